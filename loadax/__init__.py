@@ -1,0 +1,58 @@
+"""loadax: a data loader for JAX whose every batch is already a globally sharded `jax.Array`.
+
+The public names, resolved when they are first used, so that `import loadax` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loadax import errors, seeds, sharding
+    from loadax.dataset import Dataset, concat, from_arrays, from_npy, from_source, from_tensorstore, from_zarr
+    from loadax.errors import LoadaxError
+    from loadax.loader.dataloader import Dataloader
+    from loadax.protocols import Source
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Dataloader": "loadax.loader.dataloader",
+    "Dataset": "loadax.dataset",
+    "LoadaxError": "loadax.errors",
+    "Source": "loadax.protocols",
+    "concat": "loadax.dataset",
+    "from_arrays": "loadax.dataset",
+    "from_npy": "loadax.dataset",
+    "from_source": "loadax.dataset",
+    "from_tensorstore": "loadax.dataset",
+    "from_zarr": "loadax.dataset",
+}
+_MODULES = ("errors", "seeds", "sharding")
+
+__all__ = [
+    "Dataloader",
+    "Dataset",
+    "LoadaxError",
+    "Source",
+    "concat",
+    "errors",
+    "from_arrays",
+    "from_npy",
+    "from_source",
+    "from_tensorstore",
+    "from_zarr",
+    "seeds",
+    "sharding",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"loadax.{name}")
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'loadax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

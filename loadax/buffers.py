@@ -1,0 +1,100 @@
+"""Host memory laid out as devices want it: aligned, and used again only when no array lives on it.
+
+On the CPU, JAX makes an array of 64-byte-aligned NumPy memory without a copy. So such memory may be written again only after
+every array on it is gone, and the one thing that knows is Python's own reference count: the lease below is the object that
+each view, and so each `jax.Array`, keeps alive.
+"""
+
+import threading
+import weakref
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ALIGNMENT = 64
+"""Bytes. What XLA's CPU client asks of memory that it takes over without a copy."""
+
+
+def align(size: int) -> int:
+    """`size` in bytes, rounded up to the next multiple of `ALIGNMENT`."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def aligned_bytes(size: int) -> NDArray[np.uint8]:
+    """A fresh uint8[size] that begins on a 64-byte boundary; its contents are undefined."""
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size]
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """A fresh C-contiguous array that begins on a 64-byte boundary; its contents are undefined."""
+    dtype = np.dtype(dtype)
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return aligned_bytes(size).view(dtype).reshape(shape)
+
+
+class BufferPool:
+    """Buffers that are handed out, and come back by themselves when nothing refers to them any more.
+
+    Args:
+        keep: how many idle bytes are kept for the next lease; what comes back beyond that goes to the system.
+
+    Example:
+        >>> pool = BufferPool(keep=1 << 20)
+        >>> lease = pool.lease(1000)
+        >>> lease.nbytes, pool.idle_bytes
+        (1000, 0)
+        >>> del lease
+        >>> pool.idle_bytes
+        1024
+    """
+
+    def __init__(self, keep: int):
+        self._keep = keep
+        self._idle: OrderedDict[int, list[NDArray[np.uint8]]] = OrderedDict()  # by capacity, the longest unused first
+        self._idle_bytes = 0
+        # Reentrant: a garbage collection inside `lease` may run `_give_back` on the same thread.
+        self._lock = threading.RLock()
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes that are kept for the next lease."""
+        return self._idle_bytes
+
+    def lease(self, size: int) -> NDArray[np.uint8]:
+        """uint8[size] on a 64-byte boundary, contents undefined; it is yours until the last view of it is gone."""
+        capacity = align(max(size, 1))
+        with self._lock:
+            memory = self._take(capacity)
+        if memory is None:
+            memory = aligned_bytes(capacity)
+        # Through a memoryview, so that `lease` is not a view of `memory` in NumPy's eyes: every array made from `lease`, and
+        # every jax.Array on one of those, then refers to `lease` itself, whose end `finalize` sees.
+        lease = np.frombuffer(memory.data, np.uint8, count=size)
+        weakref.finalize(lease, self._give_back, memory).atexit = False
+        return lease
+
+    def _take(self, capacity: int) -> NDArray[np.uint8] | None:
+        stack = self._idle.pop(capacity, None)
+        if not stack:
+            return None
+        memory = stack.pop()
+        self._idle[capacity] = stack  # at the end: this size is in use
+        self._idle_bytes -= capacity
+        return memory
+
+    def _give_back(self, memory: NDArray[np.uint8]) -> None:
+        with self._lock:
+            self._idle.setdefault(memory.nbytes, []).append(memory)
+            self._idle.move_to_end(memory.nbytes)
+            self._idle_bytes += memory.nbytes
+            while self._idle_bytes > self._keep:
+                capacity, stack = next(iter(self._idle.items()))
+                if stack:
+                    stack.pop()
+                    self._idle_bytes -= capacity
+                if not stack:
+                    del self._idle[capacity]

@@ -1,0 +1,56 @@
+"""What can go wrong, and what each failure is called.
+
+    LoadaxError
+    ├── ArgumentError (ValueError)          an argument whose value can't be used
+    ├── UnsupportedError (NotImplementedError)  a feature that is not there, or not yet
+    ├── MeshError (ValueError)              no mesh, another mesh, an axis that the mesh has not
+    ├── PartitionError (ValueError)         a spec that does not fit its leaf, a batch that the mesh can't cut
+    ├── LeafError (ValueError)              a leaf that can't be placed: ragged, of another shape, a value that does not fit
+    │   └── LeafTypeError (TypeError)       a leaf whose dtype JAX does not have: strings, objects, dates
+    ├── SourceError (ValueError)            data that can't be read, or a source that breaks its contract
+    ├── RowIndexError (IndexError)          a row, position or step that is not there
+    └── StateError (ValueError)             a saved state that belongs to other data
+
+Every message names the argument or the leaf, shows the value, and says what to do. An exception that a user's own function
+raises keeps its type; loadax adds a note that says which step and which rows it happened on.
+"""
+
+
+class LoadaxError(Exception):
+    """The root of every error that loadax itself raises."""
+
+
+class ArgumentError(LoadaxError, ValueError):
+    """An argument's value can't be used."""
+
+
+class UnsupportedError(LoadaxError, NotImplementedError):
+    """A feature that loadax does not have, or does not have yet."""
+
+
+class MeshError(LoadaxError, ValueError):
+    """There is no mesh, or it is another one than was planned for, or it lacks an axis."""
+
+
+class PartitionError(LoadaxError, ValueError):
+    """A partition spec does not fit its leaf, or the mesh can't cut the batch."""
+
+
+class LeafError(LoadaxError, ValueError):
+    """A leaf of an example can't become part of a `jax.Array`."""
+
+
+class LeafTypeError(LeafError, TypeError):
+    """A leaf's dtype is one that JAX does not have."""
+
+
+class SourceError(LoadaxError, ValueError):
+    """Data can't be read, or a source does not keep its contract."""
+
+
+class RowIndexError(LoadaxError, IndexError):
+    """A row, a position or a step lies outside what there is."""
+
+
+class StateError(LoadaxError, ValueError):
+    """A saved state belongs to other data, or is no state at all."""

@@ -1,0 +1,1 @@
+"""Where numbers and data meet: plan, fetch, assemble, place, prefetch, iterate."""

@@ -1,0 +1,240 @@
+"""From visits to memory that can be placed: reads each row once, applies the maps, and lays rows out for the devices."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import LeafError
+from loadax.loader.share import Share
+from loadax.loader.slab import Slab, SlabPlan, Tile
+from loadax.loader.stats import Timing
+from loadax.protocols import Columns, Integers, Tree, Visits
+from loadax.reader import Reader
+from loadax.specs import flatten_spec
+from loadax.transforms import name_of
+from loadax.trees import flatten
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A run of positions that is read at once: the rows `low` to `high` of a slab, counted over all its steps.
+
+    Args:
+        visits: of these rows; a row of -1 is padding.
+        low: the first.
+        per_step: how many rows this process reads in a step.
+        slab: where they go.
+    """
+
+    visits: Visits
+    low: int
+    per_step: int
+    slab: Slab
+
+
+@final
+class _Job:
+    """A piece, seen from each tile: which of its rows the tile wants, and where they go."""
+
+    def __init__(self, piece: Piece):
+        self.piece = piece
+        rows = piece.visits.rows
+        self.there = rows >= 0
+        self.padded = not bool(self.there.all())
+        self.visits = Visits(rows[self.there], piece.visits.epochs[self.there]) if self.padded else piece.visits
+        self._place = np.cumsum(self.there) - 1  # of each real row among the real rows
+        self._wanted: dict[int, Integers] = {}
+
+    def span(self, tile: Tile) -> tuple[int, int]:
+        """Which rows of the tile the piece fills."""
+        low, count = self.piece.low, len(self.piece.visits.rows)
+        if tile.select is None:
+            return low, low + count
+        first, last = (self._below(tile, bound) for bound in (low, low + count))
+        return first, last
+
+    def wanted(self, tile: Tile) -> Integers | None:
+        """Which of the piece's rows the tile wants; None for all."""
+        if tile.select is None:
+            return None
+        key = id(tile.select)
+        if key not in self._wanted:
+            first, last = self.span(tile)
+            steps, places = np.divmod(np.arange(first, last), len(tile.select))
+            self._wanted[key] = steps * self.piece.per_step + tile.select[places] - self.piece.low
+        return self._wanted[key]
+
+    def real(self, tile: Tile) -> Integers | None:
+        """Which of the piece's real rows the tile wants; None for all."""
+        wanted = self.wanted(tile)
+        if wanted is None or not self.padded:
+            return wanted
+        return self._place[wanted[self.there[wanted]]]
+
+    def deliver(self, number: int, tile: Tile, values: NDArray[Any]) -> None:
+        """Writes the tile's real rows to the slab, and zeros for padding."""
+        low, high = self.span(tile)
+        if self.padded and tile.leaf.source is not None:
+            wanted = self.wanted(tile)
+            full = np.zeros((high - low, *values.shape[1:]), values.dtype)
+            full[self.there if wanted is None else self.there[wanted]] = values
+            values = full
+        self.piece.slab.write(number, low, high, values)
+
+    def destination(self, number: int, tile: Tile) -> NDArray[Any] | None:
+        """Where a source can read the tile's rows to straight away; None when they must be laid out afterwards."""
+        if self.padded or tile.leaf.dtype != tile.leaf.spec.dtype:
+            return None
+        rows = self.piece.slab.rows(number)
+        low, high = self.span(tile)
+        return None if rows is None else rows[low:high]
+
+    def _below(self, tile: Tile, bound: int) -> int:
+        assert tile.select is not None
+        steps, inner = divmod(bound, self.piece.per_step)
+        return steps * len(tile.select) + int(np.searchsorted(tile.select, inner))
+
+
+@final
+class Assembler:
+    """Fills slabs for one share of one dataset. Thread-safe: pieces may be filled side by side."""
+
+    def __init__(self, reader: Reader, share: Share, plan: SlabPlan):
+        self._reader = reader
+        self._data: list[tuple[int, Tile]] = []
+        self._masks: list[tuple[int, Tile]] = []
+        for number, tile in enumerate(plan.tiles):
+            (self._masks if tile.leaf.source is None else self._data).append((number, tile))
+        self._structure = flatten_spec(reader.spec)[1]
+        self._rounds = list(_rounds(self._data))
+        self._by_columns = reader.source_into is not None and reader.elementwise
+
+    def fill(self, piece: Piece) -> Timing:
+        """Reads a piece and lays it out in its slab.
+
+        Raises:
+            Exception: what the source or a map raises, with a note; a LeafError when a value does not fit its leaf.
+        """
+        job = _Job(piece)
+        if not len(job.visits.rows):
+            timing = self._only_padding(job)
+        elif not self._by_columns:
+            timing = self._by_rows(job)
+        elif self._reader.maps:
+            timing = self._mapped_columns(job)
+        else:
+            timing = self._plain_columns(job)
+        for number, tile in self._masks:
+            wanted = job.wanted(tile)
+            job.deliver(number, tile, job.there if wanted is None else job.there[wanted])
+        return timing._replace(rows=len(job.visits.rows))
+
+    def _only_padding(self, job: _Job) -> Timing:
+        for number, tile in self._data:
+            job.deliver(number, tile, np.zeros((0, *tile.extents), tile.leaf.spec.dtype))
+        return Timing()
+
+    def _by_rows(self, job: _Job) -> Timing:
+        """Whole rows, through every map, then cut into tiles."""
+        began = perf_counter()
+        batch = self._reader.read_source(job.visits)
+        read = perf_counter()
+        leaves = flatten(self._reader.apply(batch, job.visits))[0]
+        mapped = perf_counter()
+        for number, tile in self._data:
+            values, real = leaves[_source(tile)], job.real(tile)
+            values = values if real is None else values[real]
+            job.deliver(number, tile, values if tile.whole else values[(slice(None), *(slice(*c) for c in tile.columns))])
+        return Timing(read - began, mapped - read, perf_counter() - mapped)
+
+    def _plain_columns(self, job: _Job) -> Timing:
+        """The columns that are held, from the source to where they belong, in one go where there are no gaps."""
+        began, assembled = perf_counter(), 0.0
+        for tiles in self._rounds:
+            targets = [job.destination(number, tile) for number, tile in tiles]
+            values = self._read(job, tiles, targets)
+            paused = perf_counter()
+            for (number, tile), target, value in zip(tiles, targets, values, strict=True):
+                if target is None:
+                    job.deliver(number, tile, value)
+            assembled += perf_counter() - paused
+        return Timing(perf_counter() - began - assembled, 0.0, assembled)
+
+    def _mapped_columns(self, job: _Job) -> Timing:
+        """The columns that are held, through elementwise maps, then to where they belong."""
+        began = perf_counter()
+        groups: list[list[tuple[int, Tile]]] = [[] for _ in self._structure.paths]
+        pieces: list[list[NDArray[Any]]] = [[] for _ in self._structure.paths]
+        for tiles in self._rounds:
+            for entry, value in zip(tiles, self._read(job, tiles, [None] * len(tiles)), strict=True):
+                groups[_source(entry[1])].append(entry)
+                pieces[_source(entry[1])].append(value)
+        read = perf_counter()
+        assembled = 0.0
+        for turn in range(max(map(len, pieces))):
+            # A leaf with fewer tiles than others comes along again; its result was delivered the first time.
+            chosen = [values[min(turn, len(values) - 1)] for values in pieces]
+            results = self._apply_elementwise(self._structure.build(chosen), job.visits)
+            paused = perf_counter()
+            for entries, value in zip(groups, results, strict=True):
+                if turn < len(entries):
+                    job.deliver(*entries[turn], value)
+            assembled += perf_counter() - paused
+        return Timing(read - began, perf_counter() - read - assembled, assembled)
+
+    def _apply_elementwise(self, batch: Tree, visits: Visits) -> list[NDArray[Any]]:
+        for each, spec in zip(self._reader.maps, self._reader.specs[1:], strict=True):
+            shapes = [leaf.shape for leaf in flatten(batch)[0]]
+            batch = each.raw(batch, visits)
+            leaves, structure = flatten(batch)
+            for path, leaf, shape, wanted in zip(structure.paths, leaves, shapes, flatten_spec(spec)[0], strict=False):
+                if np.shape(leaf) != shape or np.asarray(leaf).dtype != wanted.dtype:
+                    raise LeafError(
+                        f"map_batch {name_of(each.function)} gave leaf {path or 'of the batch'} as {np.asarray(leaf).dtype}"
+                        f"{list(np.shape(leaf))}, expected {wanted.dtype}{list(shape)}: an elementwise map keeps every shape"
+                    )
+        return [np.asarray(leaf) for leaf in flatten(batch)[0]]
+
+    def _read(
+        self, job: _Job, tiles: list[tuple[int, Tile]], targets: list[NDArray[Any] | None]
+    ) -> list[NDArray[Any]]:
+        """One call of `read_into` for tiles of different leaves that want the same rows."""
+        real = job.real(tiles[0][1])
+        rows = job.visits.rows if real is None else job.visits.rows[real]
+        boxes: list[Columns | None] = [None] * len(self._structure.paths)
+        out: list[NDArray[Any] | None] = [None] * len(self._structure.paths)
+        specs = flatten_spec(self._reader.specs[0])[0]
+        values = []
+        for (_, tile), target in zip(tiles, targets, strict=True):
+            source = _source(tile)
+            value = np.empty((len(rows), *tile.extents), specs[source].dtype) if target is None else target
+            boxes[source], out[source] = tile.columns, value
+            values.append(value)
+        assert self._reader.source_into is not None
+        self._reader.source_into(rows, boxes, out)
+        return values
+
+
+def _source(tile: Tile) -> int:
+    assert tile.leaf.source is not None
+    return tile.leaf.source
+
+
+def _rounds(tiles: list[tuple[int, Tile]]) -> Iterator[list[tuple[int, Tile]]]:
+    """Tiles in rounds of one call each: no leaf twice in a round, and all of a round want the same rows."""
+    waiting = list(tiles)
+    while waiting:
+        first = waiting[0][1].select
+        chosen: dict[int, tuple[int, Tile]] = {}
+        for entry in waiting:
+            select = entry[1].select
+            same = select is first or (select is not None and first is not None and np.array_equal(select, first))
+            if same and _source(entry[1]) not in chosen:
+                chosen[_source(entry[1])] = entry
+        waiting = [entry for entry in waiting if all(entry is not other for other in chosen.values())]
+        yield list(chosen.values())

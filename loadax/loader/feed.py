@@ -1,0 +1,111 @@
+"""Feed: everything that turns a step into a batch on one share. Knows how, not when: `prefetch` decides that."""
+
+import threading
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, final
+
+import numpy as np
+
+from loadax.buffers import BufferPool
+from loadax.loader.assemble import Assembler, Piece
+from loadax.loader.share import Share
+from loadax.loader.slab import Slab, SlabPlan
+from loadax.loader.stats import Timing
+from loadax.plan.batches import BatchPlan
+from loadax.protocols import Integers, Tree, Visits
+from loadax.reader import Reader
+from loadax.sharding.placer import Placer
+
+_LOOKAHEAD = 1 << 14  # visits computed in one call: then NumPy's cost per call is spread over so many
+
+
+@final
+class VisitsAhead:
+    """The visits of a plan's steps at some positions, computed for many steps in one call and kept for the next ones."""
+
+    def __init__(self, plan: BatchPlan, positions: Integers):
+        self._plan = plan
+        self._positions = positions
+        self._steps = max(1, _LOOKAHEAD // max(1, len(positions)))
+        self._lock = threading.Lock()
+        self._blocks: dict[int, Visits] = {}
+
+    def __call__(self, first: int, count: int) -> Visits:
+        """The visits of the steps from `first` on, one step after the other."""
+        found = []
+        step = first
+        while step < first + count:
+            block, inner = divmod(step, self._steps)
+            taken = min(self._steps - inner, first + count - step)
+            each = len(self._positions)
+            visits = self._block(block)
+            found.append(Visits(*(numbers[inner * each : (inner + taken) * each] for numbers in visits)))
+            step += taken
+        return found[0] if len(found) == 1 else Visits(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+    def _block(self, block: int) -> Visits:
+        with self._lock:
+            if block not in self._blocks:
+                first, stop = block * self._steps, (block + 1) * self._steps
+                if self._plan.num_steps is not None:
+                    stop = min(stop, self._plan.num_steps)
+                # Several workers may still be in the block before; nobody is further back.
+                self._blocks = {number: visits for number, visits in self._blocks.items() if number == block - 1}
+                self._blocks[block] = self._plan.visits_of(range(first, stop), self._positions)
+            return self._blocks[block]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """The slab of a run of steps, and how many there are."""
+
+    first: int
+    count: int
+    slab: Slab
+
+
+@final
+class Feed:
+    """Reads, assembles and places the steps of a plan on one share.
+
+    Args:
+        plan: which rows a step has.
+        reader: of the rows.
+        share: what this process holds of a batch, on a mesh that is there.
+        keep: idle bytes of host memory that are kept for reuse.
+    """
+
+    def __init__(self, plan: BatchPlan, reader: Reader, share: Share, keep: int):
+        self._slabs = SlabPlan(share)
+        self._visits = VisitsAhead(plan, share.positions)
+        self._assembler = Assembler(reader, share, self._slabs)
+        self._structure = share.batch.structure
+        self._pool = BufferPool(keep)
+        self._placers = [
+            Placer(layout, sharding, leaf.dtype)
+            for layout, sharding, leaf in zip(share.layouts, share.shardings, share.batch.leaves, strict=True)
+        ]
+        self.rows_per_step = len(share.positions)
+        self.bytes_per_step = self._slabs.bytes_per_step
+
+    def memory(self, first: int, count: int) -> Memory:
+        """Memory for the steps from `first` on."""
+        return Memory(first, count, self._slabs.slab(self._pool.lease(self._slabs.size(count)), count))
+
+    def fill(self, memory: Memory, low: int, high: int) -> Timing:
+        """Reads the rows `low` to `high` of the run's steps into its memory."""
+        each = self.rows_per_step
+        visits = self._visits(memory.first, memory.count)
+        piece = Piece(Visits(visits.rows[low:high], visits.epochs[low:high]), low, each, memory.slab)
+        share = (high - low) / max(1, each)
+        return self._assembler.fill(piece)._replace(bytes=round(share * self.bytes_per_step))
+
+    def place(self, memory: Memory, step: int) -> tuple[Tree, Timing]:
+        """The batch of a step of the run whose memory is full, as global arrays. Never communicates."""
+        began = perf_counter()
+        arrays: list[Any] = [
+            placer(memory.slab.buffers(leaf, step - memory.first)) for leaf, placer in enumerate(self._placers)
+        ]
+        return self._structure.build(arrays), Timing(place=perf_counter() - began)

@@ -1,0 +1,172 @@
+"""What a training loop holds: an iterator over placed batches, and its epochs one by one."""
+
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+from jax.sharding import Mesh
+
+from loadax.errors import MeshError
+from loadax.loader.feed import Feed
+from loadax.loader.pool import Pool
+from loadax.loader.prefetch import Window
+from loadax.loader.state import make_state, step_of
+from loadax.loader.stats import Stats
+from loadax.plan.batches import BatchPlan
+from loadax.protocols import Tree
+from loadax.sharding.mesh import current_mesh
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What stays the same from step to step: how to read and place, and within which bounds."""
+
+    feed: Feed
+    plan: BatchPlan
+    order: str
+    mesh: Mesh
+    mesh_given: bool
+    depth: int
+    budget: int
+    workers: int
+    used_up: Callable[[], None]
+
+
+@final
+class DataIterator:
+    """Yields the placed batches of a `Dataloader`, one a step. Made by `iter(loader)` and `loader.iterate`.
+
+    Its threads end when it is used up, closed, or forgotten.
+    """
+
+    def __init__(self, run: Run, start: Any):
+        self._run = run
+        self._step = step_of(run.plan, run.order, start)
+        self._error: BaseException | None = None
+        self._open()
+
+    def _open(self) -> None:
+        run = self._run
+        self._window = Window(run.feed, self._step, run.plan.num_steps, run.depth, run.budget, run.workers)
+        # Also runs at the end of the program, before the interpreter takes modules apart under the threads.
+        self._close = weakref.finalize(self, Pool(self._window, run.workers).close)
+
+    def __iter__(self) -> "DataIterator":
+        return self
+
+    def __next__(self) -> Tree:
+        """The next batch: every leaf a `jax.Array` on the mesh.
+
+        Raises:
+            StopIteration: after the last step of the last epoch.
+            MeshError: when the caller's thread is now in another mesh than the one the batches are for.
+            Exception: what reading this step raised, with a note that names step and row; again at each further call.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._step == self._run.plan.num_steps:
+            self.close()
+            self._run.used_up()
+            raise StopIteration
+        self._check_mesh()
+        try:
+            batch = self._window.take()
+        except Exception as error:
+            self._error = error
+            self.close()
+            raise
+        self._step += 1
+        return batch
+
+    @property
+    def step(self) -> int:
+        """How many batches were handed out so far, counted from the run's first step: the number of the next one."""
+        return self._step
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next batch belongs to."""
+        return self._step // self._run.plan.steps_per_epoch
+
+    def get_state(self) -> dict[str, Any]:
+        """Where this iterator is, as JSON: handed-out batches count, prefetched ones don't. Equal on all hosts."""
+        return make_state(self._run.plan, self._run.order, self._step)
+
+    def set_state(self, state: Any) -> None:
+        """Goes on from `state`, whatever mesh, hosts or workers it was saved with.
+
+        Raises:
+            StateError: when it belongs to other data, or lies inside a batch of this size; then nothing has changed.
+        """
+        step = step_of(self._run.plan, self._run.order, state)
+        self.close()
+        self._step, self._error = step, None
+        self._open()
+
+    def stats(self) -> Stats:
+        """Where the time went since this iterator began, or its state was set."""
+        return self._window.snapshot()
+
+    def close(self) -> None:
+        """Stops every worker. Idempotent; also done on garbage collection and at the end of the program."""
+        self._close()
+
+    def __enter__(self) -> "DataIterator":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"DataIterator(step={self.step}, epoch={self.epoch}, {'open' if self._close.alive else 'closed'})"
+
+    def _check_mesh(self) -> None:
+        if self._run.mesh_given:
+            return
+        mesh = current_mesh()
+        if mesh is not None and mesh is not self._run.mesh and mesh != self._run.mesh:
+            raise MeshError(
+                f"this iterator's batches are for {self._run.mesh}, but this thread is now in {mesh}; make a new iterator inside the "
+                "new mesh (loader.iterate(start=it.get_state())), or pass mesh= to the Dataloader"
+            )
+
+
+@final
+class Epoch:
+    """The batches of one epoch that are left. Sized; made by `loader.epochs()`."""
+
+    def __init__(self, batches: DataIterator, number: int, stop: int):
+        self._batches = batches
+        self._stop = stop
+        self.number = number
+        """Which epoch this is, from 0."""
+
+    def __len__(self) -> int:
+        """How many batches of this epoch are left."""
+        return max(0, self._stop - self._batches.step)
+
+    def __iter__(self) -> Iterator[Tree]:
+        return self
+
+    def __next__(self) -> Tree:
+        if self._batches.step >= self._stop:
+            raise StopIteration
+        return next(self._batches)
+
+    @property
+    def step(self) -> int:
+        """How many batches the run has handed out so far, in all epochs."""
+        return self._batches.step
+
+    def get_state(self) -> dict[str, Any]:
+        """Where the run is; see `DataIterator.get_state`."""
+        return self._batches.get_state()
+
+    def stats(self) -> Stats:
+        """Where the time of the run went; see `DataIterator.stats`."""
+        return self._batches.stats()
+
+    def __repr__(self) -> str:
+        return f"Epoch({self.number}, {len(self)} batches left)"

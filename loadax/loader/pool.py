@@ -1,0 +1,35 @@
+"""The only file that starts threads."""
+
+import threading
+from typing import final
+
+from loadax.loader.prefetch import Window
+
+_PATIENCE = 5.0  # seconds that closing waits for pieces under way; the threads are daemons, so none can hold up the program's end
+
+
+@final
+class Pool:
+    """Threads that do a window's tasks until it is closed."""
+
+    def __init__(self, window: Window, workers: int):
+        self._window = window
+        self._threads = [
+            threading.Thread(target=_work, args=(window,), name=f"loadax-worker-{number}", daemon=True) for number in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Closes the window and waits for the threads. Idempotent; from any thread, one of its own included."""
+        self._window.close()
+        for thread in self._threads:
+            if thread is not threading.current_thread() and thread.is_alive():
+                thread.join(_PATIENCE)
+
+
+def _work(window: Window) -> None:
+    while (task := window.claim()) is not None:
+        task()
+        # Drop the batch's memory now, not when the next task comes.
+        del task

@@ -1,0 +1,245 @@
+"""Prefetch: what is read and placed next, how far ahead, and what the consumer gets.
+
+A window over the steps to come. At its far end runs of steps are opened, as long as there is room; their pieces are read by
+whoever asks for work, in any order; at its near end steps whose memory is full are placed, in order, until `depth` of them wait
+for the consumer. All threads do the same: claim a task, do it without any lock, hand in the result. The consumer helps with
+placing when it would have to wait; with no workers at all it does everything.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import final
+
+from loadax.errors import LoadaxError
+from loadax.loader.feed import Feed, Memory
+from loadax.loader.pieces import PieceSizes
+from loadax.loader.stats import Stats
+from loadax.protocols import Tree
+
+Task = Callable[[], None]
+
+_RUNS_PER_WORKER = 2  # one to read, one that is full, for each worker; more would only hold memory
+
+
+@final
+@dataclass(eq=False)
+class Run:
+    """Steps that are read together.
+
+    Args:
+        memory: where they go.
+        waiting: pieces that nobody has claimed.
+        unread: pieces that are not in yet.
+        placed: how many of its steps are placed.
+        error: why it can't be read.
+    """
+
+    memory: Memory
+    waiting: deque[tuple[int, int]]
+    unread: int
+    placed: int = 0
+    error: BaseException | None = None
+    next_step: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.next_step = self.memory.first
+
+
+@final
+class Window:
+    """The steps `first` to `stop` (None: for ever), read ahead and handed out in order.
+
+    Args:
+        feed: reads and places.
+        first: the first step.
+        stop: the step behind the last.
+        depth: placed batches that are kept ahead of the consumer.
+        budget: bytes of steps that may be read and not placed yet; one run is always allowed.
+        workers: how many threads will claim tasks; with 0, `take` does all the work.
+    """
+
+    def __init__(self, feed: Feed, first: int, stop: int | None, depth: int, budget: int, workers: int):
+        self.stats = Stats()
+        self._began = perf_counter()
+        self._feed = feed
+        self._next, self._stop = first, stop  # the step to open next, and the end
+        self._depth, self._budget, self._workers = depth, budget, workers
+        self._sizes = PieceSizes(feed.rows_per_step, workers)
+        self._runs: deque[Run] = deque()
+        self._ready: deque[Tree] = deque()
+        self._placing = False
+        self._closed = False
+        lock = threading.Lock()
+        self._work = threading.Condition(lock)  # there may be something to claim
+        self._arrived = threading.Condition(lock)  # there may be something to take
+
+    def claim(self) -> Task | None:
+        """The next task for a worker; waits for one. None: the window is closed."""
+        with self._work:
+            while not self._closed:
+                task = self._next_task()
+                if task is not None:
+                    # Whoever ends a task looks for the next one itself; another worker is woken only for a second one.
+                    if self._available():
+                        self._work.notify()
+                    return task
+                self._work.wait()
+            return None
+
+    def take(self) -> Tree:
+        """The next batch, in order; waits for it.
+
+        Raises:
+            Exception: what reading or placing its step raised; the window is closed then.
+        """
+        began = perf_counter()
+        while True:
+            with self._work:
+                if self._ready:
+                    batch = self._ready.popleft()
+                    self.stats.steps += 1
+                    self.stats.wait += perf_counter() - began
+                    if self._available():
+                        self._work.notify()
+                    return batch
+                if self._closed:
+                    raise LoadaxError("this iterator is closed; make a new one with iter(loader), or loader.iterate(start=state)")
+                if self._runs and self._runs[0].error is not None:
+                    raise self._runs[0].error
+                task = self._placement() if self._workers else self._next_task()
+                if task is None:
+                    self._arrived.wait()
+                    continue
+            task()
+
+    def snapshot(self) -> Stats:
+        """A copy of the statistics, as of now."""
+        with self._work:
+            elapsed = perf_counter() - self._began
+            return Stats(**{**vars(self.stats), "ready": len(self._ready), "elapsed": elapsed})
+
+    def close(self) -> None:
+        """Stops handing out tasks, and forgets all batches; what is under way ends by itself."""
+        with self._work:
+            self._closed = True
+            self._runs.clear()
+            self._ready.clear()
+            self._work.notify_all()
+            self._arrived.notify_all()
+
+    # All that follows is called with the lock held, but for the tasks themselves.
+
+    def _next_task(self) -> Task | None:
+        task = self._placement()
+        if task is not None:
+            return task
+        for run in self._runs:
+            if run.waiting:
+                return self._reading(run)
+        return self._reading(self._open()) if self._may_open() else None
+
+    def _placement(self) -> Task | None:
+        if not self._may_place():
+            return None
+        self._placing = True
+        run = self._runs[0]
+        return lambda: self._place(run)
+
+    def _available(self) -> bool:
+        """Whether there is a task to claim."""
+        return self._may_place() or any(run.waiting for run in self._runs) or self._may_open()
+
+    def _may_place(self) -> bool:
+        if self._placing or not self._runs or len(self._ready) >= max(1, self._depth):
+            return False
+        return self._runs[0].unread == 0 and self._runs[0].error is None
+
+    def _reading(self, run: Run) -> Task:
+        low, high = run.waiting.popleft()
+        return lambda: self._read(run, low, high)
+
+    def _may_open(self) -> bool:
+        if self._closed or (self._stop is not None and self._next >= self._stop):
+            return False
+        if not self._runs:
+            return True
+        held = sum(run.memory.count for run in self._runs) + self._count()
+        return len(self._runs) < _RUNS_PER_WORKER * max(1, self._workers) and held * self._feed.bytes_per_step <= self._budget
+
+    def _count(self) -> int:
+        """How many steps the next run has."""
+        count = min(self._sizes.steps, max(1, self._budget // max(1, self._feed.bytes_per_step)))
+        if self._workers == 0:
+            count = 1  # nothing is read ahead of a consumer that does the reading itself
+        return count if self._stop is None else min(count, self._stop - self._next)
+
+    def _open(self) -> Run:
+        run = self._run(self._next, self._count())
+        self._runs.append(run)
+        self._next += run.memory.count
+        return run
+
+    def _run(self, first: int, count: int) -> Run:
+        slices = self._sizes.slices(count)
+        return Run(self._feed.memory(first, count), deque(slices), len(slices))
+
+    def _read(self, run: Run, low: int, high: int) -> None:
+        began = perf_counter()
+        try:
+            timing = self._feed.fill(run.memory, low, high)
+        except Exception as error:
+            self._failed(run, error)
+            return
+        except BaseException:  # the caller's thread was interrupted: the piece is still to be read
+            with self._work:
+                run.waiting.appendleft((low, high))
+            raise
+        with self._work:
+            self.stats.add(timing)
+            self._sizes.measured(high - low, perf_counter() - began)
+            run.unread -= 1
+
+    def _failed(self, run: Run, error: Exception) -> None:
+        with self._work:
+            if self._closed or run.error is not None:
+                return
+            if run.memory.count == 1:
+                error.add_note(f"loadax: in step {run.memory.first}")
+                run.error, run.waiting = error, deque()
+            else:
+                # Read its steps one by one: those before the one that fails are good, and the error will name its step.
+                where = self._runs.index(run)
+                self._runs.remove(run)
+                steps = range(run.memory.first, run.memory.first + run.memory.count)
+                for offset, step in enumerate(steps):
+                    self._runs.insert(where + offset, self._run(step, 1))
+            self._arrived.notify()
+
+    def _place(self, run: Run) -> None:
+        step = run.next_step
+        try:
+            batch, timing = self._feed.place(run.memory, step)
+        except BaseException as error:
+            with self._work:
+                self._placing = False
+                if isinstance(error, Exception):
+                    error.add_note(f"loadax: placing step {step}")
+                    run.error = error
+                    self._arrived.notify()
+            if isinstance(error, Exception):
+                return
+            raise
+        with self._work:
+            self._placing = False
+            if self._closed:
+                return
+            self.stats.add(timing)
+            self._ready.append(batch)
+            run.next_step += 1
+            run.placed += 1
+            if run.placed == run.memory.count:
+                self._runs.popleft()
+            self._arrived.notify()

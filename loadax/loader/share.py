@@ -1,0 +1,181 @@
+"""Share: what this process holds of every batch. Worked out once, from the mesh, the partition and the element spec."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, final
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from loadax.errors import ArgumentError, MeshError, PartitionError
+from loadax.protocols import ArraySpec, Integers, Tree
+from loadax.sharding.dtypes import placed_dtype
+from loadax.sharding.layout import LeafLayout, merge, plan_leaf, positions
+from loadax.sharding.mesh import PlannedMesh, grid_of
+from loadax.sharding.partition import resolve_partition
+from loadax.specs import flatten_spec
+from loadax.trees import Structure, flatten
+
+MASK = "mask"
+"""The key of the bool leaf that says which rows of a padded batch are real."""
+
+
+class Part(NamedTuple):
+    """One of `count` equal contiguous parts of each batch, numbered from 0."""
+
+    index: int
+    count: int
+
+
+class BatchLeaf(NamedTuple):
+    """One leaf of the batch.
+
+    `source` is its number among the leaves of an example (None for the mask); `spec` is what the dataset gives for a row,
+    `dtype` what the device gets.
+    """
+
+    path: str
+    source: int | None
+    spec: ArraySpec
+    dtype: np.dtype[Any]
+
+
+@final
+@dataclass(frozen=True)
+class BatchSpec:
+    """What a batch looks like, wherever it is: its leaves in JAX's order."""
+
+    structure: Structure
+    leaves: tuple[BatchLeaf, ...]
+
+
+def batch_spec(example: Tree, padded: bool) -> BatchSpec:
+    """The batch that examples of this spec make; with `padded`, the mask is one of its leaves.
+
+    Raises:
+        LeafTypeError: when JAX does not have a leaf's dtype.
+        ArgumentError: when the mask has no place: examples are no dicts, or have a leaf of that name.
+    """
+    specs, structure = flatten_spec(example)
+    tree: Any = structure.build(range(len(specs)))
+    if padded:
+        if type(tree) is not dict or MASK in tree:
+            problem = f"has the key {MASK!r} already" if isinstance(tree, dict) else f"is a {type(tree).__name__}"
+            raise ArgumentError(
+                f"remainder='pad' adds a leaf {MASK!r} to every batch, but an example {problem}; "
+                f"make examples dicts without that key in a map, or choose remainder='drop'"
+            )
+        tree = {**tree, MASK: None}
+    numbers, structure = flatten(tree, is_leaf=lambda node: node is None or isinstance(node, int))
+    leaves = []
+    for path, number in zip(structure.paths, numbers, strict=True):
+        spec = ArraySpec((), np.dtype(bool)) if number is None else specs[number]
+        leaves.append(BatchLeaf(path, number, spec, placed_dtype(spec.dtype, path)))
+    return BatchSpec(structure, tuple(leaves))
+
+
+@final
+@dataclass(frozen=True)
+class Share:
+    """This process's part of every batch on a mesh.
+
+    Args:
+        batch: what a batch looks like.
+        mesh: the caller's mesh, or one that is not there.
+        specs: a partition spec per leaf.
+        layouts: which boxes of each leaf this process holds; their rows count from `first`.
+        batch_size: rows of the arrays that are placed.
+        first: the position in the batch of their first row.
+    """
+
+    batch: BatchSpec
+    mesh: Mesh | PlannedMesh
+    specs: tuple[PartitionSpec, ...]
+    layouts: tuple[LeafLayout, ...]
+    batch_size: int
+    first: int
+
+    @cached_property
+    def positions(self) -> Integers:
+        """int64[n]: the positions of the batch whose rows this process reads, ascending; each once."""
+        return self.first + self.local_rows
+
+    @cached_property
+    def local_rows(self) -> Integers:
+        """The same, as rows of the arrays that are placed."""
+        return positions(merge([interval for layout in self.layouts for interval in layout.rows]))
+
+    @cached_property
+    def shardings(self) -> tuple[NamedSharding, ...]:
+        """A sharding per leaf, on the caller's very mesh.
+
+        Raises:
+            MeshError: on a mesh that is not there.
+        """
+        mesh = self.mesh
+        if isinstance(mesh, PlannedMesh):
+            raise MeshError(f"{mesh} is only for planning: no array can be placed on it; pass mesh= a jax.sharding.Mesh to iterate")
+        return tuple(NamedSharding(mesh, spec) for spec in self.specs)
+
+    @property
+    def shape_dtypes(self) -> Tree:
+        """The batch as `jax.ShapeDtypeStruct`s, with shardings where the mesh is there."""
+        planned = isinstance(self.mesh, PlannedMesh)
+        shardings = [None] * len(self.specs) if planned else self.shardings
+        return self.batch.structure.build(
+            jax.ShapeDtypeStruct((self.batch_size, *leaf.spec.shape), leaf.dtype, sharding=sharding)
+            for leaf, sharding in zip(self.batch.leaves, shardings, strict=True)
+        )
+
+
+def resolve_share(batch: BatchSpec, batch_size: int, mesh: Mesh | PlannedMesh, partition: Any, part: Part | None) -> Share:
+    """Works out this process's share.
+
+    Raises:
+        PartitionError: when a spec does not fit its leaf or the mesh can't cut the batch; names the leaf.
+        ArgumentError: when `part` is not what the mesh makes of this process.
+    """
+    grid = grid_of(mesh)
+    if part is not None and isinstance(mesh, PlannedMesh) and part.count == len(np.unique(grid.owners)):
+        # Nobody is really there: the constructor's share says which of the hosts to be.
+        grid = replace(grid, process=part.index)
+    spans = bool((grid.owners != grid.process).any())
+    first = 0
+    if part is not None and not spans:
+        batch_size //= part.count
+        first = part.index * batch_size
+    shapes = [(batch_size, *leaf.spec.shape) for leaf in batch.leaves]
+    specs = _resolve_specs(batch, shapes, mesh, partition)
+    layouts = tuple(plan_leaf(grid, spec, shape) for spec, shape in zip(specs, shapes, strict=True))
+    share = Share(batch, mesh, tuple(specs), layouts, batch_size, first)
+    if part is not None and spans:
+        _check_part(share, part)
+    return share
+
+
+def _resolve_specs(batch: BatchSpec, shapes: list[tuple[int, ...]], mesh: Any, partition: Any) -> list[PartitionSpec]:
+    masks = [number for number, leaf in enumerate(batch.leaves) if leaf.source is None]
+    if not masks or not isinstance(partition, dict) or MASK in partition:
+        return resolve_partition(partition, batch.structure, shapes, mesh)
+    # A partition that names the leaves, but not the mask: that one is cut like the rows of the first leaf.
+    mask = masks[0]
+    example = batch.structure.build(range(len(batch.leaves)))
+    del example[MASK]
+    numbers, structure = flatten(example)
+    specs = resolve_partition(partition, structure, [shapes[number] for number in numbers], mesh)
+    first = PartitionSpec(*specs[0][:1])
+    specs.insert(mask, resolve_partition(first, flatten(0)[1], [shapes[mask]], mesh)[0])
+    return specs
+
+
+def _check_part(share: Share, part: Part) -> None:
+    size = share.batch_size // part.count
+    wanted = np.arange(part.index * size, (part.index + 1) * size)
+    held = share.positions
+    if not np.array_equal(held, wanted):
+        shown = f"rows {held[0]} to {held[-1]}, {len(held)} of them" if len(held) else "no rows"
+        raise PartitionError(
+            f"shard_index={part.index} of shard_count={part.count} are the rows {wanted[0]} to {wanted[-1]} of a batch of "
+            f"{share.batch_size}, but on this mesh this process holds {shown}: leave shard_index and shard_count out, the mesh decides"
+        )

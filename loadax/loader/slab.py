@@ -1,0 +1,153 @@
+"""The memory of a run of steps: every box of every leaf where the device wants it, 64-byte aligned, in one lease.
+
+A tile is the boxes of one leaf that have the same columns. In a slab of k steps a tile is an array of shape
+(k, boxes, height, *columns) whose boxes may have gaps between them, so that each begins on a 64-byte boundary. Mostly there are
+no gaps, and then all rows of all k steps lie one behind the other and a source can read them in one go.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.buffers import align
+from loadax.loader.share import BatchLeaf, Share
+from loadax.protocols import Columns, Integers
+from loadax.sharding.dtypes import cast_into
+from loadax.sharding.layout import ColumnGroup
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """The boxes of one leaf with the same columns.
+
+    Args:
+        leaf: of the batch.
+        columns: of these boxes.
+        boxes: how many there are.
+        height: rows in each.
+        select: which of the share's local rows these are, ascending; None: all of them.
+    """
+
+    leaf: BatchLeaf
+    columns: Columns
+    boxes: int
+    height: int
+    select: Integers | None
+
+    @property
+    def rows(self) -> int:
+        """Rows of all boxes in one step."""
+        return self.boxes * self.height
+
+    @cached_property
+    def extents(self) -> tuple[int, ...]:
+        """The shape of one row of a box."""
+        return tuple(stop - start for start, stop in self.columns)
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of one row of a box on the device."""
+        return int(np.prod(self.extents, dtype=np.int64)) * self.leaf.dtype.itemsize
+
+    @cached_property
+    def stride(self) -> int:
+        """Bytes from one box to the next."""
+        return align(self.height * self.row_bytes)
+
+    @cached_property
+    def gapless(self) -> bool:
+        """Whether the boxes lie one behind the other."""
+        return self.stride == self.height * self.row_bytes
+
+    @property
+    def whole(self) -> bool:
+        """Whether its rows are whole: no column of the leaf is missing."""
+        return self.columns == tuple((0, extent) for extent in self.leaf.spec.shape)
+
+
+@final
+class SlabPlan:
+    """How the memory of steps is laid out on a share.
+
+    Attributes:
+        tiles: all of them, by leaf.
+        bytes_per_step: of one step's memory.
+    """
+
+    def __init__(self, share: Share):
+        self.tiles: list[Tile] = []
+        self._order: list[list[tuple[int, int]]] = []  # per leaf, for each box in the layout's order: (tile, box of the tile)
+        for leaf, layout in zip(share.batch.leaves, share.layouts, strict=True):
+            places = {}
+            for group in layout.groups:
+                for box, start in enumerate(group.starts):
+                    places[(start, group.columns)] = (len(self.tiles), box)
+                select = _select(share, group)
+                self.tiles.append(Tile(leaf, group.columns, len(group.starts), group.height, select))
+            self._order.append([places[(box[0][0], box[1:])] for box in layout.boxes])
+        self.bytes_per_step = sum(tile.boxes * tile.stride for tile in self.tiles)
+
+    def size(self, count: int) -> int:
+        """Bytes that a slab of `count` steps takes."""
+        return count * self.bytes_per_step
+
+    def slab(self, memory: NDArray[np.uint8], count: int) -> "Slab":
+        """`memory` (uint8, of `size(count)`, aligned) as the slab of `count` steps."""
+        return Slab(self.tiles, self._order, memory, count)
+
+
+@final
+class Slab:
+    """The memory of `count` steps."""
+
+    def __init__(self, tiles: Sequence[Tile], order: list[list[tuple[int, int]]], memory: NDArray[np.uint8], count: int):
+        self._order = order
+        self._views: list[NDArray[Any]] = []
+        offset = 0
+        for tile in tiles:
+            shape = (count, tile.boxes, tile.height, *tile.extents)
+            inner = [int(np.prod(tile.extents[dim:], dtype=np.int64)) * tile.leaf.dtype.itemsize for dim in range(len(tile.extents) + 1)]
+            strides = (tile.boxes * tile.stride, tile.stride, *inner)
+            self._views.append(np.ndarray(shape, tile.leaf.dtype, memory, offset, strides))
+            offset += count * tile.boxes * tile.stride
+        self._tiles = tiles
+
+    def rows(self, number: int) -> NDArray[Any] | None:
+        """All rows of tile `number`, step by step and box by box, as one array to write to; None when there are gaps."""
+        tile, view = self._tiles[number], self._views[number]
+        return view.reshape(len(view) * tile.rows, *tile.extents) if tile.gapless else None
+
+    def write(self, number: int, low: int, high: int, values: NDArray[Any]) -> None:
+        """Writes `values` to the rows `low` to `high` of tile `number`, counted over all steps.
+
+        Raises:
+            LeafError: when a value does not fit the device's dtype; names the leaf.
+        """
+        tile, view = self._tiles[number], self._views[number]
+        rows = self.rows(number)
+        if rows is not None:
+            cast_into(rows[low:high], values, tile.leaf.path)
+        elif high - low == len(view) * tile.rows:
+            cast_into(view, values.reshape(view.shape), tile.leaf.path)
+        else:
+            for box in range(low // tile.height, -(-high // tile.height)):
+                start, stop = max(low, box * tile.height), min(high, (box + 1) * tile.height)
+                destination = view[box // tile.boxes, box % tile.boxes, start - box * tile.height : stop - box * tile.height]
+                cast_into(destination, values[start - low : stop - low], tile.leaf.path)
+
+    def buffers(self, leaf: int, step: int) -> list[NDArray[Any]]:
+        """The boxes of a leaf for the slab's `step`-th step, in the order of its layout."""
+        views = self._views
+        return [views[tile][step, box] for tile, box in self._order[leaf]]
+
+
+def _select(share: Share, group: ColumnGroup) -> Integers | None:
+    rows = (np.asarray(group.starts)[:, None] + np.arange(group.height)).ravel()
+    if np.array_equal(rows, share.local_rows):
+        return None
+    return np.searchsorted(share.local_rows, rows)

@@ -1,0 +1,77 @@
+"""Where a run is, in a few integers that are the same on every host."""
+
+import hashlib
+import json
+from typing import Any
+
+from loadax.dataset import Dataset
+from loadax.errors import StateError
+from loadax.plan.batches import BatchPlan
+from loadax.seeds import ORDER_VERSION
+from loadax.specs import flatten_spec
+
+VERSION = 1
+_FIELDS = ("version", "step", "batch_size", "epoch", "position", "order")
+
+
+def order_hash(dataset: Dataset) -> str:
+    """A hash of what decides the order: lengths, element spec, verbs, seeds, and the version of the order's algorithm.
+
+    Not of contents, paths, times or functions: the same data elsewhere, or a corrected map, goes on where it was.
+    """
+    specs, structure = flatten_spec(dataset.spec)
+    leaves = [[path, list(spec.shape), str(spec.dtype)] for path, spec in zip(structure.paths, specs, strict=True)]
+    described = [ORDER_VERSION, dataset.order.describe(), [each.describe() for each in dataset.maps], leaves]
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
+
+
+def make_state(plan: BatchPlan, order: str, step: int) -> dict[str, Any]:
+    """The state before `step`: JSON-able, equal on all hosts."""
+    epoch, inner = divmod(step, plan.steps_per_epoch)
+    position = inner * plan.batch_size
+    fields = (VERSION, step, plan.batch_size, epoch, position, order)
+    return dict(zip(_FIELDS, fields, strict=True))
+
+
+def step_of(plan: BatchPlan, order: str, start: Any) -> int:
+    """The step at which a run goes on from `start`, a step or a state.
+
+    Raises:
+        StateError: when it is no state, or one of another dataset, or its position lies inside a batch of this size; names
+            the field.
+    """
+    if isinstance(start, dict):
+        return _checked(plan, _restored(plan, order, start))
+    if isinstance(start, bool) or not hasattr(start, "__index__"):
+        raise StateError(f"start={start!r}: pass a step (an int), or what get_state() gave")
+    return _checked(plan, int(start.__index__()))
+
+
+def _restored(plan: BatchPlan, order: str, state: dict[str, Any]) -> int:
+    missing = [name for name in _FIELDS if name not in state]
+    if missing:
+        raise StateError(f"the state has no {missing[0]!r}: {state!r} is not what get_state() gave")
+    if state["version"] != VERSION:
+        raise StateError(f"the state's 'version' is {state['version']!r}, this loadax reads {VERSION}; restore it with the loadax that saved it")
+    if state["order"] != order:
+        raise StateError(
+            f"the state's 'order' is {state['order']!r}, this dataset's is {order!r}: its length, element spec, verbs or seeds are "
+            "not those of the run that was saved; build the dataset as it was then"
+        )
+    for name in ("step", "batch_size", "epoch", "position"):
+        if isinstance(state[name], bool) or not isinstance(state[name], int) or state[name] < 0:
+            raise StateError(f"the state's {name!r} is {state[name]!r}; it must be an int of at least 0")
+    if state["batch_size"] == plan.batch_size:
+        return int(state["step"])
+    if state["position"] % plan.batch_size:
+        raise StateError(
+            f"the state's 'position' is {state['position']}, inside a batch of batch_size={plan.batch_size} (it was saved with "
+            f"{state['batch_size']}); pass a batch_size that divides {state['position']}, or save at such a step"
+        )
+    return int(state["epoch"]) * plan.steps_per_epoch + int(state["position"]) // plan.batch_size
+
+
+def _checked(plan: BatchPlan, step: int) -> int:
+    if step < 0 or (plan.num_steps is not None and step > plan.num_steps):
+        raise StateError(f"start is step {step}, but there are {plan.num_steps or 'endlessly many'} steps, counted from 0")
+    return step

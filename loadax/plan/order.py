@@ -1,0 +1,184 @@
+"""Orders: rules that turn positions of a dataset into visits of its source's rows.
+
+Every verb of a dataset wraps the order before it, and turns an (epoch, position) of the new dataset into one of the old. So a
+chain of verbs is a chain of small arithmetic steps: any position of any epoch is computed at once, nothing is stored or
+replayed, and every host that asks gets the same answer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from loadax import seeds
+from loadax.protocols import Integers, Order, Visits
+
+
+@final
+@dataclass(frozen=True)
+class Sequential:
+    """The rows of a source as they lie: position p is row p, in every epoch."""
+
+    size: int
+    varies = False
+    lanes = 1
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        return Visits(positions, epochs)
+
+    def describe(self) -> list[Any]:
+        return [["rows", self.size]]
+
+
+@final
+@dataclass(frozen=True)
+class Shuffled:
+    """A uniform shuffle of all positions, another one each epoch."""
+
+    parent: Order
+    seed: int
+    varies = True
+    lanes = 1
+
+    @property
+    def size(self) -> int:
+        return self.parent.size
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        if len(positions) == 0:
+            return self.parent.visits(epochs, positions)
+        # Nearly every call stays within one epoch, and one key for all is much faster than a key for each.
+        first = int(epochs[0])
+        key = seeds.derive(self.seed, "shuffle", first if (epochs == first).all() else epochs)
+        return self.parent.visits(epochs, seeds.permute(positions, self.size, key))
+
+    def describe(self) -> list[Any]:
+        return [*self.parent.describe(), ["shuffle", self.seed]]
+
+
+@final
+@dataclass(frozen=True)
+class Sliced:
+    """Every `step`-th position from `start` on, `size` of them. After a shuffle that is another subset each epoch."""
+
+    parent: Order
+    start: int
+    step: int
+    size: int
+
+    @property
+    def varies(self) -> bool:
+        return self.parent.varies
+
+    @property
+    def lanes(self) -> int:
+        # A slice that keeps the rhythm in which positions are dealt keeps the lanes.
+        return self.parent.lanes if self.step == 1 and self.start % self.parent.lanes == 0 else 1
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        return self.parent.visits(epochs, self.start + positions * self.step)
+
+    def describe(self) -> list[Any]:
+        return [*self.parent.describe(), ["slice", self.start, self.step, self.size]]
+
+
+@final
+@dataclass(frozen=True)
+class Repeated:
+    """`times` epochs of the dataset before it make one epoch, each in its own order."""
+
+    parent: Order
+    times: int
+
+    @property
+    def size(self) -> int:
+        return self.parent.size * self.times
+
+    @property
+    def varies(self) -> bool:
+        return self.parent.varies
+
+    @property
+    def lanes(self) -> int:
+        return self.parent.lanes if self.parent.size % self.parent.lanes == 0 else 1
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        size = max(self.parent.size, 1)
+        return self.parent.visits(epochs * self.times + positions // size, positions % size)
+
+    def describe(self) -> list[Any]:
+        return [*self.parent.describe(), ["repeat", self.times]]
+
+
+@final
+@dataclass(frozen=True)
+class Concatenated:
+    """One dataset behind another. Rows are those of one id space: part i's rows come after all rows of the sources before it.
+
+    Args:
+        parts: the orders of the parts.
+        rows: how many rows the source of each part has (more than its order has positions, when that was sliced).
+    """
+
+    parts: tuple[Order, ...]
+    rows: tuple[int, ...]
+    lanes = 1
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
+
+    @property
+    def varies(self) -> bool:
+        return any(part.varies for part in self.parts)
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        ends = np.cumsum([part.size for part in self.parts])
+        owner = np.searchsorted(ends, positions, side="right")
+        rows, inner = np.empty_like(positions), np.empty_like(positions)
+        first_row = 0
+        for index, part in enumerate(self.parts):
+            mine = np.flatnonzero(owner == index)
+            if len(mine):
+                found = part.visits(epochs[mine], positions[mine] - (int(ends[index]) - part.size))
+                rows[mine], inner[mine] = found.rows + first_row, found.epochs
+            first_row += self.rows[index]
+        return Visits(rows, inner)
+
+    def describe(self) -> list[Any]:
+        return [["concat", [[rows, part.describe()] for rows, part in zip(self.rows, self.parts, strict=True)]]]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """The positions of a list, in its order: what a rule that looks at rows left over.
+
+    Args:
+        parent: an order that is the same in every epoch.
+        positions: int64[size], ascending positions of the parent.
+        rule: the rule, as JSON, for `describe`.
+    """
+
+    parent: Order
+    positions: Integers
+    rule: tuple[Any, ...]
+    varies = False
+    lanes = 1
+
+    @property
+    def size(self) -> int:
+        return len(self.positions)
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        return self.parent.visits(epochs, self.positions[positions])
+
+    def describe(self) -> list[Any]:
+        return [*self.parent.describe(), [*self.rule, self.size]]
+
+
+def depth_first(order: Order) -> Sequence[Order]:
+    """An order and all that it stands on."""
+    below = [order.parent] if hasattr(order, "parent") else list(getattr(order, "parts", ()))
+    return [order, *(found for each in below for found in depth_first(each))]

@@ -1,0 +1,91 @@
+"""The contracts that the rest leans on, and the names of what flows between the parts.
+
+Indices have three names and keep them in every signature: `step` (which batch), `position` (where in the order, or in the
+batch), `row` (which record of the source).
+"""
+
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers: TypeAlias = NDArray[np.int64]
+"""Rows, positions, epochs or steps: int64[n]."""
+
+Tree: TypeAlias = Any
+"""A pytree (dict, list, tuple, namedtuple, dataclass) of arrays, or one array."""
+
+Columns: TypeAlias = tuple[tuple[int, int], ...]
+"""A column box: `(start, stop)` for every dimension of a leaf after its first."""
+
+
+class ArraySpec(NamedTuple):
+    """Shape and dtype of one leaf of one example, so without the dimension of the rows."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class Visits(NamedTuple):
+    """Which records a run of positions meets, and in which pass over the data.
+
+    A row of -1 stands for padding: no record is read, the batch has zeros there.
+    """
+
+    rows: Integers
+    epochs: Integers
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Data that can be read at any row. The one contract that all of loadax leans on.
+
+    A source may also have, each looked up once:
+
+    - `read_into(rows, boxes, out)`: reads straight into `out`. `boxes` and `out` have an entry for every leaf, in leaf order:
+      a column box and a destination of shape `(len(rows), *box extents)`, or None and None for a leaf that is not wanted now.
+      No copies, and no columns that nobody holds.
+    - `chunks`: int64[m], the rows at which what is decoded together begins.
+    - `lengths(rows)`: how long each record is.
+    - `where(row)`: the file and the byte range that a row comes from.
+    """
+
+    @property
+    def spec(self) -> Tree | None:
+        """A pytree of what has `shape` and `dtype`, for one example; None: found by reading one."""
+        ...
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        ...
+
+    def read(self, rows: Integers) -> Tree:
+        """The examples at `rows` (int64[n], any order, repeats allowed): a pytree of arrays whose first dimension is n."""
+        ...
+
+
+class Order(Protocol):
+    """A rule that turns positions of a dataset into visits of its source's rows, by arithmetic alone."""
+
+    @property
+    def size(self) -> int:
+        """How many positions one epoch has."""
+        ...
+
+    @property
+    def varies(self) -> bool:
+        """Whether another epoch meets the rows in another order."""
+        ...
+
+    @property
+    def lanes(self) -> int:
+        """Among how many lanes the positions are dealt in turn (1: no lanes)."""
+        ...
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        """The rows, and their own epochs, at `positions` (each in `[0, size)`) of `epochs`; all int64[n]."""
+        ...
+
+    def describe(self) -> list[Any]:
+        """What decides this order, as JSON: verbs, sizes, seeds. Two orders that describe alike are alike."""
+        ...

@@ -1,0 +1,143 @@
+"""The data side of a dataset: a source and the maps behind it. Visits in, arrays out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+
+from loadax.errors import ArgumentError, SourceError
+from loadax.protocols import Source, Tree, Visits
+from loadax.specs import check_batch, flatten_spec, normalise_spec, spec_of
+from loadax.transforms import Transform, name_of
+from loadax.trees import flatten, map_leaves
+
+ReadInto = Callable[..., None]
+
+
+@final
+@dataclass(frozen=True)
+class Reader:
+    """Reads visits: the source's rows, with every map applied.
+
+    Args:
+        source: of the rows.
+        maps: applied in this order.
+        first: one visit, read when a spec has to be found by looking at an example; None when there is no row.
+    """
+
+    source: Source
+    maps: tuple[Transform, ...]
+    first: Visits | None
+
+    @cached_property
+    def specs(self) -> tuple[Tree, ...]:
+        """The element spec of the source, and after each map; found out once, with at most one row read."""
+        known = [getattr(self.source, "spec", None), *(each.spec for each in self.maps)]
+        if known[0] is not None:
+            known[0] = normalise_spec(known[0], "spec")
+        if any(spec is None for spec in known):
+            known = self._probe(known)
+        for before, after, each in zip(known, known[1:], self.maps, strict=False):
+            if each.elementwise:
+                _check_elementwise(before, after, name_of(each.function))
+        return tuple(known)
+
+    @property
+    def spec(self) -> Tree:
+        """The element spec of what is read: a tree of `ArraySpec`s."""
+        return self.specs[-1]
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows the source has."""
+        return len(self.source)
+
+    @property
+    def read_into(self) -> ReadInto | None:
+        """The source's `read_into`, when it has one and no map stands before the result."""
+        return None if self.maps else self.source_into
+
+    @property
+    def source_into(self) -> ReadInto | None:
+        """The source's `read_into`, when it has one."""
+        return getattr(self.source, "read_into", None)
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether a part of each row's columns is all that the maps need for that part of their result."""
+        return all(each.elementwise for each in self.maps)
+
+    @property
+    def random(self) -> bool:
+        """Whether another epoch may give another result for the same row."""
+        return any(each.rng for each in self.maps)
+
+    def read_visits(self, visits: Visits) -> Tree:
+        """The examples at `visits`, as a tree of arrays whose first dimension is theirs."""
+        return self.apply(self.read_source(visits), visits)
+
+    def read_source(self, visits: Visits) -> Tree:
+        """What the source has at `visits`, before any map."""
+        read_visits = getattr(self.source, "read_visits", None)
+        batch = read_visits(visits) if read_visits is not None else self.source.read(visits.rows)
+        return check_batch(batch, len(visits.rows), self.specs[0], f"the source's read of {_some(visits.rows)}")
+
+    def apply(self, batch: Tree, visits: Visits) -> Tree:
+        """The maps applied to what `read_source` gave for these visits."""
+        for each, spec in zip(self.maps, self.specs[1:], strict=True):
+            batch = each(batch, visits, spec)
+        return batch
+
+    def _probe(self, known: list[Tree | None]) -> list[Tree]:
+        if self.first is None:
+            raise SourceError("the dataset has no rows, and no spec that would say what a row looks like")
+        read_visits = getattr(self.source, "read_visits", None)
+        batch = read_visits(self.first) if read_visits is not None else self.source.read(self.first.rows)
+        specs = [known[0] if known[0] is not None else spec_of(map_leaves(lambda leaf: np.asarray(leaf)[0], batch))]
+        for each, spec in zip(self.maps, known[1:], strict=True):
+            if spec is None:
+                row, epoch = int(self.first.rows[0]), int(self.first.epochs[0])
+                if hasattr(each, "one"):
+                    spec = spec_of(each.one(map_leaves(lambda leaf: leaf[0], batch), row, epoch))
+                else:
+                    spec = _batch_spec(each.raw(_copied(batch), self.first), name_of(each.function))
+            specs.append(normalise_spec(spec, "spec"))
+            if len(specs) <= len(self.maps):
+                batch = each(batch, self.first, specs[-1])
+        return specs
+
+
+def _batch_spec(batch: Tree, name: str) -> Tree:
+    leaves, structure = flatten(batch)
+    for path, leaf in zip(structure.paths, leaves, strict=True):
+        if np.ndim(leaf) == 0 or len(np.asarray(leaf)) != 1:
+            raise ArgumentError(
+                f"map_batch {name} gave leaf {path or 'of the batch'} with shape {list(np.shape(leaf))} for 1 row; "
+                "the first dimension of every leaf it returns must be the rows it got"
+            )
+    return spec_of(structure.build(np.asarray(leaf)[0] for leaf in leaves))
+
+
+def _copied(batch: Tree) -> Tree:
+    return map_leaves(np.array, batch)
+
+
+def _check_elementwise(before: Tree, after: Tree, name: str) -> None:
+    specs, structure = flatten_spec(before)
+    results, result_structure = flatten_spec(after)
+    if structure != result_structure or [spec.shape for spec in specs] != [spec.shape for spec in results]:
+        raise ArgumentError(
+            f"map_batch {name} is elementwise=True, but its result has other leaves or shapes than its input: "
+            f"{_shown(before)} became {_shown(after)}; leave elementwise out"
+        )
+
+
+def _shown(spec: Tree) -> str:
+    specs, structure = flatten_spec(spec)
+    return ", ".join(f"{path or 'leaf'} {each.dtype}{list(each.shape)}" for path, each in zip(structure.paths, specs, strict=True))
+
+
+def _some(rows: Any) -> str:
+    return f"row {rows[0]}" if len(rows) == 1 else f"{len(rows)} rows ({', '.join(map(str, rows[:4]))}, …)"

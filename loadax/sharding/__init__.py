@@ -1,0 +1,24 @@
+"""Meshes, partitions and placement: the one part of loadax that knows where data goes."""
+
+from loadax.sharding.mesh import PlannedMesh, data_parallel, fully_sharded, hybrid, plan_mesh
+from loadax.sharding.partition import DataPartitionType, logical_specs
+from loadax.sharding.placement import (
+    global_to_host_array,
+    host_local_to_global,
+    host_to_global_device_array,
+    with_sharding_constraint,
+)
+
+__all__ = [
+    "DataPartitionType",
+    "PlannedMesh",
+    "data_parallel",
+    "fully_sharded",
+    "global_to_host_array",
+    "host_local_to_global",
+    "host_to_global_device_array",
+    "hybrid",
+    "logical_specs",
+    "plan_mesh",
+    "with_sharding_constraint",
+]

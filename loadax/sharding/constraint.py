@@ -1,0 +1,96 @@
+"""One constraint for both kinds of mesh axes: Auto ones take a hint to the compiler, Explicit ones are resharded."""
+
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+
+from loadax.errors import ArgumentError, UnsupportedError
+from loadax.sharding.compat import legacy_mesh
+from loadax.sharding.layout import axes_of
+
+
+def with_sharding_constraint(x: Any, shardings: Any) -> Any:
+    """`x` sharded as `shardings` say, inside and outside `jax.jit`.
+
+    Args:
+        x: a pytree of arrays.
+        shardings: a `PartitionSpec` on the current mesh, a `NamedSharding`, or a pytree of these that is a prefix of `x`.
+
+    Returns:
+        The same pytree. On Explicit axes by `jax.sharding.reshard`, on Auto ones by `jax.lax.with_sharding_constraint`. It is `x`
+        itself when no mesh of more than one device is involved, so a model runs unchanged on one device.
+
+    Raises:
+        ArgumentError: when `shardings` holds something else, or is no prefix of `x`.
+        UnsupportedError: when a spec cuts one dim by Auto and by Explicit axes.
+
+    Example:
+        >>> with_sharding_constraint("anything", PartitionSpec("data"))
+        'anything'
+    """
+    given = jax.tree.leaves(shardings, is_leaf=_is_sharding)
+    for sharding in given:
+        if not isinstance(sharding, PartitionSpec | Sharding):
+            raise ArgumentError(f"shardings has {sharding!r} in it: pass a PartitionSpec or a NamedSharding; P() replicates")
+    context = _context_mesh()
+    if all(_trivial(sharding, context) for sharding in given):
+        return x
+    try:
+        each = jax.tree.leaves(jax.tree.broadcast(shardings, x, is_leaf=_is_sharding), is_leaf=_is_sharding)
+    except ValueError as error:
+        raise ArgumentError(f"shardings={shardings!r} is no prefix of x: {error}") from None
+    leaves, structure = jax.tree.flatten(x)
+    constrained = [_constrain(leaf, sharding, context) for leaf, sharding in zip(leaves, each, strict=True)]
+    return jax.tree.unflatten(structure, constrained)
+
+
+def _is_sharding(node: Any) -> bool:
+    return node is None or isinstance(node, PartitionSpec | Sharding)
+
+
+def _context_mesh() -> Mesh | AbstractMesh | None:
+    """The mesh of `jax.set_mesh` (abstract, so also inside jit), else that of `with mesh:`."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return legacy_mesh() if mesh.empty else mesh
+
+
+def _trivial(sharding: PartitionSpec | Sharding, context: Mesh | AbstractMesh | None) -> bool:
+    if isinstance(sharding, PartitionSpec):
+        return context is None or context.size <= 1
+    return sharding.num_devices <= 1
+
+
+def _constrain(leaf: Any, sharding: PartitionSpec | Sharding, context: Mesh | AbstractMesh | None) -> Any:
+    if _trivial(sharding, context):
+        return leaf
+    if isinstance(sharding, PartitionSpec):
+        mesh: Any = context
+        # `with mesh:` is no context to jax.sharding.reshard, and jax.set_mesh knows no other mesh: a bare spec stays one there.
+        on_mesh = (lambda spec: NamedSharding(mesh, spec)) if isinstance(mesh, Mesh) else (lambda spec: spec)
+        return _apply(leaf, sharding, mesh, on_mesh)
+    if isinstance(sharding, NamedSharding):
+        return _apply(leaf, sharding.spec, sharding.mesh, lambda spec: sharding.update(spec=spec))
+    return jax.lax.with_sharding_constraint(leaf, sharding)
+
+
+def _apply(leaf: Any, spec: PartitionSpec, mesh: Any, on_mesh: Any) -> Any:
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    if AxisType.Explicit not in kinds.values():
+        return jax.lax.with_sharding_constraint(leaf, on_mesh(spec))
+    explicit = [_keep(entry, kinds, spec, explicit=True) for entry in spec]
+    leaf = jax.sharding.reshard(leaf, on_mesh(PartitionSpec(*explicit)))
+    if AxisType.Auto not in kinds.values():
+        return leaf
+    auto = [_keep(entry, kinds, spec, explicit=False) for entry in spec]
+    return jax.lax.with_sharding_constraint(leaf, on_mesh(PartitionSpec(*auto)))
+
+
+def _keep(entry: Any, kinds: dict[str, AxisType], spec: PartitionSpec, *, explicit: bool) -> Any:
+    """`entry` when its axes are of the wanted kind, else None."""
+    if entry is PartitionSpec.UNCONSTRAINED:
+        return None if explicit else entry
+    found = {kinds.get(axis) is AxisType.Explicit for axis in axes_of(entry)}
+    if len(found) > 1:
+        raise UnsupportedError(f"{spec} cuts one dim by Auto and Explicit axes of {kinds}: use axes of one kind for it")
+    return entry if found == {explicit} else None

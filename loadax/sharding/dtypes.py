@@ -1,0 +1,115 @@
+"""How host data becomes what JAX holds: which dtype it gets, and a copy that refuses to change a value.
+
+JAX without x64 makes int64 into int32 and lets the values wrap; here one that does not fit is an error. Floats and complex
+numbers lose precision silently, as everywhere in JAX.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import LeafError, LeafTypeError
+
+
+def leaf_name(path: str) -> str:
+    """How an error names the leaf at `path`; the path is empty when it is the only one.
+
+    Example:
+        >>> leaf_name("['tokens']"), leaf_name("")
+        ("leaf ['tokens']", 'the only leaf')
+    """
+    return f"leaf {path}" if path else "the only leaf"
+
+
+def placed_dtype(dtype: Any, path: str) -> np.dtype[Any]:
+    """The dtype that data of `dtype` has as a `jax.Array`, under the x64 flag of the caller's thread.
+
+    Args:
+        dtype: of the host data.
+        path: of the leaf, for the error.
+
+    Raises:
+        LeafTypeError: when JAX has no such dtype: strings, objects, dates, structured, big-endian, longdouble.
+
+    Example:
+        >>> placed_dtype(np.float64, "['x']"), placed_dtype(np.uint8, "['x']")
+        (dtype('float32'), dtype('uint8'))
+    """
+    dtype = np.dtype(dtype)
+    if not dtype.isnative:
+        native = dtype.newbyteorder("=")
+        raise LeafTypeError(
+            f"{leaf_name(path)} has dtype {dtype.str}, the byte order of other machines; JAX has only this one's. "
+            f"Convert it in a map: x.astype({str(native)!r})"
+        )
+    longer = dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16)
+    numeric = dtype.kind == "b" or (dtype.kind not in "mM" and jax.numpy.issubdtype(dtype, np.number))
+    if longer or not numeric:
+        name = dtype.str if dtype.kind in "SU" else str(dtype)
+        raise LeafTypeError(f"{leaf_name(path)} has dtype {name}; JAX arrays are numeric. Drop it or encode it in a map")
+    return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
+
+
+def host_array(leaf: Any, path: str) -> NDArray[Any]:
+    """One leaf of host data as a NumPy array: Python and NumPy scalars have rank 0, and no leaf is weakly typed.
+
+    Raises:
+        LeafError: when the leaf is an integer beyond 64 bits, or a `jax.Array` that other processes have parts of.
+        LeafTypeError: when it is masked, is traced by `jax.jit`, or holds random keys.
+
+    Example:
+        >>> host_array(2.5, "['rate']")
+        array(2.5)
+    """
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise LeafTypeError(
+            f"{leaf_name(path)} is a masked array; JAX has no masks. Fill it, and keep the mask as a leaf of its own"
+        )
+    if isinstance(leaf, jax.core.Tracer):
+        raise LeafTypeError(
+            f"{leaf_name(path)} is traced by jax.jit; only arrays on the host can be placed: call this outside jit"
+        )
+    if isinstance(leaf, jax.Array):
+        if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
+            raise LeafTypeError(f"{leaf_name(path)} has dtype {leaf.dtype}; place jax.random.key_data(it) instead")
+        if not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+            raise LeafError(f"{leaf_name(path)} is a jax.Array that spans processes already: {leaf.sharding}. Pass host data")
+    if isinstance(leaf, int) and not -(2**63) <= leaf < 2**64:
+        raise LeafError(f"{leaf_name(path)}: the value {leaf} does not fit 64 bits. Make it smaller, or a float, in a map")
+    return np.asarray(leaf)
+
+
+def cast_into(destination: NDArray[Any], source: NDArray[Any], path: str) -> None:
+    """Copies `source` into `destination` of the same shape, and refuses integers that the latter's dtype can't hold.
+
+    Args:
+        destination: written; its dtype is `placed_dtype` of the source's.
+        source: read.
+        path: of the leaf, for the error.
+
+    Raises:
+        LeafError: when an integer does not fit; nothing was written then.
+
+    Example:
+        >>> narrow = np.empty(2, np.int32)
+        >>> cast_into(narrow, np.array([1, 2]), "['id']")
+        >>> narrow
+        array([1, 2], dtype=int32)
+    """
+    if destination.dtype != source.dtype and source.dtype.kind in "iu" and destination.dtype.kind in "iu" and source.size:
+        _check_range(destination.dtype, source, path)
+    # A float that is too large becomes inf, as in JAX; NumPy would warn of it.
+    with np.errstate(over="ignore"):
+        np.copyto(destination, source, casting="unsafe")
+
+
+def _check_range(dtype: np.dtype[Any], source: NDArray[Any], path: str) -> None:
+    limits = np.iinfo(dtype)
+    for value in (int(source.max()), int(source.min())):
+        if not limits.min <= value <= limits.max:
+            raise LeafError(
+                f"{leaf_name(path)}: the {source.dtype} value {value} does not fit {dtype}. "
+                "Set jax_enable_x64, or bring it into range in a map"
+            )

@@ -1,0 +1,94 @@
+"""From global arrays back to host memory, without a word between the hosts."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import LeafTypeError, PartitionError
+from loadax.sharding.dtypes import leaf_name
+from loadax.sharding.layout import Box, Interval
+from loadax.sharding.partition import DataPartitionType, is_full
+
+
+def global_to_host_array(global_arrays: Any, *, partition: DataPartitionType = DataPartitionType.FULL) -> Any:
+    """What this process holds of global arrays, as NumPy arrays of its own: the inverse of `host_to_global_device_array`.
+
+    Args:
+        global_arrays: a pytree of `jax.Array`s, sharded in any way.
+        partition: FULL: this process's rows, ascending, with all their columns. REPLICATED: the whole of arrays that every device
+            has.
+
+    Returns:
+        The same pytree of NumPy arrays, copied.
+
+    Raises:
+        PartitionError: when FULL rows have columns that only other processes hold, or a REPLICATED array is not replicated.
+        LeafTypeError: when a leaf is no `jax.Array`, is traced, or holds random keys.
+        UnsupportedError: (a NotImplementedError) when `partition` is something else.
+
+    Example:
+        >>> from loadax.sharding import data_parallel, host_to_global_device_array
+        >>> array = host_to_global_device_array({"x": np.arange(8.0)}, mesh=data_parallel())
+        >>> global_to_host_array(array)
+        {'x': array([0., 1., 2., 3., 4., 5., 6., 7.], dtype=float32)}
+    """
+    full = is_full(partition)
+    keyed, structure = jax.tree.flatten_with_path(global_arrays)
+    leaves = [(jax.tree_util.keystr(path), leaf) for path, leaf in keyed]
+    parts = [_local_boxes(path, leaf, full) for path, leaf in leaves]
+    # The user's transfer guard is for transfers that nobody asked for.
+    with jax.transfer_guard_device_to_host("allow"):
+        # All copies are under way before the first is waited for.
+        for data in (data for boxes in parts for data in boxes.values()):
+            data.copy_to_host_async()
+        return jax.tree.unflatten(structure, [_gather(leaf, boxes) for (_, leaf), boxes in zip(leaves, parts, strict=True)])
+
+
+def _local_boxes(path: str, leaf: Any, full: bool) -> dict[Box, jax.Array]:
+    """The different boxes that this process holds of an array; checked, so that they make up whole rows, or the whole array."""
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+        raise LeafTypeError(
+            f"{leaf_name(path)} is a {type(leaf).__name__}, no jax.Array: only placed arrays can be fetched, outside jit"
+        )
+    if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
+        raise LeafTypeError(
+            f"{leaf_name(path)} has dtype {leaf.dtype}, which NumPy has not: fetch jax.random.key_data(it) instead"
+        )
+    boxes = {_box(shard.index, leaf.shape): shard.data for shard in leaf.addressable_shards}
+    whole = not full or not leaf.shape
+    if whole and not (leaf.is_fully_replicated and boxes):
+        raise PartitionError(
+            f"{leaf_name(path)} is not held whole by this process, its sharding is {leaf.sharding}: "
+            "fetch its rows with DataPartitionType.FULL, or reshard it to P() first"
+        )
+    columns = int(np.prod(leaf.shape[1:], dtype=np.int64))
+    held: dict[Any, int] = {}
+    for box in boxes:
+        held[box[:1]] = held.get(box[:1], 0) + int(np.prod([stop - start for start, stop in box[1:]], dtype=np.int64))
+    if any(count != columns for count in held.values()):
+        raise PartitionError(
+            f"{leaf_name(path)}, of shape {leaf.shape}, has rows here of which other processes hold some columns; "
+            f"its sharding is {leaf.sharding}. Reshard it first, so that only dim 0 is cut between processes"
+        )
+    return boxes
+
+
+def _box(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
+    return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+
+
+def _gather(leaf: jax.Array, boxes: dict[Box, jax.Array]) -> NDArray[Any]:
+    """The rows of `boxes` in ascending order, copied into one array."""
+    if not leaf.shape:
+        return np.array(next(iter(boxes.values())))
+    places: dict[Interval, slice] = {}
+    count = 0
+    for start, stop in sorted({box[0] for box in boxes}):
+        places[start, stop] = slice(count, count + stop - start)
+        count += stop - start
+    rows = np.empty((count, *leaf.shape[1:]), leaf.dtype)
+    for box, data in boxes.items():
+        rows[(places[box[0]], *(slice(*column) for column in box[1:]))] = np.asarray(data)
+    return rows

@@ -1,0 +1,248 @@
+"""From what a user says about partitions to one checked `PartitionSpec` for every leaf.
+
+A spec, a `NamedSharding`, a tree of these that is a prefix of the data, a `DataPartitionType`, or rules for logical names as Flax
+has them: each ends as a list of specs in leaf order. Only the names and sizes of the mesh's axes are used, so all of this works
+for a mesh that is not there.
+"""
+
+import enum
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+
+from loadax.errors import ArgumentError, MeshError, PartitionError, UnsupportedError
+from loadax.sharding.dtypes import leaf_name
+from loadax.sharding.layout import axes_of
+from loadax.sharding.mesh import PlannedMesh, axis_sizes
+from loadax.trees import Structure, broadcast_prefix
+
+
+@final
+class DataPartitionType(enum.Enum):
+    """The two partitions that need no spec."""
+
+    FULL = "full"
+    """Rows over all devices of the mesh."""
+
+    REPLICATED = "replicated"
+    """All of it on every device."""
+
+
+def is_full(partition: Any) -> bool:
+    """Whether `partition` is FULL, and not REPLICATED.
+
+    Raises:
+        UnsupportedError: (a NotImplementedError) when it is neither.
+    """
+    if not isinstance(partition, DataPartitionType):
+        raise UnsupportedError(
+            f"partition={partition!r}: only DataPartitionType.FULL and DataPartitionType.REPLICATED are known here"
+        )
+    return partition is DataPartitionType.FULL
+
+
+def resolve_partition(
+    partition: Any, structure: Structure, shapes: Sequence[tuple[int, ...]], mesh: Mesh | PlannedMesh
+) -> list[PartitionSpec]:
+    """One spec for every leaf of a batch, in leaf order.
+
+    Args:
+        partition: None (rows over the axis of a one-axis mesh), a spec, a `NamedSharding` on this very mesh, a tree of these and
+            of `DataPartitionType`s that is a prefix of the batch, or rules: pairs of a logical name and mesh axes, of which the
+            first for "batch" (dim 0 of every leaf) whose axes this mesh has is taken. What is given for several leaves is cut to
+            each one's rank.
+        structure: of the batch.
+        shapes: of every leaf of the global batch.
+        mesh: that the batch goes to.
+
+    Raises:
+        PartitionError: when a spec does not fit its leaf or the mesh, or none is given on a mesh of several axes.
+        MeshError: when a `NamedSharding` has another mesh.
+        ArgumentError: when `partition` is none of these, or no prefix of the batch.
+        UnsupportedError: when a `NamedSharding` asks for another memory than the devices' own.
+
+    Example:
+        >>> from loadax.sharding import plan_mesh
+        >>> from loadax.trees import flatten
+        >>> mesh = plan_mesh({"data": 4, "model": 2}, hosts=2)
+        >>> shapes, structure = [(8, 3), (8,)], flatten({"x": 0, "y": 0})[1]
+        >>> resolve_partition(PartitionSpec("data", "model"), structure, [(8, 4), (8,)], mesh)
+        [P('data', 'model'), P('data',)]
+        >>> resolve_partition((("batch", "data"), ("embed", "model")), structure, shapes, mesh)
+        [P('data',), P('data',)]
+    """
+    sizes = axis_sizes(mesh)
+    if partition is None:
+        partition = _default(sizes)
+    elif _is_rules(partition):
+        partition = _batch_spec(partition, sizes)
+    given = broadcast_prefix(partition, structure, _is_spec)
+    specs: list[PartitionSpec] = []
+    for (entry, own), path, shape in zip(given, structure.paths, shapes, strict=True):
+        spec = _as_spec(entry, mesh, path)
+        if not own:
+            spec = _cut(spec, len(shape))
+        check_spec(spec, len(shape), sizes, path)
+        _check_shape(spec, shape, sizes, path)
+        specs.append(spec)
+    return specs
+
+
+def logical_specs(names: Any, rules: Sequence[Any], mesh: Mesh | PlannedMesh) -> Any:
+    """Specs for leaves whose dims have logical names, by rules as Flax has them.
+
+    The rules are tried in turn; each that has a name of the leaf, and whose mesh axes are on the mesh and not yet used in this
+    leaf, gives its axes to the dim of that name, unless an earlier one did. Dims without a rule stay whole.
+
+    Args:
+        names: a tree of tuples (or specs) of logical names, one for each dim of that leaf; None: the dim has no name.
+        rules: pairs of a logical name and a mesh axis, a tuple of them, or None.
+        mesh: whose axes are meant.
+
+    Returns:
+        The same tree with a `PartitionSpec` for every tuple of names.
+
+    Raises:
+        ArgumentError: when the rules are none, or a leaf has a name twice.
+
+    Example:
+        >>> from loadax.sharding import plan_mesh
+        >>> rules = (("batch", "data"), ("length", "model"), ("embed", "model"))
+        >>> mesh = plan_mesh({"data": 4, "model": 2}, hosts=2)
+        >>> logical_specs({"x": ("batch", "embed"), "y": ("batch",)}, rules, mesh)
+        {'x': P('data', 'model'), 'y': P('data',)}
+    """
+    if not _is_rules(rules):
+        raise ArgumentError(f"rules={rules!r}: pairs of a logical name and mesh axes are needed, say (('batch', 'data'),)")
+    sizes = axis_sizes(mesh)
+    return jax.tree.map(lambda leaf: _logical_spec(tuple(leaf), rules, sizes), names, is_leaf=_is_names)
+
+
+def check_spec(spec: PartitionSpec, rank: int, sizes: Mapping[str, int], path: str) -> None:
+    """That the spec fits a leaf of this rank, and the axes of the mesh, each used once.
+
+    Raises:
+        PartitionError: when it does not; it names the leaf at `path`.
+    """
+    leaf = leaf_name(path)
+    if len(spec) > rank:
+        raise PartitionError(
+            f"{leaf} has {rank} {'dim' if rank == 1 else 'dims'}, {spec} has {len(spec)} entries: use {_cut(spec, rank)}"
+        )
+    if spec.unreduced or spec.reduced:
+        raise PartitionError(f"{leaf}: {spec} has unreduced or reduced axes, which host data can't have: leave them out")
+    used: set[str] = set()
+    for entry in spec:
+        if entry is PartitionSpec.UNCONSTRAINED:
+            raise PartitionError(f"{leaf}: {spec} leaves a dim unconstrained, but a batch is placed just so: use None or an axis")
+        for axis in axes_of(entry):
+            if axis not in sizes:
+                raise PartitionError(f"{leaf}: {spec} names the axis {axis!r}, the mesh has {dict(sizes)}: use one of these")
+            if axis in used:
+                raise PartitionError(f"{leaf}: {spec} uses the axis {axis!r} twice: an axis can cut one dim only")
+            used.add(axis)
+
+
+def _check_shape(spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[str, int], path: str) -> None:
+    for dim, entry in enumerate(spec):
+        count = math.prod(sizes[axis] for axis in axes_of(entry))
+        if shape[dim] % count == 0:
+            continue
+        if dim == 0:
+            what, remedy = f"{shape[dim]} rows", f"Use a batch_size that is a multiple of {count}"
+        else:
+            what, remedy = f"{shape[dim]} columns", f"Pad it to a multiple of {count} in a map"
+        raise PartitionError(f"{leaf_name(path)}: dim {dim} has {what}, {spec} cuts it in {count}. {remedy}")
+
+
+def _default(sizes: Mapping[str, int]) -> PartitionSpec:
+    axes = list(sizes)
+    if len(axes) > 1:
+        raise PartitionError(
+            f'the mesh has several axes, {dict(sizes)}, so say which of them the rows go over: partition=P("{axes[0]}")'
+        )
+    return PartitionSpec(axes[0])
+
+
+def _is_spec(node: Any) -> bool:
+    # None and strings stop here too, so that what is wrong with them can be said.
+    return node is None or isinstance(node, PartitionSpec | Sharding | DataPartitionType | str)
+
+
+def _as_spec(entry: Any, mesh: Mesh | PlannedMesh, path: str) -> PartitionSpec:
+    if isinstance(entry, PartitionSpec):
+        return entry
+    if entry is DataPartitionType.FULL:
+        return _cut(PartitionSpec(tuple(axis_sizes(mesh))), 1)
+    if entry is DataPartitionType.REPLICATED:
+        return PartitionSpec()
+    if isinstance(entry, NamedSharding):
+        return _spec_on(entry, mesh, path)
+    if entry is None:
+        raise PartitionError(f"{leaf_name(path)}: partition has None there: use P() to replicate")
+    hint = f"write P({entry!r})" if isinstance(entry, str) else "pass a PartitionSpec or a NamedSharding"
+    raise ArgumentError(f"{leaf_name(path)}: partition has {entry!r} there, a {type(entry).__name__}: {hint}")
+
+
+def _spec_on(sharding: NamedSharding, mesh: Mesh | PlannedMesh, path: str) -> PartitionSpec:
+    """The spec of a sharding that must be on `mesh`, in the devices' own memory."""
+    if sharding.mesh != mesh:
+        raise MeshError(
+            f"{leaf_name(path)}: partition has a NamedSharding on {sharding.mesh!r}, the loader's mesh is {mesh!r}: use one mesh"
+        )
+    kind = sharding.memory_kind
+    if kind is not None and kind != sharding.mesh.devices.flat[0].default_memory().kind:
+        raise UnsupportedError(
+            f"{leaf_name(path)}: partition asks for the memory {kind!r}; batches go to the devices' own memory only"
+        )
+    return sharding.spec
+
+
+def _cut(spec: PartitionSpec, rank: int) -> PartitionSpec:
+    return spec if len(spec) <= rank else PartitionSpec(*tuple(spec)[:rank])
+
+
+def _is_rules(partition: Any) -> bool:
+    return isinstance(partition, list | tuple) and len(partition) > 0 and all(map(_is_rule, partition))
+
+
+def _is_rule(rule: Any) -> bool:
+    if not (isinstance(rule, list | tuple) and len(rule) == 2 and isinstance(rule[0], str)):
+        return False
+    axes = rule[1]
+    return (
+        axes is None or isinstance(axes, str) or (isinstance(axes, list | tuple) and all(isinstance(axis, str) for axis in axes))
+    )
+
+
+def _batch_spec(rules: Sequence[Any], sizes: Mapping[str, int]) -> PartitionSpec:
+    for name, axes in rules:
+        if name == "batch" and all(axis in sizes for axis in axes_of(axes)):
+            return PartitionSpec(axes if axes is None or isinstance(axes, str) else tuple(axes))
+    raise PartitionError(
+        f"partition={rules!r} has no rule for 'batch' with axes of the mesh, which are {dict(sizes)}: "
+        f"add one, say ('batch', {next(iter(sizes))!r})"
+    )
+
+
+def _is_names(node: Any) -> bool:
+    if isinstance(node, PartitionSpec):
+        return True
+    return type(node) is tuple and all(name is None or isinstance(name, str) for name in node)
+
+
+def _logical_spec(names: tuple[Any, ...], rules: Sequence[Any], sizes: Mapping[str, int]) -> PartitionSpec:
+    named = [name for name in names if name is not None]
+    if len(set(named)) < len(named):
+        raise ArgumentError(f"the logical names {names} have one of them twice: each dim of a leaf needs its own")
+    chosen: dict[str, Any] = {}
+    used: set[str] = set()
+    for name, axes in rules:
+        wanted = axes_of(axes)
+        if name in named and name not in chosen and all(axis in sizes and axis not in used for axis in wanted):
+            chosen[name] = axes if axes is None or isinstance(axes, str) else tuple(axes)
+            used.update(wanted)
+    return PartitionSpec(*(chosen.get(name) for name in names))

@@ -1,0 +1,206 @@
+"""From host memory to global arrays, without a word between the hosts."""
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from numpy.typing import NDArray
+
+from loadax.buffers import aligned_empty
+from loadax.errors import ArgumentError, MeshError, PartitionError
+from loadax.sharding.constraint import with_sharding_constraint
+from loadax.sharding.dtypes import cast_into, host_array, leaf_name, placed_dtype
+from loadax.sharding.fetch import global_to_host_array
+from loadax.sharding.layout import Box, LeafLayout, MeshGrid, Share, plan_leaf, share_along
+from loadax.sharding.mesh import PlannedMesh, axis_sizes, current_mesh, grid_of, resolve_mesh
+from loadax.sharding.partition import DataPartitionType, check_spec, is_full
+from loadax.sharding.placer import Placer, place
+
+__all__ = [
+    "Placer",
+    "global_to_host_array",
+    "host_local_to_global",
+    "host_to_global_device_array",
+    "place",
+    "with_sharding_constraint",
+]
+
+
+def host_to_global_device_array(
+    host_arrays: Any, *, partition: DataPartitionType = DataPartitionType.FULL, mesh: Mesh | None = None
+) -> Any:
+    """Global arrays of what every host has: its own rows of them (FULL), or each the whole (REPLICATED).
+
+    The data is copied, so the caller may write to its arrays again. Nothing is said between the hosts; each calls it.
+
+    Args:
+        host_arrays: a pytree of arrays and numbers. FULL: of this process's rows, in ascending global order.
+        partition: FULL: dim 0 over all devices of the mesh, all axes in turn. REPLICATED: no dim is cut.
+        mesh: the caller's current one when None.
+
+    Returns:
+        The same pytree of `jax.Array`s.
+
+    Raises:
+        MeshError: when there is no mesh, or this process has no device on it.
+        PartitionError: when the rows can't be cut evenly, the processes have different numbers of devices, or a leaf has no rows.
+        LeafError: when an integer does not fit without x64. LeafTypeError: when JAX has no such dtype.
+        UnsupportedError: (a NotImplementedError) when `partition` is something else.
+
+    Example:
+        >>> from loadax.sharding import data_parallel
+        >>> array = host_to_global_device_array(np.arange(16), mesh=data_parallel())
+        >>> array.shape, array.sharding.spec, global_to_host_array(array).max()
+        ((16,), P('data',), np.int32(15))
+    """
+    full = is_full(partition)
+    mesh = _placing_mesh(mesh)
+    spec = PartitionSpec(tuple(mesh.axis_names)) if full else PartitionSpec()
+    leaves, structure = _host_leaves(host_arrays)
+    for path, leaf in leaves:
+        if full and leaf.ndim == 0:
+            raise PartitionError(
+                f"{leaf_name(path)} has no rows to cut, value {leaf}: use partition=DataPartitionType.REPLICATED for it"
+            )
+    return jax.tree.unflatten(structure, _place_local(leaves, [spec] * len(leaves), mesh))
+
+
+def host_local_to_global(local_inputs: Any, mesh: Mesh, pspecs: Any) -> Any:
+    """Global arrays of each host's own part of them.
+
+    As `jax.experimental.multihost_utils.host_local_array_to_global_array`, and also on meshes whose hosts own no contiguous
+    block: along every dim, the local data is that of this process's shards, each once, in ascending global order. A process that
+    holds a part only of what its rows and columns span gives all of that.
+
+    Args:
+        local_inputs: a pytree of arrays and numbers.
+        mesh: of all hosts.
+        pspecs: a pytree prefix of `PartitionSpec`s.
+
+    Returns:
+        The same pytree of `jax.Array`s. Along each dim, their size is the local one, divided by the number of shards this process
+        holds, times the number there are.
+
+    Raises:
+        MeshError: when `mesh` can't be placed on, or this process has no device on it.
+        PartitionError: when a spec does not fit its leaf, a local dim can't be cut evenly, or the hosts have unequal shares of a
+            dim (on every host alike then).
+        ArgumentError: when `pspecs` is no prefix of the inputs, or holds something else.
+        LeafError: when an integer does not fit without x64. LeafTypeError: when JAX has no such dtype.
+
+    Example:
+        >>> from loadax.sharding import data_parallel
+        >>> host_local_to_global({"x": np.ones((8, 2))}, data_parallel(), PartitionSpec("data"))["x"].shape
+        (8, 2)
+    """
+    mesh = _placing_mesh(mesh)
+    specs = _broadcast_specs(pspecs, local_inputs)
+    leaves, structure = _host_leaves(local_inputs)
+    for spec, (path, leaf) in zip(specs, leaves, strict=True):
+        check_spec(spec, leaf.ndim, axis_sizes(mesh), path)
+    return jax.tree.unflatten(structure, _place_local(leaves, specs, mesh))
+
+
+def _placing_mesh(mesh: Mesh | None) -> Mesh:
+    found = current_mesh() if mesh is None else resolve_mesh(mesh)
+    if found is None:
+        raise MeshError(
+            "loadax needs a mesh: pass mesh=..., or call inside 'with jax.set_mesh(mesh):'. "
+            f"Mesh contexts are per thread; this thread ({threading.current_thread().name!r}) has none."
+        )
+    if isinstance(found, PlannedMesh):
+        raise MeshError(f"mesh={found!r} is not there, it is only planned: nothing can be placed on it; pass a jax.sharding.Mesh")
+    return found
+
+
+def _host_leaves(tree: Any) -> tuple[list[tuple[str, NDArray[Any]]], Any]:
+    """Path and NumPy array of every leaf, and the structure."""
+    keyed, structure = jax.tree.flatten_with_path(tree)
+    paths = [jax.tree_util.keystr(path) for path, _ in keyed]
+    return [(path, host_array(leaf, path)) for path, (_, leaf) in zip(paths, keyed, strict=True)], structure
+
+
+def _broadcast_specs(pspecs: Any, tree: Any) -> list[PartitionSpec]:
+    """The spec of every leaf of `tree`."""
+    for spec in jax.tree.leaves(pspecs, is_leaf=_stops):
+        if not isinstance(spec, PartitionSpec):
+            raise ArgumentError(f"pspecs has {spec!r} in it: pass PartitionSpecs; P() replicates")
+    try:
+        return jax.tree.leaves(jax.tree.broadcast(pspecs, tree, is_leaf=_stops), is_leaf=_stops)
+    except ValueError as error:
+        raise ArgumentError(f"pspecs={pspecs!r} is no prefix of the inputs: {error}") from None
+
+
+def _stops(node: Any) -> bool:
+    return node is None or isinstance(node, PartitionSpec)
+
+
+def _place_local(leaves: Iterable[tuple[str, NDArray[Any]]], specs: Iterable[PartitionSpec], mesh: Mesh) -> list[jax.Array]:
+    """Global arrays of host-local ones. Everything that can be wrong is found before the first is placed."""
+    grid = grid_of(mesh)
+    shares: dict[Any, Share] = {}
+    jobs: list[Callable[[], jax.Array]] = []
+    for (path, local), spec in zip(leaves, specs, strict=True):
+        dtype = placed_dtype(local.dtype, path)
+        entries = tuple(spec) + (None,) * (local.ndim - len(spec))
+        for entry in entries:
+            if entry not in shares:
+                shares[entry] = share_along(grid, entry)
+        along = [shares[entry] for entry in entries]
+        shape = _global_shape(local.shape, along, spec, path, grid)
+        layout = plan_leaf(grid, spec, shape)
+        sources = [local[_local_slices(box, shape, along)] for box in layout.boxes]
+        jobs.append(_job(sources, layout, NamedSharding(mesh, spec), dtype, path))
+    return [job() for job in jobs]
+
+
+def _job(
+    sources: list[NDArray[Any]], layout: LeafLayout, sharding: NamedSharding, dtype: np.dtype[Any], path: str
+) -> Callable[[], jax.Array]:
+    """Copies the boxes at once, into memory that JAX can take over, and leaves the placing for later."""
+    buffers = [aligned_empty(source.shape, dtype) for source in sources]
+    for buffer, source in zip(buffers, sources, strict=True):
+        cast_into(buffer, source, path)
+    return lambda: place(buffers, layout, sharding, dtype)
+
+
+def _global_shape(local: tuple[int, ...], shares: list[Share], spec: PartitionSpec, path: str, grid: MeshGrid) -> tuple[int, ...]:
+    shape: list[int] = []
+    for dim, (size, share) in enumerate(zip(local, shares, strict=True)):
+        if not share.equal:
+            raise PartitionError(_unequal(share, spec, dim, path))
+        held = len(share.held) if share.total > 1 else 1
+        if held == 0:
+            raise MeshError(
+                f"{leaf_name(path)}: process {grid.process} has no device on the mesh, so its data can't say how large the whole "
+                "is: use a mesh with devices of every process, or don't call this here"
+            )
+        if size % held:
+            raise PartitionError(
+                f"{leaf_name(path)}: dim {dim} has {size} rows here, and this process holds {held} of the {share.total} shards "
+                f"of {spec}. Pass a multiple of {held}"
+            )
+        shape.append(size // held * share.total)
+    return tuple(shape)
+
+
+def _unequal(share: Share, spec: PartitionSpec, dim: int, path: str) -> str:
+    few, many = int(share.counts.argmin()), int(share.counts.argmax())
+    return (
+        f"{leaf_name(path)}: the hosts have unequal shares of dim {dim} under {spec}: of its {share.total} shards, process "
+        f"{share.processes[few]} holds {share.counts[few]} and process {share.processes[many]} holds {share.counts[many]}. "
+        "Sizes can't be told from local data then: use a loadax.Dataloader, or jax.make_array_from_callback with the global shape"
+    )
+
+
+def _local_slices(box: Box, shape: tuple[int, ...], shares: list[Share]) -> tuple[slice, ...]:
+    """Where a box of the global array stands in the local one, which has this process's shards in a row, along every dim."""
+    slices: list[slice] = []
+    for (start, stop), size, share in zip(box, shape, shares, strict=True):
+        extent = size // share.total
+        first = int(np.searchsorted(share.held, start // extent)) * extent if extent else 0
+        slices.append(slice(first, first + stop - start))
+    return tuple(slices)

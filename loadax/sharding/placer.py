@@ -1,0 +1,69 @@
+"""Global arrays out of this process's boxes: the one way in which loadax hands memory to JAX.
+
+It goes through `jax.make_array_from_callback`, which only ever looks at this process's devices. (`jax.device_put` with a sharding
+that spans processes compares the data of all hosts: a collective, which hangs when a prefetch thread runs it.)
+"""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, final
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+from numpy.typing import NDArray
+
+from loadax.sharding.layout import LeafLayout
+
+
+@final
+class Placer:
+    """Makes global arrays of one shape, dtype and sharding out of this process's boxes. Never communicates.
+
+    Args:
+        layout: what this process holds.
+        sharding: on a mesh whose devices hold just that.
+        dtype: of the arrays; they get exactly this one, also 64-bit ones on a thread without x64.
+
+    Example:
+        >>> from jax.sharding import PartitionSpec
+        >>> from loadax.sharding.layout import plan_leaf
+        >>> from loadax.sharding.mesh import data_parallel, grid_of
+        >>> mesh = data_parallel()
+        >>> place = Placer(plan_leaf(grid_of(mesh), ("data",), (8,)), NamedSharding(mesh, PartitionSpec("data")), np.int32)
+        >>> print(place([np.full(1, number, np.int32) for number in range(8)]))
+        [0 1 2 3 4 5 6 7]
+    """
+
+    def __init__(self, layout: LeafLayout, sharding: NamedSharding, dtype: Any):
+        self.shape = layout.shape
+        self.sharding = sharding
+        self.dtype = np.dtype(dtype)
+        # Only the dims that are cut tell boxes apart, and only there does JAX's index have a start.
+        self._dims = [dim for dim, size in enumerate(layout.shape) if any(box[dim] != (0, size) for box in layout.boxes)]
+        numbers = {tuple(box[dim][0] for dim in self._dims): number for number, box in enumerate(layout.boxes)}
+        # JAX asks for the data of a replicated array even where none of its devices are, and throws it away: zeros, of no memory.
+        self._nothing = () if layout.boxes else (np.broadcast_to(np.zeros((), self.dtype), layout.shape),)
+        self._numbers = numbers or {(): 0}
+        self._wide = self.dtype in (np.int64, np.uint64, np.float64, np.complex128)
+
+    def __call__(self, buffers: Sequence[NDArray[Any]]) -> jax.Array:
+        """The array whose boxes are `buffers`, in the order of the layout's.
+
+        On the CPU it may live on that very memory, which must then not be written again while it does.
+        """
+        dims, numbers = self._dims, self._numbers
+        held = self._nothing or buffers
+
+        def buffer(index: Any) -> NDArray[Any]:
+            return held[numbers[tuple([index[dim].start for dim in dims])]]
+
+        # The user's transfer guard is for transfers that nobody asked for. The x64 flag is the thread's, and this may be another
+        # thread than the one that the dtype was chosen on.
+        with jax.transfer_guard_host_to_device("allow"), jax.enable_x64(True) if self._wide else nullcontext():
+            return jax.make_array_from_callback(self.shape, self.sharding, buffer, dtype=self.dtype)
+
+
+def place(buffers: Sequence[NDArray[Any]], layout: LeafLayout, sharding: NamedSharding, dtype: Any) -> jax.Array:
+    """One array, of one NumPy array for each box of `layout`; to make many alike, keep a `Placer`."""
+    return Placer(layout, sharding, dtype)(buffers)

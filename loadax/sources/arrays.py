@@ -1,0 +1,79 @@
+"""Arrays that are in memory, or mapped into it."""
+
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import SourceError
+from loadax.protocols import ArraySpec, Columns, Integers, Tree
+from loadax.sources.checks import check_rows, common_length
+from loadax.trees import flatten
+
+
+@final
+class ArraySource:
+    """A tree of arrays (`numpy.ndarray` or `numpy.memmap`) whose first dimensions are equal: one row an entry.
+
+    Raises:
+        SourceError: when there is no leaf, a leaf is not an array with rows, or the leaves' lengths differ.
+    """
+
+    def __init__(self, tree: Tree):
+        leaves, self._structure = flatten(tree)
+        self._arrays = [_as_array(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
+        self._length = common_length(self._structure.paths, [len(array) for array in self._arrays])
+        self.spec = self._structure.build(ArraySpec(array.shape[1:], array.dtype.newbyteorder("=")) for array in self._arrays)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        kinds = {"memory-mapped" if isinstance(array, np.memmap) else "in memory" for array in self._arrays}
+        return f"arrays {' and '.join(sorted(kinds))}"
+
+    def read(self, rows: Integers) -> Tree:
+        """The entries at `rows`, copied out, in native byte order."""
+        rows = check_rows(rows, self._length)
+        return self._structure.build(_gather(array, rows) for array in self._arrays)
+
+    def read_into(self, rows: Integers, boxes: list[Columns | None], out: list[NDArray[Any] | None]) -> None:
+        """Copies the entries at `rows`, only the columns of `boxes`, into `out`; see `Source`."""
+        rows = check_rows(rows, self._length)
+        for array, columns, destination in zip(self._arrays, boxes, out, strict=True):
+            if columns is None or destination is None:
+                continue
+            if columns == tuple((0, extent) for extent in array.shape[1:]) and _takes(array, destination):
+                # Any mode but "raise" writes to `out` itself instead of to a copy; the rows were checked above.
+                np.take(array, rows, axis=0, out=destination, mode="clip")
+            else:
+                destination[...] = array[(rows, *(slice(*column) for column in columns))]
+
+
+def _as_array(leaf: Any, path: str) -> NDArray[Any]:
+    if not hasattr(leaf, "__array__"):
+        raise SourceError(f"leaf {path or 'given'} is {_brief(leaf)}, not an array; pass numpy arrays, one row an entry of dim 0")
+    array = np.asanyarray(leaf)
+    if array.ndim == 0:
+        raise SourceError(f"leaf {path or 'given'} is a single value, {_brief(leaf)}: it has no rows; give it a first dimension")
+    return array
+
+
+def _brief(value: Any) -> str:
+    text = f"{type(value).__name__} {value!r}"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _takes(array: NDArray[Any], destination: NDArray[Any]) -> bool:
+    """Whether `np.take` copies rows alone: it would first make a whole copy of an array that is not contiguous."""
+    return array.flags.c_contiguous and array.flags.aligned and array.dtype == destination.dtype and destination.flags.c_contiguous
+
+
+def _gather(array: NDArray[Any], rows: Integers) -> NDArray[Any]:
+    native = array.dtype.newbyteorder("=")
+    out = np.empty((len(rows), *array.shape[1:]), native)
+    if _takes(array, out) and not array.dtype.hasobject:
+        np.take(array, rows, axis=0, out=out, mode="clip")
+    else:
+        out[...] = array[rows]
+    return out

@@ -1,0 +1,79 @@
+"""Several datasets as one, in one id space of rows."""
+
+from collections.abc import Sequence
+from typing import Protocol, final
+
+import numpy as np
+
+from loadax.errors import LeafError
+from loadax.protocols import Integers, Tree, Visits
+from loadax.sources.checks import check_rows
+from loadax.specs import flatten_spec
+from loadax.trees import flatten
+
+
+class Part(Protocol):
+    """Data that is read by visits, so that its maps know the epoch."""
+
+    @property
+    def spec(self) -> Tree: ...
+
+    @property
+    def num_rows(self) -> int: ...
+
+    def read_visits(self, visits: Visits) -> Tree: ...
+
+
+@final
+class ConcatenatedSource:
+    """The rows of each part, one part behind the other.
+
+    Raises:
+        LeafError: when the parts' element specs differ; names the part and the leaf.
+    """
+
+    def __init__(self, parts: Sequence[Part]):
+        self._parts = tuple(parts)
+        self._ends = np.cumsum([part.num_rows for part in self._parts])
+        self.spec = self._parts[0].spec
+        specs, self._structure = flatten_spec(self.spec)
+        for number, part in enumerate(self._parts[1:], 1):
+            others, structure = flatten_spec(part.spec)
+            if structure != self._structure:
+                raise LeafError(f"concat: part {number} has the leaves {structure.paths}, part 0 has {self._structure.paths}")
+            for path, one, other in zip(structure.paths, specs, others, strict=True):
+                if one != other:
+                    raise LeafError(
+                        f"concat: leaf {path or 'of the example'} is {other.dtype}{list(other.shape)} in part {number} and "
+                        f"{one.dtype}{list(one.shape)} in part 0; map the parts to one shape and dtype first"
+                    )
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __repr__(self) -> str:
+        return f"concatenation of {len(self._parts)}"
+
+    def read(self, rows: Integers) -> Tree:
+        """The examples at `rows`, as epoch 0 meets them."""
+        rows = check_rows(rows, len(self))
+        return self.read_visits(Visits(rows, np.zeros_like(rows)))
+
+    def read_visits(self, visits: Visits) -> Tree:
+        """The examples at `visits.rows`, each with its own epoch; one read per part that is met."""
+        owner = np.searchsorted(self._ends, visits.rows, side="right")
+        met = np.unique(owner)
+        if len(met) == 1:
+            return self._read_part(int(met[0]), visits)
+        specs, _ = flatten_spec(self.spec)
+        out = [np.empty((len(visits.rows), *spec.shape), spec.dtype) for spec in specs]
+        for number in met:
+            mine = np.flatnonzero(owner == number)
+            batch = self._read_part(int(number), Visits(visits.rows[mine], visits.epochs[mine]))
+            for destination, leaf in zip(out, flatten(batch)[0], strict=True):
+                destination[mine] = leaf
+        return self._structure.build(out)
+
+    def _read_part(self, number: int, visits: Visits) -> Tree:
+        part = self._parts[number]
+        return part.read_visits(Visits(visits.rows - (int(self._ends[number]) - part.num_rows), visits.epochs))

@@ -1,0 +1,67 @@
+"""Any Python object with `__len__` and `__getitem__`: lists, torch and Hugging Face datasets, Grain's MapDataset."""
+
+from typing import Any, final
+
+from loadax.errors import ArgumentError, SourceError
+from loadax.protocols import Integers, Tree
+from loadax.sources.checks import check_rows
+from loadax.specs import spec_of, stack
+
+
+@final
+class ObjectSource:
+    """Reads examples one by one with `items[row]`, or many at once with `items.__getitems__(rows)` where that is there.
+
+    The spec is that of row 0's example, read when it is first asked for.
+    """
+
+    def __init__(self, items: Any):
+        missing = [name for name in ("__len__", "__getitem__") if not hasattr(items, name)]
+        if missing:
+            raise ArgumentError(
+                f"from_source() got a {type(items).__name__} without {' and '.join(missing)}; pass a Source (with read, __len__ "
+                "and spec), or any object with __len__ and __getitem__"
+            )
+        self._items = items
+        self._many = getattr(items, "__getitems__", None)
+        self._spec: Tree | None = None
+
+    @property
+    def spec(self) -> Tree:
+        if self._spec is None:
+            self._spec = spec_of(self._examples([0])[0])
+        return self._spec
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        return f"{type(self._items).__name__} object"
+
+    def read(self, rows: Integers) -> Tree:
+        """The examples at `rows`, stacked; all must be alike."""
+        numbers = check_rows(rows, len(self)).tolist()
+        return stack(self._examples(numbers), self.spec, numbers)
+
+    def _examples(self, rows: list[int]) -> list[Tree]:
+        if self._many is None:
+            return [self._example(row) for row in rows]
+        try:
+            examples = self._many(rows)
+        except Exception as error:
+            error.add_note(f"loadax: in {type(self._items).__name__}.__getitems__({rows[:8]}{' …' if len(rows) > 8 else ''})")
+            raise
+        if not isinstance(examples, list) or len(examples) != len(rows):
+            got = f"{len(examples)}" if hasattr(examples, "__len__") else "no"
+            raise SourceError(
+                f"{type(self._items).__name__}.__getitems__ gave a {type(examples).__name__} of {got} entries for {len(rows)} rows; "
+                "it must return a list with one example for each row"
+            )
+        return examples
+
+    def _example(self, row: int) -> Tree:
+        try:
+            return self._items[row]
+        except Exception as error:
+            error.add_note(f"loadax: in {type(self._items).__name__}[{row}]")
+            raise

@@ -1,0 +1,104 @@
+"""What one example looks like (its spec), and whether other rows look the same."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import ArgumentError, LeafError
+from loadax.protocols import ArraySpec, Tree
+from loadax.trees import Structure, flatten, map_leaves
+
+
+def flatten_spec(spec: Tree) -> tuple[list[ArraySpec], Structure]:
+    """The `ArraySpec`s of a spec, in leaf order, and its structure (an `ArraySpec` is itself a tuple, but a leaf here)."""
+    return flatten(spec, is_leaf=lambda node: isinstance(node, ArraySpec))
+
+
+def spec_of(example: Tree) -> Tree:
+    """The tree of `ArraySpec`s of one example. What is not a number (strings, bytes, objects) is `object`."""
+    return map_leaves(_leaf_spec, example)
+
+
+def _leaf_spec(leaf: Any) -> ArraySpec:
+    array = np.asarray(leaf)
+    if array.dtype.kind in "USO":
+        return ArraySpec(array.shape, np.dtype(object))
+    return ArraySpec(array.shape, array.dtype.newbyteorder("="))
+
+
+def normalise_spec(spec: Tree, name: str) -> Tree:
+    """A user's tree of things with `shape` and `dtype`, as `ArraySpec`s.
+
+    Raises:
+        ArgumentError: when a leaf has no shape or dtype; names it.
+    """
+    leaves, structure = flatten(spec, is_leaf=lambda node: hasattr(node, "shape") and hasattr(node, "dtype"))
+    for path, leaf in zip(structure.paths, leaves, strict=True):
+        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+            raise ArgumentError(f"{name}{path} is {leaf!r}: pass something with a shape and a dtype, say jax.ShapeDtypeStruct")
+    return structure.build(ArraySpec(tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in leaves)
+
+
+def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int]) -> Tree:
+    """Examples, each checked against `spec`, as one tree of arrays whose first dimension is `len(examples)`.
+
+    Args:
+        examples: one tree a row.
+        spec: a tree of `ArraySpec`s.
+        rows: the row ids, for messages.
+
+    Raises:
+        LeafError: when an example has another structure, shape or dtype than `spec`; names the row and the leaf.
+    """
+    specs, structure = flatten_spec(spec)
+    out = [np.empty((len(examples), *each.shape), each.dtype) for each in specs]
+    for index, example in enumerate(examples):
+        _store(example, index, out, specs, structure, rows)
+    return structure.build(out)
+
+
+def _store(
+    example: Tree, index: int, out: list[NDArray[Any]], specs: list[ArraySpec], structure: Structure, rows: Sequence[int]
+) -> None:
+    leaves, actual = flatten(example)
+    if actual != structure:
+        raise LeafError(
+            f"row {rows[index]} has the leaves {actual.paths or 'none'}, the rows before it had {structure.paths}; "
+            "every row must give the same ones"
+        )
+    for number, (leaf, spec) in enumerate(zip(leaves, specs, strict=True)):
+        if spec.dtype.hasobject:
+            out[number][index] = leaf
+            continue
+        array = np.asarray(leaf)
+        if array.shape != spec.shape or array.dtype != spec.dtype:
+            raise LeafError(
+                f"row {rows[index]}: leaf {structure.paths[number] or 'of the example'} is {array.dtype}{list(array.shape)}, expected "
+                f"{spec.dtype}{list(spec.shape)}; make all rows alike in a map (pad, crop or cast), or state them with spec="
+            )
+        out[number][index] = array
+
+
+def check_batch(batch: Tree, count: int, spec: Tree, origin: str) -> Tree:
+    """`batch`, when it has the structure of `spec` and every leaf `count` rows of the promised shape and dtype.
+
+    Raises:
+        LeafError: otherwise; names `origin`, the leaf, what it is and what it should be.
+    """
+    specs, structure = flatten_spec(spec)
+    leaves, actual = flatten(batch)
+    if actual != structure:
+        raise LeafError(f"{origin} gave the leaves {actual.paths}, expected {structure.paths}")
+    checked = []
+    for path, leaf, each in zip(structure.paths, leaves, specs, strict=True):
+        array = np.asarray(leaf)
+        wrong_dtype = array.dtype != each.dtype and not each.dtype.hasobject
+        if array.shape != (count, *each.shape) or wrong_dtype:
+            raise LeafError(
+                f"{origin} gave leaf {path or 'of the batch'} as {array.dtype}{list(array.shape)} for {count} rows, "
+                f"expected {each.dtype}{[count, *each.shape]}; return one entry per row, all alike"
+            )
+        checked.append(array)
+    return structure.build(checked)

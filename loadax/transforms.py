@@ -1,0 +1,126 @@
+"""What users' functions do to rows: one row at a time, or many at once. Rows in, rows out; no step, no host, no mesh."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from loadax import seeds
+from loadax.errors import LeafError
+from loadax.protocols import Tree, Visits
+from loadax.specs import check_batch, stack
+from loadax.trees import flatten
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """A function as a reader would look it up: its name, and where it was written when that is known."""
+    name = getattr(function, "__qualname__", None) or repr(function)
+    code = getattr(function, "__code__", None)
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
+
+
+def generator(seed: int, place: int, epoch: int, row: int) -> np.random.Generator:
+    """The random stream of one row: a function of these four numbers, so of no worker, host or order.
+
+    Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) is a keyed function of a counter: the key is the
+    seed and the place in the chain, and row and epoch are the counter's upper half, so that no two streams ever overlap.
+    """
+    key = np.array([seeds.derive(seed, "map"), place], np.uint64)
+    counter = np.array([0, 0, row, epoch], np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+
+@final
+@dataclass(frozen=True)
+class Map:
+    """A function of one example, applied row by row.
+
+    Args:
+        function: `function(example)`, or `function(example, rng)`.
+        rng: whether it gets a `numpy.random.Generator`, the row's own.
+        seed: of that generator.
+        place: how many maps come before this one.
+        spec: of what it returns, or None: found out by calling it once.
+    """
+
+    function: Callable[..., Tree]
+    rng: bool
+    seed: int
+    place: int
+    spec: Tree | None
+    elementwise = False
+
+    def __call__(self, batch: Tree, visits: Visits, spec: Tree) -> Tree:
+        """The mapped rows of `batch`, a tree with `spec` behind a first dimension of rows."""
+        leaves, structure = flatten(batch)
+        rows, epochs = visits.rows.tolist(), visits.epochs.tolist()
+        examples = [
+            self.one(structure.build([leaf[index] for leaf in leaves]), row, epoch)
+            for index, (row, epoch) in enumerate(zip(rows, epochs, strict=True))
+        ]
+        try:
+            return stack(examples, spec, rows)
+        except LeafError as error:
+            error.add_note(f"loadax: that is what map {name_of(self.function)} returned")
+            raise
+
+    def one(self, example: Tree, row: int, epoch: int) -> Tree:
+        """The function's result for one example; what it raises gets a note that names the row."""
+        try:
+            if self.rng:
+                return self.function(example, generator(self.seed, self.place, epoch, row))
+            return self.function(example)
+        except Exception as error:
+            error.add_note(f"loadax: in map {name_of(self.function)}, on row {row} in epoch {epoch}")
+            raise
+
+    def describe(self) -> list[Any]:
+        return ["map", self.rng, self.seed if self.rng else None]
+
+
+@final
+@dataclass(frozen=True)
+class BatchMap:
+    """A function of many rows at once, which must act on each row by itself.
+
+    Args:
+        function: `function(batch)`, or `function(batch, rngs)` with one generator for each row.
+        rng: whether it gets generators.
+        seed: of those.
+        place: how many maps come before this one.
+        spec: of what it returns, without the rows' dimension, or None: found out by calling it once.
+        elementwise: promises that every element of every leaf follows from the same element of the same leaf alone, so that
+            it may be given some columns of the rows, and leaves with different numbers of rows.
+    """
+
+    function: Callable[..., Tree]
+    rng: bool
+    seed: int
+    place: int
+    spec: Tree | None
+    elementwise: bool
+
+    def __call__(self, batch: Tree, visits: Visits, spec: Tree) -> Tree:
+        """The mapped rows of `batch`, a tree with `spec` behind a first dimension of rows."""
+        result = self.raw(batch, visits)
+        return check_batch(result, len(visits.rows), spec, f"map_batch {name_of(self.function)}")
+
+    def raw(self, batch: Tree, visits: Visits) -> Tree:
+        """The function's result, unchecked; what it raises gets a note that names the rows."""
+        try:
+            if self.rng:
+                pairs = zip(visits.rows.tolist(), visits.epochs.tolist(), strict=True)
+                return self.function(batch, [generator(self.seed, self.place, epoch, row) for row, epoch in pairs])
+            return self.function(batch)
+        except Exception as error:
+            rows = visits.rows.tolist()
+            shown = f"{rows[:8]}"[:-1] + (", …]" if len(rows) > 8 else "]")
+            error.add_note(f"loadax: in map_batch {name_of(self.function)}, on {len(rows)} rows, {shown}")
+            raise
+
+    def describe(self) -> list[Any]:
+        return ["map_batch", self.rng, self.seed if self.rng else None]
+
+
+Transform = Map | BatchMap

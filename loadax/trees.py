@@ -1,0 +1,164 @@
+"""Nested examples, taken apart and put together in JAX's leaf order, without JAX.
+
+Containers are dicts (keys sorted, as JAX sorts them; an OrderedDict keeps its own order), lists, tuples, namedtuples and
+dataclasses (fields in order); None is a container without leaves. Everything else is a leaf.
+"""
+
+import dataclasses
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadax.errors import ArgumentError, LeafError
+
+
+@dataclass(frozen=True)
+class Structure:
+    """The shape of a tree: which container stands where. Two trees have the same structure iff these are equal."""
+
+    kind: Any  # None: a leaf
+    keys: tuple[Any, ...] = ()
+    children: tuple["Structure", ...] = ()
+
+    @property
+    def paths(self) -> list[str]:
+        """A name for every leaf, in leaf order, as one would write it behind the tree: `['image']`, `[0].mask`, or `` ``."""
+        return [path for path, _ in self._walk("")]
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, "Structure"]]:
+        if self.kind is None:
+            yield prefix, self
+        for key, child in zip(self.keys, self.children, strict=True):
+            attribute = dataclasses.is_dataclass(self.kind) or hasattr(self.kind, "_fields")
+            yield from child._walk(f"{prefix}.{key}" if attribute else f"{prefix}[{key!r}]")
+
+    def build(self, leaves: Iterable[Any]) -> Any:
+        """The tree of this structure with these leaves, in leaf order."""
+        return self._build(iter(leaves))
+
+    def _build(self, leaves: Iterator[Any]) -> Any:
+        if self.kind is None:
+            return next(leaves)
+        values = [child._build(leaves) for child in self.children]
+        if self.kind is type(None):
+            return None
+        if isinstance(self.kind, type) and issubclass(self.kind, dict):
+            items = zip(self.keys, values, strict=True)
+            return defaultdict(None, items) if self.kind is defaultdict else self.kind(items)
+        if self.kind in (list, tuple):
+            return self.kind(values)
+        return self.kind(**dict(zip(self.keys, values, strict=True)))
+
+
+LEAF = Structure(None)
+
+
+def _children(tree: Any) -> tuple[Any, tuple[Any, ...], Sequence[Any]] | None:
+    """`(kind, keys, values)` of a container, None for a leaf."""
+    if tree is None:
+        return type(None), (), ()
+    if isinstance(tree, dict):
+        keys = tuple(tree)
+        if not isinstance(tree, OrderedDict):
+            try:
+                keys = tuple(sorted(tree))
+            except TypeError as error:
+                raise ArgumentError(
+                    f"the keys {list(tree)!r} of a dict can't be sorted ({error}); "
+                    "JAX orders the leaves of a dict by its keys: use keys of one type, say strings"
+                ) from None
+        return type(tree), keys, [tree[key] for key in keys]
+    if type(tree) in (list, tuple):
+        return type(tree), tuple(range(len(tree))), tree
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree), tuple(tree._fields), tree
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        keys = tuple(field.name for field in dataclasses.fields(tree))
+        return type(tree), keys, [getattr(tree, key) for key in keys]
+    return None
+
+
+def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Structure]:
+    """The leaves of `tree` in JAX's order, and its structure.
+
+    Args:
+        tree: nested containers.
+        is_leaf: says of a node whether to stop there, though it may be a container.
+
+    Example:
+        >>> leaves, structure = flatten({"b": 1, "a": (2, 3)})
+        >>> leaves, structure.paths
+        ([2, 3, 1], ["['a'][0]", "['a'][1]", "['b']"])
+        >>> structure.build([20, 30, 10])
+        {'a': (20, 30), 'b': 10}
+    """
+    leaves: list[Any] = []
+
+    def visit(node: Any) -> Structure:
+        if is_leaf is not None and is_leaf(node):
+            leaves.append(node)
+            return LEAF
+        parts = _children(node)
+        if parts is None:
+            leaves.append(node)
+            return LEAF
+        kind, keys, values = parts
+        return Structure(kind, keys, tuple(visit(value) for value in values))
+
+    structure = visit(tree)
+    return leaves, structure
+
+
+def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    """A tree of `function(leaf, *leaves of rest)`, where `rest` have the structure of `tree`.
+
+    Raises:
+        LeafError: when a tree of `rest` has another structure.
+    """
+    leaves, structure = flatten(tree)
+    columns = [leaves, *(flatten_like(structure, other) for other in rest)]
+    return structure.build(function(*items) for items in zip(*columns, strict=True))
+
+
+def flatten_like(structure: Structure, tree: Any) -> list[Any]:
+    """The leaves of `tree`, which must have this structure.
+
+    Raises:
+        LeafError: when it has another one; it shows the leaves of both.
+    """
+    leaves, actual = flatten(tree)
+    if actual != structure:
+        raise LeafError(f"a tree with the leaves {structure.paths} was expected, this one has {actual.paths}")
+    return leaves
+
+
+def broadcast_prefix(prefix: Any, structure: Structure, is_leaf: Callable[[Any], bool]) -> list[tuple[Any, bool]]:
+    """For every leaf of `structure` the leaf of `prefix` above it, and whether it was given for that very leaf alone.
+
+    Args:
+        prefix: a tree that `structure` continues downwards.
+        structure: of the full tree.
+        is_leaf: says which nodes of `prefix` are its leaves.
+
+    Raises:
+        ArgumentError: when the prefix has containers or keys that the tree has not; it names the place.
+    """
+
+    def visit(node: Any, below: Structure, path: str) -> Iterator[tuple[Any, bool]]:
+        if is_leaf(node):
+            count = len(below.paths)
+            yield from ((node, below.kind is None) for _ in range(count))
+            return
+        parts = _children(node)
+        where = f" at {path}" if path else ""
+        if parts is None or below.kind is None:
+            raise ArgumentError(f"{node!r}{where} was not expected; the leaves there are {[path + leaf for leaf in below.paths]}")
+        _, keys, values = parts
+        if set(keys) != set(below.keys) or len(keys) != len(below.keys):
+            raise ArgumentError(f"the keys{where} are {sorted(map(str, keys))}, those of the data are {sorted(map(str, below.keys))}")
+        given = dict(zip(keys, values, strict=True))
+        for key, child in zip(below.keys, below.children, strict=True):
+            yield from visit(given[key], child, f"{path}[{key!r}]")
+
+    return list(visit(prefix, structure, ""))

@@ -1,0 +1,131 @@
+"""Runs a function in several real `jax.distributed` processes on this machine, and fails the test when any of them fails or hangs.
+
+    def test_something() -> None:
+        run_processes("tests.processes.some_bodies:some_function", processes=2, devices=4, args={"steps": 3})
+
+The function gets `args` (anything JSON can carry) as keywords, after `jax.distributed.initialize`; it asserts where it stands.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GRACE = 5.0
+"""Seconds that the others have to end by themselves when one has failed: they may be about to fail for the same reason."""
+
+
+def run_processes(
+    body: str, processes: int, devices: int, args: Mapping[str, Any] | None = None, timeout: float = 120.0
+) -> list[str]:
+    """Runs `body` in fresh interpreters that make one JAX run over loopback.
+
+    Args:
+        body: "module:function".
+        processes: how many.
+        devices: virtual CPU devices of each.
+        args: keywords for the function.
+        timeout: seconds, after which all are killed and the test fails.
+
+    Returns:
+        What each process printed.
+    """
+    job = {"body": body, "processes": processes, "port": _free_port(), "args": dict(args or {})}
+    with tempfile.TemporaryDirectory() as folder:
+        logs = [Path(folder, f"{number}.log") for number in range(processes)]
+        children = [_start(job | {"process": number}, devices, log) for number, log in enumerate(logs)]
+        try:
+            problem = _wait(children, timeout)
+        finally:
+            for child in children:
+                _kill(child)
+            outputs = [_read(log) for log in logs]
+            if sys.exc_info()[0] is not None:  # pytest's own time limit, or Ctrl-C
+                print(_together(outputs))  # noqa: T201
+    if problem:
+        pytest.fail(f"{body} on {processes} processes of {devices} devices: {problem}\n{_together(outputs)}", pytrace=False)
+    return outputs
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _start(job: dict[str, Any], devices: int, log: Path) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "error", "-X", "faulthandler", "-m", "tests.processes.launch", json.dumps(job)]
+    # A session of its own, so that whatever the process starts can be ended with it.
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+
+def _wait(children: list[subprocess.Popen[bytes]], timeout: float) -> str | None:
+    """Waits for all; says what went wrong, if anything."""
+    deadline = time.monotonic() + timeout
+    failed: str | None = None
+    while any(child.poll() is None for child in children):
+        codes = [child.poll() for child in children]
+        if failed is None and any(codes):
+            failed = f"exit codes {codes}"
+            deadline = min(deadline, time.monotonic() + GRACE)
+        if time.monotonic() > deadline:
+            running = [number for number, code in enumerate(codes) if code is None]
+            return failed or f"the processes {running} still ran after {timeout:g} s"
+        time.sleep(0.02)
+    codes = [child.poll() for child in children]
+    return f"exit codes {codes}" if any(codes) else None
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    child.wait()
+
+
+def _read(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("[Gloo]"))
+
+
+def _together(outputs: list[str]) -> str:
+    return "\n".join(f"--- process {number}\n{output}" for number, output in enumerate(outputs))
+
+
+def main(job: dict[str, Any]) -> None:
+    """One of the processes."""
+    jax.distributed.initialize(
+        f"127.0.0.1:{job['port']}", num_processes=job["processes"], process_id=job["process"], initialization_timeout=60
+    )
+    module, function = job["body"].split(":")
+    try:
+        getattr(import_module(module), function)(**job["args"])
+    except BaseException:  # noqa: BLE001 - whatever it is, the test shall show it
+        traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # The usual way out waits for the other processes, which may wait for this one.
+        os._exit(1)
+    jax.distributed.shutdown()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

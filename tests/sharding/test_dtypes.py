@@ -1,0 +1,121 @@
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+from loadax.errors import LeafError, LeafTypeError
+from loadax.sharding.dtypes import cast_into, host_array, leaf_name, placed_dtype
+
+
+@pytest.mark.parametrize(
+    ("given", "placed"),
+    [
+        *(
+            (name, name)
+            for name in ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "float32", "complex64")
+        ),
+        *((dtype, dtype) for dtype in (ml_dtypes.bfloat16, ml_dtypes.int4, ml_dtypes.float8_e4m3fn)),
+        ("int64", "int32"),
+        ("uint64", "uint32"),
+        ("float64", "float32"),
+        ("complex128", "complex64"),
+    ],
+)
+def test_placed_dtype_is_the_one_that_jax_gives(given: Any, placed: Any) -> None:
+    assert placed_dtype(given, "") == np.dtype(placed)
+    assert jax.numpy.asarray(np.zeros(1, given)).dtype == np.dtype(placed)
+    with jax.enable_x64(True):
+        assert placed_dtype(given, "") == np.dtype(given)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "message"),
+    [
+        ("<U12", r"leaf \['text'\] has dtype <U12; JAX arrays are numeric. Drop it or encode it in a map"),
+        ("S3", r"leaf \['text'\] has dtype \|S3; JAX arrays are numeric"),
+        (object, r"has dtype object; JAX arrays"),
+        ("M8[s]", r"has dtype datetime64\[s\]; JAX"),
+        ("m8[s]", r"has dtype timedelta64\[s\]; JAX"),
+        ([("a", "i4")], r"has dtype \[\('a', '<i4'\)\]; JAX"),
+        ("V4", r"has dtype \|V4; JAX"),
+        (">i4", r"has dtype >i4, the byte order of other machines; JAX has only this one's. .* x.astype\('int32'\)"),
+        (np.longdouble, r"has dtype float128; JAX"),
+        (np.clongdouble, r"has dtype complex256; JAX"),
+    ],
+)
+def test_what_jax_does_not_have_is_an_error(dtype: Any, message: str) -> None:
+    with pytest.raises(LeafTypeError, match=message):
+        placed_dtype(dtype, "['text']")
+
+
+def test_the_only_leaf_is_named_so() -> None:
+    assert leaf_name("") == "the only leaf"
+    with pytest.raises(LeafTypeError, match="^the only leaf has dtype"):
+        placed_dtype("U1", "")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "value"),
+    [
+        (np.array([1, 2**40], np.int64), np.int32, 2**40),
+        (np.array([1, -(2**31) - 1], np.int64), np.int32, -(2**31) - 1),
+        (np.array([2**32], np.uint64), np.uint32, 2**32),
+    ],
+)
+def test_an_integer_that_does_not_fit_is_an_error_and_writes_nothing(source: Any, target: Any, value: int) -> None:
+    destination = np.full(source.shape, 7, target)
+    name = np.dtype(target).name
+    message = rf"leaf \['id'\]: the {source.dtype} value {value} does not fit {name}. Set jax_enable_x64, or bring it into range"
+    with pytest.raises(LeafError, match=message):
+        cast_into(destination, source, "['id']")
+    assert (destination == 7).all()
+
+
+@pytest.mark.parametrize("values", [[-(2**31), 2**31 - 1, 0], []])
+def test_integers_that_fit_are_copied(values: list[int]) -> None:
+    destination = np.empty(len(values), np.int32)
+    cast_into(destination, np.array(values, np.int64), "")
+    assert destination.tolist() == values
+
+
+def test_floats_are_narrowed_silently_also_beyond_their_range() -> None:
+    destination = np.empty(3, np.float32)
+    cast_into(destination, np.array([1.1, 1e300, np.nan]), "")
+    np.testing.assert_array_equal(destination, np.array([1.1, np.inf, np.nan], np.float32))
+
+
+def test_python_scalars_become_arrays() -> None:
+    for scalar, dtype in ((3, "int64"), (2.5, "float64"), (True, "bool"), (np.float32(1), "float32"), (2**63, "uint64")):
+        array = host_array(scalar, "")
+        assert (type(array), array.shape, array.dtype) == (np.ndarray, (), np.dtype(dtype))
+
+
+def test_arrays_and_local_jax_arrays_are_taken() -> None:
+    array = np.arange(3)
+    assert host_array(array, "") is array
+    np.testing.assert_array_equal(host_array(jax.numpy.arange(3), ""), [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("leaf", "kind", "message"),
+    [
+        (np.ma.masked_array([1, 2], [True, False]), LeafTypeError, r"leaf \['x'\] is a masked array; JAX has no masks. Fill it"),
+        (2**64, LeafError, r"leaf \['x'\]: the value 18446744073709551616 does not fit 64 bits"),
+        (-(2**63) - 1, LeafError, r"does not fit 64 bits. Make it smaller"),
+    ],
+)
+def test_leaves_that_are_no_host_data(leaf: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        host_array(leaf, "['x']")
+
+
+def test_random_keys_are_no_host_data() -> None:
+    with pytest.raises(LeafTypeError, match=r"has dtype key<fry>; place jax.random.key_data\(it\) instead"):
+        host_array(jax.random.key(0), "['x']")
+
+
+def test_traced_arrays_are_no_host_data() -> None:
+    with pytest.raises(LeafTypeError, match=r"leaf \['x'\] is traced by jax.jit; only arrays on the host can be placed"):
+        jax.jit(lambda x: host_array(x, "['x']"))(1.0)

@@ -1,0 +1,218 @@
+import re
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+
+from loadax.errors import ArgumentError, MeshError, PartitionError, UnsupportedError
+from loadax.sharding import DataPartitionType, data_parallel, logical_specs, plan_mesh
+from loadax.sharding.partition import is_full, resolve_partition
+from loadax.trees import flatten
+
+SHAPES = {"image": (16, 4, 8), "label": (16,), "nested": {"mask": (16, 8)}}
+LEAVES, STRUCTURE = flatten(SHAPES, is_leaf=lambda node: isinstance(node, tuple))
+PLANNED = plan_mesh({"data": 2, "model": 4}, hosts=2)
+
+
+def real_mesh(axis_type: AxisType = AxisType.Auto) -> Mesh:
+    return Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "model"), axis_types=(axis_type,) * 2)
+
+
+def resolve(partition: Any, mesh: Any = PLANNED) -> list[P]:
+    return resolve_partition(partition, STRUCTURE, LEAVES, mesh)
+
+
+@pytest.mark.parametrize(
+    ("partition", "specs"),
+    [
+        (P("data"), [P("data")] * 3),
+        (P(), [P()] * 3),
+        (P(("model", "data")), [P(("model", "data"))] * 3),
+        # For several leaves: cut to each one's rank, and otherwise as it was written.
+        (P("data", None, "model"), [P("data", None, "model"), P("data"), P("data", None)]),
+        (P("data", None), [P("data", None), P("data"), P("data", None)]),
+        (
+            {"image": P("data", "model"), "label": P(), "nested": P("data", "model")},
+            [P("data", "model"), P(), P("data", "model")],
+        ),
+        ({"image": P(), "label": P("data"), "nested": {"mask": P(None, "model")}}, [P(), P("data"), P(None, "model")]),
+        (DataPartitionType.FULL, [P(("data", "model"))] * 3),
+        (DataPartitionType.REPLICATED, [P()] * 3),
+        ({"image": P(), "label": DataPartitionType.FULL, "nested": P()}, [P(), P(("data", "model")), P()]),
+    ],
+)
+@pytest.mark.parametrize("mesh", [PLANNED, "real"], ids=["planned", "real"])
+def test_specs_and_prefixes(partition: Any, specs: list[P], mesh: Any) -> None:
+    mesh = real_mesh() if mesh == "real" else mesh
+    resolved = resolve(partition, mesh)
+    assert resolved == specs
+    assert [len(one) for one in resolved] == [len(other) for other in specs]
+    if isinstance(mesh, Mesh):
+        for spec, shape in zip(resolved, LEAVES, strict=True):
+            NamedSharding(mesh, spec).devices_indices_map(shape)
+
+
+def test_a_named_sharding_stands_for_its_spec() -> None:
+    mesh = real_mesh()
+    sharding = NamedSharding(mesh, P("data", "model"))
+    assert resolve({"image": sharding, "label": P(), "nested": sharding}, mesh) == [P("data", "model"), P(), P("data", "model")]
+    placed = jax.device_put(np.zeros((2, 4)), sharding).sharding
+    assert resolve({"image": placed, "label": P(), "nested": P()}, mesh)[0] == P("data", "model")
+
+
+@pytest.mark.parametrize("mesh", [PLANNED, real_mesh(AxisType.Explicit)], ids=["planned", "explicit"])
+def test_a_named_sharding_on_another_mesh_is_an_error_that_shows_both(mesh: Any) -> None:
+    other = real_mesh()
+    message = f"the only leaf: partition has a NamedSharding on {other!r}, the loader's mesh is {mesh!r}: use one mesh"
+    with pytest.raises(MeshError, match=re.escape(message)):
+        resolve_partition(NamedSharding(other, P("data")), flatten(0)[1], [(8,)], mesh)
+
+
+def test_a_named_sharding_in_another_memory_is_not_supported() -> None:
+    mesh = real_mesh()
+    sharding = NamedSharding(mesh, P("data"), memory_kind="pinned_host")
+    with pytest.raises(UnsupportedError, match="partition asks for the memory 'pinned_host'; batches go to the devices' own"):
+        resolve(sharding, mesh)
+
+
+def test_none_is_the_rows_over_the_only_axis() -> None:
+    assert resolve(None, data_parallel()) == [P("data")] * 3
+    assert resolve(None, plan_mesh({"x": 4}, hosts=2)) == [P("x")] * 3
+
+
+def test_none_on_several_axes_is_an_error_with_a_line_to_paste() -> None:
+    message = "the mesh has several axes, {'data': 2, 'model': 4}, so say which of them the rows go over: partition=P(\"data\")"
+    with pytest.raises(PartitionError, match=re.escape(message)):
+        resolve(None)
+
+
+@pytest.mark.parametrize(
+    ("rules", "spec"),
+    [
+        ((("batch", "data"), ("batch", "model")), P("data")),
+        ([["batch", "absent"], ["embed", "data"], ["batch", "model"]], P("model")),
+        ((("batch", ("data", "absent")), ("batch", ("model", "data"))), P(("model", "data"))),
+        ((("batch", None), ("batch", "data")), P(None)),
+    ],
+)
+def test_the_first_rule_for_batch_whose_axes_are_there_is_taken(rules: Any, spec: P) -> None:
+    assert resolve(rules) == [spec] * 3
+
+
+def test_without_a_rule_for_batch_there_is_an_error() -> None:
+    message = (
+        "partition=(('batch', 'x'), ('embed', 'model')) has no rule for 'batch' with axes of the mesh, which are {'data': 2,"
+    )
+    with pytest.raises(PartitionError, match=re.escape(message)):
+        resolve((("batch", "x"), ("embed", "model")))
+
+
+def test_a_tuple_of_specs_is_a_prefix_and_no_rules() -> None:
+    structure = flatten((0, 0))[1]
+    assert resolve_partition((P("data"), P()), structure, [(4,), (4,)], PLANNED) == [P("data"), P()]
+
+
+@pytest.mark.parametrize(
+    ("partition", "message"),
+    [
+        ({"image": P(), "label": None, "nested": P()}, "leaf ['label']: partition has None there: use P() to replicate"),
+        (P("date"), "leaf ['image']: P('date',) names the axis 'date', the mesh has {'data': 2, 'model': 4}: use one of these"),
+        (
+            P("data", None, "data"),
+            "leaf ['image']: P('data', None, 'data') uses the axis 'data' twice: an axis can cut one dim only",
+        ),
+        (P(("data", "data")), "uses the axis 'data' twice"),
+        (
+            {"image": P(), "label": P("data", None), "nested": P()},
+            "leaf ['label'] has 1 dim, P('data', None) has 2 entries: use P('data',)",
+        ),
+        (
+            P(P.UNCONSTRAINED),
+            "leaf ['image']: P(UNCONSTRAINED,) leaves a dim unconstrained, but a batch is placed just so: use None",
+        ),
+        (P(unreduced={"data"}), "has unreduced or reduced axes, which host data can't have: leave them out"),
+    ],
+)
+def test_specs_that_do_not_fit(partition: Any, message: str) -> None:
+    with pytest.raises(PartitionError, match=re.escape(message)):
+        resolve(partition)
+
+
+@pytest.mark.parametrize(
+    ("partition", "message"),
+    [
+        ("data", "leaf ['image']: partition has 'data' there, a str: write P('data')"),
+        ({"image": P(), "label": P()}, "the keys are ['image', 'label'], those of the data are ['image', 'label', 'nested']"),
+        (3, "3 was not expected"),
+    ],
+)
+def test_what_is_no_partition(partition: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        resolve(partition)
+
+
+def test_other_shardings_are_no_partition() -> None:
+    sharding = SingleDeviceSharding(jax.devices()[0])
+    with pytest.raises(ArgumentError, match="a SingleDeviceSharding: pass a PartitionSpec or a NamedSharding"):
+        resolve(sharding)
+
+
+def test_a_batch_that_the_mesh_cannot_cut_is_an_error() -> None:
+    structure = flatten({"tokens": 0})[1]
+    message = "leaf ['tokens']: dim 0 has 10 rows, P('data',) cuts it in 8. Use a batch_size that is a multiple of 8"
+    with pytest.raises(PartitionError, match=re.escape(message)):
+        resolve_partition(P("data"), structure, [(10,)], data_parallel())
+    message = "leaf ['tokens']: dim 1 has 101 columns, P(None, 'model') cuts it in 4. Pad it to a multiple of 4 in a map"
+    with pytest.raises(PartitionError, match=re.escape(message)):
+        resolve_partition(P(None, "model"), structure, [(10, 101)], PLANNED)
+
+
+def test_a_leaf_without_dims_takes_any_spec_meant_for_several() -> None:
+    structure = flatten({"x": 0, "step": 0})[1]
+    assert resolve_partition(P("data"), structure, [(), (4,)], PLANNED) == [P(), P("data")]
+
+
+@pytest.mark.parametrize(
+    ("names", "spec"),
+    [
+        (("batch", "length", "embed"), P("data", None, "model")),
+        (("embed", "batch"), P("model", "data")),
+        (("batch", None, "unheard of"), P("data", None, None)),
+        (("heads", "embed"), P("model", None)),  # the axis is used up by the earlier rule
+        (("wide",), P(("data", "model"))),
+        ((), P()),
+        (P("batch"), P("data")),
+    ],
+)
+def test_logical_names(names: Any, spec: P) -> None:
+    rules = (
+        ("length", None), ("length", "data"), ("heads", "model"), ("batch", "absent"), ("batch", "data"), ("embed", "model"),
+        ("wide", ["data", "model"]),
+    )  # fmt: skip
+    assert logical_specs({"x": names}, rules, PLANNED) == {"x": spec}
+    assert logical_specs(names, rules, real_mesh()) == spec
+
+
+def test_logical_names_are_those_of_flax() -> None:
+    flax = pytest.importorskip("flax.linen")
+    rules = (("batch", "data"), ("embed", "model"), ("heads", "model"), ("batch", "model"), ("length", None))
+    for names in (("batch", "embed"), ("heads", "embed"), ("embed", "heads", "batch"), ("length", "batch"), (None, "heads")):
+        assert logical_specs(names, rules, PLANNED) == flax.logical_to_mesh_axes(names, rules)
+
+
+def test_logical_errors() -> None:
+    with pytest.raises(ArgumentError, match=r"rules=\[\]: pairs of a logical name and mesh axes are needed"):
+        logical_specs(("batch",), [], PLANNED)
+    with pytest.raises(ArgumentError, match=r"the logical names \('batch', 'batch'\) have one of them twice"):
+        logical_specs(("batch", "batch"), (("batch", "data"),), PLANNED)
+
+
+def test_only_the_two_types_are_known() -> None:
+    assert is_full(DataPartitionType.FULL)
+    assert not is_full(DataPartitionType.REPLICATED)
+    for error in (NotImplementedError, UnsupportedError):
+        with pytest.raises(error, match="partition='full': only DataPartitionType.FULL and DataPartitionType.REPLICATED"):
+            is_full("full")

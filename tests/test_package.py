@@ -1,0 +1,54 @@
+"""The public names, what importing them costs, and what the wheel holds."""
+
+import inspect
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import loadax
+
+ROOT = Path(__file__).parents[1]
+HEAVY = {"jax", "jaxlib", "flax", "grain", "tensorstore", "pyarrow", "datasets", "PIL", "sqlalchemy", "orbax"}
+
+
+def test_public_names_are_sorted() -> None:
+    assert list(loadax.__all__) == sorted(set(loadax.__all__))
+
+
+@pytest.mark.parametrize("name", loadax.__all__)
+def test_a_public_name_is_there_and_documented(name: str) -> None:
+    value = getattr(loadax, name)
+    assert isinstance(value, str) or inspect.getdoc(value), f"loadax.{name} has no docstring"
+
+
+def test_dir_shows_the_public_names() -> None:
+    assert set(loadax.__all__) <= set(dir(loadax))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'loadax' has no attribute 'Dataloder'"):
+        _ = loadax.Dataloder
+
+
+def test_importing_loadax_loads_nothing_heavy() -> None:
+    program = "import json, sys, loadax; print(json.dumps(sorted(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT, timeout=30)
+    assert HEAVY & set(json.loads(run.stdout)) == set()
+
+
+def test_the_wheel_holds_all_of_loadax_and_nothing_else(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT, timeout=50)
+    (wheel,) = tmp_path.glob(f"loadax-{loadax.__version__}-*.whl")
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    there = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "loadax").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert "loadax/py.typed" in held
+    assert held == there
