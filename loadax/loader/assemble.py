@@ -41,13 +41,13 @@ class Piece:
 class _Job:
     """A piece, seen from each tile: which of its rows the tile wants, and where they go."""
 
-    def __init__(self, piece: Piece):
+    def __init__(self, piece: Piece, may_pad: bool):
         self.piece = piece
-        rows = piece.visits.rows
-        self.there = rows >= 0
-        self.padded = not bool(self.there.all())
-        self.visits = Visits(rows[self.there], piece.visits.epochs[self.there]) if self.padded else piece.visits
-        self._place = np.cumsum(self.there) - 1  # of each real row among the real rows
+        self.visits = piece.visits
+        self.there: NDArray[np.bool_] | None = None  # which rows are real; None: all
+        if may_pad and len(piece.visits.rows) and piece.visits.rows.min() < 0:
+            self.there = piece.visits.rows >= 0
+            self.visits = Visits(piece.visits.rows[self.there], piece.visits.epochs[self.there])
         self._wanted: dict[int, Integers] = {}
 
     def span(self, tile: Tile) -> tuple[int, int]:
@@ -72,14 +72,15 @@ class _Job:
     def real(self, tile: Tile) -> Integers | None:
         """Which of the piece's real rows the tile wants; None for all."""
         wanted = self.wanted(tile)
-        if wanted is None or not self.padded:
+        if wanted is None or self.there is None:
             return wanted
-        return self._place[wanted[self.there[wanted]]]
+        place = np.cumsum(self.there) - 1  # of each real row among the real rows
+        return place[wanted[self.there[wanted]]]
 
     def deliver(self, number: int, tile: Tile, values: NDArray[Any]) -> None:
         """Writes the tile's real rows to the slab, and zeros for padding."""
         low, high = self.span(tile)
-        if self.padded and tile.leaf.source is not None:
+        if self.there is not None and tile.leaf.source is not None:
             wanted = self.wanted(tile)
             full = np.zeros((high - low, *values.shape[1:]), values.dtype)
             full[self.there if wanted is None else self.there[wanted]] = values
@@ -88,7 +89,7 @@ class _Job:
 
     def destination(self, number: int, tile: Tile) -> NDArray[Any] | None:
         """Where a source can read the tile's rows to straight away; None when they must be laid out afterwards."""
-        if self.padded or tile.leaf.dtype != tile.leaf.spec.dtype:
+        if self.there is not None or tile.leaf.dtype != tile.leaf.spec.dtype:
             return None
         rows = self.piece.slab.rows(number)
         low, high = self.span(tile)
@@ -111,6 +112,7 @@ class Assembler:
         for number, tile in enumerate(plan.tiles):
             (self._masks if tile.leaf.source is None else self._data).append((number, tile))
         self._structure = flatten_spec(reader.spec)[1]
+        self._source_dtypes = [spec.dtype for spec in flatten_spec(reader.specs[0])[0]]
         self._rounds = list(_rounds(self._data))
         self._by_columns = reader.source_into is not None and reader.elementwise
 
@@ -120,7 +122,7 @@ class Assembler:
         Raises:
             Exception: what the source or a map raises, with a note; a LeafError when a value does not fit its leaf.
         """
-        job = _Job(piece)
+        job = _Job(piece, may_pad=bool(self._masks))
         if not len(job.visits.rows):
             timing = self._only_padding(job)
         elif not self._by_columns:
@@ -130,8 +132,9 @@ class Assembler:
         else:
             timing = self._plain_columns(job)
         for number, tile in self._masks:
+            there = np.ones(len(piece.visits.rows), bool) if job.there is None else job.there
             wanted = job.wanted(tile)
-            job.deliver(number, tile, job.there if wanted is None else job.there[wanted])
+            job.deliver(number, tile, there if wanted is None else there[wanted])
         return timing._replace(rows=len(job.visits.rows))
 
     def _only_padding(self, job: _Job) -> Timing:
@@ -206,13 +209,12 @@ class Assembler:
         """One call of `read_into` for tiles of different leaves that want the same rows."""
         real = job.real(tiles[0][1])
         rows = job.visits.rows if real is None else job.visits.rows[real]
-        boxes: list[Columns | None] = [None] * len(self._structure.paths)
-        out: list[NDArray[Any] | None] = [None] * len(self._structure.paths)
-        specs = flatten_spec(self._reader.specs[0])[0]
+        boxes: list[Columns | None] = [None] * len(self._source_dtypes)
+        out: list[NDArray[Any] | None] = [None] * len(self._source_dtypes)
         values = []
         for (_, tile), target in zip(tiles, targets, strict=True):
             source = _source(tile)
-            value = np.empty((len(rows), *tile.extents), specs[source].dtype) if target is None else target
+            value = np.empty((len(rows), *tile.extents), self._source_dtypes[source]) if target is None else target
             boxes[source], out[source] = tile.columns, value
             values.append(value)
         assert self._reader.source_into is not None

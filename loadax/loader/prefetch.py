@@ -71,6 +71,7 @@ class Window:
         self._runs: deque[Run] = deque()
         self._ready: deque[Tree] = deque()
         self._placing = False
+        self._hungry = False  # the consumer is waiting for a batch
         self._closed = False
         lock = threading.Lock()
         self._work = threading.Condition(lock)  # there may be something to claim
@@ -102,6 +103,7 @@ class Window:
                     batch = self._ready.popleft()
                     self.stats.steps += 1
                     self.stats.wait += perf_counter() - began
+                    self._hungry = False
                     if self._available():
                         self._work.notify()
                     return batch
@@ -109,7 +111,10 @@ class Window:
                     raise LoadaxError("this iterator is closed; make a new one with iter(loader), or loader.iterate(start=state)")
                 if self._runs and self._runs[0].error is not None:
                     raise self._runs[0].error
-                task = self._placement() if self._workers else self._next_task()
+                self._hungry = True
+                task = self._placement()
+                if task is None and self._workers == 0:
+                    task = self._next_task()
                 if task is None:
                     self._arrived.wait()
                     continue
@@ -133,13 +138,13 @@ class Window:
     # All that follows is called with the lock held, but for the tasks themselves.
 
     def _next_task(self) -> Task | None:
-        task = self._placement()
-        if task is not None:
+        # A consumer that waits places for itself, without a hand-over: then workers had better read.
+        if not self._hungry and (task := self._placement()) is not None:
             return task
         for run in self._runs:
             if run.waiting:
                 return self._reading(run)
-        return self._reading(self._open()) if self._may_open() else None
+        return self._reading(self._open()) if self._may_open() else self._placement()
 
     def _placement(self) -> Task | None:
         if not self._may_place():
@@ -201,6 +206,8 @@ class Window:
             self.stats.add(timing)
             self._sizes.measured(high - low, perf_counter() - began)
             run.unread -= 1
+            if run is self._runs[0] and run.unread == 0:
+                self._arrived.notify()
 
     def _failed(self, run: Run, error: Exception) -> None:
         with self._work:

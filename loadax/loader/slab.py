@@ -5,6 +5,7 @@ A tile is the boxes of one leaf that have the same columns. In a slab of k steps
 no gaps, and then all rows of all k steps lie one behind the other and a source can read them in one go.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,7 +40,7 @@ class Tile:
     height: int
     select: Integers | None
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Rows of all boxes in one step."""
         return self.boxes * self.height
@@ -52,7 +53,7 @@ class Tile:
     @cached_property
     def row_bytes(self) -> int:
         """Bytes of one row of a box on the device."""
-        return int(np.prod(self.extents, dtype=np.int64)) * self.leaf.dtype.itemsize
+        return math.prod(self.extents) * self.leaf.dtype.itemsize
 
     @cached_property
     def stride(self) -> int:
@@ -64,7 +65,13 @@ class Tile:
         """Whether the boxes lie one behind the other."""
         return self.stride == self.height * self.row_bytes
 
-    @property
+    @cached_property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one step, box, row, column and so on to the next."""
+        inner = [math.prod(self.extents[dim:]) * self.leaf.dtype.itemsize for dim in range(len(self.extents) + 1)]
+        return (self.boxes * self.stride, self.stride, *inner)
+
+    @cached_property
     def whole(self) -> bool:
         """Whether its rows are whole: no column of the leaf is missing."""
         return self.columns == tuple((0, extent) for extent in self.leaf.spec.shape)
@@ -111,9 +118,7 @@ class Slab:
         offset = 0
         for tile in tiles:
             shape = (count, tile.boxes, tile.height, *tile.extents)
-            inner = [int(np.prod(tile.extents[dim:], dtype=np.int64)) * tile.leaf.dtype.itemsize for dim in range(len(tile.extents) + 1)]
-            strides = (tile.boxes * tile.stride, tile.stride, *inner)
-            self._views.append(np.ndarray(shape, tile.leaf.dtype, memory, offset, strides))
+            self._views.append(np.ndarray(shape, tile.leaf.dtype, memory, offset, tile.strides))
             offset += count * tile.boxes * tile.stride
         self._tiles = tiles
 

@@ -1,5 +1,6 @@
 """One constraint for both kinds of mesh axes: Auto ones take a hint to the compiler, Explicit ones are resharded."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -78,12 +79,17 @@ def _apply(leaf: Any, spec: PartitionSpec, mesh: Any, on_mesh: Any) -> Any:
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     if AxisType.Explicit not in kinds.values():
         return jax.lax.with_sharding_constraint(leaf, on_mesh(spec))
-    explicit = [_keep(entry, kinds, spec, explicit=True) for entry in spec]
-    leaf = jax.sharding.reshard(leaf, on_mesh(PartitionSpec(*explicit)))
     if AxisType.Auto not in kinds.values():
-        return leaf
-    auto = [_keep(entry, kinds, spec, explicit=False) for entry in spec]
-    return jax.lax.with_sharding_constraint(leaf, on_mesh(PartitionSpec(*auto)))
+        return jax.sharding.reshard(leaf, on_mesh(spec))
+    explicit = PartitionSpec(*(_keep(entry, kinds, spec, explicit=True) for entry in spec))
+    auto = PartitionSpec(*(_keep(entry, kinds, spec, explicit=False) for entry in spec))
+    return _reshard_and_hint(leaf, on_mesh(explicit), on_mesh(auto))
+
+
+# Outside jit the hint would take the Explicit axes' part back; inside, that part is in the array's type and stays.
+@partial(jax.jit, static_argnums=(1, 2))
+def _reshard_and_hint(leaf: Any, explicit: Any, auto: Any) -> Any:
+    return jax.lax.with_sharding_constraint(jax.sharding.reshard(leaf, explicit), auto)
 
 
 def _keep(entry: Any, kinds: dict[str, AxisType], spec: PartitionSpec, *, explicit: bool) -> Any:

@@ -21,7 +21,10 @@ class ArraySource:
 
     def __init__(self, tree: Tree):
         leaves, self._structure = flatten(tree)
-        self._arrays = [_as_array(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
+        given = [_as_array(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
+        self._mapped = [isinstance(array, np.memmap) for array in given]
+        # Plain views: every operation on a memmap pays for its subclass.
+        self._arrays = [array.view(np.ndarray) for array in given]
         self._length = common_length(self._structure.paths, [len(array) for array in self._arrays])
         self.spec = self._structure.build(ArraySpec(array.shape[1:], array.dtype.newbyteorder("=")) for array in self._arrays)
 
@@ -29,7 +32,7 @@ class ArraySource:
         return self._length
 
     def __repr__(self) -> str:
-        kinds = {"memory-mapped" if isinstance(array, np.memmap) else "in memory" for array in self._arrays}
+        kinds = {"memory-mapped" if mapped else "in memory" for mapped in self._mapped}
         return f"arrays {' and '.join(sorted(kinds))}"
 
     def read(self, rows: Integers) -> Tree:

@@ -19,7 +19,8 @@ def check_rows(rows: Any, length: int) -> Integers:
     if rows.dtype.kind not in "iu" and rows.size:
         raise RowIndexError(f"rows are {rows.dtype}; pass integers")
     rows = rows.astype(np.int64, copy=False).reshape(-1)
-    if rows.size and (int(rows.min()) < 0 or int(rows.max()) >= length):
+    # As unsigned numbers negative ones are huge, so one pass over the rows finds both kinds.
+    if rows.size and int(rows.view(np.uint64).max()) >= length:
         wrong = int(rows.min()) if int(rows.min()) < 0 else int(rows.max())
         raise RowIndexError(f"row {wrong} is not there: rows are at least 0 and below {length}")
     return rows

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import jax
@@ -95,7 +95,7 @@ def test_rows_are_those_of_the_devices_each_once(case: Case) -> None:
         boxes = [box_of(case, place) for place in places_of(case, process)]
         rows = sorted({row for box in boxes if box for row in range(*box[0])})
         assert positions(layout.rows).tolist() == rows
-        assert all(stop < start for (_, stop), (start, _) in zip(layout.rows, layout.rows[1:], strict=False))
+        assert all(stop < start for (_, stop), (start, _) in pairwise(layout.rows))
 
 
 @given(cases())
@@ -144,7 +144,7 @@ def test_boxes_are_those_of_jax(case: Case, order: list[int]) -> None:
 def test_merge_is_the_union_with_gaps_between(intervals: list[tuple[int, int]]) -> None:
     merged = merge(intervals)
     assert positions(merged).tolist() == sorted({number for interval in intervals for number in range(*interval)})
-    assert all(stop < start for (_, stop), (start, _) in zip(merged, merged[1:], strict=False))
+    assert all(stop < start for (_, stop), (start, _) in pairwise(merged))
 
 
 def test_the_zoo_is_covered_too() -> None:

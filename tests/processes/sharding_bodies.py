@@ -77,7 +77,7 @@ def specs_of(case: MeshCase) -> Iterator[P]:
 
 def held_starts(mesh: Mesh, spec: P, process: int) -> list[list[int]]:
     """The starts of a process's boxes along every dim, each once, ascending."""
-    indices = NamedSharding(mesh, spec).devices_indices_map(WHOLE.shape)
+    indices: dict[Any, Any] = dict(NamedSharding(mesh, spec).devices_indices_map(WHOLE.shape))
     mine = [index for device, index in indices.items() if device.process_index == process]
     return [sorted({index[dim].indices(size)[0] for index in mine}) for dim, size in enumerate(WHOLE.shape)]
 

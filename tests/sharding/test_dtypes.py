@@ -52,7 +52,7 @@ def test_what_jax_does_not_have_is_an_error(dtype: Any, message: str) -> None:
 
 def test_the_only_leaf_is_named_so() -> None:
     assert leaf_name("") == "the only leaf"
-    with pytest.raises(LeafTypeError, match="^the only leaf has dtype"):
+    with pytest.raises(LeafTypeError, match=r"^the only leaf has dtype"):
         placed_dtype("U1", "")
 
 

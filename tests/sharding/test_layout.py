@@ -75,11 +75,12 @@ def test_axes_positions_and_merge_of_nothing() -> None:
 
 def test_four_thousand_hosts_are_planned_in_milliseconds() -> None:
     mesh = plan_mesh({"data": 512, "seq": 64}, hosts=4096, process=4095)
-    best = float("inf")
+    times = []
     for _ in range(5):
         start = time.perf_counter()
-        layout = plan_leaf(grid_of(mesh), ("data", "seq"), (65536, 8192))
-        best = min(best, time.perf_counter() - start)
+        plan_leaf(grid_of(mesh), ("data", "seq"), (65536, 8192))
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.01
+    layout = plan_leaf(grid_of(mesh), ("data", "seq"), (65536, 8192))
     assert layout.rows == ((65408, 65536),)
     assert [group.columns for group in layout.groups] == [((start, start + 128),) for start in range(7168, 8192, 128)]
-    assert best < 0.01

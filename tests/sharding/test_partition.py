@@ -214,5 +214,5 @@ def test_only_the_two_types_are_known() -> None:
     assert is_full(DataPartitionType.FULL)
     assert not is_full(DataPartitionType.REPLICATED)
     for error in (NotImplementedError, UnsupportedError):
-        with pytest.raises(error, match="partition='full': only DataPartitionType.FULL and DataPartitionType.REPLICATED"):
+        with pytest.raises(error, match=r"partition='full': only DataPartitionType.FULL and DataPartitionType.REPLICATED"):
             is_full("full")
