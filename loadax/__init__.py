@@ -46,12 +46,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"loadax.{name}")
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'loadax' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker then sees the imports above, and a misspelt name
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return import_module(f"loadax.{name}")
+        if name in _HOME:
+            return getattr(import_module(_HOME[name]), name)
+        raise AttributeError(f"module 'loadax' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -86,7 +86,7 @@ class Dataset:
         """The examples of epoch 0, one by one. For looking at data: a `Dataloader` reads many at once."""
         return (self[position] for position in range(len(self)))
 
-    def shuffle(self, seed: int, block: int | None = None, window: int | None = None, lanes: int = 128) -> "Dataset":
+    def shuffle(self, seed: int, block: int | str | None = None, window: int | None = None, lanes: int = 128) -> "Dataset":
         """All positions in random order, another one each epoch; see `loadax.seeds.permute`.
 
         Args:
@@ -105,7 +105,9 @@ class Dataset:
                 raise ArgumentError(f"window={window} needs a block: how many rows lie together; pass block= as well")
             return self._with(Shuffled(self.order, seed))
         if isinstance(block, str):
-            raise UnsupportedError(f"block={block!r}: blocks that follow a store's chunks are not there yet; pass the rows of a chunk")
+            raise UnsupportedError(
+                f"block={block!r}: blocks that follow a store's chunks are not there yet; pass the rows of a chunk"
+            )
         window = _WINDOW if window is None else window
         sizes = _count("block", block, 1), _count("window", window, 1), _count("lanes", lanes, 1)
         return self._with(BlockShuffled(self.order, seed, *sizes))
@@ -156,7 +158,9 @@ class Dataset:
                 some columns of the rows, and no columns are read that this process's devices don't hold.
         """
         if elementwise and rng:
-            raise ArgumentError("elementwise=True with rng=True: random numbers for some columns would depend on the mesh; choose one")
+            raise ArgumentError(
+                "elementwise=True with rng=True: random numbers for some columns would depend on the mesh; choose one"
+            )
         place = len(self.maps)
         return self._mapped(BatchMap(_function(fn), bool(rng), _integer("seed", seed), place, _spec(spec), bool(elementwise)))
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Source, Tree, Visits
-from loadax.specs import check_batch, flatten_spec, normalise_spec, spec_of
-from loadax.transforms import Transform, name_of
+from loadax.specs import check_batch, flatten_spec, normalise_spec, spec_of, stack
+from loadax.transforms import BatchMap, Transform, name_of
 from loadax.trees import flatten, map_leaves
 
 ReadInto = Callable[..., None]
@@ -91,22 +91,30 @@ class Reader:
         return batch
 
     def _probe(self, known: list[Tree | None]) -> list[Tree]:
+        """`known`, with what is None filled in by reading one row and mapping it."""
         if self.first is None:
             raise SourceError("the dataset has no rows, and no spec that would say what a row looks like")
         read_visits = getattr(self.source, "read_visits", None)
         batch = read_visits(self.first) if read_visits is not None else self.source.read(self.first.rows)
-        specs = [known[0] if known[0] is not None else spec_of(map_leaves(lambda leaf: np.asarray(leaf)[0], batch))]
-        for each, spec in zip(self.maps, known[1:], strict=True):
-            if spec is None:
-                row, epoch = int(self.first.rows[0]), int(self.first.epochs[0])
-                if hasattr(each, "one"):
-                    spec = spec_of(each.one(map_leaves(lambda leaf: leaf[0], batch), row, epoch))
-                else:
-                    spec = _batch_spec(each.raw(_copied(batch), self.first), name_of(each.function))
-            specs.append(normalise_spec(spec, "spec"))
-            if len(specs) <= len(self.maps):
-                batch = each(batch, self.first, specs[-1])
+        specs = [known[0] if known[0] is not None else _batch_spec(batch, "the source")]
+        for number, (each, stated) in enumerate(zip(self.maps, known[1:], strict=True), 1):
+            if stated is None:
+                # Its one call: the result is both what shows the spec and what the next map gets.
+                batch = _first_result(each, batch, self.first)
+                specs.append(_batch_spec(batch, name_of(each.function)))
+            else:
+                specs.append(stated)
+                if None in known[number + 1 :]:
+                    batch = each(batch, self.first, stated)
         return specs
+
+
+def _first_result(each: Transform, batch: Tree, first: Visits) -> Tree:
+    """What a map of unknown spec makes of a batch of one row."""
+    if isinstance(each, BatchMap):
+        return each.raw(batch, first)
+    example = each.one(map_leaves(lambda leaf: leaf[0], batch), int(first.rows[0]), int(first.epochs[0]))
+    return stack([example], spec_of(example), [int(first.rows[0])])
 
 
 def _batch_spec(batch: Tree, name: str) -> Tree:
@@ -114,14 +122,10 @@ def _batch_spec(batch: Tree, name: str) -> Tree:
     for path, leaf in zip(structure.paths, leaves, strict=True):
         if np.ndim(leaf) == 0 or len(np.asarray(leaf)) != 1:
             raise ArgumentError(
-                f"map_batch {name} gave leaf {path or 'of the batch'} with shape {list(np.shape(leaf))} for 1 row; "
-                "the first dimension of every leaf it returns must be the rows it got"
+                f"{name} gave leaf {path or 'of the batch'} with shape {list(np.shape(leaf))} for 1 row; "
+                "the first dimension of every leaf must be the rows that were asked for"
             )
     return spec_of(structure.build(np.asarray(leaf)[0] for leaf in leaves))
-
-
-def _copied(batch: Tree) -> Tree:
-    return map_leaves(np.array, batch)
 
 
 def _check_elementwise(before: Tree, after: Tree, name: str) -> None:
@@ -136,7 +140,9 @@ def _check_elementwise(before: Tree, after: Tree, name: str) -> None:
 
 def _shown(spec: Tree) -> str:
     specs, structure = flatten_spec(spec)
-    return ", ".join(f"{path or 'leaf'} {each.dtype}{list(each.shape)}" for path, each in zip(structure.paths, specs, strict=True))
+    return ", ".join(
+        f"{path or 'leaf'} {each.dtype}{list(each.shape)}" for path, each in zip(structure.paths, specs, strict=True)
+    )
 
 
 def _some(rows: Any) -> str:

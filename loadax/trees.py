@@ -156,7 +156,9 @@ def broadcast_prefix(prefix: Any, structure: Structure, is_leaf: Callable[[Any],
             raise ArgumentError(f"{node!r}{where} was not expected; the leaves there are {[path + leaf for leaf in below.paths]}")
         _, keys, values = parts
         if set(keys) != set(below.keys) or len(keys) != len(below.keys):
-            raise ArgumentError(f"the keys{where} are {sorted(map(str, keys))}, those of the data are {sorted(map(str, below.keys))}")
+            raise ArgumentError(
+                f"the keys{where} are {sorted(map(str, keys))}, those of the data are {sorted(map(str, below.keys))}"
+            )
         given = dict(zip(keys, values, strict=True))
         for key, child in zip(below.keys, below.children, strict=True):
             yield from visit(given[key], child, f"{path}[{key!r}]")

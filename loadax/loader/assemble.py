@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import LeafError
-from loadax.loader.share import Share
 from loadax.loader.slab import Slab, SlabPlan, Tile
 from loadax.loader.stats import Timing
 from loadax.protocols import Columns, Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.specs import flatten_spec
-from loadax.transforms import name_of
+from loadax.transforms import BatchMap, name_of
 from loadax.trees import flatten
 
 
@@ -103,9 +102,9 @@ class _Job:
 
 @final
 class Assembler:
-    """Fills slabs for one share of one dataset. Thread-safe: pieces may be filled side by side."""
+    """Fills slabs of one plan with rows of one dataset. Thread-safe: pieces may be filled side by side."""
 
-    def __init__(self, reader: Reader, share: Share, plan: SlabPlan):
+    def __init__(self, reader: Reader, plan: SlabPlan):
         self._reader = reader
         self._data: list[tuple[int, Tile]] = []
         self._masks: list[tuple[int, Tile]] = []
@@ -193,6 +192,7 @@ class Assembler:
     def _apply_elementwise(self, batch: Tree, visits: Visits) -> list[NDArray[Any]]:
         for each, spec in zip(self._reader.maps, self._reader.specs[1:], strict=True):
             shapes = [leaf.shape for leaf in flatten(batch)[0]]
+            assert isinstance(each, BatchMap)
             batch = each.raw(batch, visits)
             leaves, structure = flatten(batch)
             for path, leaf, shape, wanted in zip(structure.paths, leaves, shapes, flatten_spec(spec)[0], strict=False):
@@ -203,9 +203,7 @@ class Assembler:
                     )
         return [np.asarray(leaf) for leaf in flatten(batch)[0]]
 
-    def _read(
-        self, job: _Job, tiles: list[tuple[int, Tile]], targets: list[NDArray[Any] | None]
-    ) -> list[NDArray[Any]]:
+    def _read(self, job: _Job, tiles: list[tuple[int, Tile]], targets: list[NDArray[Any] | None]) -> list[NDArray[Any]]:
         """One call of `read_into` for tiles of different leaves that want the same rows."""
         real = job.real(tiles[0][1])
         rows = job.visits.rows if real is None else job.visits.rows[real]

@@ -80,7 +80,7 @@ class Feed:
     def __init__(self, plan: BatchPlan, reader: Reader, share: Share, keep: int):
         self._slabs = SlabPlan(share)
         self._visits = VisitsAhead(plan, share.positions)
-        self._assembler = Assembler(reader, share, self._slabs)
+        self._assembler = Assembler(reader, self._slabs)
         self._structure = share.batch.structure
         self._pool = BufferPool(keep)
         self._placers = [
@@ -105,7 +105,5 @@ class Feed:
     def place(self, memory: Memory, step: int) -> tuple[Tree, Timing]:
         """The batch of a step of the run whose memory is full, as global arrays. Never communicates."""
         began = perf_counter()
-        arrays: list[Any] = [
-            placer(memory.slab.buffers(leaf, step - memory.first)) for leaf, placer in enumerate(self._placers)
-        ]
+        arrays: list[Any] = [placer(memory.slab.buffers(leaf, step - memory.first)) for leaf, placer in enumerate(self._placers)]
         return self._structure.build(arrays), Timing(place=perf_counter() - began)

@@ -15,7 +15,8 @@ class Pool:
     def __init__(self, window: Window, workers: int):
         self._window = window
         self._threads = [
-            threading.Thread(target=_work, args=(window,), name=f"loadax-worker-{number}", daemon=True) for number in range(workers)
+            threading.Thread(target=_work, args=(window,), name=f"loadax-worker-{number}", daemon=True)
+            for number in range(workers)
         ]
         for thread in self._threads:
             thread.start()

@@ -195,7 +195,7 @@ class Window:
         began = perf_counter()
         try:
             timing = self._feed.fill(run.memory, low, high)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever a source or a map raises is the consumer's to see
             self._failed(run, error)
             return
         except BaseException:  # the caller's thread was interrupted: the piece is still to be read
@@ -206,7 +206,7 @@ class Window:
             self.stats.add(timing)
             self._sizes.measured(high - low, perf_counter() - began)
             run.unread -= 1
-            if run is self._runs[0] and run.unread == 0:
+            if run.unread == 0 and self._runs and run is self._runs[0]:
                 self._arrived.notify()
 
     def _failed(self, run: Run, error: Exception) -> None:

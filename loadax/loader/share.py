@@ -21,7 +21,9 @@ MASK = "mask"
 """The key of the bool leaf that says which rows of a padded batch are real."""
 
 
-class Part(NamedTuple):
+@final
+@dataclass(frozen=True)
+class Part:
     """One of `count` equal contiguous parts of each batch, numbered from 0."""
 
     index: int
@@ -115,7 +117,9 @@ class Share:
         """
         mesh = self.mesh
         if isinstance(mesh, PlannedMesh):
-            raise MeshError(f"{mesh} is only for planning: no array can be placed on it; pass mesh= a jax.sharding.Mesh to iterate")
+            raise MeshError(
+                f"{mesh} is only for planning: no array can be placed on it; pass mesh= a jax.sharding.Mesh to iterate"
+            )
         return tuple(NamedSharding(mesh, spec) for spec in self.specs)
 
     @property

@@ -52,7 +52,9 @@ def _restored(plan: BatchPlan, order: str, state: dict[str, Any]) -> int:
     if missing:
         raise StateError(f"the state has no {missing[0]!r}: {state!r} is not what get_state() gave")
     if state["version"] != VERSION:
-        raise StateError(f"the state's 'version' is {state['version']!r}, this loadax reads {VERSION}; restore it with the loadax that saved it")
+        raise StateError(
+            f"the state's 'version' is {state['version']!r}, this loadax reads {VERSION}; restore it with the loadax that saved it"
+        )
     if state["order"] != order:
         raise StateError(
             f"the state's 'order' is {state['order']!r}, this dataset's is {order!r}: its length, element spec, verbs or seeds are "

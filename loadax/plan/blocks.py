@@ -10,7 +10,7 @@ the rest go on in turn, so that every row is served, once.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,9 @@ from loadax import seeds
 from loadax.protocols import Integers, Order, Visits
 
 
-class _Ragged(NamedTuple):
+@final
+@dataclass(frozen=True)
+class _Ragged:
     """Where the last block, which lacks `missing` rows, came to stand in an epoch."""
 
     missing: int

@@ -37,7 +37,9 @@ def _side(order: Order, fraction: float, seed: int, first_row: int, inside: bool
             return Repeated(below(parent), order.times)
         case Concatenated(parts=parts, rows=rows):
             firsts = np.cumsum([first_row, *rows])
-            return Concatenated(tuple(_side(p, fraction, seed, int(f), inside) for p, f in zip(parts, firsts, strict=False)), rows)
+            return Concatenated(
+                tuple(_side(p, fraction, seed, int(f), inside) for p, f in zip(parts, firsts, strict=False)), rows
+            )
         case _ if order.varies:
             raise ArgumentError(
                 "split() after a slice of a shuffle: which rows are there changes every epoch, and with them the split's "

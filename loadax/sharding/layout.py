@@ -78,7 +78,7 @@ class LeafLayout:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Share:
+class DimensionShare:
     """Which shards of one dimension a process holds, and how many of them each process does.
 
     Args:
@@ -150,7 +150,7 @@ def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process
     return LeafLayout(shape, boxes, merge(box[0] for box in boxes), _groups(boxes))
 
 
-def share_along(grid: MeshGrid, entry: Any) -> Share:
+def share_along(grid: MeshGrid, entry: Any) -> DimensionShare:
     """Which shards of a dimension cut by `entry` the grid's process holds, and how many each process does.
 
     Raises:
@@ -166,7 +166,7 @@ def share_along(grid: MeshGrid, entry: Any) -> Share:
     # One number for each pair (owner, shard), so that copies on one process count once.
     owners, held = np.divmod(np.unique(grid.owners * total + shards), total)
     processes, counts = np.unique(owners, return_counts=True)
-    return Share(held[owners == grid.process], total, processes, counts)
+    return DimensionShare(held[owners == grid.process], total, processes, counts)
 
 
 def positions(intervals: Iterable[Interval]) -> Integers:

@@ -14,7 +14,7 @@ from loadax.errors import ArgumentError, MeshError, PartitionError
 from loadax.sharding.constraint import with_sharding_constraint
 from loadax.sharding.dtypes import cast_into, host_array, leaf_name, placed_dtype
 from loadax.sharding.fetch import global_to_host_array
-from loadax.sharding.layout import Box, LeafLayout, MeshGrid, Share, plan_leaf, share_along
+from loadax.sharding.layout import Box, DimensionShare, LeafLayout, MeshGrid, plan_leaf, share_along
 from loadax.sharding.mesh import PlannedMesh, axis_sizes, current_mesh, grid_of, resolve_mesh
 from loadax.sharding.partition import DataPartitionType, check_spec, is_full
 from loadax.sharding.placer import Placer, place
@@ -141,7 +141,7 @@ def _stops(node: Any) -> bool:
 def _place_local(leaves: Iterable[tuple[str, NDArray[Any]]], specs: Iterable[PartitionSpec], mesh: Mesh) -> list[jax.Array]:
     """Global arrays of host-local ones. Everything that can be wrong is found before the first is placed."""
     grid = grid_of(mesh)
-    shares: dict[Any, Share] = {}
+    shares: dict[Any, DimensionShare] = {}
     jobs: list[Callable[[], jax.Array]] = []
     for (path, local), spec in zip(leaves, specs, strict=True):
         dtype = placed_dtype(local.dtype, path)
@@ -167,7 +167,9 @@ def _job(
     return lambda: place(buffers, layout, sharding, dtype)
 
 
-def _global_shape(local: tuple[int, ...], shares: list[Share], spec: PartitionSpec, path: str, grid: MeshGrid) -> tuple[int, ...]:
+def _global_shape(
+    local: tuple[int, ...], shares: list[DimensionShare], spec: PartitionSpec, path: str, grid: MeshGrid
+) -> tuple[int, ...]:
     shape: list[int] = []
     for dim, (size, share) in enumerate(zip(local, shares, strict=True)):
         if not share.equal:
@@ -187,7 +189,7 @@ def _global_shape(local: tuple[int, ...], shares: list[Share], spec: PartitionSp
     return tuple(shape)
 
 
-def _unequal(share: Share, spec: PartitionSpec, dim: int, path: str) -> str:
+def _unequal(share: DimensionShare, spec: PartitionSpec, dim: int, path: str) -> str:
     few, many = int(share.counts.argmin()), int(share.counts.argmax())
     return (
         f"{leaf_name(path)}: the hosts have unequal shares of dim {dim} under {spec}: of its {share.total} shards, process "
@@ -196,7 +198,7 @@ def _unequal(share: Share, spec: PartitionSpec, dim: int, path: str) -> str:
     )
 
 
-def _local_slices(box: Box, shape: tuple[int, ...], shares: list[Share]) -> tuple[slice, ...]:
+def _local_slices(box: Box, shape: tuple[int, ...], shares: list[DimensionShare]) -> tuple[slice, ...]:
     """Where a box of the global array stands in the local one, which has this process's shards in a row, along every dim."""
     slices: list[slice] = []
     for (start, stop), size, share in zip(box, shape, shares, strict=True):

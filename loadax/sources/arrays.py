@@ -50,7 +50,8 @@ class ArraySource:
                 # Any mode but "raise" writes to `out` itself instead of to a copy; the rows were checked above.
                 np.take(array, rows, axis=0, out=destination, mode="clip")
             else:
-                destination[...] = array[(rows, *(slice(*column) for column in columns))]
+                index: Any = (rows, *(slice(*column) for column in columns))
+                destination[...] = array[index]
 
 
 def _as_array(leaf: Any, path: str) -> NDArray[Any]:
@@ -69,7 +70,9 @@ def _brief(value: Any) -> str:
 
 def _takes(array: NDArray[Any], destination: NDArray[Any]) -> bool:
     """Whether `np.take` copies rows alone: it would first make a whole copy of an array that is not contiguous."""
-    return array.flags.c_contiguous and array.flags.aligned and array.dtype == destination.dtype and destination.flags.c_contiguous
+    return (
+        array.flags.c_contiguous and array.flags.aligned and array.dtype == destination.dtype and destination.flags.c_contiguous
+    )
 
 
 def _gather(array: NDArray[Any], rows: Integers) -> NDArray[Any]:

@@ -1,12 +1,13 @@
 """Several datasets as one, in one id space of rows."""
 
-from collections.abc import Sequence
-from typing import Protocol, final
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadax.errors import LeafError
-from loadax.protocols import Integers, Tree, Visits
+from loadax.protocols import Columns, Integers, Tree, Visits
 from loadax.sources.checks import check_rows
 from loadax.specs import flatten_spec
 from loadax.trees import flatten
@@ -20,6 +21,11 @@ class Part(Protocol):
 
     @property
     def num_rows(self) -> int: ...
+
+    @property
+    def read_into(self) -> Callable[..., None] | None:
+        """As a source's, when no map stands between."""
+        ...
 
     def read_visits(self, visits: Visits) -> Tree: ...
 
@@ -35,6 +41,8 @@ class ConcatenatedSource:
     def __init__(self, parts: Sequence[Part]):
         self._parts = tuple(parts)
         self._ends = np.cumsum([part.num_rows for part in self._parts])
+        # Only when every part can: a source says by having it that it reads columns.
+        self.read_into = self._read_into if all(part.read_into is not None for part in self._parts) else None
         self.spec = self._parts[0].spec
         specs, self._structure = flatten_spec(self.spec)
         for number, part in enumerate(self._parts[1:], 1):
@@ -73,6 +81,24 @@ class ConcatenatedSource:
             for destination, leaf in zip(out, flatten(batch)[0], strict=True):
                 destination[mine] = leaf
         return self._structure.build(out)
+
+    def _read_into(self, rows: Integers, boxes: list[Columns | None], out: list[NDArray[Any] | None]) -> None:
+        """The rows at `rows`, only the columns of `boxes`, into `out`; see `Source`."""
+        rows = check_rows(rows, len(self))
+        owner = np.searchsorted(self._ends, rows, side="right")
+        for number in np.unique(owner):
+            part = self._parts[number]
+            assert part.read_into is not None
+            mine = np.flatnonzero(owner == number)
+            inner = rows[mine] - (int(self._ends[number]) - part.num_rows)
+            if len(mine) == len(rows):
+                part.read_into(inner, boxes, out)
+                continue
+            scratch = [None if each is None else np.empty((len(mine), *each.shape[1:]), each.dtype) for each in out]
+            part.read_into(inner, boxes, scratch)
+            for destination, values in zip(out, scratch, strict=True):
+                if destination is not None:
+                    destination[mine] = values
 
     def _read_part(self, number: int, visits: Visits) -> Tree:
         part = self._parts[number]

@@ -12,7 +12,7 @@ from loadax.specs import spec_of, stack
 class ObjectSource:
     """Reads examples one by one with `items[row]`, or many at once with `items.__getitems__(rows)` where that is there.
 
-    The spec is that of row 0's example, read when it is first asked for.
+    The spec is that of the first example that is read.
     """
 
     def __init__(self, items: Any):
@@ -24,13 +24,8 @@ class ObjectSource:
             )
         self._items = items
         self._many = getattr(items, "__getitems__", None)
-        self._spec: Tree | None = None
-
-    @property
-    def spec(self) -> Tree:
-        if self._spec is None:
-            self._spec = spec_of(self._examples([0])[0])
-        return self._spec
+        self.spec: Tree | None = None
+        """None until the first read, whose first example decides it: all others must be alike."""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -41,7 +36,10 @@ class ObjectSource:
     def read(self, rows: Integers) -> Tree:
         """The examples at `rows`, stacked; all must be alike."""
         numbers = check_rows(rows, len(self)).tolist()
-        return stack(self._examples(numbers), self.spec, numbers)
+        examples = self._examples(numbers)
+        if self.spec is None and examples:
+            self.spec = spec_of(examples[0])
+        return stack(examples, self.spec, numbers)
 
     def _examples(self, rows: list[int]) -> list[Tree]:
         if self._many is None:

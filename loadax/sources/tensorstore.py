@@ -58,7 +58,8 @@ class TensorStoreSource:
         writes = []
         for store, path, columns, destination in zip(self._stores, self._paths, boxes, out, strict=True):
             if columns is not None and destination is not None:
-                wanted = store[(rows, *(slice(*column) for column in columns))]
+                index: Any = (rows, *(slice(*column) for column in columns))
+                wanted = store[index]
                 writes.append((ts.array(destination).write(wanted), path))
         for write, path in writes:
             _wait(write, path)
@@ -130,7 +131,9 @@ def _reopen_strict(store: ts.TensorStore, where: str) -> Any:
 
 def _rows_from_zero(store: ts.TensorStore, path: str) -> ts.TensorStore:
     if store.rank == 0:
-        raise SourceError(f"{f'leaf {path}' if path else 'the store'} is a single value: it has no rows; give it a first dimension")
+        raise SourceError(
+            f"{f'leaf {path}' if path else 'the store'} is a single value: it has no rows; give it a first dimension"
+        )
     return store[ts.d[:].translate_to[0]]
 
 
