@@ -46,6 +46,7 @@ class Source(Protocol):
       a column box and a destination of shape `(len(rows), *box extents)`, or None and None for a leaf that is not wanted now.
       No copies, and no columns that nobody holds.
     - `chunks`: int64[m], the rows at which what is decoded together begins.
+    - `concurrent_reads`: how many reads are best under way at once, for a source that waits for disks or networks.
     - `lengths(rows)`: how long each record is.
     - `where(row)`: the file and the byte range that a row comes from.
     """

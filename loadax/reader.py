@@ -65,6 +65,11 @@ class Reader:
         return getattr(self.source, "read_into", None)
 
     @property
+    def concurrent_reads(self) -> int:
+        """How many reads of the source should be under way at once, as far as it says so."""
+        return int(getattr(self.source, "concurrent_reads", 1))
+
+    @property
     def elementwise(self) -> bool:
         """Whether a part of each row's columns is all that the maps need for that part of their result."""
         return all(each.elementwise for each in self.maps)

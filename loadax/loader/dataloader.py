@@ -47,7 +47,8 @@ class Dataloader:
         num_epochs: None for ever. Epochs never share a batch, and each is shuffled anew.
         remainder: an epoch's last, partial batch. "drop": left out. "pad": filled up with zeros, and every batch of the run gets a
             bool leaf "mask", False there. "error": refused here.
-        num_workers: threads that read and place. None: as many as there are cores, 8 at most. 0: all on the caller's thread.
+        num_workers: threads that read ahead. None: one for each core but the consumer's, 8 at most, or as many reads as the source
+            wants under way at once. 0: all on the caller's thread.
         worker_type: "thread".
         prefetch: placed batches kept ahead of the consumer.
         prefetch_bytes: host memory for reading ahead, beyond the batches that are placed.
@@ -101,7 +102,7 @@ class Dataloader:
             None if num_epochs is None else _integer("num_epochs", num_epochs),
             remainder,
         )
-        self._workers = _workers(num_workers)
+        self._workers = _workers(num_workers, self.dataset.reader.concurrent_reads)
         self._depth = _at_least("prefetch", prefetch, 0)
         self._budget = _at_least("prefetch_bytes", prefetch_bytes, 1)
         self._part = _part(shard_index, shard_count, self._plan.batch_size)
@@ -266,9 +267,10 @@ def _at_least(name: str, value: Any, least: int) -> int:
     return number
 
 
-def _workers(num_workers: int | None) -> int:
+def _workers(num_workers: int | None, concurrent_reads: int) -> int:
     if num_workers is None:
-        return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, _MOST_WORKERS)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, min(cores - 1, _MOST_WORKERS), concurrent_reads)
     return _at_least("num_workers", num_workers, 0)
 
 

@@ -30,7 +30,10 @@ class Pool:
 
 
 def _work(window: Window) -> None:
-    while (task := window.claim()) is not None:
-        task()
-        # Drop the batch's memory now, not when the next task comes.
-        del task
+    try:
+        while (task := window.claim()) is not None:
+            task()
+            # Drop the batch's memory now, not when the next task comes.
+            del task
+    except BaseException as error:  # noqa: BLE001 - say, no memory for the next run: the consumer must not wait for ever
+        window.abort(error)

@@ -15,6 +15,7 @@ from typing import final
 
 from loadax.errors import LoadaxError
 from loadax.loader.feed import Feed, Memory
+from loadax.loader.pace import Pace
 from loadax.loader.pieces import PieceSizes
 from loadax.loader.stats import Stats
 from loadax.protocols import Tree
@@ -71,9 +72,12 @@ class Window:
         self._runs: deque[Run] = deque()
         self._ready: deque[Tree] = deque()
         self._placing = False
+        self._pace = Pace()
+        self._broken: BaseException | None = None  # what ended a worker
         self._hungry = False  # the consumer is waiting for a batch
         self._closed = False
-        lock = threading.Lock()
+        # Reentrant: a garbage collection under the lock may close this very window.
+        lock = threading.RLock()
         self._work = threading.Condition(lock)  # there may be something to claim
         self._arrived = threading.Condition(lock)  # there may be something to take
 
@@ -97,6 +101,7 @@ class Window:
             Exception: what reading or placing its step raised; the window is closed then.
         """
         began = perf_counter()
+        self._pace.came()
         while True:
             with self._work:
                 if self._ready:
@@ -104,13 +109,15 @@ class Window:
                     self.stats.steps += 1
                     self.stats.wait += perf_counter() - began
                     self._hungry = False
+                    self._pace.went()
                     if self._available():
                         self._work.notify()
                     return batch
                 if self._closed:
                     raise LoadaxError("this iterator is closed; make a new one with iter(loader), or loader.iterate(start=state)")
-                if self._runs and self._runs[0].error is not None:
-                    raise self._runs[0].error
+                error = self._broken or (self._runs[0].error if self._runs else None)
+                if error is not None:
+                    raise error
                 self._hungry = True
                 task = self._placement()
                 if task is None and self._workers == 0:
@@ -126,25 +133,28 @@ class Window:
             elapsed = perf_counter() - self._began
             return Stats(**{**vars(self.stats), "ready": len(self._ready), "elapsed": elapsed})
 
+    def abort(self, error: BaseException) -> None:
+        """Makes `take` raise `error`: a thread that should have gone on could not."""
+        with self._work:
+            self._broken = error
+            self._arrived.notify()
+
     def close(self) -> None:
         """Stops handing out tasks, and forgets all batches; what is under way ends by itself."""
         with self._work:
             self._closed = True
-            self._runs.clear()
-            self._ready.clear()
+            self._runs, self._ready = deque(), deque()
             self._work.notify_all()
             self._arrived.notify_all()
 
     # All that follows is called with the lock held, but for the tasks themselves.
 
     def _next_task(self) -> Task | None:
-        # A consumer that waits places for itself, without a hand-over: then workers had better read.
-        if not self._hungry and (task := self._placement()) is not None:
-            return task
-        for run in self._runs:
-            if run.waiting:
-                return self._reading(run)
-        return self._reading(self._open()) if self._may_open() else self._placement()
+        if self._may_place_ahead():
+            return self._placement()
+        if self._may_open() and not any(run.waiting for run in self._runs):
+            self._open()
+        return next((self._reading(run) for run in self._runs if run.waiting), None)
 
     def _placement(self) -> Task | None:
         if not self._may_place():
@@ -155,7 +165,11 @@ class Window:
 
     def _available(self) -> bool:
         """Whether there is a task to claim."""
-        return self._may_place() or any(run.waiting for run in self._runs) or self._may_open()
+        return self._may_place_ahead() or any(run.waiting for run in self._runs) or self._may_open()
+
+    def _may_place_ahead(self) -> bool:
+        # A consumer that waits places for itself, without a hand-over: then workers had better read.
+        return not self._hungry and self._pace.ahead and self._may_place()
 
     def _may_place(self) -> bool:
         if self._placing or not self._runs or len(self._ready) >= max(1, self._depth):
@@ -181,11 +195,10 @@ class Window:
             count = 1  # nothing is read ahead of a consumer that does the reading itself
         return count if self._stop is None else min(count, self._stop - self._next)
 
-    def _open(self) -> Run:
+    def _open(self) -> None:
         run = self._run(self._next, self._count())
         self._runs.append(run)
         self._next += run.memory.count
-        return run
 
     def _run(self, first: int, count: int) -> Run:
         slices = self._sizes.slices(count)
@@ -244,6 +257,7 @@ class Window:
             if self._closed:
                 return
             self.stats.add(timing)
+            self._pace.placed(timing.place)
             self._ready.append(batch)
             run.next_step += 1
             run.placed += 1

@@ -23,6 +23,9 @@ class Part(Protocol):
     def num_rows(self) -> int: ...
 
     @property
+    def concurrent_reads(self) -> int: ...
+
+    @property
     def read_into(self) -> Callable[..., None] | None:
         """As a source's, when no map stands between."""
         ...
@@ -43,6 +46,7 @@ class ConcatenatedSource:
         self._ends = np.cumsum([part.num_rows for part in self._parts])
         # Only when every part can: a source says by having it that it reads columns.
         self.read_into = self._read_into if all(part.read_into is not None for part in self._parts) else None
+        self.concurrent_reads = max(part.concurrent_reads for part in self._parts)
         self.spec = self._parts[0].spec
         specs, self._structure = flatten_spec(self.spec)
         for number, part in enumerate(self._parts[1:], 1):

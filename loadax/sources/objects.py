@@ -37,8 +37,8 @@ class ObjectSource:
         """The examples at `rows`, stacked; all must be alike."""
         numbers = check_rows(rows, len(self)).tolist()
         examples = self._examples(numbers)
-        if self.spec is None and examples:
-            self.spec = spec_of(examples[0])
+        if self.spec is None:
+            self.spec = spec_of((examples or self._examples([0]))[0])
         return stack(examples, self.spec, numbers)
 
     def _examples(self, rows: list[int]) -> list[Tree]:

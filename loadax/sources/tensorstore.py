@@ -31,6 +31,9 @@ class TensorStoreSource:
         SourceError: when a store can't be opened, has no rows, or the leaves' lengths differ; names the leaf.
     """
 
+    concurrent_reads = 4
+    """Reads that are best under way at once: they wait for disks, networks and TensorStore's own threads, not for Python."""
+
     def __init__(self, tree: Tree):
         leaves, self._structure = flatten(tree, is_leaf=_is_spec)
         self._paths = self._structure.paths
