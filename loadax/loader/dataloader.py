@@ -47,8 +47,8 @@ class Dataloader:
         num_epochs: None for ever. Epochs never share a batch, and each is shuffled anew.
         remainder: an epoch's last, partial batch. "drop": left out. "pad": filled up with zeros, and every batch of the run gets a
             bool leaf "mask", False there. "error": refused here.
-        num_workers: threads that read ahead. None: one for each core but the consumer's, 8 at most, or as many reads as the source
-            wants under way at once. 0: all on the caller's thread.
+        num_workers: threads that read ahead. None: one a core, 8 at most, or as many reads as the source wants under way at
+            once; they sleep while the consumer does not have to wait. 0: all on the caller's thread.
         worker_type: "thread".
         prefetch: placed batches kept ahead of the consumer.
         prefetch_bytes: host memory for reading ahead, beyond the batches that are placed.
@@ -270,7 +270,7 @@ def _at_least(name: str, value: Any, least: int) -> int:
 def _workers(num_workers: int | None, concurrent_reads: int) -> int:
     if num_workers is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, min(cores - 1, _MOST_WORKERS), concurrent_reads)
+        return max(min(cores, _MOST_WORKERS), concurrent_reads)
     return _at_least("num_workers", num_workers, 0)
 
 

@@ -74,7 +74,9 @@ class Window:
         self._placing = False
         self._pace = Pace()
         self._broken: BaseException | None = None  # what ended a worker
-        self._hungry = False  # the consumer is waiting for a batch
+        self._idle = 0  # workers that wait for something to do
+        self._hungry = False  # the consumer wants a batch, and none is placed
+        self._starved = False  # and it has nothing to place either
         self._closed = False
         # Reentrant: a garbage collection under the lock may close this very window.
         lock = threading.RLock()
@@ -87,11 +89,12 @@ class Window:
             while not self._closed:
                 task = self._next_task()
                 if task is not None:
-                    # Whoever ends a task looks for the next one itself; another worker is woken only for a second one.
-                    if self._available():
-                        self._work.notify()
+                    if self._starved:
+                        self._wake_worker()
                     return task
+                self._idle += 1
                 self._work.wait()
+                self._idle -= 1
             return None
 
     def take(self) -> Tree:
@@ -110,8 +113,8 @@ class Window:
                     self.stats.wait += perf_counter() - began
                     self._hungry = False
                     self._pace.went()
-                    if self._available():
-                        self._work.notify()
+                    if self._idle == self._workers:
+                        self._wake_worker()
                     return batch
                 if self._closed:
                     raise LoadaxError("this iterator is closed; make a new one with iter(loader), or loader.iterate(start=state)")
@@ -123,7 +126,10 @@ class Window:
                 if task is None and self._workers == 0:
                     task = self._next_task()
                 if task is None:
+                    self._starved = True
+                    self._wake_worker()
                     self._arrived.wait()
+                    self._starved = False
                     continue
             task()
 
@@ -162,6 +168,15 @@ class Window:
         self._placing = True
         run = self._runs[0]
         return lambda: self._place(run)
+
+    def _wake_worker(self) -> None:
+        """Wakes one more worker, when there is something for it to do.
+
+        One that is awake goes on by itself as long as it finds something. So this is called when all are idle, and when the
+        consumer has to wait: the more threads, the more they get in each other's way, and a consumer that is served needs no more.
+        """
+        if self._idle and self._available():
+            self._work.notify()
 
     def _available(self) -> bool:
         """Whether there is a task to claim."""

@@ -63,8 +63,7 @@ def _restored(plan: BatchPlan, order: str, state: dict[str, Any]) -> int:
     for name in ("step", "batch_size", "epoch", "position"):
         if isinstance(state[name], bool) or not isinstance(state[name], int) or state[name] < 0:
             raise StateError(f"the state's {name!r} is {state[name]!r}; it must be an int of at least 0")
-    if state["batch_size"] == plan.batch_size:
-        return int(state["step"])
+    # Not from 'step': with another remainder an epoch has another number of steps.
     if state["position"] % plan.batch_size:
         raise StateError(
             f"the state's 'position' is {state['position']}, inside a batch of batch_size={plan.batch_size} (it was saved with "
