@@ -1,6 +1,7 @@
 """Feed: everything that turns a step into a batch on one share. Knows how, not when: `prefetch` decides that."""
 
 import threading
+from collections import deque
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, final
@@ -22,38 +23,44 @@ _LOOKAHEAD = 1 << 14  # visits computed in one call: then NumPy's cost per call 
 
 @final
 class VisitsAhead:
-    """The visits of a plan's steps at some positions, computed for many steps in one call and kept for the next ones."""
+    """The visits of a plan's steps at some positions, computed for many steps in one call and kept for the next ones.
+
+    It begins with what is asked for, and looks twice as far ahead each time: the first batch does not wait for later ones.
+    """
 
     def __init__(self, plan: BatchPlan, positions: Integers):
         self._plan = plan
         self._positions = positions
-        self._steps = max(1, _LOOKAHEAD // max(1, len(positions)))
+        self._most = max(1, _LOOKAHEAD // max(1, len(positions)))
+        self._ahead = 1
         self._lock = threading.Lock()
-        self._blocks: dict[int, Visits] = {}
+        # The newest two: several workers may still be in the block before.
+        self._blocks: deque[tuple[range, Visits]] = deque(maxlen=2)
 
     def __call__(self, first: int, count: int) -> Visits:
         """The visits of the steps from `first` on, one step after the other."""
         found = []
-        step = first
-        while step < first + count:
-            block, inner = divmod(step, self._steps)
-            taken = min(self._steps - inner, first + count - step)
-            each = len(self._positions)
-            visits = self._block(block)
-            found.append(Visits(*(numbers[inner * each : (inner + taken) * each] for numbers in visits)))
-            step += taken
+        step, stop, each = first, first + count, len(self._positions)
+        while step < stop:
+            steps, visits = self._block(step, stop)
+            end = min(stop, steps.stop)
+            low, high = (step - steps.start) * each, (end - steps.start) * each
+            found.append(Visits(visits.rows[low:high], visits.epochs[low:high]))
+            step = end
         return found[0] if len(found) == 1 else Visits(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
-    def _block(self, block: int) -> Visits:
+    def _block(self, step: int, stop: int) -> tuple[range, Visits]:
         with self._lock:
-            if block not in self._blocks:
-                first, stop = block * self._steps, (block + 1) * self._steps
-                if self._plan.num_steps is not None:
-                    stop = min(stop, self._plan.num_steps)
-                # Several workers may still be in the block before; nobody is further back.
-                self._blocks = {number: visits for number, visits in self._blocks.items() if number == block - 1}
-                self._blocks[block] = self._plan.visits_of(range(first, stop), self._positions)
-            return self._blocks[block]
+            for block in self._blocks:
+                if step in block[0]:
+                    return block
+            end = max(stop, step + self._ahead)
+            if self._plan.num_steps is not None:
+                end = min(end, max(stop, self._plan.num_steps))
+            self._ahead = min(2 * self._ahead, self._most)
+            steps = range(step, end)
+            self._blocks.append((steps, self._plan.visits_of(steps, self._positions)))
+            return self._blocks[-1]
 
 
 @final

@@ -5,6 +5,7 @@ from time import perf_counter
 from typing import final
 
 _WEIGHT = 0.25  # of the newest measurement in the running averages
+_SHORTEST_NAP, _LONGEST_NAP = 0.0005, 0.05  # seconds
 _WORTH = 2.0  # a batch is placed ahead when the consumer stays away for so many times as long as placing takes
 
 
@@ -25,6 +26,10 @@ class Pace:
     def ahead(self) -> bool:
         """Whether workers should place."""
         return self._away > _WORTH * self._place
+
+    def nap(self, before: int) -> float:
+        """Seconds until a worker looks again whether a batch was taken, after so many naps in vain."""
+        return min(max(self._away / 2, _SHORTEST_NAP) * 2.0 ** min(before, 16), _LONGEST_NAP)
 
     def came(self) -> None:
         """The consumer asks for a batch."""

@@ -1,11 +1,12 @@
 """The only file that starts threads."""
 
 import threading
+from time import monotonic
 from typing import final
 
 from loadax.loader.prefetch import Window
 
-_PATIENCE = 5.0  # seconds that closing waits for pieces under way; the threads are daemons, so none can hold up the program's end
+_PATIENCE = 5.0  # seconds that closing waits for pieces under way, in all; the threads are daemons, so none can hold up the end
 
 
 @final
@@ -24,9 +25,10 @@ class Pool:
     def close(self) -> None:
         """Closes the window and waits for the threads. Idempotent; from any thread, one of its own included."""
         self._window.close()
+        deadline = monotonic() + _PATIENCE
         for thread in self._threads:
             if thread is not threading.current_thread() and thread.is_alive():
-                thread.join(_PATIENCE)
+                thread.join(max(0.0, deadline - monotonic()))
 
 
 def _work(window: Window) -> None:

@@ -74,6 +74,7 @@ class Window:
         self._placing = False
         self._pace = Pace()
         self._broken: BaseException | None = None  # what ended a worker
+        self._napping = False  # one of the idle workers looks again by itself
         self._idle = 0  # workers that wait for something to do
         self._hungry = False  # the consumer wants a batch, and none is placed
         self._starved = False  # and it has nothing to place either
@@ -85,6 +86,7 @@ class Window:
 
     def claim(self) -> Task | None:
         """The next task for a worker; waits for one. None: the window is closed."""
+        naps = 0
         with self._work:
             while not self._closed:
                 task = self._next_task()
@@ -92,9 +94,8 @@ class Window:
                     if self._starved:
                         self._wake_worker()
                     return task
-                self._idle += 1
-                self._work.wait()
-                self._idle -= 1
+                self._rest(naps)
+                naps += 1
             return None
 
     def take(self) -> Tree:
@@ -113,7 +114,7 @@ class Window:
                     self.stats.wait += perf_counter() - began
                     self._hungry = False
                     self._pace.went()
-                    if self._idle == self._workers:
+                    if self._idle == self._workers and not self._pace.ahead:
                         self._wake_worker()
                     return batch
                 if self._closed:
@@ -168,6 +169,21 @@ class Window:
         self._placing = True
         run = self._runs[0]
         return lambda: self._place(run)
+
+    def _rest(self, naps: int) -> None:
+        """Waits for something to do.
+
+        While batches are placed ahead, one worker looks again by itself from time to time: being woken would cost the consumer,
+        who is to train, more time than all the rest of `take`.
+        """
+        self._idle += 1
+        if self._pace.ahead and not self._napping:
+            self._napping = True
+            self._work.wait(self._pace.nap(naps))
+            self._napping = False
+        else:
+            self._work.wait()
+        self._idle -= 1
 
     def _wake_worker(self) -> None:
         """Wakes one more worker, when there is something for it to do.

@@ -124,7 +124,7 @@ def _check_shardings(batch: Any, partition: Any, mesh: Any, remainder: str) -> N
         assert mask.sharding == NamedSharding(mesh, P(*tuple(specs[0])[:1]))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(picks=st.data())
 def test_any_run_from_any_step(monkeypatch: pytest.MonkeyPatch, picks: st.DataObject) -> None:
     draw = picks.draw
@@ -195,6 +195,7 @@ def test_pieces_and_workers_never_show(monkeypatch: pytest.MonkeyPatch, pieces: 
     assert step + 1 == 3 * 12
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.integers(1, 100), st.integers(1, 12), st.integers(1, 3))
 def test_masks_count_every_row_once_an_epoch_and_drop_serves_what_fills_a_batch(rows: int, eighths: int, epochs: int) -> None:
     data = SOURCES["arrays"]({"label": np.arange(rows)}).shuffle(seed=0)

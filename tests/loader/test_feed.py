@@ -1,0 +1,33 @@
+"""The visits that a feed computes ahead are those of its plan, whoever asks when."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadax import from_arrays
+from loadax.loader import feed
+from loadax.loader.feed import VisitsAhead
+from loadax.plan.batches import BatchPlan
+
+
+@settings(deadline=None)
+@given(st.integers(1, 50), st.lists(st.tuples(st.integers(0, 60), st.integers(1, 17)), max_size=8), st.booleans())
+def test_visits_ahead(lookahead: int, asked: list[tuple[int, int]], endless: bool) -> None:
+    order = from_arrays(np.arange(50)).shuffle(seed=0, block=3, lanes=4).order
+    plan = BatchPlan(order, 8, None if endless else 12, "pad")
+    positions = np.array([1, 2, 6], np.int64)
+    before, feed._LOOKAHEAD = feed._LOOKAHEAD, lookahead
+    try:
+        ahead = VisitsAhead(plan, positions)
+    finally:
+        feed._LOOKAHEAD = before
+    for first, count in asked:
+        visits = ahead(first, count)
+        expected = plan.visits_of(range(first, first + count), positions)
+        np.testing.assert_array_equal(visits.rows, expected.rows)
+        np.testing.assert_array_equal(visits.epochs, expected.epochs)
+
+
+def test_visits_of_no_positions() -> None:
+    plan = BatchPlan(from_arrays(np.arange(50)).order, 8, 1)
+    assert len(VisitsAhead(plan, np.empty(0, np.int64))(2, 3).rows) == 0

@@ -1,0 +1,126 @@
+"""Where an iterator is, how it goes on, and its epochs."""
+
+import jax
+import numpy as np
+import pytest
+
+from loadax import Dataloader, from_arrays
+
+DATA = from_arrays({"x": np.arange(40)}).shuffle(seed=2)
+
+
+def rows(batch: dict[str, jax.Array]) -> list[int]:
+    return np.asarray(batch["x"]).tolist()
+
+
+def test_step_and_epoch_count_what_was_handed_out() -> None:
+    loader = Dataloader(DATA, 8, num_epochs=2, prefetch=4)
+    with iter(loader) as batches:
+        seen = []
+        for batch in batches:
+            seen.append((batches.step, batches.epoch))
+            assert rows(batch) == loader.rows(batches.step - 1).tolist()
+    assert seen == [(step, step // 5) for step in range(1, 11)]
+    with pytest.raises(StopIteration):
+        next(batches)
+    assert batches.step == 10
+
+
+def test_iterators_of_one_loader_mind_their_own_business() -> None:
+    loader = Dataloader(DATA, 8, num_epochs=None)
+    with iter(loader) as one, loader.iterate(3) as other:
+        for _ in range(4):
+            assert rows(next(one)) == loader.rows(one.step - 1).tolist()
+            assert rows(next(other)) == loader.rows(other.step - 1).tolist()
+        assert (one.step, other.step) == (4, 7)
+
+
+def test_set_state_goes_anywhere_also_back_and_after_the_end() -> None:
+    loader = Dataloader(DATA, 8, num_epochs=2)
+    with iter(loader) as batches:
+        start = batches.get_state()
+        for _ in batches:
+            pass
+        end = batches.get_state()
+        batches.set_state(start)
+        assert rows(next(batches)) == loader.rows(0).tolist()
+        batches.set_state(7)
+        assert rows(next(batches)) == loader.rows(7).tolist()
+        batches.set_state(end)
+        assert list(batches) == []
+        batches.close()
+        batches.set_state(start)
+        assert rows(next(batches)) == loader.rows(0).tolist()
+
+
+def test_set_state_goes_past_an_error() -> None:
+    values = np.arange(40, dtype=np.int64)
+    values[9] = 2**40
+    with iter(Dataloader(values, 8)) as batches:
+        next(batches)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="does not fit"):
+                next(batches)
+        batches.set_state(batches.step + 1)
+        assert np.asarray(next(batches)).tolist() == list(range(16, 24))
+
+
+def test_the_first_step_after_start_is_the_last_of_all() -> None:
+    loader = Dataloader(DATA, 8)
+    assert [rows(batch) for batch in loader.iterate(4)] == [loader.rows(4).tolist()]
+    assert list(loader.iterate(5)) == []
+
+
+def test_epochs_are_sized_and_numbered() -> None:
+    loader = Dataloader(DATA, 8, num_epochs=3)
+    seen = []
+    for number, epoch in enumerate(loader.epochs()):
+        assert (epoch.number, len(epoch), repr(epoch)) == (number, 5, f"Epoch({number}, 5 batches left)")
+        for inner, batch in enumerate(epoch):
+            assert len(epoch) == 4 - inner
+            seen.append(rows(batch))
+        assert list(epoch) == []
+        assert epoch.step == 5 * (number + 1)
+    assert seen == [loader.rows(step).tolist() for step in range(15)]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 4])
+def test_an_epoch_that_is_left_early_is_left_for_good(taken: int) -> None:
+    loader = Dataloader(DATA, 8, num_epochs=3)
+    for number, epoch in enumerate(loader.epochs()):
+        for _ in range(taken):
+            next(epoch)
+        if taken == 0:
+            assert len(epoch) == 5
+        if number < 2:
+            continue
+        assert rows(next(epoch)) == loader.rows(10 + taken).tolist()
+    assert number == 2
+
+
+def test_epochs_go_on_in_the_middle_of_one() -> None:
+    loader = Dataloader(DATA, 8, num_epochs=3)
+    for epoch in loader.epochs():
+        next(epoch)
+        next(epoch)
+        state = epoch.get_state()
+        break
+    assert (state["step"], state["epoch"], state["position"]) == (2, 0, 16)
+    lengths, seen = [], []
+    for epoch in loader.epochs(state):
+        lengths.append(len(epoch))
+        seen += [rows(batch) for batch in epoch]
+    assert lengths == [3, 5, 5]
+    assert seen == [loader.rows(step).tolist() for step in range(2, 15)]
+    assert [epoch.number for epoch in loader.epochs(10)] == [2]
+    assert list(loader.epochs(15)) == []
+
+
+def test_epochs_without_end() -> None:
+    loader = Dataloader(DATA, 8, num_epochs=None)
+    for epoch in loader.epochs():
+        assert len(epoch) == 5
+        for batch in epoch:
+            assert rows(batch) == loader.rows(epoch.step - 1).tolist()
+        if epoch.number == 3:
+            break

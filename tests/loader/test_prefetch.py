@@ -1,0 +1,103 @@
+"""What is read ahead: within the bounds, in order, and by whoever is free."""
+
+import threading
+import time
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from loadax import Dataloader, from_source
+from loadax.protocols import ArraySpec, Integers
+
+
+class Watched:
+    """Rows that are their number; says which were asked for, how many reads run at once, and holds up those of a chosen row."""
+
+    spec = ArraySpec((256,), np.dtype(np.int32))
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+        self.held: int | None = None
+        self.go = threading.Event()
+
+    def __len__(self) -> int:
+        return 8000
+
+    def read(self, rows: Integers) -> Any:
+        self.seen |= set(rows.tolist())
+        if self.held in rows:
+            assert self.go.wait(20)
+        return np.repeat(rows.astype(np.int32)[:, None], 256, axis=1)
+
+
+STEP = 8 * 1024  # bytes of a step of 8 rows
+
+
+def settle(source: Watched) -> int:
+    """How many steps were read once nothing more is."""
+    count = -1
+    while count != len(source.seen):
+        count = len(source.seen)
+        time.sleep(0.1)
+    return -(-count // 8)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize(("depth", "budget"), [(1, 1), (2, 4 * STEP), (8, STEP)])
+def test_no_more_is_read_ahead_than_allowed(workers: int, depth: int, budget: int) -> None:
+    source = Watched()
+    with iter(Dataloader(from_source(source), 8, num_workers=workers, prefetch=depth, prefetch_bytes=budget)) as batches:
+        for taken in (0, 1, 30):
+            while batches.step < taken:
+                next(batches)
+            steps = settle(source)
+            # Placed ones, those within the budget (one run is always allowed), and what was handed out.
+            assert steps - taken <= depth + max(1, budget // STEP)
+            assert steps - taken >= depth
+            assert batches.stats().ready == depth
+
+
+def test_nothing_is_read_ahead_without_workers() -> None:
+    source = Watched()
+    with iter(Dataloader(from_source(source), 8, num_workers=0, prefetch=4)) as batches:
+        for step in range(5):
+            next(batches)
+            assert len(source.seen) == 8 * (step + 1)
+
+
+def test_a_slow_piece_holds_up_no_reader_and_no_order() -> None:
+    source = Watched()
+    source.held = 8 * 3 + 1
+    with iter(Dataloader(from_source(source), 8, num_workers=2, prefetch=2)) as batches:
+        first = [int(next(batches)[0, 0]) for _ in range(3)]
+        deadline = time.monotonic() + 10
+        while not source.seen & set(range(80, 8000)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        ahead = max(source.seen)
+        source.go.set()
+        rest = [int(next(batches)[0, 0]) for _ in range(20)]
+    assert ahead >= 8 * 4  # others were read meanwhile
+    assert first + rest == [8 * step for step in range(23)]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 8])
+def test_many_small_steps_in_order(workers: int) -> None:
+    loader = Dataloader(from_source(Watched()), 8, num_workers=workers, num_epochs=2)
+    seen = [int(np.asarray(batch.addressable_shards[0].data)[0, 0]) for batch in loader]
+    assert seen == [8 * step for step in range(1000)] * 2
+
+
+def test_jitted_steps_beside_prefetching_threads() -> None:
+    """The background never runs a collective or a jit, so training's own ones meet nothing."""
+    loader = Dataloader(from_source(Watched()), 8, num_workers=3, prefetch=4)
+    step = jax.jit(lambda total, batch: total + batch.sum())
+    random = np.random.default_rng(0)
+    total = 0
+    with loader.iterate(900) as batches:
+        for batch in batches:
+            total = step(total, batch)
+            if random.random() < 0.2:
+                time.sleep(0.003)
+    assert int(total) == 256 * sum(range(7200, 8000))

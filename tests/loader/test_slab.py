@@ -1,0 +1,69 @@
+"""Rows written in any pieces come out as the boxes that they make up."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+
+from loadax.buffers import aligned_bytes
+from loadax.errors import LeafError
+from loadax.loader.share import batch_spec, resolve_share
+from loadax.loader.slab import SlabPlan
+from loadax.protocols import ArraySpec
+from loadax.sharding import plan_mesh
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_rows_in_any_pieces(data: st.DataObject) -> None:
+    width, height, count = data.draw(st.integers(0, 70)), data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
+    dtype = np.dtype(data.draw(st.sampled_from(["u1", "i2", "f4"])))
+    mesh = plan_mesh({"data": 4}, owners=data.draw(st.sampled_from([[0, 0, 0, 0], [1, 0, 1, 0], [0, 0, 1, 1]])))
+    share = resolve_share(batch_spec(ArraySpec((width,), dtype), False), 4 * height, mesh, P("data"), None)
+    plan = SlabPlan(share)
+    memory = aligned_bytes(plan.size(count))
+    slab = plan.slab(memory, count)
+    total = count * len(share.positions)
+    rows = np.random.default_rng(0).integers(0, 100, (total, width)).astype(dtype)
+    cuts = sorted({0, total, *data.draw(st.lists(st.integers(0, total)))})
+    for low, high in data.draw(st.permutations(list(zip(cuts, cuts[1:], strict=False)))):
+        slab.write(0, low, high, rows[low:high])
+    boxes = [box for step in range(count) for box in slab.buffers(0, step)]
+    assert all(box.ctypes.data % 64 == 0 and box.flags.c_contiguous for box in boxes)
+    np.testing.assert_array_equal(np.concatenate(boxes), rows)
+    gapless = (height * width * dtype.itemsize) % 64 == 0
+    straight = slab.rows(0)
+    assert (straight is not None) == gapless
+    if straight is not None:
+        assert np.shares_memory(straight, memory) or not straight.size
+        np.testing.assert_array_equal(straight, rows)
+
+
+def test_no_two_boxes_share_a_byte() -> None:
+    specs = {"a": ArraySpec((3, 5), np.dtype("u1")), "b": ArraySpec((), np.dtype("i8")), "c": ArraySpec((6,), np.dtype("f2"))}
+    mesh = plan_mesh({"x": 2, "y": 2}, hosts=1)
+    partition = {"a": P("x"), "b": P(("x", "y")), "c": P("y", "x")}
+    plan = SlabPlan(resolve_share(batch_spec(specs, False), 8, mesh, partition, None))
+    memory = aligned_bytes(plan.size(3))
+    slab = plan.slab(memory, 3)
+    spans = []
+    for step in range(3):
+        for leaf in range(3):
+            for box in slab.buffers(leaf, step):
+                start = box.ctypes.data - memory.ctypes.data
+                spans.append((start, start + box.nbytes))
+    spans.sort()
+    assert len(spans) == 3 * (2 + 4 + 4)
+    assert spans[0][0] >= 0
+    assert spans[-1][1] <= len(memory) == 3 * plan.bytes_per_step
+    assert all(one[1] <= other[0] for one, other in zip(spans, spans[1:], strict=False))
+
+
+def test_what_does_not_fit_names_its_leaf_also_between_gaps() -> None:
+    mesh = plan_mesh({"data": 2}, hosts=1)
+    plan = SlabPlan(resolve_share(batch_spec({"id": ArraySpec((), np.dtype("i8"))}, False), 4, mesh, P("data"), None))
+    slab = plan.slab(aligned_bytes(plan.size(1)), 1)
+    for low, high in ((0, 4), (1, 3)):
+        with pytest.raises(LeafError, match=r"leaf \['id'\]: the int64 value 4294967296 does not fit int32"):
+            slab.write(0, low, high, np.full(high - low, 2**32))

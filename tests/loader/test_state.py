@@ -1,0 +1,97 @@
+"""A few integers, the same on every host, that any other run of the same data goes on from."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadax import Dataloader, Dataset, from_arrays, from_npy, from_source
+from loadax.errors import StateError
+from loadax.loader.state import make_state, step_of
+from loadax.plan.batches import BatchPlan, Remainder
+from loadax.plan.order import Sequential
+
+
+def data(rows: int = 120) -> Dataset:
+    return from_arrays({"x": np.arange(rows)}).shuffle(seed=3)
+
+
+def state_at(loader: Dataloader, step: int) -> dict[str, object]:
+    with loader.iterate(step) as batches:
+        found: dict[str, object] = json.loads(json.dumps(batches.get_state()))
+    return found
+
+
+def test_what_a_state_is() -> None:
+    state = state_at(Dataloader(data(), 8, num_epochs=None), 37)
+    assert {**state, "order": ""} == {"version": 1, "step": 37, "batch_size": 8, "epoch": 2, "position": 56, "order": ""}
+    assert isinstance(state["order"], str)
+    assert len(state["order"]) == 16
+
+
+@settings(deadline=None)
+@given(st.integers(1, 60), st.integers(1, 30), st.integers(1, 30), st.integers(0, 200), st.sampled_from(["drop", "pad"]), st.sampled_from(["drop", "pad"]))
+def test_the_place_is_kept_across_batch_sizes_and_remainders(rows: int, size: int, other: int, step: int, remainder: Remainder, another: Remainder) -> None:
+    size, other = min(size, rows), min(other, rows)
+    before = BatchPlan(Sequential(rows), size, None, remainder)
+    after = BatchPlan(Sequential(rows), other, None, another)
+    epoch, inner = divmod(step, before.steps_per_epoch)
+    state = make_state(before, "o", step)
+    if inner * size % other:
+        with pytest.raises(StateError, match="inside a batch"):
+            step_of(after, "o", state)
+        return
+    restored = step_of(after, "o", state)
+    if another == "drop" and inner * size // other == after.steps_per_epoch:
+        assert restored == (epoch + 1) * after.steps_per_epoch  # what is left of the epoch fills no batch
+    else:
+        assert divmod(restored, after.steps_per_epoch) == (epoch, inner * size // other)
+
+
+def test_a_run_goes_on_with_another_batch_size() -> None:
+    small, large = Dataloader(data(), 8, num_epochs=2), Dataloader(data(), 24, num_epochs=2)
+    state = state_at(small, 21)  # epoch 1, position 48
+    with large.iterate(state) as batches:
+        assert (batches.step, batches.epoch) == (7, 1)
+        rest = np.concatenate([np.asarray(batch["x"]) for batch in batches])
+    np.testing.assert_array_equal(rest, np.concatenate([small.rows(step) for step in range(21, 30)]))
+    assert math.prod(rest.shape) == 72
+
+
+def test_the_order_is_the_same_wherever_the_data_is(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(100, 164))
+    homes = [from_arrays(np.arange(64)), from_npy(path), from_source(list(range(64)))]
+    states = [state_at(Dataloader(home.shuffle(seed=1), 8), 3) for home in homes]
+    assert states[0] == states[1] == states[2]
+
+
+def test_functions_workers_and_meshes_are_no_part_of_it() -> None:
+    one = Dataloader(data().map(lambda example: example), 8, num_workers=0)
+    other = Dataloader(data().map(lambda example: {"x": example["x"] + 1}), 8, num_workers=2, prefetch=5, prefetch_bytes=1000)
+    assert state_at(one, 5) == state_at(other, 5)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        data(121),
+        from_arrays({"x": np.arange(120)}).shuffle(seed=4),
+        from_arrays({"x": np.arange(120)}),
+        from_arrays({"x": np.arange(120)}).shuffle(seed=3, block=4),
+        data()[:],
+        data().repeat(2),
+        data().split(0.5)[0],
+        from_arrays({"x": np.arange(120.0)}).shuffle(seed=3),
+        from_arrays({"x": np.arange(240).reshape(120, 2)}).shuffle(seed=3),
+        data().map(lambda example, rng: example, rng=True, seed=1),
+        data().map(lambda example, rng: example, rng=True, seed=2),
+        data().map_batch(lambda batch: batch),
+    ],
+)
+def test_what_decides_the_order_is_part_of_it(other: Dataset) -> None:
+    assert state_at(Dataloader(other, 8), 2)["order"] != state_at(Dataloader(data(), 8), 2)["order"]

@@ -1,0 +1,238 @@
+"""What the real processes of `test_loader_processes.py` do. Every process works out every whole batch by itself, the slow way."""
+
+import json
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import tensorstore as ts
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from loadax import Dataloader, from_arrays, from_source, from_tensorstore
+from loadax.errors import PartitionError
+from loadax.sharding import data_parallel
+from loadax.trees import flatten
+from tests.loader.oracle import CHAIN, ELEMENTWISE, NONE, ColumnSource, Oracle, ReadSource, arrays, assert_placed
+from tests.meshes import MeshCase, zoo
+
+ROWS, BATCH = 90, 16
+TREE = arrays(ROWS)
+
+
+def partitions(case: MeshCase) -> Iterator[Any]:
+    first, *rest = case.axes
+    yield from (P(first), P(), {"image": P(None, None, first), "label": P(first), "tokens": P(None, first)})
+    for second in rest:
+        yield from (P((first, second)), P((second, first)), P(second), P(first, second), P(second, first))
+        yield {"image": P(None, second, first), "label": P(), "tokens": P((second, first))}
+
+
+def held(mesh: Mesh, batch: Any) -> list[np.ndarray[Any, Any]]:
+    """Which elements of each leaf of a batch this process's devices hold, by JAX's own index map."""
+    masks = []
+    for leaf in flatten(batch)[0]:
+        mask = np.zeros(leaf.shape, np.int64)
+        for shard in leaf.addressable_shards:
+            mask[shard.index] = 1
+        masks.append(mask)
+    return masks
+
+
+class Remembered:
+    """An oracle, each of whose batches is worked out once."""
+
+    def __init__(self, oracle: Oracle):
+        self.rows = cache(oracle.rows)
+        self.batch = cache(oracle.batch)
+
+
+def every_mesh() -> None:
+    """Bit-equal batches, and each element that is held is read once and no other: in columns, and in whole rows."""
+    shuffled = from_arrays(TREE).shuffle(seed=5).order
+    shifted, padded = Oracle(TREE, shuffled, ELEMENTWISE, BATCH), Oracle(TREE, shuffled, NONE, BATCH, "pad")
+    expected = Remembered(shifted), Remembered(padded)
+    for case in zoo(jax.process_count()):
+        for number, partition in enumerate(partitions(case)):
+            mesh = case.real(AxisType.Explicit if number % 2 else AxisType.Auto)
+            columns_only(mesh, partition, number % 3, expected[0])
+            rows_only(mesh, partition, number % 3, expected[1])
+
+
+def columns_only(mesh: Mesh, partition: Any, workers: int, oracle: Remembered) -> None:
+    source = ColumnSource(TREE)
+    data = ELEMENTWISE.build(from_source(source).shuffle(seed=5))
+    loader = Dataloader(data, BATCH, mesh=mesh, partition=partition, num_workers=workers)
+    for counts in source.counts:
+        counts[:] = 0  # of looking at the first row
+    planned = [np.zeros_like(counts) for counts in source.counts]
+    for step, batch in enumerate(loader):
+        assert_placed(batch, oracle.batch(step), mesh)
+        for total, mask in zip(planned, held(mesh, batch), strict=True):
+            np.add.at(total, oracle.rows(step), mask)
+    assert step + 1 == len(loader) == 5
+    for total, counts in zip(planned, source.counts, strict=True):
+        np.testing.assert_array_equal(counts, total)
+
+
+def rows_only(mesh: Mesh, partition: Any, workers: int, oracle: Remembered) -> None:
+    source = ReadSource(TREE)
+    loader = Dataloader(
+        from_source(source).shuffle(seed=5), BATCH, mesh=mesh, partition=partition, remainder="pad", num_workers=workers
+    )
+    planned = np.zeros(ROWS, np.int64)
+    for step, batch in enumerate(loader):
+        assert_placed(batch, oracle.batch(step), mesh)
+        wanted = np.zeros(BATCH, bool)
+        for leaf in flatten(batch)[0]:
+            for shard in leaf.addressable_shards:
+                wanted[shard.index[0]] = True
+        rows = np.array(oracle.rows(step))[wanted]
+        np.testing.assert_array_equal(loader.local_rows(step), rows)
+        np.add.at(planned, rows[rows >= 0], 1)
+    total = jax.jit(lambda mask: mask.sum(), out_shardings=NamedSharding(mesh, P()))(batch["mask"])
+    assert int(total) == ROWS % BATCH
+    np.testing.assert_array_equal(source.counts, planned)
+
+
+def columns_of_a_store(folder: str) -> None:
+    """TensorStore's own count of bytes: a host reads its columns of its rows, and nothing else."""
+    count, whole = jax.process_count(), np.arange(64 * 4096, dtype=np.float32).reshape(64, 4096)
+    path = str(Path(folder, "store"))
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": path}}
+    if jax.process_index() == 0:
+        grid = {"name": "regular", "configuration": {"chunk_shape": [1, 512]}}
+        codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
+        metadata = {"shape": [64, 4096], "data_type": "float32", "chunk_grid": grid, "codecs": codecs}
+        ts.open({**spec, "metadata": metadata, "create": True}).result().write(whole).result()
+    multihost_utils.sync_global_devices("written")
+    mesh = Mesh(np.array(jax.devices()).reshape(count, -1).T, ("data", "seq"))  # each host has its own columns of all rows
+    for mapped in (False, True):
+        data = from_tensorstore({"field": spec})
+        if mapped:
+            data = data.map_batch(lambda batch: {"field": batch["field"] * 2}, elementwise=True)
+        loader = Dataloader(data.shuffle(seed=0), 16, mesh=mesh, partition=P("data", "seq"))
+        before = bytes_read()
+        for step, batch in enumerate(loader):
+            expected = whole[loader.rows(step)] * (2 if mapped else 1)
+            assert_placed(batch, {"field": expected}, mesh)
+        # A row that was looked at for the map's spec is in the cache already.
+        assert bytes_read() - before in (whole.nbytes // count, whole.nbytes // count - mapped * whole[0].nbytes // count), (bytes_read() - before, whole.nbytes)
+
+
+def bytes_read() -> int:
+    metrics = ts.experimental_collect_matching_metrics("/tensorstore/kvstore/file/bytes_read")
+    return sum(int(value["value"]) for metric in metrics for value in metric["values"])
+
+
+def late_host(delay: float) -> None:
+    """The first process is late; the others place all their batches meanwhile."""
+    loaders = [
+        Dataloader(TREE, BATCH, mesh=case.real(), partition=P(case.axes[0]), num_epochs=4) for case in zoo(jax.process_count())
+    ]
+    multihost_utils.sync_global_devices("together")
+    if jax.process_index() == 0:
+        time.sleep(delay)
+    start = time.monotonic()
+    for loader in loaders:
+        for batch in loader:
+            jax.block_until_ready(batch)
+        jax.block_until_ready(loader[3])
+    took = time.monotonic() - start
+    assert took < delay / 2, f"placing took {took:.2f} s while another host was late by {delay} s"
+    multihost_utils.sync_global_devices("done")
+
+
+def epochs_loader() -> tuple[Dataloader, Oracle]:
+    data = CHAIN.build(from_arrays(TREE).shuffle(seed=9))
+    return Dataloader(data, BATCH, num_epochs=3, remainder="pad"), Oracle(TREE, data.order, CHAIN, BATCH, "pad")
+
+
+def save(folder: str, step: int) -> None:
+    """Runs up to `step`, and saves where it is: the same bytes on every host."""
+    loader, oracle = epochs_loader()
+    with iter(loader) as batches:
+        for number in range(step):
+            assert_placed(next(batches), oracle.batch(number))
+        state = json.dumps(batches.get_state())
+    Path(folder, f"{jax.process_index()}.json").write_text(state)
+
+
+def restore(folder: str, step: int) -> None:
+    """Goes on from a state of any process, to the end, whatever the processes are now."""
+    loader, oracle = epochs_loader()
+    found = {path.read_text() for path in Path(folder).glob("*.json")}
+    assert len(found) == 1
+    with loader.iterate(json.loads(found.pop())) as batches:
+        assert batches.step == step
+        for number, batch in enumerate(batches, step):
+            assert_placed(batch, oracle.batch(number))
+        assert number + 1 == len(loader) == 18
+
+
+def errors_alike() -> None:
+    """What can be known before the first step is said on every host, and no host is left waiting."""
+    mesh = data_parallel()
+    with pytest.raises(PartitionError, match="dim 0 has 12 rows, .* cuts it in 8. Use a batch_size that is a multiple of 8"):
+        Dataloader(TREE, 12, mesh=mesh)
+    with pytest.raises(PartitionError, match="leave shard_index and shard_count out, the mesh decides"):
+        Dataloader(TREE, BATCH, mesh=mesh, shard_index=jax.process_count() - 1 - jax.process_index(), shard_count=jax.process_count())
+    fits = Dataloader(TREE, BATCH, mesh=mesh, shard_index=jax.process_index(), shard_count=jax.process_count())
+    assert_placed(fits[2], Oracle(TREE, fits.dataset.order, NONE, BATCH).batch(2), mesh)
+    for row, match in ((0, "row 0"), (88, "row 88")):
+        broken = [{"x": np.zeros(2 if number < row or row == 0 else 3)} for number in range(ROWS)]
+        broken[row]["x"] = np.zeros(4)
+        loader = Dataloader(from_source(broken), 10 * jax.device_count(), mesh=mesh, partition=P(), remainder="pad")
+        with pytest.raises(ValueError, match="row [0-9]+: leaf"):
+            next(iter(loader)), loader[1]  # noqa: B018
+        del match
+
+
+def holds_nothing() -> None:
+    """A mesh of the first process's devices: the others go through the same steps, and read nothing."""
+    mesh = data_parallel([device for device in jax.devices() if device.process_index == 0])
+    source = ReadSource(TREE)
+    loader = Dataloader(from_source(source), BATCH, mesh=mesh, num_epochs=2)
+    oracle = Oracle(TREE, loader.dataset.order, NONE, BATCH)
+    for step, batch in enumerate(loader):
+        assert_placed(batch, oracle.batch(step), mesh)
+    assert step + 1 == 10
+    assert source.counts.sum() == (160 if jax.process_index() == 0 else 0)
+    assert len(loader.local_rows(3)) == (16 if jax.process_index() == 0 else 0)
+    assert loader.host_batch(3)["tokens"].shape == ((16 if jax.process_index() == 0 else 0), 16)
+
+
+def own_mesh() -> None:
+    """Shares by constructor on a mesh of this process's own devices: each yields its part of the batch."""
+    own = data_parallel(jax.local_devices())
+    part, count = jax.process_index(), jax.process_count()
+    loader = Dataloader(TREE, BATCH, mesh=own, shard_index=part, shard_count=count)
+    oracle = Oracle(TREE, loader.dataset.order, NONE, BATCH)
+    size = BATCH // count
+    for step, batch in enumerate(loader):
+        assert_placed(batch, jax.tree.map(lambda leaf: leaf[part * size : (part + 1) * size], oracle.batch(step)), own)
+
+
+def all_stop_together() -> None:
+    """Lengths that divide by nothing: every host has as many steps, and one collective a step comes to an end."""
+    for rows in (16, 17, 31, 90):
+        for remainder in ("drop", "pad"):
+            loader = Dataloader(arrays(rows), BATCH, mesh=data_parallel(), num_epochs=2, remainder=remainder)  # type: ignore[arg-type]
+            for step, batch in enumerate(loader):
+                jax.block_until_ready(jax.jit(lambda x: x.sum())(batch["label"]))
+            steps = multihost_utils.process_allgather(np.array(step + 1)).ravel()
+            assert set(steps.tolist()) == {len(loader)}
+
+
+def small_cases() -> None:
+    """One launch costs seconds, so all of this is done in one."""
+    errors_alike()
+    holds_nothing()
+    own_mesh()
+    all_stop_together()
