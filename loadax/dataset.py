@@ -303,8 +303,16 @@ def _spec(spec: Tree | None) -> Tree | None:
 
 
 def _verb(part: list[Any]) -> str:
-    name, *arguments = part
-    return "" if name == "rows" else f".{name}({', '.join(map(str, arguments))})"
+    match part:
+        case ["rows", _]:
+            return ""
+        case ["slice", start, step, size]:
+            return f"[{start} + {step} * range({size})]" if step != 1 else f"[{start}:{start + size}]"
+        case ["concat", parts]:
+            return f" of {sum(rows for rows, _ in parts)} rows"
+        case [name, *arguments]:
+            return f".{name}({', '.join(map(str, arguments))})"
+    return ""
 
 
 def _map_verb(each: Transform) -> str:

@@ -32,22 +32,33 @@ class Reader:
     first: Visits | None
 
     @cached_property
-    def specs(self) -> tuple[Tree, ...]:
-        """The element spec of the source, and after each map; found out once, with at most one row read."""
+    def _found(self) -> tuple[tuple[Tree, ...], int]:
+        """The specs, and how many rows were read to find them."""
         known = [getattr(self.source, "spec", None), *(each.spec for each in self.maps)]
         if known[0] is not None:
             known[0] = normalise_spec(known[0], "spec")
-        if any(spec is None for spec in known):
+        probed = int(None in known)
+        if probed:
             known = self._probe(known)
         for before, after, each in zip(known, known[1:], self.maps, strict=False):
             if each.elementwise:
                 _check_elementwise(before, after, name_of(each.function))
-        return tuple(known)
+        return tuple(known), probed + int(getattr(self.source, "probed", 0))
+
+    @property
+    def specs(self) -> tuple[Tree, ...]:
+        """The element spec of the source, and after each map; found out once, with at most one row read."""
+        return self._found[0]
 
     @property
     def spec(self) -> Tree:
         """The element spec of what is read: a tree of `ArraySpec`s."""
         return self.specs[-1]
+
+    @property
+    def probed(self) -> int:
+        """How many rows were read to find the spec: one, or none where every spec was stated."""
+        return self._found[1]
 
     @property
     def num_rows(self) -> int:

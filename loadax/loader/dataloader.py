@@ -40,8 +40,8 @@ class Dataloader:
     Args:
         data: a `Dataset`, a `Source`, arrays (or a dict or tuple of them), or any object with `__len__` and `__getitem__`.
         batch_size: rows of the global batch, all hosts together; never changed by the mesh.
-        mesh: where batches go. None: the mesh the caller is in when iteration begins (`jax.set_mesh` or `with mesh:`), else all
-            devices on one axis "data". A `loadax.sharding.plan_mesh` serves for everything but placing.
+        mesh: where batches go. None: the mesh the caller is in when iteration begins (`jax.set_mesh` or `with mesh:`), else the
+            one the loader was made in, else all devices on one axis "data". A `loadax.sharding.plan_mesh` serves for everything but placing.
         partition: how each leaf is cut: a `PartitionSpec`, a `NamedSharding`, a pytree prefix of these, a `DataPartitionType`,
             or logical rules such as `(("batch", "data"),)`. None: rows over the axis of a one-axis mesh.
         num_epochs: None for ever. Epochs never share a batch, and each is shuffled anew.
@@ -111,9 +111,10 @@ class Dataloader:
         self._partition = partition
         # A sharding brings its mesh along.
         self._mesh = _mesh_of(partition) if mesh is None else mesh
+        self._made_in = current_mesh()
         self._shares: dict[Any, Share] = {}
-        self._used_up = False
-        if self._mesh is not None or current_mesh() is not None:
+        self._used_up = self._warned = False
+        if self._mesh is not None or self._made_in is not None:
             self._share()
 
     def __len__(self) -> int:
@@ -178,14 +179,7 @@ class Dataloader:
         return window.take()
 
     def __iter__(self) -> DataIterator:
-        if self._used_up and (self.dataset.order.varies or self.dataset.reader.random):
-            self._used_up = False
-            warnings.warn(
-                "iter(loader) begins at step 0 again, so it repeats the batches of the first pass, in the same order; for new epochs "
-                "pass num_epochs= and iterate once, or use `for epoch in loader.epochs():`",
-                UserWarning,
-                stacklevel=2,
-            )
+        self._warn_of_repetition()
         return self.iterate()
 
     def iterate(self, start: Any = 0) -> DataIterator:
@@ -219,6 +213,8 @@ class Dataloader:
         Args:
             start: a step or a state to go on from; the first epoch is then what is left of that one.
         """
+        if step_of(self._plan, self._order, start) == 0:
+            self._warn_of_repetition()
         with self.iterate(start) as batches:
             while batches.step != self._plan.num_steps:
                 number = batches.epoch
@@ -233,13 +229,13 @@ class Dataloader:
 
     def _share(self) -> Share:
         """This process's share on the mesh of the caller's thread, which is where this must be called."""
-        mesh = resolve_mesh(self._mesh)
+        mesh = resolve_mesh(self._mesh if self._mesh is not None else current_mesh() or self._made_in)
         if mesh not in self._shares:
             self._shares = {mesh: resolve_share(self._batch, self._plan.batch_size, mesh, self._partition, self._part)}
         return self._shares[mesh]
 
     def _positions(self) -> Integers:
-        if self._part is not None and self._mesh is None and current_mesh() is None:
+        if self._part is not None and self._mesh is None and (current_mesh() or self._made_in) is None:
             size = self._plan.batch_size // self._part.count
             return np.arange(self._part.index * size, (self._part.index + 1) * size, dtype=np.int64)
         return self._share().positions
@@ -252,6 +248,16 @@ class Dataloader:
 
     def _mark_used_up(self) -> None:
         self._used_up = True
+
+    def _warn_of_repetition(self) -> None:
+        if self._used_up and not self._warned and (self.dataset.order.varies or self.dataset.reader.random):
+            self._warned = True
+            warnings.warn(
+                "this loader was used up and begins at step 0 again, so it repeats the batches of its first pass, in the same order; "
+                "for new epochs pass num_epochs= and go through them once, say with `for epoch in loader.epochs():`",
+                UserWarning,
+                stacklevel=3,
+            )
 
 
 def _integer(name: str, value: Any) -> int:

@@ -94,6 +94,7 @@ class Feed:
             Placer(layout, sharding, leaf.dtype)
             for layout, sharding, leaf in zip(share.layouts, share.shardings, share.batch.leaves, strict=True)
         ]
+        self.probed = reader.probed
         self.rows_per_step = len(share.positions)
         self.bytes_per_step = self._slabs.bytes_per_step
 

@@ -6,7 +6,7 @@ from typing import final
 
 from loadax.loader.prefetch import Window
 
-_PATIENCE = 5.0  # seconds that closing waits for pieces under way, in all; the threads are daemons, so none can hold up the end
+_PATIENCE = 1.0  # seconds that closing waits for pieces under way, in all; the threads are daemons, so none can hold up the end
 
 
 @final
@@ -23,12 +23,14 @@ class Pool:
             thread.start()
 
     def close(self) -> None:
-        """Closes the window and waits for the threads. Idempotent; from any thread, one of its own included."""
+        """Closes the window and waits for the threads, not for long. Idempotent; from any thread.
+
+        A worker that collected the iterator as garbage does not wait: it may hold the lock that the others need to end.
+        """
         self._window.close()
         deadline = monotonic() + _PATIENCE
-        for thread in self._threads:
-            if thread is not threading.current_thread() and thread.is_alive():
-                thread.join(max(0.0, deadline - monotonic()))
+        for thread in self._threads if threading.current_thread() not in self._threads else ():
+            thread.join(max(0.0, deadline - monotonic()))
 
 
 def _work(window: Window) -> None:

@@ -63,7 +63,7 @@ class Window:
     """
 
     def __init__(self, feed: Feed, first: int, stop: int | None, depth: int, budget: int, workers: int):
-        self.stats = Stats()
+        self.stats = Stats(probed=feed.probed)
         self._began = perf_counter()
         self._feed = feed
         self._next, self._stop = first, stop  # the step to open next, and the end
@@ -200,7 +200,7 @@ class Window:
 
     def _may_place_ahead(self) -> bool:
         # A consumer that waits places for itself, without a hand-over: then workers had better read.
-        return not self._hungry and self._pace.ahead and self._may_place()
+        return self._depth > 0 and not self._hungry and self._pace.ahead and self._may_place()
 
     def _may_place(self) -> bool:
         if self._placing or not self._runs or len(self._ready) >= max(1, self._depth):

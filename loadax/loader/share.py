@@ -20,6 +20,8 @@ from loadax.trees import Structure, flatten
 MASK = "mask"
 """The key of the bool leaf that says which rows of a padded batch are real."""
 
+_NO_SOURCE = -1  # stands for the mask among the numbers of the leaves: None is a node without leaves
+
 
 @final
 @dataclass(frozen=True)
@@ -68,12 +70,13 @@ def batch_spec(example: Tree, padded: bool) -> BatchSpec:
                 f"remainder='pad' adds a leaf {MASK!r} to every batch, but an example {problem}; "
                 f"make examples dicts without that key in a map, or choose remainder='drop'"
             )
-        tree = {**tree, MASK: None}
-    numbers, structure = flatten(tree, is_leaf=lambda node: node is None or isinstance(node, int))
+        tree = {**tree, MASK: _NO_SOURCE}
+    numbers, structure = flatten(tree)
     leaves = []
     for path, number in zip(structure.paths, numbers, strict=True):
-        spec = ArraySpec((), np.dtype(bool)) if number is None else specs[number]
-        leaves.append(BatchLeaf(path, number, spec, placed_dtype(spec.dtype, path)))
+        source = None if number == _NO_SOURCE else number
+        spec = ArraySpec((), np.dtype(bool)) if source is None else specs[source]
+        leaves.append(BatchLeaf(path, source, spec, placed_dtype(spec.dtype, path)))
     return BatchSpec(structure, tuple(leaves))
 
 

@@ -30,6 +30,7 @@ class Stats:
         rows: rows that this process read, for batches handed out or not.
         bytes: what they hold, as the devices want it.
         ready: placed batches that wait for the consumer now.
+        probed: rows read when the loader was made, to find the spec; not in `rows`.
         elapsed: seconds since the iterator began.
     """
 
@@ -42,6 +43,7 @@ class Stats:
     rows: int = 0
     bytes: int = 0
     ready: int = 0
+    probed: int = 0
     elapsed: float = field(default=0.0)
 
     @property

@@ -26,6 +26,9 @@ class Part(Protocol):
     def concurrent_reads(self) -> int: ...
 
     @property
+    def probed(self) -> int: ...
+
+    @property
     def read_into(self) -> Callable[..., None] | None:
         """As a source's, when no map stands between."""
         ...
@@ -48,6 +51,7 @@ class ConcatenatedSource:
         self.read_into = self._read_into if all(part.read_into is not None for part in self._parts) else None
         self.concurrent_reads = max(part.concurrent_reads for part in self._parts)
         self.spec = self._parts[0].spec
+        self.probed = sum(part.probed for part in self._parts)
         specs, self._structure = flatten_spec(self.spec)
         for number, part in enumerate(self._parts[1:], 1):
             others, structure = flatten_spec(part.spec)

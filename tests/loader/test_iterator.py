@@ -100,11 +100,12 @@ def test_an_epoch_that_is_left_early_is_left_for_good(taken: int) -> None:
 
 def test_epochs_go_on_in_the_middle_of_one() -> None:
     loader = Dataloader(DATA, 8, num_epochs=3)
-    for epoch in loader.epochs():
-        next(epoch)
-        next(epoch)
-        state = epoch.get_state()
-        break
+    epochs = loader.epochs()
+    epoch = next(epochs)
+    next(epoch)
+    next(epoch)
+    state = epoch.get_state()
+    del epoch, epochs
     assert (state["step"], state["epoch"], state["position"]) == (2, 0, 16)
     lengths, seen = [], []
     for epoch in loader.epochs(state):

@@ -1,10 +1,14 @@
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadax.loader.pieces import PieceSizes
 
 
-@given(st.integers(0, 10_000), st.integers(0, 32), st.lists(st.tuples(st.integers(0, 5000), st.floats(0, 10))), st.integers(1, 16))
+@given(
+    st.integers(0, 10_000), st.integers(0, 32), st.lists(st.tuples(st.integers(0, 5000), st.floats(0, 10))), st.integers(1, 16)
+)
 def test_slices_are_all_rows_each_once_whatever_was_measured(
     rows: int, workers: int, measured: list[tuple[int, float]], count: int
 ) -> None:
@@ -17,7 +21,7 @@ def test_slices_are_all_rows_each_once_whatever_was_measured(
         assert slices[0][0] == 0
         assert slices[-1][1] == number * max(1, rows)
         assert all(low < high for low, high in slices)
-        assert all(one[1] == other[0] for one, other in zip(slices, slices[1:], strict=False))
+        assert all(one[1] == other[0] for one, other in pairwise(slices))
 
 
 def test_the_first_batch_waits_for_no_other() -> None:

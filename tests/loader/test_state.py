@@ -34,8 +34,17 @@ def test_what_a_state_is() -> None:
 
 
 @settings(deadline=None)
-@given(st.integers(1, 60), st.integers(1, 30), st.integers(1, 30), st.integers(0, 200), st.sampled_from(["drop", "pad"]), st.sampled_from(["drop", "pad"]))
-def test_the_place_is_kept_across_batch_sizes_and_remainders(rows: int, size: int, other: int, step: int, remainder: Remainder, another: Remainder) -> None:
+@given(
+    st.integers(1, 60),
+    st.integers(1, 30),
+    st.integers(1, 30),
+    st.integers(0, 200),
+    st.sampled_from(["drop", "pad"]),
+    st.sampled_from(["drop", "pad"]),
+)
+def test_the_place_is_kept_across_batch_sizes_and_remainders(
+    rows: int, size: int, other: int, step: int, remainder: Remainder, another: Remainder
+) -> None:
     size, other = min(size, rows), min(other, rows)
     before = BatchPlan(Sequential(rows), size, None, remainder)
     after = BatchPlan(Sequential(rows), other, None, another)

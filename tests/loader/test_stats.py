@@ -39,9 +39,9 @@ def test_seconds_on_one_thread_are_parts_of_the_wait() -> None:
             time.sleep(0.01)
         stats = batches.stats()
     assert stats.transform >= 0.05
-    assert 0 < stats.read
-    assert 0 < stats.assemble
-    assert 0 < stats.place
+    assert stats.read > 0
+    assert stats.assemble > 0
+    assert stats.place > 0
     assert stats.read + stats.transform + stats.assemble + stats.place <= stats.wait
     assert stats.wait + 0.05 <= stats.elapsed
 
