@@ -78,20 +78,19 @@ class BufferPool:
         return lease
 
     def _take(self, capacity: int) -> NDArray[np.uint8] | None:
-        stack = self._idle.pop(capacity, None)
+        stack = self._idle.get(capacity)
         if not stack:
             return None
-        memory = stack.pop()
-        self._idle[capacity] = stack  # at the end: this size is in use
+        self._idle.move_to_end(capacity)  # this size is in use
         self._idle_bytes -= capacity
-        return memory
+        return stack.pop()
 
     def _give_back(self, memory: NDArray[np.uint8]) -> None:
         with self._lock:
             self._idle.setdefault(memory.nbytes, []).append(memory)
             self._idle.move_to_end(memory.nbytes)
             self._idle_bytes += memory.nbytes
-            while self._idle_bytes > self._keep:
+            while self._idle_bytes > self._keep and self._idle:
                 capacity, stack = next(iter(self._idle.items()))
                 if stack:
                     stack.pop()

@@ -6,9 +6,10 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, SourceError
-from loadax.protocols import Source, Tree, Visits
+from loadax.protocols import Columns, Integers, Source, Tree, Visits
 from loadax.specs import check_batch, flatten_spec, normalise_spec, spec_of, stack
 from loadax.transforms import BatchMap, Transform, name_of
 from loadax.trees import flatten, map_leaves
@@ -96,9 +97,17 @@ class Reader:
 
     def read_source(self, visits: Visits) -> Tree:
         """What the source has at `visits`, before any map."""
-        read_visits = getattr(self.source, "read_visits", None)
-        batch = read_visits(visits) if read_visits is not None else self.source.read(visits.rows)
-        return check_batch(batch, len(visits.rows), self.specs[0], f"the source's read of {_some(visits.rows)}")
+        spec = self.specs[0]
+        return check_batch(self._raw(visits), len(visits.rows), spec, f"the source's read of {_some(visits.rows)}")
+
+    def read_columns(self, rows: Integers, boxes: list[Columns | None], out: list[NDArray[Any] | None]) -> None:
+        """The source's `read_into`, which it must have."""
+        assert self.source_into is not None
+        try:
+            self.source_into(rows, boxes, out)
+        except Exception as error:
+            error.add_note(f"loadax: reading {_some(rows)}")
+            raise
 
     def apply(self, batch: Tree, visits: Visits) -> Tree:
         """The maps applied to what `read_source` gave for these visits."""
@@ -106,12 +115,19 @@ class Reader:
             batch = each(batch, visits, spec)
         return batch
 
+    def _raw(self, visits: Visits) -> Tree:
+        read_visits = getattr(self.source, "read_visits", None)
+        try:
+            return read_visits(visits) if read_visits is not None else self.source.read(visits.rows)
+        except Exception as error:
+            error.add_note(f"loadax: reading {_some(visits.rows)}")
+            raise
+
     def _probe(self, known: list[Tree | None]) -> list[Tree]:
         """`known`, with what is None filled in by reading one row and mapping it."""
         if self.first is None:
             raise SourceError("the dataset has no rows, and no spec that would say what a row looks like")
-        read_visits = getattr(self.source, "read_visits", None)
-        batch = read_visits(self.first) if read_visits is not None else self.source.read(self.first.rows)
+        batch = self._raw(self.first)
         specs = [known[0] if known[0] is not None else _batch_spec(batch, "the source")]
         for number, (each, stated) in enumerate(zip(self.maps, known[1:], strict=True), 1):
             if stated is None:
@@ -161,5 +177,6 @@ def _shown(spec: Tree) -> str:
     )
 
 
-def _some(rows: Any) -> str:
-    return f"row {rows[0]}" if len(rows) == 1 else f"{len(rows)} rows ({', '.join(map(str, rows[:4]))}, …)"
+def _some(rows: Integers) -> str:
+    more = ", …" if len(rows) > 8 else ""
+    return f"row {rows[0]}" if len(rows) == 1 else f"{len(rows)} rows ({', '.join(map(str, rows[:8]))}{more})"

@@ -215,8 +215,7 @@ class Assembler:
             value = np.empty((len(rows), *tile.extents), self._source_dtypes[source]) if target is None else target
             boxes[source], out[source] = tile.columns, value
             values.append(value)
-        assert self._reader.source_into is not None
-        self._reader.source_into(rows, boxes, out)
+        self._reader.read_columns(rows, boxes, out)
         return values
 
 

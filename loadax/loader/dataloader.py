@@ -176,10 +176,17 @@ class Dataloader:
         """The placed global batch of that step: the very one that iteration hands out."""
         step = self._checked(step)
         window = Window(self._feed(self._share()), step, step + 1, depth=1, budget=1, workers=0)
-        return window.take()
+        return window.take()[1]
 
     def __iter__(self) -> DataIterator:
-        self._warn_of_repetition()
+        if self._used_up and not self._warned and (self.dataset.order.varies or self.dataset.reader.random):
+            self._warned = True
+            warnings.warn(
+                "iter(loader) begins at step 0 again, so it repeats the batches of the first pass, in the same order; for new epochs "
+                "pass num_epochs= and iterate once, or use `for epoch in loader.epochs():`",
+                UserWarning,
+                stacklevel=2,
+            )
         return self.iterate()
 
     def iterate(self, start: Any = 0) -> DataIterator:
@@ -213,15 +220,12 @@ class Dataloader:
         Args:
             start: a step or a state to go on from; the first epoch is then what is left of that one.
         """
-        if step_of(self._plan, self._order, start) == 0:
-            self._warn_of_repetition()
         with self.iterate(start) as batches:
             while batches.step != self._plan.num_steps:
                 number = batches.epoch
-                stop = (number + 1) * self.steps_per_epoch
-                yield Epoch(batches, number, stop)
-                if batches.step < stop:
-                    batches.set_state(stop)
+                epoch = Epoch(batches, number, (number + 1) * self.steps_per_epoch)
+                yield epoch
+                epoch.leave()
 
     def __repr__(self) -> str:
         steps = "endless" if self._plan.num_steps is None else f"{self._plan.num_steps} steps"
@@ -248,16 +252,6 @@ class Dataloader:
 
     def _mark_used_up(self) -> None:
         self._used_up = True
-
-    def _warn_of_repetition(self) -> None:
-        if self._used_up and not self._warned and (self.dataset.order.varies or self.dataset.reader.random):
-            self._warned = True
-            warnings.warn(
-                "this loader was used up and begins at step 0 again, so it repeats the batches of its first pass, in the same order; "
-                "for new epochs pass num_epochs= and go through them once, say with `for epoch in loader.epochs():`",
-                UserWarning,
-                stacklevel=3,
-            )
 
 
 def _integer(name: str, value: Any) -> int:

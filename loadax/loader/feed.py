@@ -34,8 +34,8 @@ class VisitsAhead:
         self._most = max(1, _LOOKAHEAD // max(1, len(positions)))
         self._ahead = 1
         self._lock = threading.Lock()
-        # The newest two: several workers may still be in the block before.
-        self._blocks: deque[tuple[range, Visits]] = deque(maxlen=2)
+        # The newest few: where a step fills a block, several workers may be in steps that lie apart.
+        self._blocks: deque[tuple[range, Visits]] = deque(maxlen=8)
 
     def __call__(self, first: int, count: int) -> Visits:
         """The visits of the steps from `first` on, one step after the other."""

@@ -7,7 +7,7 @@ from typing import Any, final
 
 from jax.sharding import Mesh
 
-from loadax.errors import MeshError
+from loadax.errors import LoadaxError, MeshError
 from loadax.loader.feed import Feed
 from loadax.loader.pool import Pool
 from loadax.loader.prefetch import Window
@@ -45,6 +45,7 @@ class DataIterator:
         self._run = run
         self._step = step_of(run.plan, run.order, start)
         self._error: BaseException | None = None
+        self._interrupted = False
         self._open()
 
     def _open(self) -> None:
@@ -71,11 +72,18 @@ class DataIterator:
             self._run.used_up()
             raise StopIteration
         self._check_mesh()
+        if self._interrupted:
+            # A Ctrl-C may have come at any point, so what the window thinks is not to be relied on: begin anew from this step.
+            self.set_state(self._step)
         try:
-            batch = self._window.take()
+            step, batch = self._window.take()
+            assert step == self._step
         except Exception as error:
             self._error = error
             self.close()
+            raise
+        except BaseException:
+            self._interrupted = True
             raise
         self._step += 1
         return batch
@@ -102,7 +110,7 @@ class DataIterator:
         """
         step = step_of(self._run.plan, self._run.order, state)
         self.close()
-        self._step, self._error = step, None
+        self._step, self._error, self._interrupted = step, None, False
         self._open()
 
     def stats(self) -> Stats:
@@ -140,6 +148,7 @@ class Epoch:
     def __init__(self, batches: DataIterator, number: int, stop: int):
         self._batches = batches
         self._stop = stop
+        self._left = False
         self.number = number
         """Which epoch this is, from 0."""
 
@@ -151,9 +160,26 @@ class Epoch:
         return self
 
     def __next__(self) -> Tree:
+        """The next batch of the epoch.
+
+        Raises:
+            StopIteration: after its last.
+            LoadaxError: when `epochs()` has gone on to another epoch before this one was over.
+        """
+        if self._left:
+            raise LoadaxError(
+                f"epoch {self.number} was left before its end when epochs() went on to the next; go through each epoch before you "
+                "take the next one, as in `for epoch in loader.epochs(): for batch in epoch: …`"
+            )
         if self._batches.step >= self._stop:
             raise StopIteration
         return next(self._batches)
+
+    def leave(self) -> None:
+        """Goes on to the next epoch, with this one over or not."""
+        if self._batches.step < self._stop:
+            self._left = True
+            self._batches.set_state(self._stop)
 
     @property
     def step(self) -> int:

@@ -24,11 +24,14 @@ class Pace:
 
     @property
     def ahead(self) -> bool:
-        """Whether workers should place."""
-        return self._away > _WORTH * self._place
+        """Whether workers should place: the consumer stays away long, or has done so since its last batch."""
+        away = self._away if self._left is None else max(self._away, perf_counter() - self._left)
+        return away > _WORTH * self._place
 
     def nap(self, before: int) -> float:
         """Seconds until a worker looks again whether a batch was taken, after so many naps in vain."""
+        if self._away <= _WORTH * self._place:
+            return _LONGEST_NAP
         return min(max(self._away / 2, _SHORTEST_NAP) * 2.0 ** min(before, 16), _LONGEST_NAP)
 
     def came(self) -> None:

@@ -7,6 +7,7 @@ from typing import final
 from loadax.loader.prefetch import Window
 
 _PATIENCE = 1.0  # seconds that closing waits for pieces under way, in all; the threads are daemons, so none can hold up the end
+_NAME = "loadax-worker-"
 
 
 @final
@@ -16,8 +17,7 @@ class Pool:
     def __init__(self, window: Window, workers: int):
         self._window = window
         self._threads = [
-            threading.Thread(target=_work, args=(window,), name=f"loadax-worker-{number}", daemon=True)
-            for number in range(workers)
+            threading.Thread(target=_work, args=(window,), name=f"{_NAME}{number}", daemon=True) for number in range(workers)
         ]
         for thread in self._threads:
             thread.start()
@@ -25,11 +25,13 @@ class Pool:
     def close(self) -> None:
         """Closes the window and waits for the threads, not for long. Idempotent; from any thread.
 
-        A worker that collected the iterator as garbage does not wait: it may hold the lock that the others need to end.
+        A worker (of any pool) that collected the iterator as garbage does not wait: it may hold a lock that others need to end.
         """
         self._window.close()
+        if threading.current_thread().name.startswith(_NAME):
+            return
         deadline = monotonic() + _PATIENCE
-        for thread in self._threads if threading.current_thread() not in self._threads else ():
+        for thread in self._threads:
             thread.join(max(0.0, deadline - monotonic()))
 
 

@@ -22,6 +22,7 @@ from loadax.protocols import Tree
 
 Task = Callable[[], None]
 
+_RUNS_IN_BUDGET = 16
 _RUNS_PER_WORKER = 2  # one to read, one that is full, for each worker; more would only hold memory
 
 
@@ -70,7 +71,7 @@ class Window:
         self._depth, self._budget, self._workers = depth, budget, workers
         self._sizes = PieceSizes(feed.rows_per_step, workers)
         self._runs: deque[Run] = deque()
-        self._ready: deque[Tree] = deque()
+        self._ready: deque[tuple[int, Tree]] = deque()
         self._placing = False
         self._pace = Pace()
         self._broken: BaseException | None = None  # what ended a worker
@@ -98,8 +99,8 @@ class Window:
                 naps += 1
             return None
 
-    def take(self) -> Tree:
-        """The next batch, in order; waits for it.
+    def take(self) -> tuple[int, Tree]:
+        """The next step and its batch, in order; waits for it.
 
         Raises:
             Exception: what reading or placing its step raised; the window is closed then.
@@ -109,14 +110,14 @@ class Window:
         while True:
             with self._work:
                 if self._ready:
-                    batch = self._ready.popleft()
+                    taken = self._ready.popleft()
                     self.stats.steps += 1
                     self.stats.wait += perf_counter() - began
                     self._hungry = False
                     self._pace.went()
                     if self._idle == self._workers and not self._pace.ahead:
                         self._wake_worker()
-                    return batch
+                    return taken
                 if self._closed:
                     raise LoadaxError("this iterator is closed; make a new one with iter(loader), or loader.iterate(start=state)")
                 error = self._broken or (self._runs[0].error if self._runs else None)
@@ -173,11 +174,11 @@ class Window:
     def _rest(self, naps: int) -> None:
         """Waits for something to do.
 
-        While batches are placed ahead, one worker looks again by itself from time to time: being woken would cost the consumer,
-        who is to train, more time than all the rest of `take`.
+        One worker looks again by itself from time to time, to place ahead: being woken for that would cost the consumer, who is
+        to train, more time than all the rest of `take`.
         """
         self._idle += 1
-        if self._pace.ahead and not self._napping:
+        if not self._napping:
             self._napping = True
             self._work.wait(self._pace.nap(naps))
             self._napping = False
@@ -221,7 +222,8 @@ class Window:
 
     def _count(self) -> int:
         """How many steps the next run has."""
-        count = min(self._sizes.steps, max(1, self._budget // max(1, self._feed.bytes_per_step)))
+        # A run takes a small part of the budget: with maps, what they read and make lives beside it for a while.
+        count = min(self._sizes.steps, max(1, self._budget // _RUNS_IN_BUDGET // max(1, self._feed.bytes_per_step)))
         if self._workers == 0:
             count = 1  # nothing is read ahead of a consumer that does the reading itself
         return count if self._stop is None else min(count, self._stop - self._next)
@@ -239,13 +241,11 @@ class Window:
         began = perf_counter()
         try:
             timing = self._feed.fill(run.memory, low, high)
-        except Exception as error:  # noqa: BLE001 - whatever a source or a map raises is the consumer's to see
+        except BaseException as error:
+            if self._workers == 0 and not isinstance(error, Exception):
+                raise  # the caller's own thread was interrupted, which is no fault of this step
             self._failed(run, error)
             return
-        except BaseException:  # the caller's thread was interrupted: the piece is still to be read
-            with self._work:
-                run.waiting.appendleft((low, high))
-            raise
         with self._work:
             self.stats.add(timing)
             self._sizes.measured(high - low, perf_counter() - began)
@@ -253,7 +253,7 @@ class Window:
             if run.unread == 0 and self._runs and run is self._runs[0]:
                 self._arrived.notify()
 
-    def _failed(self, run: Run, error: Exception) -> None:
+    def _failed(self, run: Run, error: BaseException) -> None:
         with self._work:
             if self._closed or run.error is not None:
                 return
@@ -289,7 +289,7 @@ class Window:
                 return
             self.stats.add(timing)
             self._pace.placed(timing.place)
-            self._ready.append(batch)
+            self._ready.append((step, batch))
             run.next_step += 1
             run.placed += 1
             if run.placed == run.memory.count:

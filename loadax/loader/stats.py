@@ -51,6 +51,11 @@ class Stats:
         """Rows that this process read, per second since the iterator began."""
         return self.rows / self.elapsed if self.elapsed else 0.0
 
+    def __str__(self) -> str:
+        """One line, as for the end of a training run."""
+        share = self.wait / self.elapsed if self.elapsed else 0.0
+        return f"waited {self.wait:.3f} s of {self.elapsed:.1f} s for data ({share:.1%})"
+
     def add(self, timing: Timing) -> None:
         """Counts one piece of work."""
         self.read += timing.read

@@ -79,7 +79,10 @@ def resolve_partition(
         partition = _default(sizes)
     elif _is_rules(partition):
         partition = _batch_spec(partition, sizes)
-    given = broadcast_prefix(partition, structure, _is_spec)
+    try:
+        given = broadcast_prefix(partition, structure, _is_spec)
+    except ArgumentError as error:
+        raise ArgumentError(f"partition: {error}. Give one spec for all leaves, or name every one of them") from None
     specs: list[PartitionSpec] = []
     for (entry, own), path, shape in zip(given, structure.paths, shapes, strict=True):
         spec = _as_spec(entry, mesh, path)
@@ -130,19 +133,23 @@ def check_spec(spec: PartitionSpec, rank: int, sizes: Mapping[str, int], path: s
     leaf = leaf_name(path)
     if len(spec) > rank:
         raise PartitionError(
-            f"{leaf} has {rank} {'dim' if rank == 1 else 'dims'}, {spec} has {len(spec)} entries: use {_cut(spec, rank)}"
+            f"{leaf} has {rank} {'dim' if rank == 1 else 'dims'}, {_shown(spec)} has {len(spec)} entries: use {_shown(_cut(spec, rank))}"
         )
     if spec.unreduced or spec.reduced:
         raise PartitionError(f"{leaf}: {spec} has unreduced or reduced axes, which host data can't have: leave them out")
     used: set[str] = set()
     for entry in spec:
         if entry is PartitionSpec.UNCONSTRAINED:
-            raise PartitionError(f"{leaf}: {spec} leaves a dim unconstrained, but a batch is placed just so: use None or an axis")
+            raise PartitionError(
+                f"{leaf}: {_shown(spec)} leaves a dim unconstrained, but a batch is placed just so: use None or an axis"
+            )
         for axis in axes_of(entry):
             if axis not in sizes:
-                raise PartitionError(f"{leaf}: {spec} names the axis {axis!r}, the mesh has {dict(sizes)}: use one of these")
+                raise PartitionError(
+                    f"{leaf}: {_shown(spec)} names the axis {axis!r}, the mesh has {dict(sizes)}: use one of these"
+                )
             if axis in used:
-                raise PartitionError(f"{leaf}: {spec} uses the axis {axis!r} twice: an axis can cut one dim only")
+                raise PartitionError(f"{leaf}: {_shown(spec)} uses the axis {axis!r} twice: an axis can cut one dim only")
             used.add(axis)
 
 
@@ -155,7 +162,7 @@ def _check_shape(spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[str
             what, remedy = f"{shape[dim]} rows", f"Use a batch_size that is a multiple of {count}"
         else:
             what, remedy = f"{shape[dim]} columns", f"Pad it to a multiple of {count} in a map"
-        raise PartitionError(f"{leaf_name(path)}: dim {dim} has {what}, {spec} cuts it in {count}. {remedy}")
+        raise PartitionError(f"{leaf_name(path)}: dim {dim} has {what}, {_shown(spec)} cuts it in {count}. {remedy}")
 
 
 def _default(sizes: Mapping[str, int]) -> PartitionSpec:
@@ -199,6 +206,11 @@ def _spec_on(sharding: NamedSharding, mesh: Mesh | PlannedMesh, path: str) -> Pa
             f"{leaf_name(path)}: partition asks for the memory {kind!r}; batches go to the devices' own memory only"
         )
     return sharding.spec
+
+
+def _shown(spec: PartitionSpec) -> str:
+    """As one writes it: P('data'), where JAX shows P('data',)."""
+    return f"P({', '.join(map(repr, spec))})"
 
 
 def _cut(spec: PartitionSpec, rank: int) -> PartitionSpec:

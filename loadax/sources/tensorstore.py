@@ -39,7 +39,9 @@ class TensorStoreSource:
         self._paths = self._structure.paths
         context = ts.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
         opening = [_open(leaf, path, context) for leaf, path in zip(leaves, self._paths, strict=True)]
-        self._stores = [_rows_from_zero(_wait(store, path), path) for store, path in zip(opening, self._paths, strict=True)]
+        opened = [_wait(store, path) for store, path in zip(opening, self._paths, strict=True)]
+        strict = [_reopen_strict(store, path, context) for store, path in zip(opened, self._paths, strict=True)]
+        self._stores = [_rows_from_zero(_wait(store, path), path) for store, path in zip(strict, self._paths, strict=True)]
         self._length = common_length(self._paths, [int(store.shape[0]) for store in self._stores])
         self.spec = self._structure.build(ArraySpec(tuple(s.shape[1:]), np.dtype(s.dtype.numpy_dtype)) for s in self._stores)
 
@@ -47,7 +49,7 @@ class TensorStoreSource:
         return self._length
 
     def __repr__(self) -> str:
-        return " and ".join(sorted({str(store.spec().to_json().get("driver")) for store in self._stores})) + " arrays"
+        return " and ".join(sorted({str(_json(store).get("driver", "computed")) for store in self._stores})) + " arrays"
 
     def read(self, rows: Integers) -> Tree:
         """The entries at `rows`: one indexed read per leaf, all under way at once."""
@@ -86,72 +88,74 @@ def _is_spec(node: Any) -> bool:
 
 
 def _open(leaf: Any, path: str, context: ts.Context) -> Any:
-    """A future of an open store that raises on a missing chunk, or the store itself where it already does."""
-    where = f"leaf {path}" if path else "the store"
+    """A future of an open store, or the store itself where it is open already."""
     if isinstance(leaf, ts.TensorStore):
-        return _reopen_strict(leaf, where, context)
+        return leaf
+    where = _where(path)
     if not _is_spec(leaf):
         raise SourceError(
             f"{where} is a {type(leaf).__name__}: pass a TensorStore spec (a dict with the key 'driver'), a URL, or an open store"
         )
     try:
         spec = leaf.to_json() if isinstance(leaf, ts.Spec) else ts.Spec(leaf).to_json()
-        return ts.open(_strict(spec), read=True, context=context)
+        # Rechecking would ask the store about every chunk again on every read; training data does not change under way.
+        return ts.open(_strict(spec, recheck_cached_data=False), read=True, context=context)
     except ValueError as error:
         raise SourceError(f"{where}: this is no TensorStore spec: {_brief(error)}") from error
 
 
-def _strict(spec: dict[str, Any]) -> dict[str, Any]:
+def _strict(spec: dict[str, Any], **defaults: Any) -> dict[str, Any]:
     """`spec` with missing chunks as errors: TensorStore's own default is to read them as zeros, silently."""
     driver = spec.get("driver")
     if driver in _STRICT_DRIVERS:
-        # Rechecking would ask the store about every chunk again on every read; training data does not change under way.
-        return {"recheck_cached_data": False, **spec, "fill_missing_data_reads": False}
+        return {**defaults, **spec, "fill_missing_data_reads": False}
     if driver in _BASE and _BASE[driver] in spec:
         inner = spec[_BASE[driver]]
-        strict = [_strict(each) for each in inner] if isinstance(inner, list) else _strict(inner)
+        strict = [_strict(each, **defaults) for each in inner] if isinstance(inner, list) else _strict(inner, **defaults)
         return {**spec, _BASE[driver]: strict}
     return spec
 
 
-def _is_strict(spec: dict[str, Any]) -> bool:
-    driver = spec.get("driver")
-    if driver in _STRICT_DRIVERS:
-        return spec.get("fill_missing_data_reads") is False
-    inner = spec.get(_BASE.get(str(driver), ""), [])
-    return all(_is_strict(each) for each in (inner if isinstance(inner, list) else [inner]))
-
-
-def _reopen_strict(store: ts.TensorStore, where: str, context: ts.Context) -> Any:
-    spec = store.spec().to_json()
-    if _is_strict(spec):
-        return store
+def _reopen_strict(store: ts.TensorStore, path: str, context: ts.Context) -> Any:
+    """`store` when a missing chunk is an error for it (also where the driver was found only by opening), or a future of such a one."""
+    spec = _json(store)
     strict = _strict(spec)
+    if strict == spec:
+        return store
     try:
         if spec["driver"] in _STRICT_DRIVERS and store.kvstore is not None:
             # With the store's own key-value store, which may live in this process's memory alone.
             del strict["kvstore"]
             return ts.open(strict, kvstore=store.kvstore.spec(retain_context=True), read=True, context=context)
-        return ts.open(strict, read=True)
+        return ts.open(strict, read=True, context=context).result(timeout=_TIMEOUT)
     except ValueError as error:
         raise SourceError(
-            f"{where} can't be opened again with missing chunks as errors: {_brief(error)}; open it yourself with "
+            f"{_where(path)} can't be opened again with missing chunks as errors: {_brief(error)}; open it yourself with "
             "fill_missing_data_reads=False"
         ) from error
 
 
+def _json(store: ts.TensorStore) -> dict[str, Any]:
+    try:
+        return store.spec().to_json()
+    except NotImplementedError:  # a store that a Python function computes has no spec, and no chunks to miss
+        return {}
+
+
+def _where(path: str) -> str:
+    return f"leaf {path}" if path else "the store"
+
+
 def _rows_from_zero(store: ts.TensorStore, path: str) -> ts.TensorStore:
     if store.rank == 0:
-        raise SourceError(
-            f"{f'leaf {path}' if path else 'the store'} is a single value: it has no rows; give it a first dimension"
-        )
+        raise SourceError(f"{_where(path)} is a single value: it has no rows; give it a first dimension")
     return store[ts.d[:].translate_to[0]]
 
 
 def _wait(future: Any, path: str) -> Any:
     if isinstance(future, ts.TensorStore):
         return future
-    where = f"leaf {path}" if path else "the store"
+    where = _where(path)
     try:
         return future.result(timeout=_TIMEOUT)
     except TimeoutError as error:

@@ -119,7 +119,7 @@ def test_a_tuple_of_specs_is_a_prefix_and_no_rules() -> None:
     ("partition", "message"),
     [
         ({"image": P(), "label": None, "nested": P()}, "leaf ['label']: partition has None there: use P() to replicate"),
-        (P("date"), "leaf ['image']: P('date',) names the axis 'date', the mesh has {'data': 2, 'model': 4}: use one of these"),
+        (P("date"), "leaf ['image']: P('date') names the axis 'date', the mesh has {'data': 2, 'model': 4}: use one of these"),
         (
             P("data", None, "data"),
             "leaf ['image']: P('data', None, 'data') uses the axis 'data' twice: an axis can cut one dim only",
@@ -127,7 +127,7 @@ def test_a_tuple_of_specs_is_a_prefix_and_no_rules() -> None:
         (P(("data", "data")), "uses the axis 'data' twice"),
         (
             {"image": P(), "label": P("data", None), "nested": P()},
-            "leaf ['label'] has 1 dim, P('data', None) has 2 entries: use P('data',)",
+            "leaf ['label'] has 1 dim, P('data', None) has 2 entries: use P('data')",
         ),
         (
             P(P.UNCONSTRAINED),
@@ -162,7 +162,7 @@ def test_other_shardings_are_no_partition() -> None:
 
 def test_a_batch_that_the_mesh_cannot_cut_is_an_error() -> None:
     structure = flatten({"tokens": 0})[1]
-    message = "leaf ['tokens']: dim 0 has 10 rows, P('data',) cuts it in 8. Use a batch_size that is a multiple of 8"
+    message = "leaf ['tokens']: dim 0 has 10 rows, P('data') cuts it in 8. Use a batch_size that is a multiple of 8"
     with pytest.raises(PartitionError, match=re.escape(message)):
         resolve_partition(P("data"), structure, [(10,)], data_parallel())
     message = "leaf ['tokens']: dim 1 has 101 columns, P(None, 'model') cuts it in 4. Pad it to a multiple of 4 in a map"

@@ -268,7 +268,7 @@ class TestHostLocalToGlobal:
             (None, ArgumentError, "pspecs has None in it: pass PartitionSpecs; P() replicates"),
             ("data", ArgumentError, "pspecs has 'data' in it"),
             ({"y": P()}, ArgumentError, "pspecs={'y': P()} is no prefix of the inputs"),
-            (P("rows"), PartitionError, "leaf ['x']: P('rows',) names the axis 'rows', the mesh has {'data': 2, 'model': 4}"),
+            (P("rows"), PartitionError, "leaf ['x']: P('rows') names the axis 'rows', the mesh has {'data': 2, 'model': 4}"),
             (
                 P(None, None, "data"),
                 PartitionError,
