@@ -66,7 +66,10 @@ class Dataset:
         Raises:
             RowIndexError: when a position is not there.
         """
-        where = np.asarray(positions, np.int64).reshape(-1)
+        where = np.asarray(positions)
+        if where.size and where.dtype.kind not in "iu":
+            raise RowIndexError(f"positions are {where.dtype}; pass integers (of a mask: numpy.flatnonzero(mask))")
+        where = where.astype(np.int64).reshape(-1)
         wrong = where[(where < 0) | (where >= len(self))]
         if len(wrong):
             raise RowIndexError(f"position {wrong[0]} is not there: positions are at least 0 and below {len(self)}")
@@ -140,7 +143,7 @@ class Dataset:
             seed: of the generators.
             spec: what it returns, as a tree of things with shape and dtype. None: found out by mapping one row.
         """
-        return self._mapped(Map(_function(fn), bool(rng), _integer("seed", seed), len(self.maps), _spec(spec)))
+        return self._mapped(Map(_function(fn), bool(rng), _integer("seed", seed), self.reader.depth, _spec(spec)))
 
     def map_batch(
         self, fn: Callable[..., Tree], rng: bool = False, seed: int = 0, spec: Tree | None = None, elementwise: bool = False
@@ -161,7 +164,7 @@ class Dataset:
             raise ArgumentError(
                 "elementwise=True with rng=True: random numbers for some columns would depend on the mesh; choose one"
             )
-        place = len(self.maps)
+        place = self.reader.depth
         return self._mapped(BatchMap(_function(fn), bool(rng), _integer("seed", seed), place, _spec(spec), bool(elementwise)))
 
     def _with(self, order: Order) -> "Dataset":

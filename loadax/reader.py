@@ -89,7 +89,16 @@ class Reader:
     @property
     def random(self) -> bool:
         """Whether another epoch may give another result for the same row."""
-        return any(each.rng for each in self.maps)
+        return any(each.rng for each in self.maps) or bool(getattr(self.source, "maps_random", False))
+
+    @property
+    def depth(self) -> int:
+        """How many maps a row has gone through, also those within a concatenation: the next map's place in the chain."""
+        return int(getattr(self.source, "maps_depth", 0)) + len(self.maps)
+
+    def describe(self) -> list[Any]:
+        """The maps, also those within a concatenation, as JSON."""
+        return [*getattr(self.source, "maps_described", ()), *(each.describe() for each in self.maps)]
 
     def read_visits(self, visits: Visits) -> Tree:
         """The examples at `visits`, as a tree of arrays whose first dimension is theirs."""

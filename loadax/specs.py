@@ -38,7 +38,7 @@ def normalise_spec(spec: Tree, name: str) -> Tree:
     for path, leaf in zip(structure.paths, leaves, strict=True):
         if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
             raise ArgumentError(f"{name}{path} is {leaf!r}: pass something with a shape and a dtype, say jax.ShapeDtypeStruct")
-    return structure.build(ArraySpec(tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in leaves)
+    return structure.build(ArraySpec(tuple(leaf.shape), np.dtype(leaf.dtype).newbyteorder("=")) for leaf in leaves)
 
 
 def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int]) -> Tree:
@@ -73,7 +73,7 @@ def _store(
             out[number][index] = leaf
             continue
         array = np.asarray(leaf)
-        if array.shape != spec.shape or array.dtype != spec.dtype:
+        if array.shape != spec.shape or array.dtype.newbyteorder("=") != spec.dtype:
             raise LeafError(
                 f"row {rows[index]}: leaf {structure.paths[number] or 'of the example'} is {array.dtype}{list(array.shape)}, expected "
                 f"{spec.dtype}{list(spec.shape)}; make all rows alike in a map (pad, crop or cast), or state them with spec="
@@ -94,6 +94,8 @@ def check_batch(batch: Tree, count: int, spec: Tree, origin: str) -> Tree:
     checked = []
     for path, leaf, each in zip(structure.paths, leaves, specs, strict=True):
         array = np.asarray(leaf)
+        if array.dtype != each.dtype and array.dtype.newbyteorder("=") == each.dtype:
+            array = array.astype(each.dtype)
         wrong_dtype = array.dtype != each.dtype and not each.dtype.hasobject
         if array.shape != (count, *each.shape) or wrong_dtype:
             raise LeafError(

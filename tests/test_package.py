@@ -31,7 +31,7 @@ def test_dir_shows_the_public_names() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'loadax' has no attribute 'Dataloder'"):
-        _ = loadax.Dataloder
+        _ = loadax.Dataloder  # type: ignore[attr-defined]
 
 
 def test_importing_loadax_loads_nothing_heavy() -> None:

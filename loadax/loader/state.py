@@ -21,7 +21,7 @@ def order_hash(dataset: Dataset) -> str:
     """
     specs, structure = flatten_spec(dataset.spec)
     leaves = [[path, list(spec.shape), str(spec.dtype)] for path, spec in zip(structure.paths, specs, strict=True)]
-    described = [ORDER_VERSION, dataset.order.describe(), [each.describe() for each in dataset.maps], leaves]
+    described = [ORDER_VERSION, dataset.order.describe(), dataset.reader.describe(), leaves]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
 
 

@@ -33,6 +33,14 @@ class Part(Protocol):
         """As a source's, when no map stands between."""
         ...
 
+    @property
+    def random(self) -> bool: ...
+
+    @property
+    def depth(self) -> int: ...
+
+    def describe(self) -> list[Any]: ...
+
     def read_visits(self, visits: Visits) -> Tree: ...
 
 
@@ -50,6 +58,10 @@ class ConcatenatedSource:
         # Only when every part can: a source says by having it that it reads columns.
         self.read_into = self._read_into if all(part.read_into is not None for part in self._parts) else None
         self.concurrent_reads = max(part.concurrent_reads for part in self._parts)
+        # Of the parts' maps, for those that follow: their streams and the saved state depend on what comes before them.
+        self.maps_random = any(part.random for part in self._parts)
+        self.maps_depth = max(part.depth for part in self._parts)
+        self.maps_described = [["concat", [part.describe() for part in self._parts]]] if self.maps_depth else []
         self.spec = self._parts[0].spec
         self.probed = sum(part.probed for part in self._parts)
         specs, self._structure = flatten_spec(self.spec)

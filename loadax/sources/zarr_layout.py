@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -52,9 +53,8 @@ def _below(url: str, name: str) -> str:
 
 def _node(url: str) -> tuple[str | None, dict[str, Any]] | None:
     """(driver of the array or None for a group, its metadata), or None when nothing is there."""
-    store = _open(url)
     for key, driver in (("zarr.json", "zarr3"), (".zarray", "zarr"), (".zmetadata", None), (".zgroup", None)):
-        value = store.read(key).result(timeout=_PATIENCE)
+        value = _ask(url, methodcaller("read", key))
         if value.state == "value":
             try:
                 metadata = json.loads(value.value)
@@ -64,11 +64,16 @@ def _node(url: str) -> tuple[str | None, dict[str, Any]] | None:
     return None
 
 
-def _open(url: str) -> Any:
+def _ask(url: str, question: Callable[[ts.KvStore], Any]) -> Any:
+    """The answer of the key-value store at `url` to a small question."""
     try:
-        return ts.KvStore.open(url).result(timeout=_PATIENCE)
-    except ValueError as error:
-        raise SourceError(f"{url} can't be opened: {error}; pass a local path, or a URL that TensorStore knows") from error
+        store = ts.KvStore.open(url).result(timeout=_PATIENCE)
+        return question(store).result(timeout=_PATIENCE)
+    except NotImplementedError as error:
+        raise SourceError(f"{url} can't be listed, and has no consolidated metadata; name its arrays in variables=[…]") from error
+    except (ValueError, TimeoutError) as error:
+        brief = str(error).split(" [source locations")[0]
+        raise SourceError(f"{url} can't be read: {brief}; pass a local path, or a URL that TensorStore knows") from error
 
 
 def _members(url: str, metadata: dict[str, Any]) -> list[str]:
@@ -78,9 +83,6 @@ def _members(url: str, metadata: dict[str, Any]) -> list[str]:
         return sorted(name for name, node in consolidated.items() if node.get("node_type") == "array")
     if "zarr_consolidated_format" in metadata:  # of version 2
         return sorted(key.removesuffix("/.zarray") for key in metadata["metadata"] if key.endswith("/.zarray"))
-    try:
-        keys = [key.decode() for key in _open(url).list().result(timeout=_PATIENCE)]
-    except NotImplementedError as error:
-        raise SourceError(f"{url} can't be listed, and has no consolidated metadata; name its arrays in variables=[…]") from error
+    keys = [key.decode() for key in _ask(url, methodcaller("list"))]
     folders = {key.rsplit("/", 1)[0] for key in keys if key.endswith(("/zarr.json", "/.zarray"))}
     return sorted(name for name in folders if (node := _node(_below(url, name))) is not None and node[0] is not None)

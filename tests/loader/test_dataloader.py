@@ -315,3 +315,10 @@ def test_a_loader_without_a_mesh_needs_none_for_its_share(context: Callable[[], 
     with context():
         assert loader.local_rows(0).tolist() == list(range(8, 16))
         assert loader.host_batch(0)["label"].shape == (8,)
+
+
+def test_the_mesh_a_loader_was_made_in_stays_its_default() -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "model"))
+    with jax.set_mesh(mesh):
+        loader = Dataloader(from_arrays(TREE), 16, partition=P("data"))
+    assert all(leaf.sharding == NamedSharding(mesh, P("data")) for leaf in jax.tree.leaves(loader[0]))

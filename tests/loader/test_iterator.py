@@ -1,10 +1,14 @@
 """Where an iterator is, how it goes on, and its epochs."""
 
+import threading
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
 
-from loadax import Dataloader, from_arrays
+from loadax import Dataloader, LoadaxError, from_arrays
+from loadax.loader.prefetch import Window
 
 DATA = from_arrays({"x": np.arange(40)}).shuffle(seed=2)
 
@@ -125,3 +129,43 @@ def test_epochs_without_end() -> None:
             assert rows(batch) == loader.rows(epoch.step - 1).tolist()
         if epoch.number == 3:
             break
+
+
+def test_an_epoch_that_was_passed_over_says_so() -> None:
+    loader = Dataloader(DATA, 8, num_epochs=3)
+    first, *_, last = list(loader.epochs())
+    for epoch in (first, last):
+        with pytest.raises(LoadaxError, match=f"epoch {epoch.number} was left before its end"):
+            next(epoch)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_interrupt_loses_no_batch_wherever_it_comes(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ctrl-C may come right after the window gave a batch away, or after it said that somebody is placing."""
+    loader = Dataloader(DATA, 8, num_workers=workers)
+    interrupted: set[tuple[str, int]] = set()
+
+    def interrupting(name: str) -> Any:
+        original = getattr(Window, name)
+
+        def method(window: Window) -> Any:
+            result = original(window)
+            on_worker = threading.current_thread() is not threading.main_thread()
+            if result is not None and not on_worker and (name, batches.step) not in interrupted:
+                interrupted.add((name, batches.step))
+                raise KeyboardInterrupt
+            return result
+
+        return method
+
+    monkeypatch.setattr(Window, "take", interrupting("take"))
+    monkeypatch.setattr(Window, "_placement", interrupting("_placement"))
+    served = []
+    with iter(loader) as batches:
+        while batches.step < len(loader):
+            try:
+                served.append(rows(next(batches)))
+            except KeyboardInterrupt:
+                continue
+    assert served == [loader.rows(step).tolist() for step in range(5)]
+    assert {name for name, _ in interrupted} >= {"take"}

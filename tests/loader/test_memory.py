@@ -190,7 +190,7 @@ PROGRAM = """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("kind", [("plain", "shuffled"), ("plain", "sequential")])
+@pytest.mark.parametrize("kind", [("plain", "shuffled"), ("plain", "sequential"), ("mapped", "shuffled")])
 def test_an_epoch_over_ten_times_the_budget_keeps_the_process_flat(kind: tuple[str, str], tmp_path: Path) -> None:
     budget, rows, width = 8 << 20, 40 * 1024, 2048  # 80 MiB of uint8
     path = tmp_path / "big.npy"

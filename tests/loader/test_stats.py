@@ -8,6 +8,7 @@ import pytest
 
 from loadax import Dataloader, from_arrays
 from loadax.loader.stats import Stats, Timing
+from loadax.protocols import ArraySpec
 from loadax.sharding import data_parallel
 from tests.loader.oracle import arrays
 
@@ -81,3 +82,15 @@ def test_adding() -> None:
     assert (stats.read, stats.transform, stats.assemble, stats.place, stats.rows, stats.bytes) == (1.5, 2.0, 3.0, 4.0, 6, 6)
     assert Stats().rows_per_second == 0.0
     assert isinstance(np.float64(stats.rows_per_second), float)
+
+
+def test_one_line() -> None:
+    assert str(Stats(wait=0.5, elapsed=10.0)) == "waited 0.500 s of 10.0 s for data (5.0%)"
+
+
+@pytest.mark.parametrize(("spec", "probed"), [(None, 1), ({"x": ArraySpec((), np.dtype(np.int64))}, 0)])
+def test_the_look_at_the_first_row_is_counted_apart(spec: Any, probed: int) -> None:
+    data = from_arrays({"x": np.arange(16)}).map(lambda example: example, spec=spec)
+    with iter(Dataloader(data, 8)) as batches:
+        assert sum(1 for _ in batches) == 2
+        assert (batches.stats().probed, batches.stats().rows) == (probed, 16)

@@ -131,7 +131,7 @@ def test_a_tuple_of_specs_is_a_prefix_and_no_rules() -> None:
         ),
         (
             P(P.UNCONSTRAINED),
-            "leaf ['image']: P(UNCONSTRAINED,) leaves a dim unconstrained, but a batch is placed just so: use None",
+            "leaf ['image']: P(UNCONSTRAINED) leaves a dim unconstrained, but a batch is placed just so: use None",
         ),
         (P(unreduced={"data"}), "has unreduced or reduced axes, which host data can't have: leave them out"),
     ],

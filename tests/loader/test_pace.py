@@ -1,0 +1,69 @@
+"""Who places, by the consumer's pace."""
+
+import time
+
+import pytest
+
+from loadax import Dataloader, from_arrays
+from loadax.loader import pace
+from loadax.loader.pace import Pace
+from tests.loader.oracle import arrays
+
+TREE = arrays(64)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(pace, "perf_counter", lambda: now[0])
+    return now
+
+
+def test_a_consumer_that_comes_back_at_once_places_for_itself(clock: list[float]) -> None:
+    steps = Pace()
+    assert steps.ahead  # nothing is known: the first batches are placed ahead
+    for _ in range(30):
+        steps.placed(0.001)
+        steps.went()
+        clock[0] += 0.0001
+        steps.came()
+    steps.went()
+    before = steps.ahead
+    clock[0] += 0.1  # but then it stays away
+    assert [before, steps.ahead] == [False, True]
+
+
+def test_a_consumer_that_trains_in_between_is_served_ahead(clock: list[float]) -> None:
+    steps = Pace()
+    for _ in range(30):
+        steps.placed(0.001)
+        steps.went()
+        clock[0] += 0.01
+        steps.came()
+    steps.went()
+    assert steps.ahead
+    assert steps.nap(0) == pytest.approx(0.005)
+
+
+def test_naps_grow_and_stay_bounded(clock: list[float]) -> None:
+    steps = Pace()
+    naps = [steps.nap(before) for before in (0, 1, 5, 2000)]
+    assert naps == sorted(naps)
+    assert naps[-1] <= 0.05
+
+
+def test_what_is_placed_ahead_is_there_after_a_pause() -> None:
+    with iter(Dataloader(from_arrays(TREE), 8, num_epochs=None, prefetch=3)) as batches:
+        for _ in range(50):
+            next(batches)
+        deadline = time.monotonic() + 10
+        while batches.stats().ready < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert batches.stats().ready == 3
+
+
+def test_nothing_is_placed_ahead_when_nothing_shall_be() -> None:
+    with iter(Dataloader(from_arrays(TREE), 8, num_epochs=None, prefetch=0)) as batches:
+        next(batches)
+        time.sleep(0.3)
+        assert batches.stats().ready == 0
