@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.errors import ArgumentError, SourceError
+from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Columns, Integers, Source, Tree, Visits
 from loadax.specs import check_batch, flatten_spec, normalise_spec, spec_of, stack
 from loadax.transforms import BatchMap, Transform, name_of
@@ -128,6 +128,8 @@ class Reader:
         read_visits = getattr(self.source, "read_visits", None)
         try:
             return read_visits(visits) if read_visits is not None else self.source.read(visits.rows)
+        except LeafError:
+            raise  # it names its row
         except Exception as error:
             error.add_note(f"loadax: reading {_some(visits.rows)}")
             raise

@@ -1,7 +1,8 @@
 """The documentation can't lie: every Python block of every page is run, and every doctest of the package.
 
 The blocks of a page are one program: they run in order, in a fresh interpreter of their own, in an empty folder. A block is left
-out only by a comment on the line before it, `<!-- not run: why -->`.
+out only by a comment on the line before it, `<!-- not run: why -->`. A `text` block right behind a Python block is what that one
+prints; `…` in it stands for anything.
 """
 
 import doctest
@@ -28,17 +29,24 @@ OPT_OUT = re.compile(r" *<!-- not run: \S.* -->")
 
 
 def program(page: str) -> str:
-    """The Python blocks of a page as one program, each line of it on its own line number of the page.
+    """The Python blocks of a page as one program, each line of it on its own line number of the page."""
+    return "\n".join(parse(page)[0]).rstrip() + "\n"
+
+
+def parse(page: str) -> tuple[list[str], dict[int, str | None]]:
+    """The lines of a page's program, and what each of its blocks must print (None: anything), by its opening line's index.
 
     Raises:
         ValueError: for a block in a language that is not known, or one that never ends.
     """
     lines = page.splitlines()
     kept = [""] * len(lines)
-    number = 0
+    printed: dict[int, str | None] = {}
+    number, before = 0, -1  # the opening line of the Python block that nothing but white space has followed
     while number < len(lines):
         opening = FENCE.fullmatch(lines[number])
         if opening is None:
+            before = before if not lines[number].strip() else -1
             number += 1
             continue
         fence, language = opening[1], opening[2].split()[0] if opening[2].split() else ""
@@ -50,13 +58,36 @@ def program(page: str) -> str:
         if language == "python" and not OPT_OUT.fullmatch(lines[number - 1] if number else ""):
             block = lines[number + 1 : end]
             kept[number + 1 : end] = textwrap.dedent("\n".join(block)).split("\n")[: len(block)]
+            before, printed[number] = number, None
+        elif language == "text" and before >= 0:
+            printed[before] = textwrap.dedent("\n".join(lines[number + 1 : end]))
+            before = -1
+        else:
+            before = -1
         number = end + 1
-    return "\n".join(kept).rstrip() + "\n"
+    return kept, printed
+
+
+def check_output(page: str, output: str) -> None:
+    """Compares what the blocks printed, each behind its mark, with the text blocks of the page."""
+    parts = re.split(r"^@(\d+)\n", output, flags=re.MULTILINE)
+    actual = dict(zip(map(int, parts[1::2]), parts[2::2], strict=True))
+    for number, expected in parse(page)[1].items():
+        if expected is None:
+            continue
+        pattern = re.escape("\n".join(line.rstrip() for line in expected.strip().splitlines())).replace("…", ".*?")
+        found = "\n".join(line.rstrip() for line in actual[number].strip().splitlines())
+        assert re.fullmatch(pattern, found, re.DOTALL), (
+            f"the block at line {number + 1} prints:\n{found}\n\nthe page says:\n{expected}"
+        )
 
 
 def run(text: str, folder: Path, name: str = "page.md") -> subprocess.CompletedProcess[str]:
     script = folder / name
-    script.write_text(program(text))
+    lines, printed = parse(text)
+    for number in printed:  # on the line of the opening fence, so that all others keep their numbers
+        lines[number] = f"print('@{number}')"
+    script.write_text("\n".join(lines).rstrip() + "\n")
     work = folder / "work"
     work.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -70,6 +101,18 @@ def test_page(page: Path, tmp_path: Path) -> None:
     if program(text).strip():
         result = run(text, tmp_path, page.name)
         assert result.returncode == 0, result.stdout + result.stderr
+        check_output(text, result.stdout)
+
+
+@pytest.mark.parametrize(("says", "right"), [("4", True), ("5", False), ("… ", True), ("4\n4", False)])
+def test_a_text_block_is_what_the_block_before_it_prints(says: str, right: bool, tmp_path: Path) -> None:
+    page = f"```python\nprint(2 + 2)\n```\n\n```text\n{says}\n```\nand\n```python\nprint('more')\n```\n"
+    output = run(page, tmp_path).stdout
+    if right:
+        check_output(page, output)
+    else:
+        with pytest.raises(AssertionError, match=r"the block at line 1 prints:\s+4"):
+            check_output(page, output)
 
 
 def test_the_readme_has_an_example_that_runs() -> None:
@@ -90,7 +133,7 @@ def test_blocks_of_a_page_share_their_names(tmp_path: Path) -> None:
     result = run(
         "```python\nx = 1\n```\ntext\n```bash\nfalse\n```\n    ```python\n    if x:\n        print(x + 1)\n    ```\n", tmp_path
     )
-    assert result.stdout == "2\n", result.stderr
+    assert result.stdout == "@0\n@7\n2\n", result.stderr
 
 
 def test_a_failing_block_is_reported_with_its_line_on_the_page(tmp_path: Path) -> None:

@@ -69,9 +69,9 @@ class Dataloader:
         >>> data = from_arrays({"x": np.arange(32.0).reshape(16, 2)}).shuffle(seed=0)
         >>> loader = Dataloader(data, batch_size=8)
         >>> for batch in loader:
-        ...     print(batch["x"].shape, batch["x"].sharding.spec)
-        (8, 2) PartitionSpec('data',)
-        (8, 2) PartitionSpec('data',)
+        ...     print(batch["x"].shape, "over", *batch["x"].sharding.mesh.axis_names)
+        (8, 2) over data
+        (8, 2) over data
     """
 
     def __init__(
