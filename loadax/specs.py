@@ -34,11 +34,16 @@ def normalise_spec(spec: Tree, name: str) -> Tree:
     Raises:
         ArgumentError: when a leaf has no shape or dtype; names it.
     """
-    leaves, structure = flatten(spec, is_leaf=lambda node: hasattr(node, "shape") and hasattr(node, "dtype"))
+    leaves, structure = flatten(spec, is_leaf=_has_spec)
     for path, leaf in zip(structure.paths, leaves, strict=True):
-        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+        if not _has_spec(leaf):
             raise ArgumentError(f"{name}{path} is {leaf!r}: pass something with a shape and a dtype, say jax.ShapeDtypeStruct")
     return structure.build(ArraySpec(tuple(leaf.shape), np.dtype(leaf.dtype).newbyteorder("=")) for leaf in leaves)
+
+
+def _has_spec(node: Any) -> bool:
+    # A class such as numpy.float32 has them too, but as descriptors.
+    return hasattr(node, "shape") and hasattr(node, "dtype") and not isinstance(node, type)
 
 
 def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int]) -> Tree:

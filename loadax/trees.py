@@ -94,20 +94,17 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[li
         {'a': (20, 30), 'b': 10}
     """
     leaves: list[Any] = []
+    return leaves, _flatten_into(leaves, tree, is_leaf)
 
-    def visit(node: Any) -> Structure:
-        if is_leaf is not None and is_leaf(node):
-            leaves.append(node)
-            return LEAF
-        parts = _children(node)
-        if parts is None:
-            leaves.append(node)
-            return LEAF
-        kind, keys, values = parts
-        return Structure(kind, keys, tuple(visit(value) for value in values))
 
-    structure = visit(tree)
-    return leaves, structure
+# Not a function inside `flatten`: one that calls itself refers to itself, and so would keep every leaf until the garbage is collected.
+def _flatten_into(leaves: list[Any], node: Any, is_leaf: Callable[[Any], bool] | None) -> Structure:
+    parts = None if is_leaf is not None and is_leaf(node) else _children(node)
+    if parts is None:
+        leaves.append(node)
+        return LEAF
+    kind, keys, values = parts
+    return Structure(kind, keys, tuple(_flatten_into(leaves, value, is_leaf) for value in values))
 
 
 def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:

@@ -99,7 +99,8 @@ class BatchPlan:
         if self.order.lanes == 1:
             offsets = np.broadcast_to(positions, (len(number), len(positions)))
         else:
-            offsets = np.stack([_by_lane(s, v, self.order.lanes, positions) for s, v in zip(starts, valid, strict=True)])
+            sorted_by_lane = [_by_lane(s, v, self.order.lanes, positions) for s, v in zip(starts, valid, strict=True)]
+            offsets = np.array(sorted_by_lane, np.int64).reshape(len(number), len(positions))
         where = (starts[:, None] + offsets).ravel()
         epoch_of = np.repeat(epochs, len(positions))
         if (valid == self.batch_size).all():

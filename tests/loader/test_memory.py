@@ -208,3 +208,27 @@ def test_an_epoch_over_ten_times_the_budget_keeps_the_process_flat(kind: tuple[s
     assert steps == 2 * rows // 256
     # At the first look the budget is not used up yet, nor are the idle buffers, which may be as many; a few batches are placed.
     assert peak - before < 2 * budget + (12 << 20), f"{before >> 20} MiB became {peak >> 20}"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data,
+        lambda data: data.map(lambda example: example),
+        lambda data: data.map(lambda example, rng: example, rng=True),
+        lambda data: data.map_batch(lambda batch: batch),
+    ],
+    ids=["plain", "map", "random map", "map_batch"],
+)
+def test_no_step_leaves_its_memory_to_the_garbage_collector(change: Any) -> None:
+    """What refers to itself, say a function inside a function that calls itself, keeps arrays until garbage is collected."""
+    with iter(Dataloader(change(from_arrays({"x": np.zeros((800, 8), np.float32)})), 64, num_epochs=None)) as batches:
+        next(batches)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(50):
+                next(batches)
+            assert gc.collect() == 0
+        finally:
+            gc.enable()
