@@ -1,5 +1,6 @@
 """`.npy` files, mapped into memory."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ def open_npy(paths: Any) -> ArraySource:
 
 
 def _map_file(path: Any) -> np.memmap[Any, Any]:
+    if not isinstance(path, str | os.PathLike):
+        raise SourceError(f"{path!r} is a {type(path).__name__}, not a path; pass that of a .npy file, or a pytree of paths")
     where = Path(path)
     try:
         array = np.load(where, mmap_mode="r", allow_pickle=False)

@@ -17,6 +17,8 @@ _PATIENCE = 60.0  # seconds for one small metadata file
 
 def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
     """The TensorStore spec of the array at `path`, or a dict of those of a group's variables."""
+    if not isinstance(path, str | os.PathLike):
+        raise SourceError(f"{path!r} is a {type(path).__name__}, not a path; pass that of a zarr array or group, or its URL")
     text = os.fspath(path)
     url = text if "://" in text else Path(text).absolute().as_uri()
     url = url if url.endswith("/") else url + "/"

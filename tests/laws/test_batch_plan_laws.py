@@ -1,0 +1,232 @@
+"""Laws of batches: who is served how often, that a step depends on nothing but its number, and what lanes promise."""
+
+from collections import Counter
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from loadax import seeds
+from loadax.plan.batches import BatchPlan
+from loadax.plan.blocks import BlockShuffled
+from loadax.plan.order import Concatenated, Repeated, Sequential, Shuffled, Sliced
+from loadax.protocols import Order
+
+SMALL = st.integers(1, 9)
+
+
+@st.composite
+def orders(choose: st.DrawFn) -> tuple[Order, int]:
+    """An order, and how often one epoch serves each row."""
+    order: Order = Sequential(choose(st.integers(1, 80)))
+    times = 1
+    for _ in range(choose(st.integers(0, 3))):
+        kind = choose(st.sampled_from(["shuffle", "blocks", "repeat", "whole slice"]))
+        if kind == "shuffle":
+            order = Shuffled(order, choose(SMALL))
+        elif kind == "blocks":
+            order = BlockShuffled(order, choose(SMALL), choose(SMALL), choose(SMALL), choose(SMALL))
+        elif kind == "whole slice":
+            order = Sliced(order, 0, 1, order.size)
+        elif times < 4:
+            order, times = Repeated(order, 2), times * 2
+    return order, times
+
+
+@st.composite
+def plans(choose: st.DrawFn) -> tuple[BatchPlan, int]:
+    order, times = choose(orders())
+    batch_size = choose(st.integers(1, 40))
+    remainder: Literal["drop", "pad", "error"] = choose(st.sampled_from(["drop", "pad", "error"]))
+    assume(remainder == "pad" or batch_size <= order.size)
+    assume(remainder != "error" or order.size % batch_size == 0)
+    return BatchPlan(order, batch_size, choose(st.sampled_from([1, 2, 3])), remainder), times
+
+
+def epoch_steps(plan: BatchPlan, epoch: int) -> range:
+    return range(epoch * plan.steps_per_epoch, (epoch + 1) * plan.steps_per_epoch)
+
+
+@settings(deadline=None)
+@given(plans(), st.integers(0, 4))
+def test_each_epoch_serves_each_row_as_often_as_it_should(made: tuple[BatchPlan, int], epoch: int) -> None:
+    plan, times = made
+    size = plan.order.size
+    served: Counter[int] = Counter()
+    for step in epoch_steps(plan, epoch):
+        visits = plan.visits(step)
+        assert len(visits.rows) == len(visits.epochs) == plan.batch_size
+        padding = visits.rows == -1
+        assert plan.valid(step) == plan.batch_size - padding.sum()
+        assert not padding[: plan.valid(step)].any()  # it stands at the end
+        served.update(visits.rows.tolist())
+    padded = served.pop(-1, 0)
+    assert set(served) <= set(range(size // times))
+    if plan.remainder == "drop":
+        assert padded == 0
+        assert sum(served.values()) == size // plan.batch_size * plan.batch_size
+        assert max(served.values()) <= times
+    else:
+        assert set(served) == set(range(size // times))
+        assert set(served.values()) == {times}
+        assert padded == plan.steps_per_epoch * plan.batch_size - size
+        assert padded < plan.batch_size
+
+
+@settings(deadline=None)
+@given(plans())
+def test_epochs_never_share_a_batch(made: tuple[BatchPlan, int]) -> None:
+    plan, times = made
+    assert plan.num_steps is not None
+    for step in range(plan.num_steps):
+        visits = plan.visits(step)
+        outer = visits.epochs[visits.rows >= 0] // times
+        assert set(outer.tolist()) == {step // plan.steps_per_epoch}
+
+
+@settings(deadline=None)
+@given(plans(), st.data())
+def test_a_step_depends_on_nothing_but_its_number(made: tuple[BatchPlan, int], data: st.DataObject) -> None:
+    """Asked for alone, within any run of steps, in any order, or in parts: always the same batch."""
+    plan, _ = made
+    assert plan.num_steps is not None
+    everywhere = np.arange(plan.batch_size)
+    sweep = [plan.visits(step) for step in range(plan.num_steps)]
+    start = data.draw(st.integers(0, plan.num_steps))
+    stop = data.draw(st.integers(start, plan.num_steps))
+    together = plan.visits_of(range(start, stop), everywhere)
+    assert together.rows.tolist() == [row for visits in sweep[start:stop] for row in visits.rows.tolist()]
+    assert together.epochs.tolist() == [epoch for visits in sweep[start:stop] for epoch in visits.epochs.tolist()]
+
+    step = data.draw(st.integers(0, plan.num_steps - 1))
+    again = BatchPlan(plan.order, plan.batch_size, None, plan.remainder).visits(step)  # of a run that goes on for ever
+    assert again.rows.tolist() == sweep[step].rows.tolist()
+
+    positions = np.array(data.draw(st.lists(st.integers(0, plan.batch_size - 1), max_size=8)), np.int64)
+    part = plan.visits_of(range(start, stop), positions)
+    assert part.rows.tolist() == [row for visits in sweep[start:stop] for row in visits.rows[positions].tolist()]
+    assert part.epochs.tolist() == [epoch for visits in sweep[start:stop] for epoch in visits.epochs[positions].tolist()]
+
+
+@settings(deadline=None)
+@given(plans(), st.integers(1, 5))
+def test_another_number_of_epochs_changes_no_step(made: tuple[BatchPlan, int], more: int) -> None:
+    plan, _ = made
+    assert plan.num_steps is not None
+    longer = BatchPlan(plan.order, plan.batch_size, (plan.num_epochs or 1) + more, plan.remainder)
+    for step in range(plan.num_steps):
+        assert longer.visits(step).rows.tolist() == plan.visits(step).rows.tolist()
+
+
+@settings(deadline=None)
+@given(orders(), st.integers(1, 12), st.integers(1, 4))
+def test_a_batch_size_changes_which_rows_share_a_batch_but_not_their_order(
+    made: tuple[Order, int], batch_size: int, factor: int
+) -> None:
+    """What a resume on another batch size relies on: the same positions were served up to a common multiple."""
+    order, _ = made
+    assume(batch_size * factor <= order.size)
+    small, large = BatchPlan(order, batch_size), BatchPlan(order, batch_size * factor)
+    for step in range(large.steps_per_epoch):
+        parts = small.visits_of(range(step * factor, (step + 1) * factor), np.arange(batch_size))
+        assert sorted(parts.rows.tolist()) == sorted(large.visits(step).rows.tolist())
+        if order.lanes == 1:
+            assert parts.rows.tolist() == large.visits(step).rows.tolist()
+
+
+def lanes_of(order: BlockShuffled, epoch: int, rows: Any) -> Any:
+    """The lane that each row's block was dealt to."""
+    key = seeds.derive(order.seed, "blocks", epoch)
+    return seeds.unpermute(rows // order.block, order.blocks, key) % order.lanes
+
+
+BLOCKED = {
+    "size": st.integers(1, 400),
+    "block": st.integers(1, 12),
+    "window": st.integers(1, 5),
+    "lanes": st.integers(1, 12),
+    "batch_size": st.integers(8, 60),
+    "hosts": st.integers(1, 6),
+    "epoch": st.integers(0, 2),
+}
+
+
+def check_lanes(order: BlockShuffled, plan: BatchPlan, step: int, hosts: int) -> None:
+    epoch = step // plan.steps_per_epoch
+    rows = plan.visits(step).rows
+    rows = rows[rows >= 0]
+    lanes = lanes_of(order, epoch, rows)
+    assert (np.diff(lanes) >= 0).all()
+    if len(rows) % hosts or len(rows) < order.lanes:
+        return
+    # Every lane has its share of the batch, so a host's contiguous share meets its part of the lanes, and one that it shares.
+    for share in np.split(lanes, hosts):
+        assert len(set(share.tolist())) <= -(-order.lanes // hosts) + 1
+
+
+@settings(deadline=None)
+@given(**BLOCKED)
+def test_inside_a_step_rows_stand_sorted_by_lane(
+    size: int, block: int, window: int, lanes: int, batch_size: int, hosts: int, epoch: int
+) -> None:
+    """As long as all lanes last; the shortest has one block less than the others, and may hold the ragged one."""
+    order = BlockShuffled(Sequential(size), 3, block, window, lanes)
+    plan = BatchPlan(order, batch_size, None, "pad")
+    last_block = size - (order.blocks - 1) * block
+    shortest = (order.blocks // order.lanes - 1) * block + last_block
+    for step in epoch_steps(plan, epoch):
+        if (step % plan.steps_per_epoch + 1) * batch_size <= shortest * order.lanes:
+            check_lanes(order, plan, step, hosts)
+
+
+@pytest.mark.xfail(reason="when shorter lanes have run out, positions are dealt otherwise than they are sorted", strict=True)
+def test_inside_a_step_rows_stand_sorted_by_lane_up_to_the_end() -> None:
+    order = BlockShuffled(Sequential(31 * 100), 0, 100, 2, 16)  # 15 lanes of two blocks, one of one
+    plan = BatchPlan(order, 160)
+    for step in range(plan.steps_per_epoch):
+        check_lanes(order, plan, step, 4)
+
+
+def test_a_host_with_a_contiguous_share_meets_its_lanes_blocks_only() -> None:
+    order = BlockShuffled(Sequential(64 * 100), 0, 100, 2, 16)
+    plan = BatchPlan(order, 320)
+    met: list[set[int]] = [set() for _ in range(4)]
+    for step in range(plan.steps_per_epoch):
+        for host in range(4):
+            mine = plan.visits(step, np.arange(host * 80, (host + 1) * 80)).rows
+            met[host] |= set((mine // 100).tolist())
+    assert [len(blocks) for blocks in met] == [16] * 4
+    assert sorted(block for blocks in met for block in blocks) == list(range(64))
+
+
+def test_lanes_go_on_through_a_repeat_and_a_slice_that_keeps_the_rhythm() -> None:
+    inner = BlockShuffled(Sequential(64 * 10), 0, 10, 2, 16)
+    for order in (Repeated(inner, 2), Sliced(inner, 32, 1, 600), Repeated(Repeated(inner, 1), 3)):
+        plan = BatchPlan(order, 64)
+        visits = plan.visits(1)
+        lanes = np.array([lanes_of(inner, int(e), np.array([r]))[0] for r, e in zip(visits.rows, visits.epochs, strict=True)])
+        assert (np.diff(lanes) >= 0).all()
+
+
+def test_orders_without_lanes_stand_as_they_are() -> None:
+    inner = BlockShuffled(Sequential(64), 0, 4, 2, 4)
+    for order in (Sliced(inner, 1, 1, 60), Shuffled(inner, 0), Concatenated((inner, inner), (64, 64))):
+        plan = BatchPlan(order, 8)
+        there = order.visits(np.zeros(16, np.int64), np.arange(16)).rows
+        assert plan.visits_of(range(2), np.arange(8)).rows.tolist() == there.tolist()
+
+
+@pytest.mark.parametrize("remainder", ["drop", "pad"])
+def test_a_trillion_rows_at_any_step(remainder: Literal["drop", "pad"]) -> None:
+    size = 10**12 + 7
+    for order in (Shuffled(Sequential(size), 0), BlockShuffled(Sequential(size), 0, 4096, 4, 128)):
+        plan = BatchPlan(order, 4096, None, remainder)
+        last = plan.steps_per_epoch - 1
+        for step in (0, last, last + 1, 10**9):
+            visits = plan.visits(step)
+            rows = visits.rows[visits.rows >= 0]
+            assert len(set(rows.tolist())) == len(rows) == plan.valid(step)
+            assert rows.max() < size
+            assert set(visits.epochs.tolist()) == {step // plan.steps_per_epoch}

@@ -1,0 +1,120 @@
+"""BatchPlan: steps of positions, and every way to ask for none."""
+
+import time
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadax.errors import ArgumentError, RowIndexError
+from loadax.plan.batches import BatchPlan
+from loadax.plan.blocks import BlockShuffled
+from loadax.plan.order import Sequential, Shuffled
+from loadax.protocols import Order
+
+
+def rows(plan: BatchPlan, step: int) -> list[int]:
+    found: Any = plan.visits(step).rows
+    return list(found.tolist())
+
+
+def test_drop_leaves_the_last_rows_out() -> None:
+    plan = BatchPlan(Sequential(10), 4, num_epochs=2)
+    assert (plan.steps_per_epoch, plan.num_steps) == (2, 4)
+    assert [rows(plan, step) for step in range(4)] == [[0, 1, 2, 3], [4, 5, 6, 7]] * 2
+    assert [plan.valid(step) for step in range(4)] == [4] * 4
+    assert plan.visits(2).epochs.tolist() == [1] * 4
+
+
+def test_pad_fills_the_last_batch_of_every_epoch() -> None:
+    plan = BatchPlan(Sequential(10), 4, num_epochs=2, remainder="pad")
+    assert (plan.steps_per_epoch, plan.num_steps) == (3, 6)
+    assert [rows(plan, step) for step in (2, 5)] == [[8, 9, -1, -1]] * 2
+    assert [plan.valid(step) for step in range(6)] == [4, 4, 2] * 2
+    assert rows(BatchPlan(Sequential(2), 5, remainder="pad"), 0) == [0, 1, -1, -1, -1]
+
+
+def test_error_is_content_when_nothing_is_left_over() -> None:
+    plan = BatchPlan(Sequential(8), 4, remainder="error")
+    assert [rows(plan, step) for step in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_without_end_there_is_always_another_epoch() -> None:
+    plan = BatchPlan(Shuffled(Sequential(10), 0), 5, num_epochs=None)
+    assert plan.num_steps is None
+    assert plan.check(10**15) == 10**15
+    assert sorted(rows(plan, 10**15) + rows(plan, 10**15 + 1)) == list(range(10))
+    assert plan.visits(10**15).epochs.tolist() == [5 * 10**14] * 5
+
+
+def test_positions_choose_of_a_batch_in_their_own_order() -> None:
+    plan = BatchPlan(Shuffled(Sequential(100), 0), 10, remainder="pad")
+    whole = rows(plan, 3)
+    chosen = np.array([9, 0, 0, 4])
+    assert plan.visits(3, chosen).rows.tolist() == [whole[position] for position in chosen]
+    assert len(plan.visits(3, np.empty(0, np.int64)).rows) == 0
+
+
+def test_padding_stays_behind_also_in_lanes() -> None:
+    plan = BatchPlan(BlockShuffled(Sequential(11), 0, 2, 2, 3), 8, remainder="pad")
+    last = rows(plan, 1)
+    assert last[3:] == [-1] * 5
+    assert sorted(rows(plan, 0) + last[:3]) == list(range(11))
+
+
+def test_no_steps_are_no_visits() -> None:
+    for order in (Sequential(8), BlockShuffled(Sequential(8), 0, 2, 2, 2)):
+        visits = BatchPlan(order, 4).visits_of(range(1, 1), np.arange(4))
+        assert len(visits.rows) == len(visits.epochs) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, r"batch_size=0: a batch needs at least one row"),
+        ({"batch_size": -3}, r"batch_size=-3: a batch needs at least one row"),
+        ({"num_epochs": 0}, r"num_epochs=0: pass 1 or more, or None to go on for ever"),
+        ({"remainder": "keep"}, r"remainder='keep': pass 'drop', 'pad' or 'error'"),
+        ({"order": Sequential(0)}, r"the dataset has no rows; look at what it was read from, or at the slice or split"),
+        ({"order": Sequential(0), "remainder": "pad"}, r"the dataset has no rows"),
+        ({"order": Sequential(0), "remainder": "error"}, r"the dataset has no rows"),
+        ({"remainder": "error"}, r"remainder='error': 10 rows leave 2 over after batches of batch_size=4; pass remainder='drop'"),
+        ({"batch_size": 11, "remainder": "error"}, r"10 rows leave 10 over"),
+        (
+            {"batch_size": 11},
+            r"batch_size=11 but the dataset has only 10 rows: remainder='drop' .*; pass a smaller batch_size, or",
+        ),
+    ],
+)
+def test_what_cannot_be_planned(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        BatchPlan(**{"order": Sequential(10), "batch_size": 4, **arguments})
+
+
+@pytest.mark.parametrize("step", [-1, 4, 10**12])
+def test_a_step_that_is_not_there(step: int) -> None:
+    with pytest.raises(RowIndexError, match=rf"step {step} is not there: steps are at least 0 and below 4"):
+        BatchPlan(Sequential(10), 4, num_epochs=2).check(step)
+
+
+def test_a_step_below_zero_of_a_plan_without_end() -> None:
+    with pytest.raises(RowIndexError, match=r"step -1 is not there: steps are at least 0$"):
+        BatchPlan(Sequential(10), 4, num_epochs=None).check(-1)
+
+
+@pytest.mark.parametrize("order", [Shuffled(Sequential(10**12), 0), BlockShuffled(Sequential(10**12), 0, 4096, 4, 128)])
+def test_a_trillion_rows_are_no_trouble(order: Order) -> None:
+    plan = BatchPlan(order, 65536, num_epochs=None)
+    mine = np.arange(16)
+    plan.visits(1, mine)
+    tracemalloc.start()
+    began = time.perf_counter()
+    visits = [plan.visits(step, mine) for step in (0, 10**6, 15 * 10**6, 10**12)]
+    took = time.perf_counter() - began
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+    assert took < 1.0  # a thousand times as much as it should be: it can't have looked at every row
+    assert len({row for each in visits for row in each.rows.tolist()}) == 64
+    assert all(0 <= row < 10**12 for each in visits for row in each.rows.tolist())

@@ -1,0 +1,152 @@
+"""Block shuffles: every row once, blocks met within one window of one lane, and evenly."""
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadax.plan.blocks import BlockShuffled
+from loadax.plan.order import Sequential
+
+
+def shuffled(size: int, block: int, window: int, lanes: int, seed: int = 0, epoch: int = 0) -> Any:
+    order = BlockShuffled(Sequential(size), seed, block, window, lanes)
+    return order.visits(np.full(size, epoch), np.arange(size)).rows
+
+
+SIZES = {
+    "size": st.integers(1, 300),
+    "block": st.integers(1, 20),
+    "window": st.integers(1, 6),
+    "lanes": st.integers(1, 12),
+    "seed": st.integers(-3, 3),
+    "epoch": st.integers(0, 3),
+}
+
+
+@settings(deadline=None)
+@given(**SIZES)
+def test_every_row_is_served_once_an_epoch(size: int, block: int, window: int, lanes: int, seed: int, epoch: int) -> None:
+    assert sorted(shuffled(size, block, window, lanes, seed, epoch).tolist()) == list(range(size))
+
+
+@settings(deadline=None)
+@given(**SIZES)
+def test_each_block_is_met_within_one_window_of_one_lane(
+    size: int, block: int, window: int, lanes: int, seed: int, epoch: int
+) -> None:
+    """While all lanes last, what stands at positions of one lane comes in runs of `window` whole blocks."""
+    rows = shuffled(size, block, window, lanes, seed, epoch)
+    blocks = -(-size // block)
+    lanes = min(lanes, blocks)
+    # The shortest lane has blocks // lanes blocks, of which one may be ragged.
+    safe = max(0, (blocks // lanes - 1) * block + (size - (blocks - 1) * block)) * lanes
+    met: dict[int, int] = {}
+    for lane in range(lanes):
+        mine = rows[:safe][lane::lanes] // block
+        for one in set(mine.tolist()):
+            assert met.setdefault(one, lane) == lane
+            places = np.flatnonzero(mine == one)
+            assert places[-1] - places[0] < window * block
+    # A lane's windows follow each other without overlap: blocks leave before the blocks of the next window come.
+    for lane in range(lanes):
+        mine = rows[:safe][lane::lanes] // block
+        # A missing (ragged) row moves the boundary by less than a block.
+        for start in range(0, len(mine), window * block):
+            assert len(set(mine[start : start + window * block].tolist())) <= window + (size % block > 0) * window
+
+
+def test_few_blocks_are_open_at_once() -> None:
+    size, block, window, lanes = 64 * 100, 64, 4, 5
+    blocks = shuffled(size, block, window, lanes) // block
+    first = {one: index for index, one in reversed(list(enumerate(blocks.tolist())))}
+    last = {one: index for index, one in enumerate(blocks.tolist())}
+    open_at = [sum(first[one] <= place <= last[one] for one in first) for place in range(0, size, 50)]
+    assert max(open_at) == lanes * window
+
+
+def test_rows_of_a_window_are_mixed() -> None:
+    rows = shuffled(64 * 8, 64, 8, 1)
+    runs = np.sum(np.diff(rows) == 1)
+    assert runs < 10  # about one pair in 512 follows each other by chance
+    assert not np.array_equal(rows, shuffled(64 * 8, 64, 8, 1, epoch=1))
+    assert not np.array_equal(rows, shuffled(64 * 8, 64, 8, 1, seed=1))
+
+
+def test_a_window_of_one_block_keeps_blocks_apart() -> None:
+    blocks = shuffled(40, 4, 1, 1) // 4
+    assert (blocks.reshape(10, 4) == blocks.reshape(10, 4)[:, :1]).all()
+    assert sorted(blocks[::4].tolist()) == list(range(10))
+
+
+def test_a_row_lands_everywhere_equally_often() -> None:
+    epochs = 2400
+    order = BlockShuffled(Sequential(24), 7, 4, 2, 3)
+    rows = order.visits(np.repeat(np.arange(epochs), 24), np.tile(np.arange(24), epochs)).rows.reshape(epochs, 24)
+    for row in (0, 11, 23):
+        counts = np.bincount(np.argwhere(rows == row)[:, 1], minlength=24)
+        assert chi_square(counts) < limit(23)
+
+
+def test_a_ragged_block_stands_in_every_place_equally_often() -> None:
+    """Over seeds: the last, short block is drawn as any other."""
+    size, block, seeds = 22, 4, 1800
+    slots = []
+    for seed in range(seeds):
+        order = BlockShuffled(Sequential(size), seed, block, 1, 1)
+        blocks = order.visits(np.zeros(size, np.int64), np.arange(size)).rows // block
+        slots.append(list(dict.fromkeys(blocks.tolist())).index(5))
+    assert chi_square(np.bincount(slots, minlength=6)) < limit(5)
+
+
+def test_who_follows_whom_is_even_within_a_window() -> None:
+    epochs = 2400
+    order = BlockShuffled(Sequential(8), 3, 4, 2, 1)
+    rows = order.visits(np.repeat(np.arange(epochs), 8), np.tile(np.arange(8), epochs)).rows.reshape(epochs, 8)
+    pairs = np.zeros((8, 8), int)
+    np.add.at(pairs, (rows[:, :-1].ravel(), rows[:, 1:].ravel()), 1)
+    counts = pairs[~np.eye(8, dtype=bool)]
+    assert chi_square(counts) < limit(55)
+    assert (pairs.diagonal() == 0).all()
+
+
+def chi_square(counts: Any) -> float:
+    expected = counts.sum() / len(counts)
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+def limit(freedom: int) -> float:
+    """A chi-square this large happens to fewer than one in 10,000 fair draws (Wilson and Hilferty, 1931)."""
+    return freedom * (1 - 2 / (9 * freedom) + 3.72 * (2 / (9 * freedom)) ** 0.5) ** 3
+
+
+def test_a_trillion_rows_cost_no_more_than_a_thousand() -> None:
+    size = 10**12 + 3
+    order = BlockShuffled(Sequential(size), 0, 1000, 4, 128)
+    positions = np.linspace(0, size - 1, 1000).astype(np.int64)
+    epochs = np.zeros(1000, np.int64)
+    order.visits(epochs, positions)
+    tracemalloc.start()
+    rows = order.visits(epochs, positions).rows
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+    assert len(set(rows.tolist())) == 1000
+    assert 0 <= rows.min() <= rows.max() < size
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_more_lanes_than_blocks(size: int) -> None:
+    order = BlockShuffled(Sequential(size), 0, 2, 4, 128)
+    assert order.lanes == -(-size // 2)
+    assert order.varies
+    assert sorted(shuffled(size, 2, 4, 128).tolist()) == list(range(size))
+
+
+def test_nothing_shuffled_is_nothing() -> None:
+    order = BlockShuffled(Sequential(0), 0, 2, 4, 128)
+    assert (order.size, order.blocks, order.lanes) == (0, 0, 1)
+    assert len(order.visits(np.empty(0, np.int64), np.empty(0, np.int64)).rows) == 0

@@ -1,0 +1,96 @@
+"""Splits go by row: disjoint, complete, the same before and after a shuffle, and steady when rows are appended."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadax.errors import ArgumentError
+from loadax.plan.blocks import BlockShuffled
+from loadax.plan.order import Concatenated, Repeated, Sequential, Shuffled, Sliced
+from loadax.plan.split import split
+from loadax.protocols import Order
+
+
+def rows(order: Order, epoch: int = 0) -> list[int]:
+    found: Any = order.visits(np.full(order.size, epoch), np.arange(order.size)).rows
+    return list(found.tolist())
+
+
+@pytest.mark.parametrize("fraction", [0.001, 0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("seed", [-1, 0, 1])
+def test_the_sides_share_no_row_and_miss_none(fraction: float, seed: int) -> None:
+    first, rest = split(Sequential(3000), fraction, seed)
+    assert sorted(rows(first) + rows(rest)) == list(range(3000))
+    assert abs(first.size - 3000 * fraction) < 5 * (3000 * fraction * (1 - fraction)) ** 0.5 + 1
+    assert rows(first) == sorted(rows(first))
+
+
+def test_seeds_choose_other_rows() -> None:
+    assert len({tuple(rows(split(Sequential(100), 0.5, seed)[0])) for seed in range(20)}) == 20
+
+
+def test_more_rows_leave_the_others_where_they_are() -> None:
+    small, large = (split(Sequential(size), 0.3, 1) for size in (100, 1000))
+    for before, after in zip(small, large, strict=True):
+        assert rows(before) == [row for row in rows(after) if row < 100]
+
+
+def test_a_larger_fraction_only_adds_rows() -> None:
+    assert set(rows(split(Sequential(500), 0.2, 1)[0])) < set(rows(split(Sequential(500), 0.6, 1)[0]))
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_it_means_the_same_before_and_after_a_shuffle(side: int, epoch: int) -> None:
+    plain = split(Sequential(100), 0.4, 1)[side]
+    assert rows(split(Shuffled(Sequential(100), 5), 0.4, 1)[side], epoch) == rows(Shuffled(plain, 5), epoch)
+    blocks = split(BlockShuffled(Sequential(100), 5, 4, 2, 3), 0.4, 1)[side]
+    assert rows(blocks, epoch) == rows(BlockShuffled(plain, 5, 4, 2, 3), epoch)
+    assert rows(split(Repeated(Shuffled(Sequential(100), 5), 2), 0.4, 1)[side], epoch) == rows(
+        Repeated(Shuffled(plain, 5), 2), epoch
+    )
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_row_keeps_its_side_whatever_slice_it_is_in(side: int) -> None:
+    whole = set(rows(split(Sequential(100), 0.4, 1)[side]))
+    backwards = rows(split(Sliced(Sequential(100), 99, -3, 34), 0.4, 1)[side])
+    assert backwards == [row for row in range(99, -1, -3) if row in whole]
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_rows_of_a_concatenation_are_told_apart_by_their_own_numbers(side: int) -> None:
+    whole = rows(split(Sequential(60), 0.4, 1)[side])
+    parts = Concatenated((Sequential(20), Shuffled(Concatenated((Sequential(15), Sequential(25)), (15, 25)), 1)), (20, 40))
+    assert sorted(rows(split(parts, 0.4, 1)[side], 2)) == whole
+
+
+def test_a_side_can_be_split_again() -> None:
+    first, rest = split(Sequential(400), 0.5, 1)
+    both = split(first, 0.5, 2)
+    assert sorted(rows(both[0]) + rows(both[1])) == rows(first)
+    assert 0 < both[0].size < first.size
+    same = split(first, 0.5, 1)  # by the same rule: all on one side
+    assert (same[0].size, same[1].size) == (first.size, 0)
+    assert not set(rows(first)) & set(rows(rest))
+
+
+def test_nothing_splits_into_nothing() -> None:
+    assert [side.size for side in split(Sequential(0), 0.5, 0)] == [0, 0]
+
+
+@pytest.mark.parametrize("parent", [Shuffled(Sequential(9), 0), BlockShuffled(Sequential(9), 0, 2, 2, 2)])
+def test_a_slice_of_a_shuffle_cannot_be_split(parent: Order) -> None:
+    message = r"split\(\) after a slice of a shuffle: which rows are there changes every epoch.*split first, or slice before"
+    for order in (Sliced(parent, 0, 1, 4), Shuffled(Repeated(Sliced(parent, 0, 1, 4), 2), 1)):
+        with pytest.raises(ArgumentError, match=message):
+            split(order, 0.5, 0)
+
+
+def test_many_rows_are_looked_at_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    from loadax.plan import split as module
+
+    whole = rows(split(Sequential(1000), 0.5, 0)[0])
+    monkeypatch.setattr(module, "_CHUNK", 7)
+    assert rows(split(Sequential(1000), 0.5, 0)[0]) == whole

@@ -1,0 +1,156 @@
+"""Anything with `__len__` and `__getitem__`."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadax.errors import ArgumentError, LeafError, RowIndexError, SourceError
+from loadax.protocols import ArraySpec, Source
+from loadax.sources.objects import ObjectSource
+
+
+class Squares:
+    """A dataset as torch users write them; remembers what it was asked for."""
+
+    def __init__(self, size: int = 10) -> None:
+        self.size = size
+        self.asked: list[Any] = []
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        self.asked.append(row)
+        if row == 8:
+            raise KeyError("broken record")
+        return {"x": np.full(2, row, np.float32), "y": row * row}
+
+
+class Many(Squares):
+    """One that gives many rows at once."""
+
+    def __getitems__(self, rows: list[int]) -> Any:
+        self.asked.append(rows)
+        return [{"x": np.full(2, row, np.float32), "y": row * row} for row in rows]
+
+
+def test_rows_are_asked_for_with_python_ints_in_order() -> None:
+    items = Squares()
+    source = ObjectSource(items)
+    assert isinstance(source, Source)
+    batch = source.read(np.array([3, 1, 3]))
+    assert items.asked == [3, 1, 3]
+    assert all(type(row) is int for row in items.asked)
+    np.testing.assert_array_equal(batch["x"], [[3, 3], [1, 1], [3, 3]])
+    assert batch["y"].tolist() == [9, 1, 9]
+    assert batch["x"].dtype == np.float32
+
+
+def test_many_rows_are_asked_for_at_once_where_that_is_there() -> None:
+    items = Many()
+    batch = ObjectSource(items).read(np.array([3, 8, 3]))
+    assert items.asked == [[3, 8, 3]]
+    assert all(type(row) is int for row in items.asked[0])
+    assert batch["y"].tolist() == [9, 64, 9]
+
+
+def test_the_spec_is_that_of_the_first_example() -> None:
+    source = ObjectSource(Squares())
+    assert source.spec is None
+    source.read(np.array([1]))
+    assert source.spec == {"x": ArraySpec((2,), np.dtype(np.float32)), "y": ArraySpec((), np.dtype(np.int64))}
+
+
+def test_lists_and_tuples_are_datasets() -> None:
+    assert ObjectSource([5, 6, 7]).read(np.array([2, 0])).tolist() == [7, 5]
+    batch = ObjectSource(((1, 2.0), (3, 4.0))).read(np.array([1]))
+    assert (batch[0].tolist(), batch[1].tolist()) == ([3], [4.0])
+
+
+def test_strings_and_bytes_come_as_objects() -> None:
+    batch = ObjectSource([{"text": "a"}, {"text": "longer"}]).read(np.array([0, 1]))
+    assert batch["text"].tolist() == ["a", "longer"]
+
+
+def test_no_rows_are_an_empty_batch() -> None:
+    assert ObjectSource(Squares()).read(np.empty(0, np.int64))["x"].shape == (0, 2)
+    assert ObjectSource(Many()).read(np.empty(0, np.int64))["x"].shape == (0, 2)
+
+
+def test_a_row_that_differs_is_named() -> None:
+    items = [np.zeros(2), np.zeros(2), np.zeros(3)]
+    with pytest.raises(
+        LeafError, match=r"row 2: leaf of the example is float64\[3\], expected float64\[2\]; make all rows alike"
+    ):
+        ObjectSource(items).read(np.array([1, 2]))
+
+
+def test_what_an_item_raises_keeps_its_type_and_gets_its_row() -> None:
+    with pytest.raises(KeyError, match="broken record") as caught:
+        ObjectSource(Squares()).read(np.array([7, 8]))
+    assert caught.value.__notes__ == ["loadax: in Squares[8]"]
+
+
+def test_what_many_items_raise_keeps_its_type_and_gets_the_rows() -> None:
+    class Broken(Many):
+        def __getitems__(self, rows: list[int]) -> Any:
+            raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk") as caught:
+        ObjectSource(Broken()).read(np.array([7, 8]))
+    assert caught.value.__notes__ == ["loadax: in Broken.__getitems__([7, 8])"]
+    with pytest.raises(OSError, match="disk") as caught:
+        ObjectSource(Broken(20)).read(np.arange(12))
+    assert caught.value.__notes__ == ["loadax: in Broken.__getitems__([0, 1, 2, 3, 4, 5, 6, 7] …)"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        ({"x": [1, 2]}, "a dict of 1 entries"),
+        ([1], "a list of 1 entries"),
+        (np.zeros(2), "a ndarray of 2 entries"),
+        (5, "a int of no"),
+    ],
+)
+def test_many_rows_must_come_as_a_list_of_examples(answer: Any, shown: str) -> None:
+    class Wrong(Squares):
+        def __getitems__(self, rows: list[int]) -> Any:
+            return answer
+
+    with pytest.raises(
+        SourceError, match=rf"Wrong\.__getitems__ gave {shown}.* for 2 rows; it must return a list with one example"
+    ):
+        ObjectSource(Wrong()).read(np.array([0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("items", "missing"), [(5, "__len__ and __getitem__"), (iter([1]), "__len__ and __getitem__"), ({1, 2}, "__getitem__")]
+)
+def test_what_is_no_dataset(items: Any, missing: str) -> None:
+    message = rf"from_source\(\) got a \w+ without {missing}; pass a Source \(with read, __len__ and spec\), or any object"
+    with pytest.raises(ArgumentError, match=message):
+        ObjectSource(items)
+
+
+def test_a_row_that_is_not_there() -> None:
+    items = Squares()
+    with pytest.raises(RowIndexError, match="row 10 is not there: rows are at least 0 and below 10"):
+        ObjectSource(items).read(np.array([10]))
+    with pytest.raises(RowIndexError, match="row -1 is not there"):
+        ObjectSource(items).read(np.array([-1]))
+    assert items.asked == []
+
+
+def test_eight_threads_read_what_one_reads() -> None:
+    source = ObjectSource(Many(1000))
+    asked = [np.random.default_rng(number).integers(0, 1000, 50) for number in range(64)]
+    with ThreadPoolExecutor(8) as threads:
+        for rows, batch in zip(asked, threads.map(source.read, asked), strict=True):
+            np.testing.assert_array_equal(batch["y"], rows**2)
+
+
+def test_its_name_is_that_of_the_object() -> None:
+    assert repr(ObjectSource(Squares())) == "Squares object"

@@ -1,0 +1,193 @@
+"""Zarr arrays and groups, of version 2 and 3, by their path alone."""
+
+import functools
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorstore as ts
+
+from loadax.errors import SourceError
+from loadax.sources.tensorstore import open_zarr
+
+VALUES = np.arange(1, 41, dtype=np.int32).reshape(10, 4)
+VERSIONS = [2, 3]
+
+
+def write_array(path: Path, version: int = 3, values: Any = VALUES) -> None:
+    driver = "zarr3" if version == 3 else "zarr"
+    layout = ts.ChunkLayout(chunk_shape=[2] * values.ndim)
+    spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{path}/"}}
+    ts.open(spec, create=True, dtype=values.dtype, shape=values.shape, chunk_layout=layout).result().write(values).result()
+
+
+def write_group(path: Path, version: int = 3, names: tuple[str, ...] = ("x", "y"), consolidated: bool = False) -> Path:
+    path.mkdir()
+    for number, name in enumerate(names):
+        write_array(path / name, version, VALUES + 100 * number)
+    group: dict[str, Any] = {"zarr_format": version}
+    if version == 3:
+        group |= {"node_type": "group", "attributes": {}}
+        if consolidated:
+            nodes = {name: json.loads((path / name / "zarr.json").read_text()) for name in names}
+            nodes["subgroup"] = {"zarr_format": 3, "node_type": "group"}
+            group["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": nodes}
+        (path / "zarr.json").write_text(json.dumps(group))
+    else:
+        (path / ".zgroup").write_text(json.dumps(group))
+        if consolidated:
+            arrays = {f"{name}/.zarray": json.loads((path / name / ".zarray").read_text()) for name in names}
+            metadata = {".zgroup": group, "x/.zattrs": {}, **arrays}
+            (path / ".zmetadata").write_text(json.dumps({"zarr_consolidated_format": 1, "metadata": metadata}))
+    return path
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    """The folder, over HTTP: files can be read, but not listed."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def list_directory(self, *_: Any) -> None:
+            self.send_error(404)
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(tmp_path)))
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", ["plain", "a b#c%20d?ü"])
+def test_an_array(version: int, name: str, tmp_path: Path) -> None:
+    write_array(tmp_path / name, version)
+    for path in (tmp_path / name, f"{tmp_path / name}", f"{tmp_path / name}/"):
+        np.testing.assert_array_equal(open_zarr(path, None).read(np.array([9, 0])), VALUES[[9, 0]])
+
+
+def test_a_path_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_array(tmp_path / "x")
+    monkeypatch.chdir(tmp_path)
+    np.testing.assert_array_equal(open_zarr("x", None).read(np.array([9])), VALUES[[9]])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("consolidated", [False, True])
+def test_a_group_is_a_dict_of_its_arrays(version: int, consolidated: bool, tmp_path: Path) -> None:
+    group = write_group(tmp_path / "g", version, consolidated=consolidated)
+    batch = open_zarr(group, None).read(np.array([3, 9]))
+    assert sorted(batch) == ["x", "y"]
+    np.testing.assert_array_equal(batch["x"], VALUES[[3, 9]])
+    np.testing.assert_array_equal(batch["y"], VALUES[[3, 9]] + 100)
+
+
+def test_a_folder_of_arrays_is_a_group(tmp_path: Path) -> None:
+    """TensorStore itself writes no groups."""
+    write_array(tmp_path / "x")
+    write_array(tmp_path / "y", version=2)
+    assert sorted(open_zarr(tmp_path, None).read(np.array([0]))) == ["x", "y"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_variables_may_be_chosen(version: int, tmp_path: Path) -> None:
+    names = ("x", "a b", "c%20d", "e#f", "below/deep")
+    group = write_group(tmp_path / "g", version, names)
+    assert sorted(open_zarr(group, None).read(np.array([0]))) == sorted(names)
+    for number, name in enumerate(names):
+        for variables in (name, [name], (name,)):
+            batch = open_zarr(group, variables).read(np.array([3]))
+            assert list(batch) == [name]
+            np.testing.assert_array_equal(batch[name], VALUES[[3]] + 100 * number)
+
+
+def test_what_was_not_chosen_need_not_fit(tmp_path: Path) -> None:
+    group = write_group(tmp_path / "g")
+    write_array(group / "longitude", 3, np.arange(4))
+    assert list(open_zarr(group, "x").read(np.array([0]))) == ["x"]
+    with pytest.raises(SourceError, match=r"different numbers of rows \(\['longitude'\]: 4, \['x'\]: 10, \['y'\]: 10\)"):
+        open_zarr(group, None)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_missing_chunk_is_an_error(version: int, tmp_path: Path) -> None:
+    group = write_group(tmp_path / "g", version)
+    (group / "x" / ("c/1/0" if version == 3 else "1.0")).unlink()
+    source = open_zarr(group, None)
+    source.read(np.array([0, 9]))
+    with pytest.raises(SourceError, match=r"leaf \['x'\]: NOT_FOUND: chunk.*copy it again"):
+        source.read(np.array([0, 3]))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_over_http_a_group_needs_no_listing(version: int, url: str, tmp_path: Path) -> None:
+    write_group(tmp_path / "plain", version)
+    write_group(tmp_path / "listed", version, consolidated=True)
+    np.testing.assert_array_equal(open_zarr(f"{url}/plain/x", None).read(np.array([3])), VALUES[[3]])
+    np.testing.assert_array_equal(open_zarr(f"{url}/plain", ["y"]).read(np.array([3]))["y"], VALUES[[3]] + 100)
+    assert sorted(open_zarr(f"{url}/listed/", None).read(np.array([3]))) == ["x", "y"]
+    with pytest.raises(
+        SourceError, match=r"plain/ can't be listed, and has no consolidated metadata; name its arrays in variables="
+    ):
+        open_zarr(f"{url}/plain", None)
+    with pytest.raises(SourceError, match=r"plain has no zarr array 'z'; its arrays are not listed"):
+        open_zarr(f"{url}/plain", ["z"])
+    with pytest.raises(SourceError, match=r"listed has no zarr array 'z'; its arrays are \['x', 'y'\]"):
+        open_zarr(f"{url}/listed", ["z"])
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nowhere", write_group(tmp_path / "g", names=())):
+        with pytest.raises(
+            SourceError, match=rf"{path.name}: there is no zarr array here, and no group of arrays; check the path"
+        ):
+            open_zarr(path, None)
+    with pytest.raises(SourceError, match="check the path"):
+        open_zarr(write_group(tmp_path / "h"), [])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_missing_variable_shows_those_that_are_there(version: int, tmp_path: Path) -> None:
+    group = write_group(tmp_path / "g", version)
+    with pytest.raises(SourceError, match=r"g has no zarr array 'z'; its arrays are \['x', 'y'\]"):
+        open_zarr(group, ["x", "z"])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_array_has_no_variables(version: int, tmp_path: Path) -> None:
+    write_array(tmp_path / "x", version)
+    with pytest.raises(SourceError, match=r"x is an array, not a group, so variables=\['a'\] can't be chosen; leave it out"):
+        open_zarr(tmp_path / "x", ["a"])
+
+
+def test_metadata_that_was_cut_short(tmp_path: Path) -> None:
+    (tmp_path / "zarr.json").write_text("{")
+    with pytest.raises(SourceError, match=r"/zarr\.json is no JSON \(.*\); was it cut short\? Copy it again"):
+        open_zarr(tmp_path, None)
+
+
+def test_a_url_of_another_kind() -> None:
+    with pytest.raises(SourceError, match=r"foo://x/ can't be read: .*; pass a local path, or a URL that TensorStore knows"):
+        open_zarr("foo://x", None)
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", tmp_path / "file" / "x"):
+        with pytest.raises(SourceError, match=r"can't be read: .*; pass a local path"):
+            open_zarr(path, None)
+
+
+@pytest.mark.parametrize("wrong", [7, None, {"x": "y"}])
+def test_what_is_no_path(wrong: Any) -> None:
+    with pytest.raises(SourceError, match=r" is a \w+, not a path; pass that of a zarr array or group, or its URL"):
+        open_zarr(wrong, None)

@@ -1,0 +1,203 @@
+"""The data side: what a spec is found by, what is checked, and what each part is called with."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadax import Dataset, concat, from_arrays, from_source
+from loadax.errors import ArgumentError, LeafError, SourceError
+from loadax.protocols import ArraySpec, Visits
+from loadax.sources.arrays import ArraySource
+
+VALUES = np.arange(20, dtype=np.int32).reshape(10, 2)
+F64, I32, I64 = np.dtype(np.float64), np.dtype(np.int32), np.dtype(np.int64)
+
+
+class Counting:
+    """A source that remembers which rows it was asked for."""
+
+    def __init__(self, values: Any = VALUES, spec: Any = None) -> None:
+        self.values, self.spec = values, spec
+        self.asked: list[list[int]] = []
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def read(self, rows: Any) -> Any:
+        self.asked.append(rows.tolist())
+        return self.values[rows]
+
+
+def test_a_stated_spec_needs_no_row() -> None:
+    source = Counting(spec=np.zeros(2, np.int32))
+    stated = np.zeros((), np.float64)
+    data = from_source(source).map(lambda row: row.sum() * 1.0, spec=stated).map(lambda x: x, spec=stated)
+    assert data.spec == ArraySpec((), F64)
+    assert source.asked == []
+
+
+def test_an_unknown_spec_is_found_by_position_0_of_epoch_0_read_once() -> None:
+    source, called = Counting(), []
+
+    def widen(row: Any) -> Any:
+        called.append(row.tolist())
+        return {"x": row * 1.5}
+
+    data = from_source(source).map(widen)[3:].shuffle(0)
+    first = int(data.order.visits(np.zeros(1, np.int64), np.zeros(1, np.int64)).rows[0])
+    assert data.spec == {"x": ArraySpec((2,), F64)}
+    assert data.reader.specs == (ArraySpec((2,), I32), {"x": ArraySpec((2,), F64)})
+    assert source.asked == [[first]]
+    assert called == [VALUES[first].tolist()]
+
+
+def test_a_map_after_one_with_a_stated_spec_gets_its_result() -> None:
+    called: list[Any] = []
+
+    def first(row: Any) -> Any:
+        called.append("first")
+        return row.astype(np.float32)
+
+    data = from_arrays(VALUES).map(first, spec=np.zeros(2, np.float32)).map(lambda row: {"sum": row.sum()})
+    assert data.spec == {"sum": ArraySpec((), np.dtype(np.float32))}
+    assert called == ["first"]
+
+
+def test_maps_are_applied_in_order_with_the_visits_own_rows() -> None:
+    data = from_arrays(VALUES).map(lambda row: row + 1).map_batch(lambda rows: rows * 2).map(lambda row: row - 3)
+    read = data.reader.read_visits(Visits(np.array([4, 0]), np.array([0, 9])))
+    np.testing.assert_array_equal(read, (VALUES[[4, 0]] + 1) * 2 - 3)
+
+
+def test_a_map_may_change_what_it_is_given() -> None:
+    def spoil(row: Any) -> Any:
+        row *= -1
+        return row
+
+    data = from_arrays(VALUES.copy()).map(spoil).map_batch(spoil).map(spoil)
+    for _ in range(2):
+        np.testing.assert_array_equal(data.read([0, 3, 3]), -VALUES[[0, 3, 3]])
+
+
+def test_columns_can_be_read_only_where_no_map_stands_between() -> None:
+    plain = from_arrays(VALUES)
+    assert plain.reader.read_into is not None
+    assert plain.map(lambda row: row).reader.read_into is None
+    assert plain.map(lambda row: row).reader.source_into is not None
+    assert from_source(Counting()).reader.source_into is None
+
+
+def test_elementwise_is_a_promise_of_all_maps_together() -> None:
+    plain = from_arrays(VALUES)
+    halved = plain.map_batch(lambda rows: rows / 2, elementwise=True)
+    assert plain.reader.elementwise
+    assert halved.reader.elementwise
+    assert not halved.map(lambda row: row).reader.elementwise
+    assert not halved.map_batch(lambda rows: rows).reader.elementwise
+    assert halved.spec == ArraySpec((2,), F64)
+
+
+def draw(row: Any, rng: np.random.Generator) -> Any:
+    return rng.random(2)
+
+
+def test_random_and_depth_count_maps_within_a_concatenation_too() -> None:
+    plain = from_arrays(VALUES * 1.0)
+    drawn = plain.map(lambda row: row).map(draw, rng=True)
+    assert not plain.reader.random
+    assert drawn.reader.random
+    assert concat([plain, drawn]).reader.random
+    assert not concat([plain, plain]).reader.random
+    assert concat([plain, drawn]).reader.depth == 2
+    assert concat([plain, drawn]).map(lambda row: row).reader.depth == 3
+    assert concat([plain, plain]).reader.depth == 0
+
+
+def test_describe_tells_the_maps_within_a_concatenation() -> None:
+    plain = from_arrays(VALUES * 1.0)
+    made = [concat([plain, plain.map(draw, rng=True, seed=seed)]) for seed in (0, 1)]
+    made += [concat([plain.map(draw, rng=True), plain]), concat([plain, plain]), made[0].map(lambda row: row)]
+    described = [str(each.reader.describe()) for each in made]
+    assert len(set(described)) == len(made)
+    assert from_arrays(VALUES).reader.describe() == []
+
+
+def test_a_source_that_breaks_its_promise_is_named() -> None:
+    with pytest.raises(
+        LeafError, match=r"the source's read of row 3 gave leaf of the batch as int32\[1, 2\] .*expected int32\[1, 5\]"
+    ):
+        from_source(Counting(spec=np.zeros(5, np.int32))).read([3])
+    with pytest.raises(LeafError, match=r"the source's read of 2 rows \(3, 4\) gave .* expected float32\[2, 2\]"):
+        from_source(Counting(spec=np.zeros(2, np.float32))).read([3, 4])
+    with pytest.raises(LeafError, match=r"the source's read of 9 rows \(0, 1, 2, 3, 4, 5, 6, 7, …\) gave the leaves"):
+        from_source(Counting(spec={"x": np.zeros(2, np.int32)})).read(range(9))
+
+
+def test_a_source_that_raises_keeps_its_exception() -> None:
+    class Broken(Counting):
+        def read(self, rows: Any) -> Any:
+            raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk") as caught:
+        from_source(Broken(spec=VALUES[0])).read([3, 4])
+    assert caught.value.__notes__ == ["loadax: reading 2 rows (3, 4)"]
+
+    class BrokenInto(ArraySource):  # type: ignore[misc]
+        def read_into(self, *_: Any) -> None:
+            raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk") as caught:
+        from_source(BrokenInto(VALUES)).reader.read_columns(np.array([3]), [((0, 2),)], [np.zeros((1, 2), np.int32)])
+    assert caught.value.__notes__ == ["loadax: reading row 3"]
+
+
+def test_a_spec_of_the_source_without_shape() -> None:
+    with pytest.raises(ArgumentError, match=r"spec\['x'\] is 3: pass something with a shape and a dtype"):
+        _ = from_source(Counting(spec={"x": 3})).spec
+
+
+@pytest.mark.parametrize(
+    ("leaf", "shape"), [(np.int32(5), r"\[\]"), (np.zeros((2, 3)), r"\[2, 3\]"), (np.zeros((0, 3)), r"\[0, 3\]")]
+)
+def test_rows_must_come_first(leaf: Any, shape: str) -> None:
+    class Wrong(Counting):
+        def read(self, rows: Any) -> Any:
+            return {"x": np.zeros(1), "y": leaf}
+
+    remedy = r"for 1 row; the first dimension of every leaf must be the rows that were asked for"
+    with pytest.raises(ArgumentError, match=rf"the source gave leaf \['y'\] with shape {shape} {remedy}"):
+        _ = from_source(Wrong()).spec
+    with pytest.raises(ArgumentError, match=rf"<lambda> .*gave leaf of the batch with shape {shape} {remedy}"):
+        _ = from_arrays(VALUES).map_batch(lambda rows: leaf).spec
+
+
+def test_no_rows_and_no_spec() -> None:
+    message = "the dataset has no rows, and no spec that would say what a row looks like; pass spec= to its maps"
+    for data in (from_source([]), from_arrays(VALUES[:0]).map(lambda row: row), from_arrays(VALUES)[:0].map(lambda row: row)):
+        with pytest.raises(SourceError, match=message):
+            _ = data.spec
+    assert from_arrays(VALUES[:0]).spec == ArraySpec((2,), I32)
+
+
+def transposed(rows: Any) -> Any:
+    return {"x": rows["x"].swapaxes(1, 2)}
+
+
+def renamed(rows: Any) -> Any:
+    return {"z": rows["x"]}
+
+
+@pytest.mark.parametrize(("function", "became"), [(transposed, r"\['x'\] int64\[3, 2\]"), (renamed, r"\['z'\] int64\[2, 3\]")])
+def test_what_is_not_elementwise_is_refused_as_such(function: Any, became: str) -> None:
+    data: Dataset = from_arrays({"x": np.zeros((4, 2, 3), np.int64)}).map_batch(function, elementwise=True)
+    message = rf"map_batch {function.__name__} .*is elementwise=True, but its result has other leaves or shapes than its input: "
+    with pytest.raises(ArgumentError, match=message + rf"\['x'\] int64\[2, 3\] became {became}; leave elementwise out"):
+        _ = data.spec
+
+
+def test_an_error_that_names_its_row_gets_no_second_note() -> None:
+    data = from_source([np.zeros(2), np.zeros(2), np.zeros(3)])
+    with pytest.raises(LeafError, match="row 2: leaf of the example") as caught:
+        data.read([0, 2])
+    assert not hasattr(caught.value, "__notes__")

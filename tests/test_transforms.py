@@ -1,0 +1,176 @@
+"""Maps: row by row or many at once, with random streams that belong to rows."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadax.errors import LeafError
+from loadax.protocols import ArraySpec, Visits
+from loadax.transforms import BatchMap, Map, generator, name_of
+
+I64 = np.dtype(np.int64)
+VISITS = Visits(np.array([7, 2, 7]), np.array([0, 3, 1]))
+SPEC = {"x": ArraySpec((), I64)}
+
+
+def batch() -> dict[str, Any]:
+    return {"x": np.array([70, 20, 70]), "y": np.arange(6.0).reshape(3, 2)}
+
+
+def test_a_map_gets_one_example_at_a_time_in_order() -> None:
+    seen: list[Any] = []
+
+    def keep(example: dict[str, Any]) -> dict[str, Any]:
+        seen.append((int(example["x"]), example["y"].tolist()))
+        return {"x": example["x"] + 1}
+
+    result = Map(keep, rng=False, seed=0, place=0, spec=None)(batch(), VISITS, SPEC)
+    assert result["x"].tolist() == [71, 21, 71]
+    assert seen == [(70, [0, 1]), (20, [2, 3]), (70, [4, 5])]
+
+
+def test_a_map_of_no_rows_calls_nothing() -> None:
+    nothing = Visits(np.empty(0, np.int64), np.empty(0, np.int64))
+    result = Map(lambda example: 1 / 0, False, 0, 0, None)({"x": np.empty(0, np.int64)}, nothing, SPEC)
+    assert result["x"].shape == (0,)
+
+
+def draw(example: Any, rng: np.random.Generator) -> Any:
+    return {"x": rng.integers(1 << 60)}
+
+
+def draws(seed: int = 0, place: int = 0, visits: Visits = VISITS) -> list[int]:
+    rows = {"x": np.zeros(len(visits.rows), np.int64)}
+    result: Any = Map(draw, rng=True, seed=seed, place=place, spec=None)(rows, visits, SPEC)["x"]
+    return list(result.tolist())
+
+
+def test_a_stream_belongs_to_seed_place_epoch_and_row_alone() -> None:
+    expected = [
+        int(generator(0, 0, epoch, row).integers(1 << 60)) for row, epoch in zip(*map(np.ndarray.tolist, VISITS), strict=True)
+    ]
+    assert draws() == expected
+    assert draws(visits=Visits(VISITS.rows[::-1].copy(), VISITS.epochs[::-1].copy())) == expected[::-1]
+    assert draws(visits=Visits(VISITS.rows[1:2], VISITS.epochs[1:2])) == expected[1:2]
+
+
+def test_no_two_streams_are_alike() -> None:
+    keys = [(seed, place, epoch, row) for seed in (-1, 0, 1) for place in (0, 1) for epoch in (0, 1, 2) for row in (0, 1, 2)]
+    streams = [tuple(generator(*key).integers(1 << 30, size=4)) for key in keys]
+    assert len(set(streams)) == len(keys)
+
+
+def test_streams_of_neighbours_never_overlap() -> None:
+    """A row's stream does not run into that of the next row."""
+    first = set(generator(0, 0, 0, 5).integers(1 << 62, size=3000).tolist())
+    for neighbour in (generator(0, 0, 0, 6), generator(0, 0, 1, 5), generator(0, 1, 0, 5), generator(1, 0, 0, 5)):
+        assert not first & set(neighbour.integers(1 << 62, size=3000).tolist())
+
+
+def test_streams_are_pinned() -> None:
+    """A new NumPy or loadax must not draw otherwise: a resumed run would see other data."""
+    assert generator(1, 2, 3, 4).bit_generator.random_raw(2).tolist() == [11977381676744033955, 15097021557017575587]
+    assert generator(0, 0, 2**62, 2**62).random() != generator(0, 0, 0, 0).random()
+
+
+def test_a_batch_map_gets_all_rows_at_once() -> None:
+    seen: list[int] = []
+
+    def double(rows: dict[str, Any]) -> dict[str, Any]:
+        seen.append(len(rows["x"]))
+        return {"x": rows["x"] * 2}
+
+    result = BatchMap(double, rng=False, seed=0, place=0, spec=None, elementwise=False)(batch(), VISITS, SPEC)
+    assert result["x"].tolist() == [140, 40, 140]
+    assert seen == [3]
+
+
+def test_a_batch_map_gets_one_stream_for_each_row_the_same_as_a_map() -> None:
+    def many(rows: Any, rngs: list[np.random.Generator]) -> Any:
+        return {"x": np.array([rng.integers(1 << 60) for rng in rngs])}
+
+    result = BatchMap(many, rng=True, seed=4, place=1, spec=None, elementwise=False)(batch(), VISITS, SPEC)
+    assert result["x"].tolist() == draws(seed=4, place=1)
+
+
+def broken(example: Any) -> Any:
+    if np.ndim(example["x"]) == 0 and example["x"] == 70:
+        return example
+    raise ZeroDivisionError("mine")
+
+
+def test_what_a_map_raises_keeps_its_type_and_names_the_row() -> None:
+    with pytest.raises(ZeroDivisionError, match="mine") as caught:
+        Map(broken, False, 0, 0, None)(batch(), VISITS, SPEC)
+    (note,) = caught.value.__notes__
+    assert note.startswith("loadax: in map broken (")
+    assert "test_transforms.py:" in note
+    assert note.endswith("on row 2 in epoch 3")
+
+
+def test_what_a_batch_map_raises_keeps_its_type_and_names_the_rows() -> None:
+    with pytest.raises(ZeroDivisionError, match="mine") as caught:
+        BatchMap(broken, False, 0, 0, None, False)(batch(), VISITS, SPEC)
+    (note,) = caught.value.__notes__
+    assert note.startswith("loadax: in map_batch broken (")
+    assert note.endswith("on 3 rows, [7, 2, 7]")
+    many = Visits(np.arange(20), np.zeros(20, np.int64))
+    with pytest.raises(ZeroDivisionError) as caught:
+        BatchMap(broken, False, 0, 0, None, False)({"x": np.arange(20)}, many, SPEC)
+    assert caught.value.__notes__[0].endswith("on 20 rows, [0, 1, 2, 3, 4, 5, 6, 7, …]")
+
+
+def test_a_map_whose_result_differs_names_the_row_and_the_map() -> None:
+    def ragged(example: Any) -> Any:
+        return {"x": np.zeros(int(example["x"]) // 10, np.int64)}
+
+    with pytest.raises(LeafError, match=r"row 2: leaf \['x'\] is int64\[2\], expected int64\[7\]") as caught:
+        Map(ragged, False, 0, 0, None)(batch(), VISITS, {"x": ArraySpec((7,), I64)})
+    assert caught.value.__notes__[0].startswith("loadax: that is what map ")
+    assert "ragged" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (
+            {"x": np.zeros(2, np.int64)},
+            r"gave leaf \['x'\] as int64\[2\] for 3 rows, expected int64\[3\]; return one entry per row",
+        ),
+        ({"x": np.zeros(3)}, r"gave leaf \['x'\] as float64\[3\] for 3 rows, expected int64\[3\]"),
+        ({"z": np.zeros(3)}, r"gave the leaves \[\"\['z'\]\"\], expected \[\"\['x'\]\"\]"),
+        ({"x": 5}, r"gave leaf \['x'\] as int64\[\] for 3 rows"),
+    ],
+)
+def test_a_batch_map_whose_result_differs_is_named(result: Any, message: str) -> None:
+    def wrong(rows: Any) -> Any:
+        return result
+
+    with pytest.raises(LeafError, match=rf"map_batch .*wrong \(.*test_transforms\.py:\d+\) {message}"):
+        BatchMap(wrong, False, 0, 0, None, False)(batch(), VISITS, SPEC)
+
+
+def test_names_of_functions() -> None:
+    class Callable:
+        def __call__(self, example: Any) -> Any:
+            return example
+
+        def __repr__(self) -> str:
+            return "a callable"
+
+    assert name_of(len) == "len"
+    assert name_of(Callable()) == "a callable"
+    assert name_of(draw).startswith("draw (")
+
+
+def test_maps_describe_what_changes_their_result_but_not_the_function() -> None:
+    described = [
+        Map(draw, rng, seed, 0, None).describe()
+        if kind is Map
+        else BatchMap(draw, rng, seed, 0, None, elementwise=False).describe()
+        for kind in (Map, BatchMap)
+        for rng, seed in ((False, 0), (True, 0), (True, 1))
+    ]
+    assert len({str(each) for each in described}) == 6
+    assert Map(draw, False, 5, 0, None).describe() == Map(len, False, 0, 0, None).describe()
