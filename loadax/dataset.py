@@ -17,6 +17,7 @@ from loadax.specs import normalise_spec
 from loadax.transforms import BatchMap, Map, Transform, name_of
 from loadax.trees import map_leaves
 
+_LANES = 128
 _WINDOW = 4  # blocks a lane: with 128 lanes 512 blocks are open, about as many as a large batch has rows
 
 
@@ -89,7 +90,7 @@ class Dataset:
         """The examples of epoch 0, one by one. For looking at data: a `Dataloader` reads many at once."""
         return (self[position] for position in range(len(self)))
 
-    def shuffle(self, seed: int, block: int | str | None = None, window: int | None = None, lanes: int = 128) -> "Dataset":
+    def shuffle(self, seed: int, block: int | str | None = None, window: int | None = None, lanes: int = _LANES) -> "Dataset":
         """All positions in random order, another one each epoch; see `loadax.seeds.permute`.
 
         Args:
@@ -104,8 +105,9 @@ class Dataset:
         """
         seed = _integer("seed", seed)
         if block is None:
-            if window is not None:
-                raise ArgumentError(f"window={window} needs a block: how many rows lie together; pass block= as well")
+            if window is not None or lanes != _LANES:
+                which = f"window={window}" if window is not None else f"lanes={lanes}"
+                raise ArgumentError(f"{which} needs a block: how many rows lie together; pass block= as well")
             return self._with(Shuffled(self.order, seed))
         if isinstance(block, str):
             raise UnsupportedError(

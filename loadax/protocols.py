@@ -36,6 +36,16 @@ class Visits(NamedTuple):
     epochs: Integers
 
 
+class Deal(NamedTuple):
+    """A stretch of positions that are dealt to lanes in turn: `start` belongs to `lanes[0]`, the next to `lanes[1]`, and so on.
+
+    It ends where the next one begins. `lanes` is int64[n], ascending; `start` may lie before the first position.
+    """
+
+    start: int
+    lanes: Integers
+
+
 @runtime_checkable
 class Source(Protocol):
     """Data that can be read at any row. The one contract that all of loadax leans on.
@@ -78,9 +88,8 @@ class Order(Protocol):
         """Whether another epoch meets the rows in another order."""
         ...
 
-    @property
-    def lanes(self) -> int:
-        """Among how many lanes the positions are dealt in turn (1: no lanes)."""
+    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:
+        """How the positions from `start` to `stop` of an epoch are dealt to lanes; empty when there are none."""
         ...
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:

@@ -6,6 +6,7 @@ from typing import Literal, final
 import numpy as np
 
 from loadax.errors import ArgumentError, RowIndexError
+from loadax.plan.lanes import by_lane
 from loadax.protocols import Integers, Order, Visits
 
 Remainder = Literal["drop", "pad", "error"]
@@ -96,11 +97,10 @@ class BatchPlan:
         epochs, inner = np.divmod(number, self.steps_per_epoch)
         starts = inner * self.batch_size
         valid = np.minimum(self.batch_size, self.order.size - starts)
-        if self.order.lanes == 1:
-            offsets = np.broadcast_to(positions, (len(number), len(positions)))
-        else:
-            sorted_by_lane = [_by_lane(s, v, self.order.lanes, positions) for s, v in zip(starts, valid, strict=True)]
-            offsets = np.array(sorted_by_lane, np.int64).reshape(len(number), len(positions))
+        offsets = np.empty((len(number), len(positions)), np.int64)
+        for place, (epoch, start, count) in enumerate(zip(epochs.tolist(), starts.tolist(), valid.tolist(), strict=True)):
+            deals = self.order.deals(epoch, start, start + count)
+            offsets[place] = by_lane(start, count, deals, positions) if deals else positions
         where = (starts[:, None] + offsets).ravel()
         epoch_of = np.repeat(epochs, len(positions))
         if (valid == self.batch_size).all():
@@ -110,16 +110,3 @@ class BatchPlan:
         inside = np.array(epoch_of)
         rows[there], inside[there] = self.order.visits(epoch_of[there], where[there])
         return Visits(rows, inside)
-
-
-def _by_lane(start: int, count: int, lanes: int, positions: Integers) -> Integers:
-    """Which of the `count` positions from `start` on stand at `positions` of the batch, when they are sorted by lane.
-
-    Position p belongs to lane p mod lanes. Padding, from `count` on, stays where it is.
-    """
-    first = (np.arange(lanes) - start) % lanes  # offset of each lane's first position
-    held = np.maximum(0, -(-(count - first) // lanes))
-    ends = np.cumsum(held)
-    lane = np.minimum(np.searchsorted(ends, positions, side="right"), lanes - 1)
-    offsets: Integers = first[lane] + (positions - (ends - held)[lane]) * lanes
-    return np.where(positions < count, offsets, positions)

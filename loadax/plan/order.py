@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from loadax import seeds
-from loadax.protocols import Integers, Order, Visits
+from loadax.protocols import Deal, Integers, Order, Visits
 
 
 @final
@@ -22,10 +22,12 @@ class Sequential:
 
     size: int
     varies = False
-    lanes = 1
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return Visits(positions, epochs)
+
+    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:  # noqa: ARG002
+        return []
 
     def describe(self) -> list[Any]:
         return [["rows", self.size]]
@@ -39,7 +41,6 @@ class Shuffled:
     parent: Order
     seed: int
     varies = True
-    lanes = 1
 
     @property
     def size(self) -> int:
@@ -52,6 +53,9 @@ class Shuffled:
         first = int(epochs[0])
         key = seeds.derive(self.seed, "shuffle", first if (epochs == first).all() else epochs)
         return self.parent.visits(epochs, seeds.permute(positions, self.size, key))
+
+    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:  # noqa: ARG002
+        return []
 
     def describe(self) -> list[Any]:
         return [*self.parent.describe(), ["shuffle", self.seed]]
@@ -71,13 +75,14 @@ class Sliced:
     def varies(self) -> bool:
         return self.parent.varies
 
-    @property
-    def lanes(self) -> int:
-        # A slice that keeps the rhythm in which positions are dealt keeps the lanes.
-        return self.parent.lanes if self.step == 1 and self.start % self.parent.lanes == 0 else 1
-
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return self.parent.visits(epochs, self.start + positions * self.step)
+
+    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:
+        if self.step != 1:
+            return []
+        dealt = self.parent.deals(epoch, start + self.start, stop + self.start)
+        return [Deal(deal.start - self.start, deal.lanes) for deal in dealt]
 
     def describe(self) -> list[Any]:
         return [*self.parent.describe(), ["slice", self.start, self.step, self.size]]
@@ -99,13 +104,18 @@ class Repeated:
     def varies(self) -> bool:
         return self.parent.varies
 
-    @property
-    def lanes(self) -> int:
-        return self.parent.lanes if self.parent.size % self.parent.lanes == 0 else 1
-
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         size = max(self.parent.size, 1)
         return self.parent.visits(epochs * self.times + positions // size, positions % size)
+
+    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:
+        size = max(self.parent.size, 1)
+        found = []
+        for turn in range(start // size, -(-stop // size)):
+            low, high = max(start - turn * size, 0), min(stop - turn * size, size)
+            dealt = self.parent.deals(epoch * self.times + turn, low, high)
+            found += [Deal(deal.start + turn * size, deal.lanes) for deal in dealt]
+        return found
 
     def describe(self) -> list[Any]:
         return [*self.parent.describe(), ["repeat", self.times]]
@@ -123,7 +133,6 @@ class Concatenated:
 
     parts: tuple[Order, ...]
     rows: tuple[int, ...]
-    lanes = 1
 
     @property
     def size(self) -> int:
@@ -146,6 +155,9 @@ class Concatenated:
             first_row += self.rows[index]
         return Visits(rows, inner)
 
+    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:  # noqa: ARG002
+        return []
+
     def describe(self) -> list[Any]:
         return [["concat", [[rows, part.describe()] for rows, part in zip(self.rows, self.parts, strict=True)]]]
 
@@ -165,7 +177,6 @@ class Kept:
     positions: Integers
     rule: tuple[Any, ...]
     varies = False
-    lanes = 1
 
     @property
     def size(self) -> int:
@@ -173,6 +184,9 @@ class Kept:
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return self.parent.visits(epochs, self.positions[positions])
+
+    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:  # noqa: ARG002
+        return []
 
     def describe(self) -> list[Any]:
         return [*self.parent.describe(), [*self.rule, self.size]]

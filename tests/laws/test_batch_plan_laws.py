@@ -132,7 +132,7 @@ def test_a_batch_size_changes_which_rows_share_a_batch_but_not_their_order(
     for step in range(large.steps_per_epoch):
         parts = small.visits_of(range(step * factor, (step + 1) * factor), np.arange(batch_size))
         assert sorted(parts.rows.tolist()) == sorted(large.visits(step).rows.tolist())
-        if order.lanes == 1:
+        if not order.deals(0, 0, order.size):
             assert parts.rows.tolist() == large.visits(step).rows.tolist()
 
 
@@ -159,8 +159,8 @@ def check_lanes(order: BlockShuffled, plan: BatchPlan, step: int, hosts: int) ->
     rows = rows[rows >= 0]
     lanes = lanes_of(order, epoch, rows)
     assert (np.diff(lanes) >= 0).all()
-    if len(rows) % hosts or len(rows) < order.lanes:
-        return
+    if len(rows) % hosts or len(set(lanes.tolist())) < order.lanes or max(np.bincount(lanes)) > min(np.bincount(lanes)) + 1:
+        return  # at the end of an epoch, where the lanes that are left have more of the batch
     # Every lane has its share of the batch, so a host's contiguous share meets its part of the lanes, and one that it shares.
     for share in np.split(lanes, hosts):
         assert len(set(share.tolist())) <= -(-order.lanes // hosts) + 1
@@ -171,18 +171,14 @@ def check_lanes(order: BlockShuffled, plan: BatchPlan, step: int, hosts: int) ->
 def test_inside_a_step_rows_stand_sorted_by_lane(
     size: int, block: int, window: int, lanes: int, batch_size: int, hosts: int, epoch: int
 ) -> None:
-    """As long as all lanes last; the shortest has one block less than the others, and may hold the ragged one."""
+    """Up to the end, where some lanes have run out."""
     order = BlockShuffled(Sequential(size), 3, block, window, lanes)
     plan = BatchPlan(order, batch_size, None, "pad")
-    last_block = size - (order.blocks - 1) * block
-    shortest = (order.blocks // order.lanes - 1) * block + last_block
     for step in epoch_steps(plan, epoch):
-        if (step % plan.steps_per_epoch + 1) * batch_size <= shortest * order.lanes:
-            check_lanes(order, plan, step, hosts)
+        check_lanes(order, plan, step, hosts)
 
 
-@pytest.mark.xfail(reason="when shorter lanes have run out, positions are dealt otherwise than they are sorted", strict=True)
-def test_inside_a_step_rows_stand_sorted_by_lane_up_to_the_end() -> None:
+def test_a_long_tail_of_few_lanes_is_sorted_too() -> None:
     order = BlockShuffled(Sequential(31 * 100), 0, 100, 2, 16)  # 15 lanes of two blocks, one of one
     plan = BatchPlan(order, 160)
     for step in range(plan.steps_per_epoch):
@@ -203,7 +199,7 @@ def test_a_host_with_a_contiguous_share_meets_its_lanes_blocks_only() -> None:
 
 def test_lanes_go_on_through_a_repeat_and_a_slice_that_keeps_the_rhythm() -> None:
     inner = BlockShuffled(Sequential(64 * 10), 0, 10, 2, 16)
-    for order in (Repeated(inner, 2), Sliced(inner, 32, 1, 600), Repeated(Repeated(inner, 1), 3)):
+    for order in (Repeated(inner, 2), Sliced(inner, 32, 1, 600), Sliced(inner, 7, 1, 600), Repeated(Repeated(inner, 1), 3)):
         plan = BatchPlan(order, 64)
         visits = plan.visits(1)
         lanes = np.array([lanes_of(inner, int(e), np.array([r]))[0] for r, e in zip(visits.rows, visits.epochs, strict=True)])
@@ -212,7 +208,7 @@ def test_lanes_go_on_through_a_repeat_and_a_slice_that_keeps_the_rhythm() -> Non
 
 def test_orders_without_lanes_stand_as_they_are() -> None:
     inner = BlockShuffled(Sequential(64), 0, 4, 2, 4)
-    for order in (Sliced(inner, 1, 1, 60), Shuffled(inner, 0), Concatenated((inner, inner), (64, 64))):
+    for order in (Sliced(inner, 0, 3, 20), Shuffled(inner, 0), Concatenated((inner, inner), (64, 64))):
         plan = BatchPlan(order, 8)
         there = order.visits(np.zeros(16, np.int64), np.arange(16)).rows
         assert plan.visits_of(range(2), np.arange(8)).rows.tolist() == there.tolist()

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from numpy.typing import NDArray
 
 from loadax import Dataset, from_arrays, from_source
-from loadax.protocols import Columns, Integers, Order
+from loadax.protocols import Columns, Deal, Integers, Order
 from loadax.sources.arrays import ArraySource
 from loadax.transforms import generator
 from loadax.trees import flatten
@@ -66,6 +66,12 @@ class ColumnSource:
                 where: Any = (rows, *(slice(*column) for column in columns))
                 np.add.at(counts, where, 1)
         self._inner.read_into(rows, boxes, out)
+
+
+def lane_of(deals: list[Deal], place: int) -> int:
+    """The lane that a position is dealt to."""
+    stretch = [deal for deal in deals if deal.start <= place][-1]
+    return int(stretch.lanes[(place - stretch.start) % len(stretch.lanes)])
 
 
 @dataclass(frozen=True)
@@ -151,7 +157,9 @@ class Oracle:
         """(row, epoch) at every position of the batch; (-1, epoch) for padding."""
         epoch, inner = divmod(step, self.steps_per_epoch())
         places = list(range(inner * self.batch_size, min((inner + 1) * self.batch_size, self.order.size)))
-        places.sort(key=lambda place: place % self.order.lanes)
+        deals = self.order.deals(epoch, places[0], places[-1] + 1)
+        if deals:
+            places.sort(key=lambda place: lane_of(deals, place))
         found = []
         for place in places:
             rows, epochs = self.order.visits(np.array([epoch]), np.array([place]))

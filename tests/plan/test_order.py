@@ -139,7 +139,7 @@ def test_orders_describe_alike_when_and_only_when_they_are_alike() -> None:
 def test_an_order_keeps_the_contract(make: Callable[[], Any]) -> None:
     order = make()
     assert isinstance(order.varies, bool)
-    assert order.lanes >= 1
+    assert all(deal.start < 12 for deal in order.deals(0, 0, order.size))
     changes = any(rows(order, 0) != rows(order, number) for number in range(1, 5))
     assert changes == order.varies
     nothing = order.visits(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -154,12 +154,25 @@ def test_depth_first_finds_every_order() -> None:
     assert list(map(id, depth_first(top))) == list(map(id, [top, both, leaf, shuffled, other]))
 
 
-def test_lanes_last_as_long_as_the_rhythm_in_which_positions_are_dealt() -> None:
-    dealt = BlockShuffled(Sequential(48), 0, 4, 2, 4)
-    assert dealt.lanes == 4
-    assert Sliced(dealt, 8, 1, 30).lanes == 4
-    assert Sliced(dealt, 6, 1, 30).lanes == 1
-    assert Sliced(dealt, 0, 2, 24).lanes == 1
-    assert Repeated(dealt, 3).lanes == 4
-    assert Repeated(BlockShuffled(Sequential(46), 0, 4, 2, 4), 3).lanes == 1  # the second round would begin in the middle
-    assert Shuffled(dealt, 0).lanes == 1
+def dealt_lanes(order: Any, start: int, stop: int) -> list[int]:
+    """The lane of each position, by the stretches that the order names."""
+    deals = order.deals(0, start, stop)
+    lanes = []
+    for position in range(start, stop):
+        stretch = [deal for deal in deals if deal.start <= position][-1]
+        lanes.append(int(stretch.lanes[(position - stretch.start) % len(stretch.lanes)]))
+    return lanes
+
+
+def test_lanes_go_through_slices_and_repeats_and_end_at_what_reorders() -> None:
+    dealt = BlockShuffled(Sequential(46), 0, 4, 2, 4)
+    whole = dealt_lanes(dealt, 0, 46)
+    assert whole[:8] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert dealt_lanes(dealt, 30, 46) == whole[30:]
+    assert dealt_lanes(Sliced(dealt, 6, 1, 30), 0, 30) == whole[6:36]
+    assert Sliced(dealt, 0, 2, 23).deals(0, 0, 23) == []
+    again = dealt_lanes(BlockShuffled(Sequential(46), 0, 4, 2, 4), 0, 46)
+    assert dealt_lanes(Repeated(dealt, 3), 0, 46) == again
+    assert dealt_lanes(Repeated(dealt, 3), 46, 54) == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert len(Repeated(dealt, 1000).deals(0, 0, 10)) == 1
+    assert Shuffled(dealt, 0).deals(0, 0, 46) == []
