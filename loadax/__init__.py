@@ -3,6 +3,7 @@
 The public names, resolved when they are first used, so that `import loadax` costs nothing.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ if not TYPE_CHECKING:  # a type checker then sees the imports above, and a missp
             return import_module(f"loadax.{name}")
         if name in _HOME:
             return getattr(import_module(_HOME[name]), name)
-        raise AttributeError(f"module 'loadax' has no attribute {name!r}")
+        raise AttributeError(f"module 'loadax' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 
 
 def __dir__() -> list[str]:

@@ -81,6 +81,8 @@ class Dataset:
         if isinstance(index, slice):
             chosen = range(*index.indices(len(self)))
             return self._with(Sliced(self.order, chosen.start, chosen.step, len(chosen)))
+        if isinstance(index, list | np.ndarray):
+            raise ArgumentError("an index is an int or a slice; many positions at once are ds.read(positions)")
         position = _integer("index", index)
         if not -len(self) <= position < len(self):
             raise RowIndexError(f"position {position} is not there: the dataset has {len(self)}")
@@ -145,7 +147,7 @@ class Dataset:
             seed: of the generators.
             spec: what it returns, as a tree of things with shape and dtype. None: found out by mapping one row.
         """
-        return self._mapped(Map(_function(fn), bool(rng), _integer("seed", seed), self.reader.depth, _spec(spec)))
+        return self._mapped(Map(_function(fn), _flag("rng", rng), _integer("seed", seed), self.reader.depth, _spec(spec)))
 
     def map_batch(
         self, fn: Callable[..., Tree], rng: bool = False, seed: int = 0, spec: Tree | None = None, elementwise: bool = False
@@ -167,7 +169,11 @@ class Dataset:
                 "elementwise=True with rng=True: random numbers for some columns would depend on the mesh; choose one"
             )
         place = self.reader.depth
-        return self._mapped(BatchMap(_function(fn), bool(rng), _integer("seed", seed), place, _spec(spec), bool(elementwise)))
+        return self._mapped(
+            BatchMap(
+                _function(fn), _flag("rng", rng), _integer("seed", seed), place, _spec(spec), _flag("elementwise", elementwise)
+            )
+        )
 
     def _with(self, order: Order) -> "Dataset":
         return Dataset(self.source, order, self.maps)
@@ -295,6 +301,13 @@ def _count(name: str, value: Any, least: int) -> int:
     if number < least:
         raise ArgumentError(f"{name}={number}: pass {least} or more")
     return number
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool):
+        hint = "; the seed of its numbers is seed=" if name == "rng" else ""
+        raise ArgumentError(f"{name}={value!r}: pass True or False{hint}")
+    return bool(value)
 
 
 def _function(fn: Any) -> Callable[..., Tree]:

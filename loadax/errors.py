@@ -9,6 +9,7 @@
     │   └── LeafTypeError (TypeError)       a leaf whose dtype JAX does not have: strings, objects, dates
     ├── SourceError (ValueError)            data that can't be read, or a source that breaks its contract
     ├── RowIndexError (IndexError)          a row, position or step that is not there
+    ├── ClosedError (RuntimeError)          an iterator or an epoch that is over was asked for more
     └── StateError (ValueError)             a saved state that belongs to other data
 
 Every message names the argument or the leaf, shows the value, and says what to do. An exception that a user's own function
@@ -50,6 +51,10 @@ class SourceError(LoadaxError, ValueError):
 
 class RowIndexError(LoadaxError, IndexError):
     """A row, a position or a step lies outside what there is."""
+
+
+class ClosedError(LoadaxError, RuntimeError):
+    """An iterator that is closed, or an epoch that was left, was asked for a batch."""
 
 
 class StateError(LoadaxError, ValueError):

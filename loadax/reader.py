@@ -120,6 +120,9 @@ class Reader:
 
     def apply(self, batch: Tree, visits: Visits) -> Tree:
         """The maps applied to what `read_source` gave for these visits."""
+        if self.maps:
+            # A function may write to what it gets: what is a view may be the source's own memory, so it gets a copy.
+            batch = map_leaves(lambda leaf: leaf if leaf.base is None else leaf.copy(), batch)
         for each, spec in zip(self.maps, self.specs[1:], strict=True):
             batch = each(batch, visits, spec)
         return batch

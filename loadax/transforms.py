@@ -68,12 +68,14 @@ class Map:
     def one(self, example: Tree, row: int, epoch: int) -> Tree:
         """The function's result for one example; what it raises gets a note that names the row."""
         try:
-            if self.rng:
-                return self.function(example, generator(self.seed, self.place, epoch, row))
-            return self.function(example)
+            arguments = (generator(self.seed, self.place, epoch, row),) if self.rng else ()
+            result = self.function(example, *arguments)
         except Exception as error:
             error.add_note(f"loadax: in map {name_of(self.function)}, on row {row} in epoch {epoch}")
             raise
+        if result is None:
+            raise LeafError(f"map {name_of(self.function)} returned None for row {row}; did you forget to return the example?")
+        return result
 
     def describe(self) -> list[Any]:
         return ["map", self.rng, self.seed if self.rng else None]
@@ -111,13 +113,17 @@ class BatchMap:
         try:
             if self.rng:
                 pairs = zip(visits.rows.tolist(), visits.epochs.tolist(), strict=True)
-                return self.function(batch, [generator(self.seed, self.place, epoch, row) for row, epoch in pairs])
-            return self.function(batch)
+                result = self.function(batch, [generator(self.seed, self.place, epoch, row) for row, epoch in pairs])
+            else:
+                result = self.function(batch)
         except Exception as error:
             rows = visits.rows.tolist()
             shown = f"{rows[:8]}"[:-1] + (", …]" if len(rows) > 8 else "]")
             error.add_note(f"loadax: in map_batch {name_of(self.function)}, on {len(rows)} rows, {shown}")
             raise
+        if result is None:
+            raise LeafError(f"map_batch {name_of(self.function)} returned None; did you forget to return the batch?")
+        return result
 
     def describe(self) -> list[Any]:
         return ["map_batch", self.rng, self.seed if self.rng else None]

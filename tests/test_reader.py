@@ -201,3 +201,28 @@ def test_an_error_that_names_its_row_gets_no_second_note() -> None:
     with pytest.raises(LeafError, match="row 2: leaf of the example") as caught:
         data.read([0, 2])
     assert not hasattr(caught.value, "__notes__")
+
+
+def test_a_map_that_writes_leaves_the_sources_memory_alone() -> None:
+    """Also where a user's source gives views of its own memory away."""
+
+    class Views:
+        def __init__(self) -> None:
+            self.memory = np.arange(8.0)
+            self.spec = ArraySpec((), np.dtype(np.float64))
+
+        def __len__(self) -> int:
+            return 8
+
+        def read(self, rows: Any) -> Any:
+            return self.memory[rows[0] : rows[-1] + 1]
+
+    def double(batch: Any) -> Any:
+        batch *= 2
+        return batch
+
+    source = Views()
+    data = from_source(source).map_batch(double)
+    for _ in range(2):
+        assert data.read(range(8)).tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
+    assert source.memory.tolist() == list(range(8))

@@ -95,6 +95,8 @@ class Dataloader:
             raise UnsupportedError(f"worker_type={worker_type!r}: only 'thread' is there so far; leave it out")
         if on_error != "raise":
             raise UnsupportedError(f"on_error={on_error!r}: only 'raise' is there so far; leave it out")
+        if isinstance(data, Dataloader):
+            raise ArgumentError("data is a Dataloader already; pass its dataset: Dataloader(loader.dataset, …)")
         self.dataset = as_dataset(data)
         self._plan = BatchPlan(
             self.dataset.order,
@@ -183,7 +185,8 @@ class Dataloader:
             self._warned = True
             warnings.warn(
                 "iter(loader) begins at step 0 again, so it repeats the batches of the first pass, in the same order; for new epochs "
-                "pass num_epochs= and iterate once, or use `for epoch in loader.epochs():`",
+                "pass num_epochs= and iterate once, or use `for epoch in loader.epochs():`. Where the same batches are wanted again, as "
+                "for evaluation, loader.iterate() gives them without this warning",
                 UserWarning,
                 stacklevel=2,
             )

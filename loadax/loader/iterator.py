@@ -7,7 +7,7 @@ from typing import Any, final
 
 from jax.sharding import Mesh
 
-from loadax.errors import LoadaxError, MeshError
+from loadax.errors import ClosedError, MeshError
 from loadax.loader.feed import Feed
 from loadax.loader.pool import Pool
 from loadax.loader.prefetch import Window
@@ -164,10 +164,10 @@ class Epoch:
 
         Raises:
             StopIteration: after its last.
-            LoadaxError: when `epochs()` has gone on to another epoch before this one was over.
+            ClosedError: when `epochs()` has gone on to another epoch before this one was over.
         """
         if self._left:
-            raise LoadaxError(
+            raise ClosedError(
                 f"epoch {self.number} was left before its end when epochs() went on to the next; go through each epoch before you "
                 "take the next one, as in `for epoch in loader.epochs(): for batch in epoch: …`"
             )

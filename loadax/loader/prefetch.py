@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import final
 
-from loadax.errors import LoadaxError
+from loadax.errors import ClosedError
 from loadax.loader.feed import Feed, Memory
 from loadax.loader.pace import Pace
 from loadax.loader.pieces import PieceSizes
@@ -119,7 +119,7 @@ class Window:
                         self._wake_worker()
                     return taken
                 if self._closed:
-                    raise LoadaxError("this iterator is closed; make a new one with iter(loader), or loader.iterate(start=state)")
+                    raise ClosedError("this iterator is closed; make a new one with iter(loader), or loader.iterate(start=state)")
                 error = self._broken or (self._runs[0].error if self._runs else None)
                 if error is not None:
                     raise error

@@ -62,10 +62,20 @@ def batch_spec(example: Tree, padded: bool) -> BatchSpec:
         ArgumentError: when the mask has no place: examples are no dicts, or have a leaf of that name.
     """
     specs, structure = flatten_spec(example)
+    if not specs:
+        raise ArgumentError(
+            f"an example has no leaves, it is {example!r}: a batch of it would be empty; look at what the maps return"
+        )
     tree: Any = structure.build(range(len(specs)))
     if padded:
         if type(tree) is not dict or MASK in tree:
-            problem = f"has the key {MASK!r} already" if isinstance(tree, dict) else f"is a {type(tree).__name__}"
+            problem = (
+                f"has the key {MASK!r} already"
+                if isinstance(tree, dict)
+                else "is one bare array"
+                if isinstance(tree, int)
+                else f"is a {type(tree).__name__}"
+            )
             raise ArgumentError(
                 f"remainder='pad' adds a leaf {MASK!r} to every batch, but an example {problem}; "
                 f"make examples dicts without that key in a map, or choose remainder='drop'"

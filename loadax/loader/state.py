@@ -43,7 +43,8 @@ def step_of(plan: BatchPlan, order: str, start: Any) -> int:
     if isinstance(start, dict):
         return _checked(plan, _restored(plan, order, start))
     if isinstance(start, bool) or not hasattr(start, "__index__"):
-        raise StateError(f"start={start!r}: pass a step (an int), or what get_state() gave")
+        hint = "; it is text, so json.loads it first" if isinstance(start, str | bytes) else ""
+        raise StateError(f"start={start!r}: pass a step (an int), or what get_state() gave{hint}")
     return _checked(plan, int(start.__index__()))
 
 
@@ -74,5 +75,6 @@ def _restored(plan: BatchPlan, order: str, state: dict[str, Any]) -> int:
 
 def _checked(plan: BatchPlan, step: int) -> int:
     if step < 0 or (plan.num_steps is not None and step > plan.num_steps):
-        raise StateError(f"start is step {step}, but there are {plan.num_steps or 'endlessly many'} steps, counted from 0")
+        total = "endlessly many steps" if plan.num_steps is None else f"{plan.num_steps} steps with num_epochs={plan.num_epochs}"
+        raise StateError(f"start is step {step}, but there are {total}, counted from 0; pass a larger num_epochs to train longer")
     return step

@@ -48,7 +48,8 @@ def placed_dtype(dtype: Any, path: str) -> np.dtype[Any]:
     numeric = dtype.kind == "b" or (dtype.kind not in "mM" and jax.numpy.issubdtype(dtype, np.number))
     if longer or not numeric:
         name = dtype.str if dtype.kind in "SU" else str(dtype)
-        raise LeafTypeError(f"{leaf_name(path)} has dtype {name}; JAX arrays are numeric. Drop it or encode it in a map")
+        what = "object (strings, None, or values of several kinds)" if dtype.hasobject else name
+        raise LeafTypeError(f"{leaf_name(path)} has dtype {what}; JAX arrays are numeric. Drop it or encode it in a map")
     return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
 
 

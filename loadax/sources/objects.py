@@ -2,7 +2,9 @@
 
 from typing import Any, final
 
-from loadax.errors import ArgumentError, SourceError
+import numpy as np
+
+from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Integers, Tree
 from loadax.sources.checks import check_rows
 from loadax.specs import spec_of, stack
@@ -19,8 +21,8 @@ class ObjectSource:
         missing = [name for name in ("__len__", "__getitem__") if not hasattr(items, name)]
         if missing:
             raise ArgumentError(
-                f"from_source() got a {type(items).__name__} without {' and '.join(missing)}; pass a Source (with read, __len__ "
-                "and spec), or any object with __len__ and __getitem__"
+                f"the data is a {type(items).__name__} without {' and '.join(missing)}, so it can't be read at any row; pass a Source "
+                "(with read, __len__ and spec), or any object with __len__ and __getitem__: a generator as list(…)"
             )
         self._items = items
         self._many = getattr(items, "__getitems__", None)
@@ -36,9 +38,15 @@ class ObjectSource:
     def read(self, rows: Integers) -> Tree:
         """The examples at `rows`, stacked; all must be alike."""
         numbers = check_rows(rows, len(self)).tolist()
-        examples = self._examples(numbers)
+        examples = [_with_arrays(example) for example in self._examples(numbers)]
+        if None in (missing := [None if example is None else 0 for example in examples]):
+            row = numbers[missing.index(None)]
+            raise LeafError(
+                f"row {row}: {type(self._items).__name__} gave None instead of an example; return one for every row (a filter of "
+                "Grain's leaves None: apply it to a Grain dataset that iterates, or keep a list of the good rows)"
+            )
         if self.spec is None:
-            self.spec = spec_of((examples or self._examples([0]))[0])
+            self.spec = spec_of((examples or [_with_arrays(self._examples([0])[0])])[0])
         return stack(examples, self.spec, numbers)
 
     def _examples(self, rows: list[int]) -> list[Tree]:
@@ -63,3 +71,18 @@ class ObjectSource:
         except Exception as error:
             error.add_note(f"loadax: in {type(self._items).__name__}[{row}]")
             raise
+
+
+def _with_arrays(example: Tree) -> Tree:
+    """The example with each list of numbers, which Hugging Face and JSON have in place of arrays, as one array."""
+    if type(example) is dict:
+        return {key: _with_arrays(value) for key, value in example.items()}
+    if type(example) is tuple:
+        return tuple(map(_with_arrays, example))
+    return np.asarray(example) if type(example) is list and _numeric(example) else example
+
+
+def _numeric(items: list[Any]) -> bool:
+    return bool(items) and all(
+        isinstance(item, int | float | np.number) or (type(item) is list and _numeric(item)) for item in items
+    )

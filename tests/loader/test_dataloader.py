@@ -242,7 +242,10 @@ def test_structures(tree: Any) -> None:
 
 
 def test_lists_of_examples_and_tuples_of_arrays() -> None:
-    assert Dataloader([{"x": number, "y": [1.5, 2]} for number in range(8)], 8)[0]["y"][0].tolist() == [1.5] * 8
+    assert Dataloader([{"x": number, "y": (1.5, 2)} for number in range(8)], 8)[0]["y"][0].tolist() == [1.5] * 8
+    lists = [{"tokens": [number, 2], "more": [[1.5], [2.5]]} for number in range(8)]  # as JSON and Hugging Face have them
+    batch = Dataloader(lists, 8)[0]
+    assert (batch["tokens"].shape, batch["more"].shape) == ((8, 2), (8, 2, 1))
     first, second = Dataloader((np.arange(8), np.arange(8) * 2), 8)[0]
     assert second.tolist() == (first * 2).tolist()
 
