@@ -28,9 +28,9 @@ _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, odd: splitmix64's incremen
 _STAFFORD = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _COUNT, _NEGATIVE, _LONG, _TEXT = (_GOLDEN * tag & _MASK for tag in (1, 2, 3, 4))
 
-# Chi-square's excess falls by the number of cells with every two rounds, so the tiny sizes decide: over 300,000 seeds none
-# shows after 12 rounds. The rest is margin.
-_ROUNDS = 16
+# Chi-square's excess falls by the number of cells with every two rounds, so tiny sizes need the most: over 300,000 seeds none
+# shows after 12 rounds, and for large ones none after 4 to 6. The rest is margin.
+_ROUNDS, _ROUNDS_IF_LARGE, _LARGE = 16, 8, np.uint64(4096)
 _BLOCK = 16384  # indices at a time: few enough that the scratch arrays stay in the processor's cache
 
 
@@ -190,11 +190,23 @@ def _permute(index: Any, size: Any, seed: Any, inverse: bool) -> Any:
     # NumPy takes twice as long over one element as over two, so a lone index goes twice.
     values = np.broadcast_to(indices, (2,) if alone else shape).astype(np.uint64).reshape(-1)
     parameters = [_flat(array, shape) for array in (sizes, *_rectangle(sizes), keys)]
-    fixed = None if keys.ndim else _round_keys(keys)
+    large = parameters[0] >= _LARGE
+    if large.all() or not large.any():
+        _walk_blocks(values, parameters, _ROUNDS_IF_LARGE if large.all() else _ROUNDS, inverse)
+    else:
+        for rounds, chosen in ((_ROUNDS, np.flatnonzero(~large)), (_ROUNDS_IF_LARGE, np.flatnonzero(large))):
+            part = values[chosen]
+            _walk_blocks(part, [array[chosen] if array.ndim else array for array in parameters], rounds, inverse)
+            values[chosen] = part
+    return values[: math.prod(shape)].view(np.int64).reshape(shape) if shape else int(values[0])
+
+
+def _walk_blocks(values: Words, parameters: Sequence[Words], rounds: int, inverse: bool) -> None:
+    """Permutes `values` in place; `parameters` are sizes, rows, columns and keys, each an array as long or without dimensions."""
+    fixed = None if parameters[-1].ndim else _round_keys(parameters[-1], rounds)
     for start in range(0, values.size, _BLOCK):
         sizes, rows, columns, keys = (array[start : start + _BLOCK] if array.ndim else array for array in parameters)
-        _walk(values[start : start + _BLOCK], sizes, rows, columns, fixed or _round_keys(keys), inverse)
-    return values[: math.prod(shape)].view(np.int64).reshape(shape) if shape else int(values[0])
+        _walk(values[start : start + _BLOCK], sizes, rows, columns, fixed or _round_keys(keys, rounds), inverse)
 
 
 def _flat(array: Words, shape: tuple[int, ...]) -> Words:
@@ -218,12 +230,12 @@ def _rectangle(sizes: Words) -> tuple[Words, Words]:
     return rows.reshape(sizes.shape), columns.reshape(sizes.shape)
 
 
-def _round_keys(keys: Words) -> list[Words]:
-    steps = np.arange(1, _ROUNDS + 1, dtype=np.uint64) * _GOLDEN_WORD
+def _round_keys(keys: Words, rounds: int) -> list[Words]:
+    steps = np.arange(1, rounds + 1, dtype=np.uint64) * _GOLDEN_WORD
     if not keys.ndim:
         mixed = _mix(steps + keys)
-        return [mixed[place, ...] for place in range(_ROUNDS)]
-    return [_mix(np.add(keys, steps[place, ...])) for place in range(_ROUNDS)]
+        return [mixed[place, ...] for place in range(rounds)]
+    return [_mix(np.add(keys, steps[place, ...])) for place in range(rounds)]
 
 
 def _walk(values: Words, sizes: Words, rows: Words, columns: Words, keys: list[Words], inverse: bool) -> None:
@@ -249,7 +261,7 @@ def _encipher(values: Words, rows: Words, columns: Words, keys: Sequence[Words],
     shift, wrap = (np.subtract, np.add) if inverse else (np.add, np.subtract)
     half, (factor, other_factor) = _SHIFT_32, _FACTORS
     halves = ((first, second, rows), (second, first, columns))
-    for place in range(_ROUNDS - 1, -1, -1) if inverse else range(_ROUNDS):
+    for place in range(len(keys) - 1, -1, -1) if inverse else range(len(keys)):
         target, other, modulus = halves[place & 1]
         xor(other, keys[place], hashed)
         multiply(hashed, factor, hashed)

@@ -18,7 +18,7 @@ from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.sharding.placer import Placer
 
-_LOOKAHEAD = 1 << 14  # visits computed in one call: then NumPy's cost per call is spread over so many
+_LOOKAHEAD = 1 << 16  # visits computed in one call: then its fixed cost, and waiting for the GIL, is spread over so many
 
 
 @final
