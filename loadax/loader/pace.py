@@ -1,4 +1,4 @@
-"""Who places: a worker ahead of the consumer, or the consumer for itself. Only ever a matter of speed."""
+"""Who places, a worker ahead of the consumer or the consumer for itself, and how many workers read. Only a matter of speed."""
 
 import math
 from time import perf_counter
@@ -6,6 +6,7 @@ from typing import final
 
 _WEIGHT = 0.25  # of the newest measurement in the running averages
 _SHORTEST_NAP, _LONGEST_NAP = 0.0005, 0.05  # seconds
+_ENDURED = 0.2  # share of the consumer's time
 _WORTH = 2.0  # a batch is placed ahead when the consumer stays away for so many times as long as placing takes
 
 
@@ -20,6 +21,7 @@ class Pace:
     def __init__(self) -> None:
         self._away = math.inf
         self._place = 0.0
+        self._starved = math.inf  # share of its time that the consumer waited for rows
         self._left: float | None = None
 
     @property
@@ -27,6 +29,11 @@ class Pace:
         """Whether workers should place: the consumer stays away long, or has done so since its last batch."""
         away = self._away if self._left is None else max(self._away, perf_counter() - self._left)
         return away > _WORTH * self._place
+
+    @property
+    def starving(self) -> bool:
+        """Whether more workers should read: below that, they would take more time from each other than they save."""
+        return self._starved > _ENDURED
 
     def nap(self, before: int) -> float:
         """Seconds until a worker looks again whether a batch was taken, after so many naps in vain."""
@@ -39,9 +46,12 @@ class Pace:
         if self._left is not None:
             self._away = _average(self._away, perf_counter() - self._left)
 
-    def went(self) -> None:
-        """The consumer has got one."""
-        self._left = perf_counter()
+    def went(self, starved: float) -> None:
+        """The consumer has got one; it waited so many seconds for its rows."""
+        now = perf_counter()
+        if self._left is not None:
+            self._starved = _average(self._starved, starved / max(now - self._left, 1e-9))
+        self._left = now
 
     def placed(self, seconds: float) -> None:
         """A batch was placed in so many seconds."""

@@ -106,6 +106,7 @@ class Window:
             Exception: what reading or placing its step raised; the window is closed then.
         """
         began = perf_counter()
+        starved = 0.0
         self._pace.came()
         while True:
             with self._work:
@@ -114,7 +115,7 @@ class Window:
                     self.stats.steps += 1
                     self.stats.wait += perf_counter() - began
                     self._hungry = False
-                    self._pace.went()
+                    self._pace.went(starved)
                     if self._idle == self._workers and not self._pace.ahead:
                         self._wake_worker()
                     return taken
@@ -128,12 +129,19 @@ class Window:
                 if task is None and self._workers == 0:
                     task = self._next_task()
                 if task is None:
-                    self._starved = True
-                    self._wake_worker()
-                    self._arrived.wait()
-                    self._starved = False
+                    starved += self._wait_for_rows()
                     continue
             task()
+
+    def _wait_for_rows(self) -> float:
+        """Waits until there may be something to take or to place; returns the seconds."""
+        began = perf_counter()
+        self._starved = self._pace.starving or self._idle == self._workers
+        if self._starved:
+            self._wake_worker()
+        self._arrived.wait()
+        self._starved = False
+        return perf_counter() - began
 
     def snapshot(self) -> Stats:
         """A copy of the statistics, as of now."""

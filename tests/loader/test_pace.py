@@ -24,10 +24,10 @@ def test_a_consumer_that_comes_back_at_once_places_for_itself(clock: list[float]
     assert steps.ahead  # nothing is known: the first batches are placed ahead
     for _ in range(30):
         steps.placed(0.001)
-        steps.went()
+        steps.went(0.0)
         clock[0] += 0.0001
         steps.came()
-    steps.went()
+    steps.went(0.0)
     before = steps.ahead
     clock[0] += 0.1  # but then it stays away
     assert [before, steps.ahead] == [False, True]
@@ -37,10 +37,10 @@ def test_a_consumer_that_trains_in_between_is_served_ahead(clock: list[float]) -
     steps = Pace()
     for _ in range(30):
         steps.placed(0.001)
-        steps.went()
+        steps.went(0.0)
         clock[0] += 0.01
         steps.came()
-    steps.went()
+    steps.went(0.0)
     assert steps.ahead
     assert steps.nap(0) == pytest.approx(0.005)
 
@@ -67,3 +67,13 @@ def test_nothing_is_placed_ahead_when_nothing_shall_be() -> None:
         next(batches)
         time.sleep(0.3)
         assert batches.stats().ready == 0
+
+
+def test_more_workers_read_only_for_a_consumer_that_waits(clock: list[float]) -> None:
+    steps = Pace()
+    known = [steps.starving]  # nothing is known: all read
+    for waited in [0.0] * 30 + [0.009] * 30:
+        steps.went(waited)
+        clock[0] += 0.01
+        known.append(steps.starving)
+    assert [known[0], known[30], known[60]] == [True, False, True]
