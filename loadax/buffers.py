@@ -7,7 +7,7 @@ each view, and so each `jax.Array`, keeps alive.
 
 import threading
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import Any
 
 import numpy as np
@@ -56,18 +56,21 @@ class BufferPool:
         self._keep = keep
         self._idle: OrderedDict[int, list[NDArray[np.uint8]]] = OrderedDict()  # by capacity, the longest unused first
         self._idle_bytes = 0
-        # Reentrant: a garbage collection inside `lease` may run `_give_back` on the same thread.
-        self._lock = threading.RLock()
+        self._returned: deque[NDArray[np.uint8]] = deque()  # what came back and is not sorted in yet
+        self._lock = threading.Lock()
 
     @property
     def idle_bytes(self) -> int:
         """Bytes that are kept for the next lease."""
-        return self._idle_bytes
+        with self._lock:
+            self._sort_in()
+            return self._idle_bytes
 
     def lease(self, size: int) -> NDArray[np.uint8]:
         """uint8[size] on a 64-byte boundary, contents undefined; it is yours until the last view of it is gone."""
         capacity = align(max(size, 1))
         with self._lock:
+            self._sort_in()
             memory = self._take(capacity)
         if memory is None:
             memory = aligned_bytes(capacity)
@@ -86,14 +89,19 @@ class BufferPool:
         return stack.pop()
 
     def _give_back(self, memory: NDArray[np.uint8]) -> None:
-        with self._lock:
+        # Without the lock: this runs wherever garbage is collected, under whatever other locks.
+        self._returned.append(memory)
+
+    def _sort_in(self) -> None:
+        while self._returned:
+            memory = self._returned.popleft()
             self._idle.setdefault(memory.nbytes, []).append(memory)
             self._idle.move_to_end(memory.nbytes)
             self._idle_bytes += memory.nbytes
-            while self._idle_bytes > self._keep and self._idle:
-                capacity, stack = next(iter(self._idle.items()))
-                if stack:
-                    stack.pop()
-                    self._idle_bytes -= capacity
-                if not stack:
-                    del self._idle[capacity]
+        while self._idle_bytes > self._keep and self._idle:
+            capacity, stack = next(iter(self._idle.items()))
+            if stack:
+                stack.pop()
+                self._idle_bytes -= capacity
+            if not stack:
+                del self._idle[capacity]

@@ -1,5 +1,6 @@
 """Dataset: a frozen recipe of a source, an order and maps; and the doors through which data comes in."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -268,6 +269,8 @@ def from_source(obj: Any) -> Dataset:
 def concat(datasets: Sequence[Dataset]) -> Dataset:
     """One dataset behind another. Each part keeps its own order and maps; rows are numbered on from part to part.
 
+    A part's random maps count its own rows: give the maps of different parts different seeds, or map the whole.
+
     Raises:
         ArgumentError: when there is none, or an entry is no dataset.
         LeafError: when their element specs differ; names the part and the leaf.
@@ -285,8 +288,10 @@ def as_dataset(data: Any) -> Dataset:
     """`data` as a dataset: itself; arrays, or a dict or tuple of them; a `Source`; anything that `from_source` takes."""
     if isinstance(data, Dataset):
         return data
-    if isinstance(data, np.ndarray | dict | tuple):
+    if isinstance(data, dict | tuple) or hasattr(data, "__array__"):
         return from_arrays(data)
+    if isinstance(data, str | os.PathLike):
+        raise ArgumentError(f"data={data!r} is a path; open it with loadax.from_npy or loadax.from_zarr")
     return from_source(data)
 
 

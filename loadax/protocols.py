@@ -39,7 +39,7 @@ class Visits(NamedTuple):
 class Deal(NamedTuple):
     """A stretch of positions that are dealt to lanes in turn: `start` belongs to `lanes[0]`, the next to `lanes[1]`, and so on.
 
-    It ends where the next one begins. `lanes` is int64[n], ascending; `start` may lie before the first position.
+    It ends where the next one begins. `lanes` is int64[n]; `start` may lie before the first position.
     """
 
     start: int

@@ -120,12 +120,14 @@ class Reader:
 
     def apply(self, batch: Tree, visits: Visits) -> Tree:
         """The maps applied to what `read_source` gave for these visits."""
-        if self.maps:
-            # A function may write to what it gets: what is a view may be the source's own memory, so it gets a copy.
-            batch = map_leaves(lambda leaf: leaf if leaf.base is None else leaf.copy(), batch)
+        batch = self._writable(batch)
         for each, spec in zip(self.maps, self.specs[1:], strict=True):
             batch = each(batch, visits, spec)
         return batch
+
+    def _writable(self, batch: Tree) -> Tree:
+        """A batch that maps may write to: what a user's source gave may be its own memory."""
+        return batch if not self.maps or getattr(self.source, "fresh", False) else map_leaves(np.array, batch)
 
     def _raw(self, visits: Visits) -> Tree:
         read_visits = getattr(self.source, "read_visits", None)
@@ -141,7 +143,7 @@ class Reader:
         """`known`, with what is None filled in by reading one row and mapping it."""
         if self.first is None:
             raise SourceError("the dataset has no rows, and no spec that would say what a row looks like; pass spec= to its maps")
-        batch = self._raw(self.first)
+        batch = self._writable(self._raw(self.first))
         specs = [known[0] if known[0] is not None else _batch_spec(batch, "the source")]
         for number, (each, stated) in enumerate(zip(self.maps, known[1:], strict=True), 1):
             if stated is None:

@@ -195,6 +195,9 @@ class Assembler:
             assert isinstance(each, BatchMap)
             batch = each.raw(batch, visits)
             leaves, structure = flatten(batch)
+            if structure != self._structure:
+                expected = self._structure.paths
+                raise LeafError(f"map_batch {name_of(each.function)} gave the leaves {structure.paths}, expected {expected}")
             for path, leaf, shape, wanted in zip(structure.paths, leaves, shapes, flatten_spec(spec)[0], strict=False):
                 if np.shape(leaf) != shape or np.asarray(leaf).dtype != wanted.dtype:
                     raise LeafError(

@@ -237,9 +237,11 @@ class Dataloader:
     def _share(self) -> Share:
         """This process's share on the mesh of the caller's thread, which is where this must be called."""
         mesh = resolve_mesh(self._mesh if self._mesh is not None else current_mesh() or self._made_in)
-        if mesh not in self._shares:
-            self._shares = {mesh: resolve_share(self._batch, self._plan.batch_size, mesh, self._partition, self._part)}
-        return self._shares[mesh]
+        share = self._shares.get(mesh)
+        if share is None:
+            share = resolve_share(self._batch, self._plan.batch_size, mesh, self._partition, self._part)
+            self._shares = {mesh: share}
+        return share
 
     def _positions(self) -> Integers:
         if self._part is not None and self._mesh is None and (current_mesh() or self._made_in) is None:

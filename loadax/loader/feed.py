@@ -20,6 +20,8 @@ from loadax.sharding.placer import Placer
 
 _LOOKAHEAD = 1 << 16  # visits computed in one call: then its fixed cost, and waiting for the GIL, is spread over so many
 
+_MOST_STEPS = 256  # lanes are sorted step by step: no batch should wait for more
+
 
 @final
 class VisitsAhead:
@@ -31,7 +33,7 @@ class VisitsAhead:
     def __init__(self, plan: BatchPlan, positions: Integers):
         self._plan = plan
         self._positions = positions
-        self._most = max(1, _LOOKAHEAD // max(1, len(positions)))
+        self._most = max(1, min(_LOOKAHEAD // max(1, len(positions)), _MOST_STEPS))
         self._ahead = 1
         self._lock = threading.Lock()
         # The newest few: where a step fills a block, several workers may be in steps that lie apart.

@@ -50,9 +50,10 @@ class DataIterator:
 
     def _open(self) -> None:
         run = self._run
-        self._window = Window(run.feed, self._step, run.plan.num_steps, run.depth, run.budget, run.workers)
+        window = Window(run.feed, self._step, run.plan.num_steps, run.depth, run.budget, run.workers)
         # Also runs at the end of the program, before the interpreter takes modules apart under the threads.
-        self._close = weakref.finalize(self, Pool(self._window, run.workers).close)
+        self._close = weakref.finalize(self, Pool(window, run.workers).close)
+        self._window = window
 
     def __iter__(self) -> "DataIterator":
         return self
@@ -77,7 +78,7 @@ class DataIterator:
             self.set_state(self._step)
         try:
             step, batch = self._window.take()
-            assert step == self._step
+            self._step = step + 1
         except Exception as error:
             self._error = error
             self.close()
@@ -85,7 +86,6 @@ class DataIterator:
         except BaseException:
             self._interrupted = True
             raise
-        self._step += 1
         return batch
 
     @property
@@ -109,9 +109,11 @@ class DataIterator:
             StateError: when it belongs to other data, or lies inside a batch of this size; then nothing has changed.
         """
         step = step_of(self._run.plan, self._run.order, state)
+        self._interrupted = True  # until all is new
         self.close()
-        self._step, self._error, self._interrupted = step, None, False
+        self._step, self._error = step, None
         self._open()
+        self._interrupted = False
 
     def stats(self) -> Stats:
         """Where the time went since this iterator began, or its state was set."""

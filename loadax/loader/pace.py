@@ -6,7 +6,7 @@ from typing import final
 
 _WEIGHT = 0.25  # of the newest measurement in the running averages
 _SHORTEST_NAP, _LONGEST_NAP = 0.0005, 0.05  # seconds
-_ENDURED = 0.2  # share of the consumer's time
+_ENDURED, _ENDURED_IF_AWAY = 0.2, 0.005  # shares of the time of a consumer that only takes batches, and of one that trains
 _WORTH = 2.0  # a batch is placed ahead when the consumer stays away for so many times as long as placing takes
 
 
@@ -33,7 +33,7 @@ class Pace:
     @property
     def starving(self) -> bool:
         """Whether more workers should read: below that, they would take more time from each other than they save."""
-        return self._starved > _ENDURED
+        return self._starved > (_ENDURED_IF_AWAY if self._away > _WORTH * self._place else _ENDURED)
 
     def nap(self, before: int) -> float:
         """Seconds until a worker looks again whether a batch was taken, after so many naps in vain."""

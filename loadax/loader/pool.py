@@ -19,8 +19,12 @@ class Pool:
         self._threads = [
             threading.Thread(target=_work, args=(window,), name=f"{_NAME}{number}", daemon=True) for number in range(workers)
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:  # an interrupt, or no thread to be had: those that have begun must not stay
+            window.close()
+            raise
 
     def close(self) -> None:
         """Closes the window and waits for the threads, not for long. Idempotent; from any thread.
@@ -31,7 +35,7 @@ class Pool:
         if threading.current_thread().name.startswith(_NAME):
             return
         deadline = monotonic() + _PATIENCE
-        for thread in self._threads:
+        for thread in (thread for thread in self._threads if thread.ident is not None):
             thread.join(max(0.0, deadline - monotonic()))
 
 

@@ -262,6 +262,10 @@ class Window:
                 self._arrived.notify()
 
     def _failed(self, run: Run, error: BaseException) -> None:
+        if isinstance(error, StopIteration):
+            # As in a generator (PEP 479): it would end the training loop as if the data had ended.
+            stopped, error = error, RuntimeError("a source or a map raised StopIteration")
+            error.__cause__ = stopped
         with self._work:
             if self._closed or run.error is not None:
                 return

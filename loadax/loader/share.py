@@ -156,7 +156,7 @@ def resolve_share(batch: BatchSpec, batch_size: int, mesh: Mesh | PlannedMesh, p
     grid = grid_of(mesh)
     if part is not None and isinstance(mesh, PlannedMesh) and part.count == len(np.unique(grid.owners)):
         # Nobody is really there: the constructor's share says which of the hosts to be.
-        grid = replace(grid, process=part.index)
+        grid = replace(grid, process=int(np.unique(grid.owners)[part.index]))
     spans = bool((grid.owners != grid.process).any())
     first = 0
     if part is not None and not spans:

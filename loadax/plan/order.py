@@ -114,7 +114,10 @@ class Repeated:
         for turn in range(start // size, -(-stop // size)):
             low, high = max(start - turn * size, 0), min(stop - turn * size, size)
             dealt = self.parent.deals(epoch * self.times + turn, low, high)
-            found += [Deal(deal.start + turn * size, deal.lanes) for deal in dealt]
+            for deal in dealt:
+                # A slice below may begin inside a stretch: here the stretch begins with the turn, in the middle of the lanes.
+                shift = max(0, -deal.start)
+                found.append(Deal(deal.start + shift + turn * size, np.roll(deal.lanes, -(shift % len(deal.lanes)))))
         return found
 
     def describe(self) -> list[Any]:

@@ -19,6 +19,8 @@ class ArraySource:
         SourceError: when there is no leaf, a leaf is not an array with rows, or the leaves' lengths differ.
     """
 
+    fresh = True  # what `read` gives is nobody else's memory
+
     def __init__(self, tree: Tree):
         leaves, self._structure = flatten(tree)
         given = [_as_array(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]

@@ -52,6 +52,8 @@ class ConcatenatedSource:
         LeafError: when the parts' element specs differ; names the part and the leaf.
     """
 
+    fresh = True  # what `read` gives is nobody else's memory
+
     def __init__(self, parts: Sequence[Part]):
         self._parts = tuple(parts)
         self._ends = np.cumsum([part.num_rows for part in self._parts])

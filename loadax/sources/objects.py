@@ -17,6 +17,8 @@ class ObjectSource:
     The spec is that of the first example that is read.
     """
 
+    fresh = True  # what `read` gives is nobody else's memory
+
     def __init__(self, items: Any):
         missing = [name for name in ("__len__", "__getitem__") if not hasattr(items, name)]
         if missing:

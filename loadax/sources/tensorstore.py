@@ -31,6 +31,8 @@ class TensorStoreSource:
         SourceError: when a store can't be opened, has no rows, or the leaves' lengths differ; names the leaf.
     """
 
+    fresh = True  # what `read` gives is nobody else's memory
+
     concurrent_reads = 4
     """Reads that are best under way at once: they wait for disks, networks and TensorStore's own threads, not for Python."""
 

@@ -226,3 +226,25 @@ def test_a_trillion_rows_at_any_step(remainder: Literal["drop", "pad"]) -> None:
             assert len(set(rows.tolist())) == len(rows) == plan.valid(step)
             assert rows.max() < size
             assert set(visits.epochs.tolist()) == {step // plan.steps_per_epoch}
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.data())
+def test_slices_of_lanes_that_are_repeated_serve_each_visit_once(data: st.DataObject) -> None:
+    """A slice may begin in the middle of the lanes, and the next turn begins there again."""
+    draw = data.draw
+    order: Order = BlockShuffled(
+        Sequential(draw(st.integers(4, 60))), 0, draw(st.integers(1, 5)), draw(st.integers(1, 3)), draw(st.integers(2, 6))
+    )
+    for _ in range(draw(st.integers(1, 2))):
+        start = draw(st.integers(0, order.size - 1))
+        order = Sliced(order, start, 1, draw(st.integers(1, order.size - start)))
+    times = draw(st.integers(2, 4))
+    order = Repeated(order, times)
+    plan = BatchPlan(order, draw(st.integers(1, order.size)), None, "pad")
+    for epoch in range(2):
+        steps = range(epoch * plan.steps_per_epoch, (epoch + 1) * plan.steps_per_epoch)
+        visits = plan.visits_of(steps, np.arange(plan.batch_size))
+        there = visits.rows >= 0
+        pairs = set(zip(visits.rows[there].tolist(), visits.epochs[there].tolist(), strict=True))
+        assert len(pairs) == there.sum() == order.size

@@ -58,6 +58,7 @@ class Chain(NamedTuple):
     rows: int
     splittable: bool  # no slice stands behind a shuffle
     varies: bool
+    splits: int = 0  # so often was it split: each asks another question of a row
 
 
 def rows(count: int, offset: int) -> Chain:
@@ -97,12 +98,13 @@ def repeat(chain: Chain, times: int) -> Chain:
 
 def split(chain: Chain, fraction: float, seed: int, side: int) -> Chain:
     def inside(row: int) -> bool:
-        return (int(derive(seed, "split", row)) < fraction * 2**64) == (side == 0)
+        depth = [chain.splits] if chain.splits else []
+        return (int(derive(seed, "split", *depth, row)) < fraction * 2**64) == (side == 0)
 
     def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
         return chain.epoch(number, (*keep, inside))
 
-    return chain._replace(dataset=chain.dataset.split(fraction, seed)[side], epoch=epoch)
+    return chain._replace(dataset=chain.dataset.split(fraction, seed)[side], epoch=epoch, splits=chain.splits + 1)
 
 
 def join(one: Chain, two: Chain) -> Chain:
@@ -115,7 +117,13 @@ def join(one: Chain, two: Chain) -> Chain:
 
     rows, maps = one.rows + two.rows, max(one.maps, two.maps)
     return Chain(
-        concat([one.dataset, two.dataset]), epoch, maps, rows, one.splittable and two.splittable, one.varies or two.varies
+        concat([one.dataset, two.dataset]),
+        epoch,
+        maps,
+        rows,
+        one.splittable and two.splittable,
+        one.varies or two.varies,
+        max(one.splits, two.splits),
     )
 
 

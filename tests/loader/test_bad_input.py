@@ -683,3 +683,20 @@ def test_an_index_of_many(index: Any) -> None:
 def test_a_state_that_is_still_text() -> None:
     with pytest.raises(StateError, match=r"it is text, so json\.loads it first"):
         Dataloader(numbers(), 8).iterate('{"version": 1}')
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stop_iteration_of_a_map_is_no_end_of_the_data(workers: int) -> None:
+    def exhausted(example: Any) -> Any:
+        if example["x"] == 20:
+            next(iter([]))
+        return example
+
+    with pytest.raises(RuntimeError, match="a source or a map raised StopIteration") as caught:
+        list(Dataloader(numbers().map(exhausted), 8, num_workers=workers))
+    assert isinstance(caught.value.__cause__, StopIteration)
+
+
+def test_a_path_is_no_data() -> None:
+    with pytest.raises(ArgumentError, match=r"data='rows.npy' is a path; open it with loadax.from_npy or loadax.from_zarr"):
+        Dataloader("rows.npy", 8)

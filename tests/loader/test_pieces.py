@@ -35,3 +35,15 @@ def test_small_steps_are_read_together_and_large_ones_in_slices() -> None:
     assert (quick.steps > 1, len(quick.slices(1))) == (True, 1)
     assert (slow.steps, len(slow.slices(1)) > 1) == (1, True)
     assert len(PieceSizes(3, 8).slices(1)) <= 3
+
+
+def test_what_waits_for_a_delay_is_not_cut() -> None:
+    """A disk or a network far away: every slice would have the delay anew."""
+    sizes, worker = PieceSizes(64, 8), PieceSizes(64, 8)
+    for _ in range(20):
+        for low, high in sizes.slices(1):
+            sizes.measured(high - low, 0.1)
+        for low, high in worker.slices(1):
+            worker.measured(high - low, (high - low) * 0.002)
+    assert len(sizes.slices(1)) == 1
+    assert len(worker.slices(1)) == 32

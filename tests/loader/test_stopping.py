@@ -400,3 +400,27 @@ def test_a_batch_outlives_its_iterator_and_its_loader() -> None:
     gc.collect()
     assert none_left()
     assert jax.device_get(batch["x"]).tolist() == list(range(8))
+
+
+def test_an_interrupt_while_threads_start_leaves_none_and_hangs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader_ = loader(num_workers=3)
+    batches = iter(loader_)
+    next(batches)
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def interrupted(thread: threading.Thread) -> None:
+        if len(started) == 1:
+            raise KeyboardInterrupt
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        batches.set_state(2)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert batches.step == 2
+    next(batches)
+    assert batches.step == 3
+    batches.close()
+    assert none_left()

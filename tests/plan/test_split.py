@@ -71,8 +71,6 @@ def test_a_side_can_be_split_again() -> None:
     both = split(first, 0.5, 2)
     assert sorted(rows(both[0]) + rows(both[1])) == rows(first)
     assert 0 < both[0].size < first.size
-    same = split(first, 0.5, 1)  # by the same rule: all on one side
-    assert (same[0].size, same[1].size) == (first.size, 0)
     assert not set(rows(first)) & set(rows(rest))
 
 
@@ -94,3 +92,12 @@ def test_many_rows_are_looked_at_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     whole = rows(split(Sequential(1000), 0.5, 0)[0])
     monkeypatch.setattr(module, "_CHUNK", 7)
     assert rows(split(Sequential(1000), 0.5, 0)[0]) == whole
+
+
+def test_a_split_of_a_split_with_the_same_seed_cuts_anew() -> None:
+    """Train, validation and test, as everybody writes it."""
+    train, rest = split(Sequential(10_000), 0.8, 0)
+    parts = [train, *split(rest, 0.5, 0)]
+    assert [round(part.size / 1000) for part in parts] == [8, 1, 1]
+    rows = [part.visits(np.zeros(part.size, np.int64), np.arange(part.size)).rows for part in parts]
+    assert sorted(np.concatenate(rows).tolist()) == list(range(10_000))
