@@ -5,6 +5,9 @@ permuted together. A step of B positions takes B / lanes rows from each lane (se
 are open at once: a reader that keeps those fetches each block once. All of it follows from the arguments; no host, cache or chunk
 layout has a say.
 
+Lanes don't come to the ends of their windows together, or else all blocks would have to be fetched at the same few steps: the first
+window of the lane at place p of a step is shorter by `p % window` blocks.
+
 Lanes are not equally long: some have a block more, and one holds the last, ragged block. When the shorter ones have run out,
 the rest go on in turn, so that every row is served, once.
 """
@@ -16,8 +19,10 @@ from typing import Any, final
 import numpy as np
 
 from loadax import seeds
-from loadax.plan.lanes import Dealing, deal
+from loadax.plan.lanes import Dealing, deal, places
 from loadax.protocols import Deal, Integers, Order, Visits
+
+_VERSION = 2  # of this order; it stands in saved states. in 1 all lanes began their windows together, and the turn went through them from first to last
 
 
 @final
@@ -31,6 +36,7 @@ class _Epoch:
         lane: where that block came to stand.
         index: its number among the blocks of its lane.
         lane_blocks: how many blocks each lane has.
+        shifts: how many blocks each lane's first window lacks.
         dealing: of the positions.
     """
 
@@ -39,11 +45,12 @@ class _Epoch:
     lane: int
     index: int
     lane_blocks: Integers
+    shifts: Integers
     dealing: Dealing
 
 
 @lru_cache(maxsize=8)
-def _epoch(seed: int, size: int, block: int, lanes: int, epoch: int) -> _Epoch:
+def _epoch(seed: int, size: int, block: int, window: int, lanes: int, epoch: int) -> _Epoch:
     """A function of these numbers alone; asked for again and again while an epoch lasts."""
     key = seeds.derive(seed, "blocks", epoch)
     blocks = -(-size // block)
@@ -53,7 +60,7 @@ def _epoch(seed: int, size: int, block: int, lanes: int, epoch: int) -> _Epoch:
     lane_blocks[: blocks % lanes] += 1
     lane_rows = lane_blocks * block
     lane_rows[slot % lanes] -= missing
-    return _Epoch(int(key), missing, slot % lanes, slot // lanes, lane_blocks, deal(lane_rows))
+    return _Epoch(int(key), missing, slot % lanes, slot // lanes, lane_blocks, places(lanes) % window, deal(lane_rows))
 
 
 @final
@@ -94,31 +101,33 @@ class BlockShuffled:
         return [deal for deal, end in zip(deals, ends, strict=False) if deal.start < stop and end > start]
 
     def describe(self) -> list[Any]:
-        return [*self.parent.describe(), ["shuffle", self.seed, self.block, self.window, self.most_lanes]]
+        return [*self.parent.describe(), ["shuffle", self.seed, self.block, self.window, self.most_lanes, _VERSION]]
 
     def _at(self, epoch: int) -> _Epoch:
-        return _epoch(self.seed, self.size, self.block, self.lanes, epoch)
+        return _epoch(self.seed, self.size, self.block, self.window, self.lanes, epoch)
 
     def _shuffled(self, at: _Epoch, positions: Integers) -> Integers:
         lane, turn = at.dealing.at(positions)
-        window, place, blocks, rows = self._window(at, lane, turn)
+        window, first, place, blocks, rows = self._window(at, lane, turn)
         place = seeds.permute(place, rows, seeds.derive(at.key, "window", lane, window))
         which, inside = np.divmod(place, self.block)
         # In the window of the ragged block, that one counts as the last, so that the full ones divide evenly.
-        here = (lane == at.lane) & (window == at.index // self.window)
-        offset = at.index % self.window
+        here = (lane == at.lane) & (first <= at.index) & (at.index < first + blocks)
+        offset = at.index - first
         which = np.where(here, np.where(which == blocks - 1, offset, which + (which >= offset)), which)
-        slots = (window * self.window + which) * self.lanes + lane
+        slots = (first + which) * self.lanes + lane
         return seeds.permute(slots, self.blocks, at.key) * self.block + inside
 
-    def _window(self, at: _Epoch, lane: Integers, turn: Integers) -> tuple[Integers, Integers, Integers, Integers]:
-        """For the `turn`-th row of a lane: its window, its place there, and how many blocks and rows that window has."""
-        its_window = at.index // self.window
-        its_end = min((its_window + 1) * self.window, int(at.lane_blocks[at.lane])) * self.block - at.missing
+    def _window(self, at: _Epoch, lane: Integers, turn: Integers) -> tuple[Integers, Integers, Integers, Integers, Integers]:
+        """For the `turn`-th row of a lane: its window, the first block of that, its place there, and how many blocks and rows there are."""
+        shift, ragged_shift = at.shifts[lane], int(at.shifts[at.lane])
+        its_window = (at.index + ragged_shift) // self.window
+        its_end = min((its_window + 1) * self.window - ragged_shift, int(at.lane_blocks[at.lane])) * self.block - at.missing
         in_its_lane = lane == at.lane
-        # Behind the ragged window count as if no row were missing: then all windows begin at multiples.
+        # Behind the ragged window count as if no row were missing: then all windows end at multiples.
         turn = np.where(in_its_lane & (turn >= its_end), turn + at.missing, turn)
-        window, place = np.divmod(turn, self.window * self.block)
-        blocks = np.minimum(self.window, at.lane_blocks[lane] - window * self.window)
+        window = (turn + shift * self.block) // (self.window * self.block)
+        first = np.maximum(window * self.window - shift, 0)
+        blocks = np.minimum((window + 1) * self.window - shift, at.lane_blocks[lane]) - first
         rows = blocks * self.block - np.where(in_its_lane & (window == its_window), at.missing, 0)
-        return window, place, blocks, rows
+        return window, first, turn - first * self.block, blocks, rows

@@ -16,23 +16,25 @@ from loadax.protocols import Deal, Integers
 @final
 @dataclass(frozen=True, eq=False)
 class Dealing:
-    """How one epoch is dealt.
+    """How one epoch is dealt to lanes, which are numbered by their turn.
 
     Args:
-        deals: the stretches, ascending, from position 0.
+        deals: the stretches, ascending, from position 0; their lanes are named by their `places`.
         turns: for each, how many rows every lane had before it.
+        lanes: for each, the lanes in their turn.
     """
 
     deals: tuple[Deal, ...]
     turns: Integers
+    lanes: tuple[Integers, ...]
 
     def at(self, positions: Integers) -> tuple[Integers, Integers]:
         """For each position its lane, and how many positions that lane had before."""
         starts = np.array([deal.start for deal in self.deals])
-        widths = np.array([len(deal.lanes) for deal in self.deals])
+        widths = np.array([len(lanes) for lanes in self.lanes])
         stretch = np.searchsorted(starts, positions, side="right") - 1
         turn, which = np.divmod(positions - starts[stretch], widths[stretch])
-        lanes = np.concatenate([deal.lanes for deal in self.deals])
+        lanes = np.concatenate(self.lanes)
         return lanes[(np.cumsum(widths) - widths)[stretch] + which], turn + self.turns[stretch]
 
 
@@ -41,14 +43,32 @@ def deal(lane_rows: Integers) -> Dealing:
 
     Example:
         >>> [(stretch.start, stretch.lanes.tolist()) for stretch in deal(np.array([2, 3, 2])).deals]
-        [(0, [0, 1, 2]), (6, [1])]
+        [(0, [0, 2, 1]), (6, [2])]
     """
     ends = np.unique(lane_rows)
     turns = np.concatenate([[0], ends[:-1]])
-    alive = [np.flatnonzero(lane_rows >= end) for end in ends]
+    alive = tuple(np.flatnonzero(lane_rows >= end) for end in ends)
     sizes = (ends - turns) * [len(lanes) for lanes in alive]
     starts = np.cumsum(sizes) - sizes
-    return Dealing(tuple(Deal(int(start), lanes) for start, lanes in zip(starts, alive, strict=True)), turns)
+    place = places(len(lane_rows))
+    deals = tuple(Deal(int(start), place[lanes]) for start, lanes in zip(starts, alive, strict=True))
+    return Dealing(deals, turns, alive)
+
+
+def places(count: int) -> Integers:
+    """Where each of `count` lanes stands in a step: their numbers by reversed bits, so that lanes that take turns stand far apart.
+
+    This is van der Corput's sequence (1935). Any run of turns falls evenly on all parts of the step; so every host keeps its lanes, also
+    where a step takes only some of them, or some of them twice, and where the first ones have a block more than the rest.
+
+    Example:
+        >>> places(8).tolist(), places(5).tolist()
+        ([0, 4, 2, 6, 1, 5, 3, 7], [0, 4, 2, 1, 3])
+    """
+    order = np.zeros(1, np.int64)
+    while len(order) < count:
+        order = np.concatenate([2 * order, 2 * order + 1])
+    return order[order < count]
 
 
 def by_lane(start: int, count: int, deals: list[Deal], positions: Integers) -> Integers:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from loadax import seeds
 from loadax.plan.batches import BatchPlan
 from loadax.plan.blocks import BlockShuffled
+from loadax.plan.lanes import places
 from loadax.plan.order import Concatenated, Repeated, Sequential, Shuffled, Sliced
 from loadax.protocols import Order
 
@@ -137,9 +138,9 @@ def test_a_batch_size_changes_which_rows_share_a_batch_but_not_their_order(
 
 
 def lanes_of(order: BlockShuffled, epoch: int, rows: Any) -> Any:
-    """The lane that each row's block was dealt to."""
+    """Where the lane that each row's block was dealt to stands in a step."""
     key = seeds.derive(order.seed, "blocks", epoch)
-    return seeds.unpermute(rows // order.block, order.blocks, key) % order.lanes
+    return places(order.lanes)[seeds.unpermute(rows // order.block, order.blocks, key) % order.lanes]
 
 
 BLOCKED = {

@@ -6,6 +6,7 @@ but the permutations themselves, which `tests/test_seeds.py` is about.
 
 from collections.abc import Callable
 from itertools import chain as joined
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,13 +41,21 @@ def block_shuffled(items: list[Any], key: int, block: int, window: int, lanes: i
     last = id(blocks[-1]) if blocks else None  # the one that may lack rows: it counts as the last of its window
     blocks = shuffled(blocks, key)
     queues = []
-    for lane in range(min(lanes, len(blocks))):
-        mine, queue = blocks[lane :: min(lanes, len(blocks))], []
-        for number, start in enumerate(range(0, len(mine), window)):
-            group = sorted(mine[start : start + window], key=lambda each: id(each) == last)
+    lanes = min(lanes, len(blocks))
+    for lane, place in enumerate(by_reversed_bits(lanes)):
+        mine, queue = blocks[lane::lanes], []
+        bounds = [0, *range(window - place % window, len(mine), window), len(mine)]
+        for number, (start, stop) in enumerate(pairwise(bounds)):
+            group = sorted(mine[start:stop], key=lambda each: id(each) == last)
             queue += shuffled(list(joined(*group)), derive(key, "window", lane, number))
         queues.append(queue)
     return [queue[turn] for turn in range(max(map(len, queues), default=0)) for queue in queues if turn < len(queue)]
+
+
+def by_reversed_bits(count: int) -> list[int]:
+    bits = max(0, count - 1).bit_length()
+    turned = [int(f"{number:0{bits}b}"[::-1], 2) if bits else 0 for number in range(1 << bits)]
+    return [number for number in turned if number < count]
 
 
 class Chain(NamedTuple):

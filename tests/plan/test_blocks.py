@@ -1,5 +1,6 @@
 """Block shuffles: every row once, blocks met within one window of one lane, and evenly."""
 
+import itertools
 import tracemalloc
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadax.plan import lanes as dealing
+from loadax.plan.batches import BatchPlan
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.order import Sequential
 
@@ -55,8 +58,68 @@ def test_each_block_is_met_within_one_window_of_one_lane(
     for lane in range(lanes):
         mine = rows[:safe][lane::lanes] // block
         # A missing (ragged) row moves the boundary by less than a block.
-        for start in range(0, len(mine), window * block):
-            assert len(set(mine[start : start + window * block].tolist())) <= window + (size % block > 0) * window
+        bounds = [0, *range((window - dealing.places(lanes)[lane] % window) * block, len(mine), window * block), len(mine)]
+        for start, stop in itertools.pairwise(bounds):
+            assert len(set(mine[start:stop].tolist())) <= window + (size % block > 0) * window
+
+
+def test_lanes_open_their_windows_at_different_times() -> None:
+    """No step has to fetch the blocks of all lanes at once."""
+    size, block, window, lanes = 8 * 4 * 4 * 50, 8, 4, 16
+    blocks = shuffled(size, block, window, lanes) // block
+    first = np.sort(np.unique(blocks, return_index=True)[1])
+    # After the beginning, in a quarter of a window's rows (of all lanes), about a quarter of a window's blocks are new.
+    quarter = lanes * block
+    opened = np.bincount(first // quarter)[window:-window]
+    assert opened.max() <= 1.5 * lanes
+
+
+@pytest.mark.parametrize("batch_size", [32, 48, 100, 256])
+@pytest.mark.parametrize("blocks", [333, 1000])
+def test_a_host_meets_few_blocks_of_others(blocks: int, batch_size: int) -> None:
+    """With a contiguous share of any batch, however many blocks there are for 128 lanes."""
+    order = BlockShuffled(Sequential(blocks * 64 - 13), 0, 64, 4, 128)
+    plan = BatchPlan(order, batch_size)
+    share = batch_size // 4
+    for host in range(4):
+        rows = plan.visits_of(range(plan.steps_per_epoch), np.arange(host * share, (host + 1) * share)).rows
+        assert len(np.unique(rows // 64)) * 64 <= 1.1 * len(rows)
+
+
+def test_block_shuffle_golden_values() -> None:
+    """The order is a promise: a run that is resumed with another release of loadax goes on with the same rows."""
+    assert shuffled(30, 4, 2, 3, seed=1, epoch=2).tolist() == [
+        3,
+        25,
+        5,
+        0,
+        24,
+        4,
+        23,
+        12,
+        6,
+        1,
+        26,
+        7,
+        20,
+        15,
+        28,
+        21,
+        13,
+        29,
+        22,
+        14,
+        2,
+        27,
+        17,
+        10,
+        16,
+        8,
+        19,
+        9,
+        18,
+        11,
+    ]
 
 
 def test_few_blocks_are_open_at_once() -> None:

@@ -167,12 +167,12 @@ def dealt_lanes(order: Any, start: int, stop: int) -> list[int]:
 def test_lanes_go_through_slices_and_repeats_and_end_at_what_reorders() -> None:
     dealt = BlockShuffled(Sequential(46), 0, 4, 2, 4)
     whole = dealt_lanes(dealt, 0, 46)
-    assert whole[:8] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert whole[:8] == [0, 2, 1, 3, 0, 2, 1, 3]
     assert dealt_lanes(dealt, 30, 46) == whole[30:]
     assert dealt_lanes(Sliced(dealt, 6, 1, 30), 0, 30) == whole[6:36]
     assert Sliced(dealt, 0, 2, 23).deals(0, 0, 23) == []
     again = dealt_lanes(BlockShuffled(Sequential(46), 0, 4, 2, 4), 0, 46)
     assert dealt_lanes(Repeated(dealt, 3), 0, 46) == again
-    assert dealt_lanes(Repeated(dealt, 3), 46, 54) == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert dealt_lanes(Repeated(dealt, 3), 46, 54) == [0, 2, 1, 3, 0, 2, 1, 3]
     assert len(Repeated(dealt, 1000).deals(0, 0, 10)) == 1
     assert Shuffled(dealt, 0).deals(0, 0, 46) == []
