@@ -55,7 +55,9 @@ class Source(Protocol):
     - `read_into(rows, boxes, out)`: reads straight into `out`. `boxes` and `out` have an entry for every leaf, in leaf order:
       a column box and a destination of shape `(len(rows), *box extents)`, or None and None for a leaf that is not wanted now.
       No copies, and no columns that nobody holds.
-    - `chunks`: int64[m], the rows at which what is decoded together begins.
+    - `chunks`: the rows at which what is decoded together begins: ascending, from 0; int64[m], or a `range` where they are equal.
+      Then a block shuffle keeps the chunks that it has open, so that each is decoded once.
+    - `over(wrap)`: for a source that reads from another: the same over `wrap(other)`.
     - `concurrent_reads`: how many reads are best under way at once, for a source that waits for disks or networks.
     - `lengths(rows)`: how long each record is.
     - `where(row)`: the file and the byte range that a row comes from.

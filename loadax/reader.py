@@ -1,7 +1,7 @@
 """The data side of a dataset: a source and the maps behind it. Visits in, arrays out."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -65,6 +65,11 @@ class Reader:
     def num_rows(self) -> int:
         """How many rows the source has."""
         return len(self.source)
+
+    def over(self, wrap: Callable[[Source], Source]) -> "Reader":
+        """The same, reading every source that stands at the bottom through `wrap`."""
+        further = getattr(self.source, "over", None)
+        return replace(self, source=further(wrap) if further is not None else wrap(self.source))
 
     @property
     def read_into(self) -> ReadInto | None:

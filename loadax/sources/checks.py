@@ -38,3 +38,27 @@ def common_length(paths: Sequence[str], lengths: Sequence[int]) -> int:
         shown = ", ".join(f"{path}: {length}" for path, length in zip(paths, lengths, strict=True))
         raise SourceError(f"the leaves have different numbers of rows ({shown}); dim 0 of every leaf must be equal")
     return lengths[0]
+
+
+def chunk_starts(source: Any) -> Integers | range | None:
+    """The rows at which what `source` decodes together begins; None when it does not say, or decodes row by row.
+
+    Raises:
+        SourceError: when they don't begin at 0, ascend, and lie below its length; shows what is wrong.
+    """
+    given = getattr(source, "chunks", None)
+    length = len(source)
+    if given is None or len(given) in (0, length):
+        return None
+    starts = given if isinstance(given, range) else np.asarray(given)
+    if isinstance(starts, range):
+        good = starts.start == 0 and starts.step > 0 and starts[-1] < length
+    else:
+        good = (
+            starts.dtype.kind in "iu" and int(starts[0]) == 0 and int(starts[-1]) < length and bool((np.diff(starts) > 0).all())
+        )
+    if not good:
+        raise SourceError(
+            f"{type(source).__name__}.chunks is {given!r}; give the rows at which chunks begin: ascending ints from 0, below {length}"
+        )
+    return starts if isinstance(starts, range) else starts.astype(np.int64)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import LeafError
-from loadax.protocols import Columns, Integers, Tree, Visits
+from loadax.protocols import Columns, Integers, Source, Tree, Visits
 from loadax.sources.checks import check_rows
 from loadax.specs import flatten_spec
 from loadax.trees import flatten
@@ -40,6 +40,8 @@ class Part(Protocol):
     def depth(self) -> int: ...
 
     def describe(self) -> list[Any]: ...
+
+    def over(self, wrap: Callable[[Source], Source]) -> "Part": ...
 
     def read_visits(self, visits: Visits) -> Tree: ...
 
@@ -83,6 +85,10 @@ class ConcatenatedSource:
 
     def __repr__(self) -> str:
         return f"concatenation of {len(self._parts)}"
+
+    def over(self, wrap: Callable[[Source], Source]) -> "ConcatenatedSource":
+        """The same parts, each over `wrap` of what it reads from."""
+        return ConcatenatedSource([part.over(wrap) for part in self._parts])
 
     def read(self, rows: Integers) -> Tree:
         """The examples at `rows`, as epoch 0 meets them."""

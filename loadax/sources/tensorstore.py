@@ -1,22 +1,32 @@
 """Chunked arrays through TensorStore: zarr, zarr3, n5 and its other drivers, local or remote."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
-import tensorstore as ts
 from numpy.typing import NDArray
 
-from loadax.errors import SourceError
+from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree
 from loadax.sources.checks import check_rows, common_length
+from loadax.sources.raw_zarr import map_raw
+from loadax.sources.storage import new_context, wait
+from loadax.sources.stored import (
+    Missing,
+    Rows,
+    StoredArray,
+    is_spec,
+    json_of,
+    open_store,
+    place_of,
+    reopen_strict,
+    rows_from_zero,
+)
 from loadax.sources.zarr_layout import find_arrays
 from loadax.trees import flatten
 
-_TIMEOUT = 300.0  # seconds that one read may take before it is an error: longer than TensorStore's own retries of a slow store
 _CACHE_BYTES = 64 << 20  # enough for the shard indexes that random reads come back to; rows themselves are not worth caching
-_STRICT_DRIVERS = ("zarr", "zarr2", "zarr3", "n5", "neuroglancer_precomputed")  # those that know fill_missing_data_reads
-_BASE = {"cast": "base", "downsample": "base", "stack": "layers"}  # drivers that wrap others, and where those stand
 
 
 @final
@@ -26,6 +36,7 @@ class TensorStoreSource:
     Args:
         tree: a pytree of TensorStore specs (dicts with the key `driver`, `tensorstore.Spec`s, URLs) or open stores. All are
             opened on one context, so they share one cache and one set of threads.
+        missing: "error", or "fill": chunks that are not there read as the array's fill value.
 
     Raises:
         SourceError: when a store can't be opened, has no rows, or the leaves' lengths differ; names the leaf.
@@ -33,146 +44,95 @@ class TensorStoreSource:
 
     fresh = True  # what `read` gives is nobody else's memory
 
-    concurrent_reads = 4
-    """Reads that are best under way at once: they wait for disks, networks and TensorStore's own threads, not for Python."""
-
-    def __init__(self, tree: Tree):
-        leaves, self._structure = flatten(tree, is_leaf=_is_spec)
-        self._paths = self._structure.paths
-        context = ts.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
-        opening = [_open(leaf, path, context) for leaf, path in zip(leaves, self._paths, strict=True)]
-        opened = [_wait(store, path) for store, path in zip(opening, self._paths, strict=True)]
-        strict = [_reopen_strict(store, path, context) for store, path in zip(opened, self._paths, strict=True)]
-        self._stores = [_rows_from_zero(_wait(store, path), path) for store, path in zip(strict, self._paths, strict=True)]
-        self._length = common_length(self._paths, [int(store.shape[0]) for store in self._stores])
-        self.spec = self._structure.build(ArraySpec(tuple(s.shape[1:]), np.dtype(s.dtype.numpy_dtype)) for s in self._stores)
+    def __init__(self, tree: Tree, missing: Missing = "error"):
+        if missing not in ("error", "fill"):
+            raise ArgumentError(
+                f"missing={missing!r}: pass 'error', or 'fill' to read chunks that are not there as the fill value"
+            )
+        leaves, self._structure = flatten(tree, is_leaf=is_spec)
+        places = [place_of(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
+        context = new_context(_CACHE_BYTES)
+        opening = [open_store(leaf, where, context, missing) for leaf, where in zip(leaves, places, strict=True)]
+        opened = [_opened(store, where) for store, where in zip(opening, places, strict=True)]
+        strict = [reopen_strict(store, where, context, missing) for store, where in zip(opened, places, strict=True)]
+        self._arrays: list[Rows] = [
+            _rows(_opened(store, where), where, missing) for store, where in zip(strict, places, strict=True)
+        ]
+        self._length = common_length(self._structure.paths, [array.shape[0] for array in self._arrays])
+        self.spec = self._structure.build(ArraySpec(array.shape[1:], array.dtype) for array in self._arrays)
+        self._process = os.getpid()
 
     def __len__(self) -> int:
         return self._length
 
     def __repr__(self) -> str:
-        return " and ".join(sorted({str(_json(store).get("driver", "computed")) for store in self._stores})) + " arrays"
+        return " and ".join(sorted({array.driver for array in self._arrays})) + " arrays"
+
+    @property
+    def concurrent_reads(self) -> int:
+        """Reads that are best under way at once: they wait for disks, networks and TensorStore's threads, unless all is mapped."""
+        return 4 if any(isinstance(array, StoredArray) for array in self._arrays) else 1
+
+    @property
+    def chunks(self) -> range | Integers | None:
+        """The rows at which what is decoded together begins, for the leaf with the most bytes; None when rows are read singly."""
+        decoded = [array for array in self._arrays if isinstance(array, StoredArray)]
+        if not decoded:
+            return None
+        starts = max(decoded, key=lambda array: int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize).chunk_starts
+        if len(starts) == self._length:
+            return None
+        return starts if starts.start == 0 else np.maximum(np.asarray(starts, np.int64), 0)
 
     def read(self, rows: Integers) -> Tree:
         """The entries at `rows`: one indexed read per leaf, all under way at once."""
         rows = check_rows(rows, self._length)
-        reads = [store[rows].read() for store in self._stores]
-        return self._structure.build(_wait(read, path) for read, path in zip(reads, self._paths, strict=True))
+        out = [np.empty((len(rows), *array.shape[1:]), array.dtype) for array in self._arrays]
+        self._read(rows, [tuple((0, extent) for extent in array.shape[1:]) for array in self._arrays], out)
+        return self._structure.build(out)
 
     def read_into(self, rows: Integers, boxes: list[Columns | None], out: list[NDArray[Any] | None]) -> None:
         """Reads the entries at `rows`, only the columns of `boxes`, into `out`; see `Source`."""
-        rows = check_rows(rows, self._length)
-        writes = []
-        for store, path, columns, destination in zip(self._stores, self._paths, boxes, out, strict=True):
-            if columns is not None and destination is not None:
-                index: Any = (rows, *(slice(*column) for column in columns))
-                wanted = store[index]
-                writes.append((ts.array(destination).write(wanted), path))
-        for write, path in writes:
-            _wait(write, path)
+        self._read(check_rows(rows, self._length), boxes, out)
+
+    def _read(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        if os.getpid() != self._process:
+            raise SourceError(
+                "this store was opened before the process was forked, and TensorStore would abort the child; use threads, or open the "
+                "dataset in the child (or send it there pickled)"
+            )
+        under_way = [
+            array.start(rows, columns, destination)
+            for array, columns, destination in zip(self._arrays, boxes, out, strict=True)
+            if columns is not None and destination is not None
+        ]
+        for finish in under_way:
+            finish()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._process = os.getpid()
 
 
-def open_zarr(path: Any, variables: Sequence[str] | str | None) -> TensorStoreSource:
+def open_zarr(path: Any, variables: Sequence[str] | str | None, missing: Missing = "error") -> TensorStoreSource:
     """The rows of a zarr array, or of the arrays of a zarr group, version 2 or 3.
 
     Args:
         path: of the array or group; a local path or a URL that TensorStore knows.
         variables: which arrays of a group; None: the array itself, or all arrays of the group.
+        missing: "error", or "fill": chunks that are not there read as the fill value.
 
     Raises:
         SourceError: when there is no zarr array or group there, or a variable is missing; lists those that are there.
     """
-    return TensorStoreSource(find_arrays(path, variables))
+    return TensorStoreSource(find_arrays(path, variables), missing)
 
 
-def _is_spec(node: Any) -> bool:
-    return isinstance(node, ts.TensorStore | ts.Spec | str) or (isinstance(node, dict) and "driver" in node)
+def _opened(store: Any, where: str) -> Any:
+    return wait(store, where) if hasattr(store, "result") else store
 
 
-def _open(leaf: Any, path: str, context: ts.Context) -> Any:
-    """A future of an open store, or the store itself where it is open already."""
-    if isinstance(leaf, ts.TensorStore):
-        return leaf
-    where = _where(path)
-    if not _is_spec(leaf):
-        raise SourceError(
-            f"{where} is a {type(leaf).__name__}: pass a TensorStore spec (a dict with the key 'driver'), a URL, or an open store"
-        )
-    try:
-        spec = leaf.to_json() if isinstance(leaf, ts.Spec) else ts.Spec(leaf).to_json()
-        # Rechecking would ask the store about every chunk again on every read; training data does not change under way.
-        return ts.open(_strict(spec, recheck_cached_data=False), read=True, context=context)
-    except ValueError as error:
-        raise SourceError(f"{where}: this is no TensorStore spec: {_brief(error)}") from error
-
-
-def _strict(spec: dict[str, Any], **defaults: Any) -> dict[str, Any]:
-    """`spec` with missing chunks as errors: TensorStore's own default is to read them as zeros, silently."""
-    driver = spec.get("driver")
-    if driver in _STRICT_DRIVERS:
-        return {**defaults, **spec, "fill_missing_data_reads": False}
-    if driver in _BASE and _BASE[driver] in spec:
-        inner = spec[_BASE[driver]]
-        strict = [_strict(each, **defaults) for each in inner] if isinstance(inner, list) else _strict(inner, **defaults)
-        return {**spec, _BASE[driver]: strict}
-    return spec
-
-
-def _reopen_strict(store: ts.TensorStore, path: str, context: ts.Context) -> Any:
-    """`store` when a missing chunk is an error for it (also where the driver was found only by opening), or a future of such a one."""
-    spec = _json(store)
-    strict = _strict(spec)
-    if strict == spec:
-        return store
-    try:
-        if spec["driver"] in _STRICT_DRIVERS and store.kvstore is not None:
-            # With the store's own key-value store, which may live in this process's memory alone.
-            del strict["kvstore"]
-            return ts.open(strict, kvstore=store.kvstore.spec(retain_context=True), read=True, context=context)
-        return ts.open(strict, read=True, context=context).result(timeout=_TIMEOUT)
-    except ValueError as error:
-        raise SourceError(
-            f"{_where(path)} can't be opened again with missing chunks as errors: {_brief(error)}; open it yourself with "
-            "fill_missing_data_reads=False"
-        ) from error
-
-
-def _json(store: ts.TensorStore) -> dict[str, Any]:
-    try:
-        return store.spec().to_json()
-    except NotImplementedError:  # a store that a Python function computes has no spec, and no chunks to miss
-        return {}
-
-
-def _where(path: str) -> str:
-    return f"leaf {path}" if path else "the store"
-
-
-def _rows_from_zero(store: ts.TensorStore, path: str) -> ts.TensorStore:
-    if store.rank == 0:
-        raise SourceError(f"{_where(path)} is a single value: it has no rows; give it a first dimension")
-    return store[ts.d[:].translate_to[0]]
-
-
-def _wait(future: Any, path: str) -> Any:
-    if isinstance(future, ts.TensorStore):
-        return future
-    where = _where(path)
-    try:
-        return future.result(timeout=_TIMEOUT)
-    except TimeoutError as error:
-        raise SourceError(f"{where}: no answer after {_TIMEOUT:.0f} s; is the store reachable?") from error
-    except (ValueError, IndexError) as error:
-        text = _brief(error)
-        remedy = ""
-        if "NOT_FOUND: chunk" in text:
-            remedy = (
-                "; the copy is incomplete, or its writer left out chunks that hold only the fill value: copy it again, or write "
-                "it with store_data_equal_to_fill_value=True"
-            )
-        raise SourceError(f"{where}: {text}{remedy}") from error
-
-
-def _brief(error: Exception) -> str:
-    """TensorStore's message without the dump of the whole spec at its end."""
-    return str(error).split(" [tensorstore_spec")[0].split(" [source locations=")[0]
+def _rows(store: Any, where: str, missing: Missing) -> Rows:
+    counted = rows_from_zero(store, where)
+    mapped = map_raw(json_of(store), np.dtype(store.dtype.numpy_dtype), where) if missing == "error" else None
+    return mapped if mapped is not None else StoredArray(counted, where)

@@ -2,89 +2,118 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from operator import methodcaller
-from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from collections.abc import Sequence
+from typing import Any, final
 
 import tensorstore as ts
 
 from loadax.errors import SourceError
+from loadax.sources.manifest import check_finished
+from loadax.sources.storage import key_value_spec, local_path, new_context, wait
 
-_PATIENCE = 60.0  # seconds for one small metadata file
+_METADATA = (("zarr.json", "zarr3"), (".zarray", "zarr"), (".zmetadata", None), (".zgroup", None))
+_OCDBT = "manifest.ocdbt"  # what makes a folder a database, in which TensorStore keeps many small objects in few files
+_CONTAINERS = {".zip": "zip"}  # by the end of a path
 
 
 def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
-    """The TensorStore spec of the array at `path`, or a dict of those of a group's variables."""
+    """The TensorStore spec of the array at `path`, or a dict of those of a group's variables.
+
+    Args:
+        path: a folder, a `.zip` file or an OCDBT database; a local path or a URL.
+        variables: which arrays of a group; None: all.
+    """
     if not isinstance(path, str | os.PathLike):
         raise SourceError(f"{path!r} is a {type(path).__name__}, not a path; pass that of a zarr array or group, or its URL")
-    text = os.fspath(path)
-    url = text if "://" in text else Path(text).absolute().as_uri()
-    url = url if url.endswith("/") else url + "/"
+    root = Folder(os.fspath(path))
+    check_finished(root.store, root.text)
     # TensorStore writes arrays but no groups, so a folder of arrays counts as one.
-    driver, metadata = _node(url) or (None, {})
+    driver, metadata = root.node("") or (None, {})
     if driver is not None:
         if variables is not None:
-            raise SourceError(f"{text} is an array, not a group, so variables={variables!r} can't be chosen; leave it out")
-        return {"driver": driver, "kvstore": url}
-    members = _members(url, metadata) if variables is None else []
+            raise SourceError(f"{root.text} is an array, not a group, so variables={variables!r} can't be chosen; leave it out")
+        return root.array(driver, "")
+    members = root.members(metadata) if variables is None else []
     names = members if variables is None else [variables] if isinstance(variables, str) else list(variables)
     if not names:
-        raise SourceError(f"{text}: there is no zarr array here, and no group of arrays; check the path")
+        raise SourceError(f"{root.text}: there is no zarr array here, and no group of arrays; check the path")
     found = {}
     for name in names:
-        member = _node(_below(url, name))
+        member = root.node(f"{name}/")
         if member is None or member[0] is None:
-            raise SourceError(f"{text} has no zarr array {name!r}; its arrays are {_shown(url, metadata)}")
-        found[name] = {"driver": member[0], "kvstore": _below(url, name)}
+            raise SourceError(f"{root.text} has no zarr array {name!r}; its arrays are {root.shown(metadata)}")
+        found[name] = root.array(member[0], f"{name}/")
     return found
 
 
-def _shown(url: str, metadata: dict[str, Any]) -> str:
-    try:
-        return str(_members(url, metadata))
-    except SourceError:
-        return "not listed"
+@final
+class Folder:
+    """What lies under a path: its metadata, and the arrays in it."""
 
+    def __init__(self, text: str):
+        self.text = text
+        self._context = new_context(0)
+        container = next((kind for end, kind in _CONTAINERS.items() if text.rstrip("/").endswith(end)), None)
+        place = f"{text.rstrip('/')}|{container}:" if container else text
+        path = local_path(text)
+        if container is None and path is not None and path.is_file():
+            raise SourceError(f"{text} is a file; pass the folder of a zarr array or group, or a .zip file of one")
+        spec = key_value_spec(place if place.endswith(("/", ":")) else f"{place}/")
+        self.store = self._open(spec)
+        if container is None and spec["driver"] != "ocdbt" and self._ask([_OCDBT])[0].state == "value":
+            spec = {"driver": "ocdbt", "base": spec}
+            self.store = self._open(spec)
+        self._spec = spec
 
-def _below(url: str, name: str) -> str:
-    """The URL of an array of a group; names may hold any character."""
-    return f"{url}{quote(name)}/"
+    def array(self, driver: str, below: str) -> dict[str, Any]:
+        """The spec of the array at a path below, or at "" itself."""
+        return {"driver": driver, "kvstore": {**self._spec, "path": self._spec.get("path", "") + below}}
 
+    def node(self, below: str) -> tuple[str | None, dict[str, Any]] | None:
+        """(driver of the array or None for a group, its metadata), or None when nothing is there."""
+        answers = self._ask([below + key for key, _ in _METADATA])
+        for (key, driver), answer in zip(_METADATA, answers, strict=True):
+            if answer.state == "value":
+                try:
+                    metadata = json.loads(answer.value)
+                except ValueError as error:
+                    raise SourceError(
+                        f"{self.text.rstrip('/')}/{below}{key} is no JSON ({error}); was it cut short? Copy it again"
+                    ) from error
+                return (None if metadata.get("node_type") == "group" else driver), metadata
+        return None
 
-def _node(url: str) -> tuple[str | None, dict[str, Any]] | None:
-    """(driver of the array or None for a group, its metadata), or None when nothing is there."""
-    for key, driver in (("zarr.json", "zarr3"), (".zarray", "zarr"), (".zmetadata", None), (".zgroup", None)):
-        value = _ask(url, methodcaller("read", key))
-        if value.state == "value":
-            try:
-                metadata = json.loads(value.value)
-            except ValueError as error:
-                raise SourceError(f"{url}{key} is no JSON ({error}); was it cut short? Copy it again") from error
-            return (None if metadata.get("node_type") == "group" else driver), metadata
-    return None
+    def members(self, metadata: dict[str, Any]) -> list[str]:
+        """The names of a group's arrays, from its consolidated metadata, or by looking."""
+        consolidated = (metadata.get("consolidated_metadata") or {}).get("metadata")  # of version 3
+        if consolidated:
+            return sorted(name for name, node in consolidated.items() if node.get("node_type") == "array")
+        if "zarr_consolidated_format" in metadata:  # of version 2
+            return sorted(key.removesuffix("/.zarray") for key in metadata["metadata"] if key.endswith("/.zarray"))
+        try:
+            keys = [key.decode() for key in wait(self.store.list(), self._reading)]
+        except NotImplementedError as error:
+            raise SourceError(
+                f"{self.text} can't be listed, and has no consolidated metadata; name its arrays in variables=[…]"
+            ) from error
+        folders = {key.rsplit("/", 1)[0] for key in keys if key.endswith(("/zarr.json", "/.zarray"))}
+        return sorted(name for name in folders if (node := self.node(f"{name}/")) is not None and node[0] is not None)
 
+    def shown(self, metadata: dict[str, Any]) -> str:
+        """The names of a group's arrays for a message."""
+        try:
+            return str(self.members(metadata))
+        except SourceError:
+            return "not listed"
 
-def _ask(url: str, question: Callable[[ts.KvStore], Any]) -> Any:
-    """The answer of the key-value store at `url` to a small question."""
-    try:
-        store = ts.KvStore.open(url).result(timeout=_PATIENCE)
-        return question(store).result(timeout=_PATIENCE)
-    except NotImplementedError as error:
-        raise SourceError(f"{url} can't be listed, and has no consolidated metadata; name its arrays in variables=[…]") from error
-    except (ValueError, TimeoutError) as error:
-        brief = str(error).split(" [source locations")[0]
-        raise SourceError(f"{url} can't be read: {brief}; pass a local path, or a URL that TensorStore knows") from error
+    @property
+    def _reading(self) -> str:
+        return f"{self.text} can't be read"
 
+    def _open(self, spec: dict[str, Any]) -> ts.KvStore:
+        return wait(ts.KvStore.open(spec, context=self._context), self._reading)
 
-def _members(url: str, metadata: dict[str, Any]) -> list[str]:
-    """The names of a group's arrays, from its consolidated metadata, or by looking."""
-    consolidated = (metadata.get("consolidated_metadata") or {}).get("metadata")  # of version 3
-    if consolidated:
-        return sorted(name for name, node in consolidated.items() if node.get("node_type") == "array")
-    if "zarr_consolidated_format" in metadata:  # of version 2
-        return sorted(key.removesuffix("/.zarray") for key in metadata["metadata"] if key.endswith("/.zarray"))
-    keys = [key.decode() for key in _ask(url, methodcaller("list"))]
-    folders = {key.rsplit("/", 1)[0] for key in keys if key.endswith(("/zarr.json", "/.zarray"))}
-    return sorted(name for name in folders if (node := _node(_below(url, name))) is not None and node[0] is not None)
+    def _ask(self, keys: list[str]) -> list[Any]:
+        """The store's answers about some small objects, all asked for at once."""
+        under_way = [self.store.read(key) for key in keys]
+        return [wait(answer, self._reading) for answer in under_way]

@@ -1,0 +1,271 @@
+"""What a block shuffle has open: decoded chunks, each fetched once, kept until all of its rows have been served."""
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.buffers import BufferPool, aligned_empty
+from loadax.protocols import Columns, Integers, Source, Tree
+from loadax.sources.checks import check_rows, chunk_starts
+from loadax.specs import flatten_spec
+from loadax.trees import flatten
+
+_PAST = np.iinfo(np.int64).min  # stands for the begin of a chunk that has no slot
+_IDLE_BYTES = 64 << 20  # of memory for chunks on their way in, kept for the next ones
+
+
+@final
+@dataclass(eq=False)
+class _Chunk:
+    """A chunk that has a slot.
+
+    Args:
+        slot: where in the arenas its rows stand.
+        left: how many of its rows were not served yet.
+        state: "loading", "ready", or "failed": then it is in nobody's way any more.
+        held: how many reads copy from it, load it, or wait for it.
+    """
+
+    slot: int
+    left: int
+    state: str = "loading"
+    held: int = 1
+
+
+@final
+class ChunkCache:
+    """A source over another one whose `chunks` are decoded whole: reads by chunk, serves by row.
+
+    Rows are taken from one arena a leaf, so serving is one indexed copy. A chunk's slot is free again when every row of it was served
+    once, which a shuffled epoch does; when no slot is free, the chunk that was asked for longest ago gives way; and when all are
+    in use at this moment, rows are read past the cache. So results never depend on its size, only speed does.
+
+    Thread-safe. Args:
+        source: with `chunks`.
+        spec: of one row.
+        slots: how many chunks are kept.
+        boxes: for every leaf the columns that are kept; None: the leaf is never asked for.
+    """
+
+    fresh = True  # what `read` gives is nobody else's memory
+
+    def __init__(self, source: Source, spec: Tree, slots: int, boxes: Sequence[Columns | None]):
+        self._source = source
+        self.spec = spec
+        self.chunks = starts = chunk_starts(source)
+        assert starts is not None
+        self._specs, self._structure = flatten_spec(spec)
+        self._length = len(source)
+        self._height = largest_chunk(starts, self._length)
+        self._boxes = list(boxes)
+        self._slots = max(1, min(slots, len(starts)))
+        self._arenas: list[NDArray[Any] | None] = []  # made when the first row is asked for
+        self._on_its_way = BufferPool(_IDLE_BYTES)
+        self._free = list(range(self._slots))[::-1]
+        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()  # by number; the one asked for longest ago first
+        self._changed = threading.Condition()
+        self.rows_fetched = 0
+        """Rows that were read from the source so far: those of whole chunks, and those past the cache."""
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        return f"{self._source!r}, {self._slots} chunks open"
+
+    @property
+    def concurrent_reads(self) -> int:
+        """As the source's."""
+        return int(getattr(self._source, "concurrent_reads", 1))
+
+    def read(self, rows: Integers) -> Tree:
+        """The examples at `rows`, copied out."""
+        boxes: list[Columns | None] = [tuple((0, extent) for extent in each.shape) for each in self._specs]
+        out: list[NDArray[Any] | None] = [np.empty((len(rows), *each.shape), each.dtype) for each in self._specs]
+        self.read_into(rows, boxes, out)
+        return self._structure.build(out)
+
+    def read_into(self, rows: Integers, boxes: list[Columns | None], out: list[NDArray[Any] | None]) -> None:
+        """Copies the rows at `rows`, only the columns of `boxes`, into `out`; see `Source`."""
+        rows = check_rows(rows, self._length)
+        if not len(rows):
+            return
+        numbers, which, counts = np.unique(self._chunk_of(rows), return_inverse=True, return_counts=True)
+        asked = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+        held = self._hold(asked)
+        try:
+            begins = np.array(
+                [self._starts[number] - held[number].slot * self._height if number in held else _PAST for number in asked]
+            )
+            places = rows - begins[which]
+            if len(held) == len(asked):
+                self._copy(places, boxes, out, None)
+            else:
+                there = begins[which] != _PAST
+                self._past(np.flatnonzero(~there), rows, boxes, out)
+                self._copy(places[there], boxes, out, np.flatnonzero(there))
+        except BaseException:
+            self._release(held, dict.fromkeys(asked, 0))
+            raise
+        self._release(held, asked)
+
+    @property
+    def _starts(self) -> Integers | range:
+        return self.chunks
+
+    def _chunk_of(self, rows: Integers) -> Integers:
+        if isinstance(self._starts, range):
+            return rows // self._starts.step
+        return np.searchsorted(self._starts, rows, side="right") - 1
+
+    def _rows_of(self, number: int) -> tuple[int, int]:
+        end = self._starts[number + 1] if number + 1 < len(self._starts) else self._length
+        return int(self._starts[number]), int(end)
+
+    def _hold(self, numbers: Iterable[int]) -> dict[int, _Chunk]:
+        """The chunks of these numbers, ready, and kept from giving way. Without those that have to be read past the cache."""
+        held: dict[int, _Chunk] = {}
+        mine: dict[int, _Chunk] = {}
+        with self._changed:
+            if not self._arenas:
+                self._arenas = self._new_arenas()
+            for number in numbers:
+                chunk = self._chunks.get(number)
+                if chunk is not None:
+                    chunk.held += 1
+                    self._chunks.move_to_end(number)
+                elif (slot := self._slot()) is not None:
+                    low, high = self._rows_of(number)
+                    chunk = mine[number] = self._chunks[number] = _Chunk(slot, high - low)
+                if chunk is not None:
+                    held[number] = chunk
+        try:
+            # One's own first, then those that others load: so nobody waits for somebody who waits.
+            if mine:
+                self._load(mine)
+            with self._changed:
+                self._changed.wait_for(lambda: all(chunk.state != "loading" for chunk in held.values()))
+        except BaseException:
+            self._fail(mine)
+            self._release(held, dict.fromkeys(held, 0))
+            raise
+        failed = {number: chunk for number, chunk in held.items() if chunk.state == "failed"}
+        self._release(failed, dict.fromkeys(failed, 0))
+        return {number: chunk for number, chunk in held.items() if number not in failed}
+
+    def _release(self, held: dict[int, _Chunk], served: dict[int, int]) -> None:
+        with self._changed:
+            for number, chunk in held.items():
+                chunk.held -= 1
+                chunk.left -= served[number]
+                if chunk.held == 0 and (chunk.left <= 0 or chunk.state == "failed"):
+                    self._free.append(chunk.slot)
+                    if self._chunks.get(number) is chunk:
+                        del self._chunks[number]
+
+    def _fail(self, chunks: dict[int, _Chunk]) -> None:
+        with self._changed:
+            for number, chunk in chunks.items():
+                if chunk.state == "loading":
+                    chunk.state = "failed"
+                    del self._chunks[number]
+            self._changed.notify_all()
+
+    def _load(self, chunks: dict[int, _Chunk]) -> None:
+        """Reads chunks to their slots, all in one call of the source."""
+        bounds = {number: self._rows_of(number) for number in chunks}
+        rows = np.concatenate([np.arange(low, high) for low, high in bounds.values()])
+        slots = [chunk.slot for chunk in chunks.values()]
+        heights = [high - low for low, high in bounds.values()]
+        first = slots[0] * self._height
+        if slots == list(range(slots[0], slots[0] + len(slots))) and set(heights[:-1]) <= {self._height}:
+            self._fetch(rows, [None if arena is None else arena[first : first + len(rows)] for arena in self._arenas])
+        else:
+            arrived = [None if arena is None else self._leased(len(rows), arena) for arena in self._arenas]
+            self._fetch(rows, arrived)
+            for arena, values in zip(self._arenas, arrived, strict=True):
+                if arena is not None and values is not None:
+                    start = 0
+                    for slot, height in zip(slots, heights, strict=True):
+                        arena[slot * self._height : slot * self._height + height] = values[start : start + height]
+                        start += height
+        with self._changed:
+            for chunk in chunks.values():
+                chunk.state = "ready"
+            self._changed.notify_all()
+
+    def _fetch(self, rows: Integers, out: list[NDArray[Any] | None]) -> None:
+        read_columns(self._source, rows, self._boxes, out)
+        with self._changed:
+            self.rows_fetched += len(rows)
+
+    def _past(self, mine: Integers, rows: Integers, boxes: list[Columns | None], out: list[NDArray[Any] | None]) -> None:
+        """Reads some of the rows straight from the source."""
+        values = [None if each is None else np.empty((len(mine), *each.shape[1:]), each.dtype) for each in out]
+        read_columns(self._source, rows[mine], boxes, values)
+        for destination, value in zip(out, values, strict=True):
+            if destination is not None:
+                destination[mine] = value
+        with self._changed:
+            self.rows_fetched += len(mine)
+
+    def _copy(self, places: Integers, boxes: list[Columns | None], out: list[NDArray[Any] | None], mine: Integers | None) -> None:
+        """Copies rows from the arenas: those at `places`, to the rows `mine` of `out` (None: all)."""
+        for arena, kept, columns, destination in zip(self._arenas, self._boxes, boxes, out, strict=True):
+            if columns is None or destination is None:
+                continue
+            assert arena is not None, "this leaf is not kept"
+            assert kept is not None
+            if columns == kept and mine is None and destination.flags.c_contiguous and destination.dtype == arena.dtype:
+                np.take(arena, places, axis=0, out=destination, mode="clip")
+                continue
+            cuts = (slice(start - first, stop - first) for (start, stop), (first, _) in zip(columns, kept, strict=True))
+            index: Any = (places, *cuts)
+            destination[slice(None) if mine is None else mine] = arena[index]
+
+    def _new_arenas(self) -> list[NDArray[Any] | None]:
+        # Memory that is not written to costs nothing: the system gives it page by page.
+        rows = self._slots * self._height
+        return [
+            None if box is None else aligned_empty((rows, *(stop - start for start, stop in box)), spec.dtype)
+            for box, spec in zip(self._boxes, self._specs, strict=True)
+        ]
+
+    def _leased(self, rows: int, arena: NDArray[Any]) -> NDArray[Any]:
+        shape = (rows, *arena.shape[1:])
+        return self._on_its_way.lease(math.prod(shape) * arena.itemsize).view(arena.dtype).reshape(shape)
+
+    def _slot(self) -> int | None:
+        """A free slot; of the chunk asked for longest ago and not in use, when there is no other."""
+        if self._free:
+            return self._free.pop()
+        for number, chunk in self._chunks.items():
+            if chunk.held == 0:
+                del self._chunks[number]
+                return chunk.slot
+        return None
+
+
+def largest_chunk(starts: Integers | range, length: int) -> int:
+    """Rows of the largest chunk."""
+    if isinstance(starts, range):
+        return min(starts.step, length)
+    return int(np.diff(starts, append=length).max())
+
+
+def read_columns(source: Source, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    """Reads rows, only the columns of `boxes`, into `out`, from any source."""
+    into = getattr(source, "read_into", None)
+    if into is not None:
+        into(rows, list(boxes), list(out))
+        return
+    for leaf, columns, destination in zip(flatten(source.read(rows))[0], boxes, out, strict=True):
+        if columns is not None and destination is not None:
+            index: Any = (slice(None), *(slice(*column) for column in columns))
+            destination[...] = np.asarray(leaf)[index]

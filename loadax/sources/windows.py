@@ -1,0 +1,143 @@
+"""Sliding windows over the rows of another source: a step of a simulation and those before it, a forecast and what came to be."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import SourceError
+from loadax.protocols import ArraySpec, Columns, Integers, Source, Tree
+from loadax.sources.checks import check_rows
+from loadax.specs import flatten_spec, normalise_spec
+from loadax.trees import flatten
+
+
+@final
+class WindowSource:
+    """Windows of `length` consecutive rows; window i begins at row `begin + i * stride`. A column box may cut the window too.
+
+    Args:
+        source: of the rows.
+        spec: of one row.
+        within: the rows that windows may hold, `(begin, end)`.
+        length: rows of a window: the first dimension of every leaf of an example.
+        stride: rows from the beginning of one window to that of the next.
+        lead: None: an example is one window. Otherwise it is a dict of `inputs`, the window, and `targets`, the `targets` rows of which the
+            first comes `lead` rows after the window's last.
+        targets: how many rows that are.
+
+    Raises:
+        SourceError: when there are too few rows for one window; shows the numbers.
+    """
+
+    fresh = True  # what `read` gives is nobody else's memory
+
+    def __init__(
+        self, source: Source, spec: Tree, within: tuple[int, int], length: int, stride: int, lead: int | None, targets: int
+    ):
+        self._source = source
+        self._within = within
+        self._row_spec = normalise_spec(spec, "spec")
+        self._specs, self._structure = flatten_spec(self._row_spec)
+        self._arguments = length, stride, lead, targets
+        # What each copy of the leaves is cut from: (rows after the window's begin, how many rows).
+        self._parts = [(0, length)] if lead is None else [(0, length), (length - 1 + lead, targets)]
+        span = max(first + count for first, count in self._parts)
+        there = within[1] - within[0]
+        self._length = (there - span) // stride + 1 if there >= span else 0
+        if self._length == 0:
+            raise SourceError(f"a window needs {span} rows ({self._shown}), and there are only {there}; use a shorter one")
+        self._stride = stride
+        built = [
+            self._structure.build(ArraySpec((count, *each.shape), each.dtype) for each in self._specs) for _, count in self._parts
+        ]
+        self.spec = built[0] if lead is None else {"inputs": built[0], "targets": built[1]}
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        return f"windows ({self._shown}) of {self._source!r}"
+
+    @property
+    def _shown(self) -> str:
+        length, stride, lead, targets = self._arguments
+        return f"length={length}, stride={stride}" + ("" if lead is None else f", lead={lead}, targets={targets}")
+
+    @property
+    def concurrent_reads(self) -> int:
+        """As the source's."""
+        return int(getattr(self._source, "concurrent_reads", 1))
+
+    @property
+    def chunks(self) -> Integers | range | None:
+        """The windows that begin in the same chunk are read together."""
+        starts = getattr(self._source, "chunks", None)
+        if starts is None:
+            return None
+        if isinstance(starts, range) and starts.step % self._stride == 0 and self._within[0] % starts.step == 0:
+            return range(0, self._length, starts.step // self._stride) if starts.step > self._stride else None
+        first = np.unique(np.maximum(-(-(np.asarray(starts, np.int64) - self._within[0]) // self._stride), 0))
+        first = first[first < self._length]
+        return None if len(first) == self._length else first
+
+    def over(self, wrap: Callable[[Source], Source]) -> "WindowSource":
+        """The same windows over `wrap(source)`."""
+        return WindowSource(wrap(self._source), self._row_spec, self._within, *self._arguments)
+
+    def read(self, rows: Integers) -> Tree:
+        """The windows at `rows`, copied out."""
+        rows = check_rows(rows, self._length)
+        boxes = [((0, count), *((0, extent) for extent in each.shape)) for _, count in self._parts for each in self._specs]
+        out: list[NDArray[Any] | None] = [
+            np.empty((len(rows), count, *each.shape), each.dtype) for _, count in self._parts for each in self._specs
+        ]
+        self._read(rows, boxes, out)
+        built = [self._structure.build(part) for part in self._by_part(out)]
+        return built[0] if len(built) == 1 else {"inputs": built[0], "targets": built[1]}
+
+    @property
+    def read_into(self) -> Callable[..., None] | None:
+        """Reads the windows at `rows`, only the columns of `boxes`, into `out`, when the source can; see `Source`."""
+        return self._read_into if getattr(self._source, "read_into", None) is not None else None
+
+    def _read_into(self, rows: Integers, boxes: list[Columns | None], out: list[NDArray[Any] | None]) -> None:
+        self._read(check_rows(rows, self._length), boxes, out)
+
+    def _read(self, windows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        begins = self._within[0] + windows * self._stride
+        for (first, _), part_boxes, part in zip(self._parts, self._by_part(boxes), self._by_part(out), strict=True):
+            # Leaves that want the same rows of the window are read in one go; mostly all do.
+            for low, high in sorted({box[0] for box in part_boxes if box is not None}):
+                wanted = [box is not None and box[0] == (low, high) for box in part_boxes]
+                rows = (begins[:, None] + np.arange(first + low, first + high)).reshape(-1)
+                self._read_rows(rows, wanted, part_boxes, part)
+
+    def _read_rows(
+        self, rows: Integers, wanted: list[bool], boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]
+    ) -> None:
+        into = getattr(self._source, "read_into", None)
+        if into is None:
+            leaves = flatten(self._source.read(rows))[0]
+            for leaf, want, box, destination in zip(leaves, wanted, boxes, out, strict=True):
+                if want and box is not None and destination is not None:
+                    cut: Any = (slice(None), *(slice(*column) for column in box[1:]))
+                    destination[...] = np.asarray(leaf)[cut].reshape(destination.shape)
+            return
+        flat: list[NDArray[Any] | None] = []
+        for want, destination in zip(wanted, out, strict=True):
+            if not want or destination is None:
+                flat.append(None)
+            elif destination.flags.c_contiguous:
+                flat.append(destination.reshape(len(rows), *destination.shape[2:]))
+            else:
+                flat.append(np.empty((len(rows), *destination.shape[2:]), destination.dtype))
+        into(rows, [box[1:] if want and box is not None else None for want, box in zip(wanted, boxes, strict=True)], flat)
+        for values, destination in zip(flat, out, strict=True):
+            if values is not None and destination is not None and not destination.flags.c_contiguous:
+                destination[...] = values.reshape(destination.shape)
+
+    def _by_part(self, leaves: Sequence[Any]) -> list[Sequence[Any]]:
+        each = len(self._specs)
+        return [leaves[low : low + each] for low in range(0, len(leaves), each)]
