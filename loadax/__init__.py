@@ -8,8 +8,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loadax import errors, seeds, sharding
-    from loadax.dataset import Dataset, concat, from_arrays, from_npy, from_source, from_tensorstore, from_zarr
+    from loadax import errors, seeds, sharding, testing
+    from loadax.dataset import (
+        Dataset,
+        concat,
+        from_arrays,
+        from_npy,
+        from_source,
+        from_tensorstore,
+        from_tokens,
+        from_zarr,
+        write_zarr,
+    )
     from loadax.errors import LoadaxError
     from loadax.loader.dataloader import Dataloader
     from loadax.protocols import Source
@@ -26,9 +36,11 @@ _HOME = {
     "from_npy": "loadax.dataset",
     "from_source": "loadax.dataset",
     "from_tensorstore": "loadax.dataset",
+    "from_tokens": "loadax.dataset",
     "from_zarr": "loadax.dataset",
+    "write_zarr": "loadax.dataset",
 }
-_MODULES = ("errors", "seeds", "sharding")
+_MODULES = ("errors", "seeds", "sharding", "testing")
 
 __all__ = [
     "Dataloader",
@@ -41,9 +53,12 @@ __all__ = [
     "from_npy",
     "from_source",
     "from_tensorstore",
+    "from_tokens",
     "from_zarr",
     "seeds",
     "sharding",
+    "testing",
+    "write_zarr",
 ]
 
 

@@ -1,24 +1,30 @@
 """Dataset: a frozen recipe of a source, an order and maps; and the doors through which data comes in."""
 
+import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 
-from loadax.errors import ArgumentError, RowIndexError, UnsupportedError
+from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.order import Concatenated, Repeated, Sequential, Shuffled, Sliced
 from loadax.plan.split import split as split_order
-from loadax.protocols import Order, Source, Tree
+from loadax.protocols import Integers, Order, Source, Tree
 from loadax.reader import Reader
-from loadax.specs import normalise_spec
-from loadax.transforms import BatchMap, Map, Transform, name_of
+from loadax.seeds import ORDER_VERSION
+from loadax.sources.checks import chunk_starts
+from loadax.specs import flatten_spec, normalise_spec
+from loadax.transforms import BatchMap, Map, Transform, fingerprint, name_of
 from loadax.trees import map_leaves
 
 _LANES = 128
+_OPEN_BYTES = 1 << 30  # what the windows of all lanes may hold by default, over all hosts
+_MANY_ROWS, _MANY_BYTES = 4, 8 << 10  # of a chunk, from which on it is worth a warning that it is decoded for one row
 _WINDOW = 4  # blocks a lane: with 128 lanes 512 blocks are open, about as many as a large batch has rows
 
 
@@ -99,26 +105,130 @@ class Dataset:
         Args:
             seed: any int. Different (seed, epoch) pairs never share an order.
             block: rows that lie together and are read together: blocks are shuffled, then the rows of `window` blocks at a
-                time, in each of `lanes`; see `loadax.plan.blocks`. None: every row by itself.
-            window: how many blocks a lane mixes (default 4). All of it is part of the order.
+                time, in each of `lanes`; see `loadax.plan.blocks`. "chunks": the rows that the source decodes together, so
+                that each chunk is decoded once. None: every row by itself.
+            window: how many blocks a lane mixes. None: 4, or fewer where chunks are so large that more than 1 GiB would be open.
+                All of it is part of the order.
             lanes: among how many lanes the positions are dealt.
 
         Raises:
-            ArgumentError: when a value can't be used.
+            ArgumentError: when a value can't be used, or the source has no chunks.
+
+        Warns:
+            UserWarning: when every row is shuffled by itself though the source decodes many together; says what that costs.
         """
         seed = _integer("seed", seed)
         if block is None:
             if window is not None or lanes != _LANES:
                 which = f"window={window}" if window is not None else f"lanes={lanes}"
                 raise ArgumentError(f"{which} needs a block: how many rows lie together; pass block= as well")
+            self._warn_of_chunks()
             return self._with(Shuffled(self.order, seed))
+        chunk = self._chunk_rows() if isinstance(block, str) or window is None else None
         if isinstance(block, str):
-            raise UnsupportedError(
-                f"block={block!r}: blocks that follow a store's chunks are not there yet; pass the rows of a chunk"
+            if block != "chunks":
+                raise ArgumentError(
+                    f"block={block!r}: pass a number of rows, or 'chunks' for those that the source decodes together"
+                )
+            if chunk is None:
+                raise ArgumentError(
+                    f"block='chunks': {self.source!r} decodes every row by itself, so a full shuffle costs no more: use shuffle(seed={seed})"
+                )
+            block = chunk
+        if window is None:
+            open_bytes = (
+                _count("lanes", lanes, 1) * _count("block", block, 1) * self._source_row_bytes() if chunk is not None else 0
             )
-        window = _WINDOW if window is None else window
+            window = max(1, min(_WINDOW, _OPEN_BYTES // max(1, open_bytes)))
         sizes = _count("block", block, 1), _count("window", window, 1), _count("lanes", lanes, 1)
         return self._with(BlockShuffled(self.order, seed, *sizes))
+
+    def windows(self, length: int, stride: int = 1, lead: int | None = None, targets: int = 1) -> "Dataset":
+        """Sliding windows over the rows as they lie: an example is `length` consecutive ones, stacked along a new first dimension.
+
+        Windows of a slice stay within it: `ds[:800].windows(4)` and `ds[800:].windows(4)` share no row.
+
+        Args:
+            length: rows of a window.
+            stride: rows from the beginning of one window to that of the next.
+            lead: for forecasts: examples become dicts of `inputs`, the window, and `targets`: rows of which the first comes `lead` rows
+                after the window's last (1: the very next).
+            targets: how many rows `targets` has.
+
+        Raises:
+            ArgumentError: when a value can't be used, or after a verb other than a slice: windows are of rows that follow each other.
+            SourceError: when there are too few rows for one window.
+
+        Example:
+            >>> import numpy as np
+            >>> hours = from_arrays({"t": np.arange(10)})
+            >>> hours.windows(3, lead=2)[4]
+            {'inputs': {'t': array([4, 5, 6])}, 'targets': {'t': array([8])}}
+        """
+        from loadax.sources.windows import WindowSource
+
+        begin, step = 0, 1
+        order = self.order
+        if isinstance(order, Sliced):
+            begin, step, order = order.start, order.step, order.parent
+        if not isinstance(order, Sequential) or step != 1 or self.maps:
+            raise ArgumentError(
+                "windows() is about rows that follow each other: call it first, and shuffle, split or map the windows"
+            )
+        sizes = _count("length", length, 1), _count("stride", stride, 1)
+        ahead = None if lead is None else _integer("lead", lead)
+        if ahead is not None and ahead < 2 - sizes[0]:
+            raise ArgumentError(f"lead={ahead}: the first target would lie before the window; pass {2 - sizes[0]} or more")
+        within = begin, begin + len(self)
+        source = WindowSource(self.source, self.reader.specs[0], within, *sizes, ahead, _count("targets", targets, 1))
+        return Dataset(source, Sequential(len(source)))
+
+    def cache(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        chunk_rows: int | None = None,
+        shard_rows: int | None = None,
+        compression: str | None = "zstd",
+        progress: bool | None = None,
+    ) -> "Dataset":
+        """What the maps so far make of all rows, from a zarr store: written once, and read from then on.
+
+        A store that was begun is gone on with, and one of other data or other maps is an error. Processes that share a file system may
+        call this at once: they write the same. Afterwards shuffle, and map at random.
+
+        Args:
+            path: of a folder, or a URL.
+            chunk_rows: as in `write_zarr`.
+            shard_rows: as in `write_zarr`.
+            compression: as in `write_zarr`.
+            progress: whether to show a bar; None: when stderr is a terminal.
+
+        Raises:
+            ArgumentError: when the order changes every epoch or a map is random, which the store could not repeat; or when `path` holds
+                something else.
+        """
+        from loadax.writing.write import open_written, write_zarr
+
+        if self.order.varies or self.reader.random:
+            what = "the order changes every epoch" if self.order.varies else "a map is random"
+            raise ArgumentError(f"cache() writes every row once, but {what}; cache first, then shuffle and map at random")
+        write_zarr(
+            _Written(self),
+            path,
+            chunk_rows=chunk_rows,
+            shard_rows=shard_rows,
+            compression=compression,
+            resume=True,
+            progress=progress,
+        )
+        return from_source(open_written(path, self.spec))
+
+    def describe(self) -> list[Any]:
+        """What decides the examples and their order, as JSON: lengths, verbs, seeds, element spec; not contents, paths or functions."""
+        specs, structure = flatten_spec(self.spec)
+        leaves = [[path, list(spec.shape), str(spec.dtype)] for path, spec in zip(structure.paths, specs, strict=True)]
+        return [ORDER_VERSION, self.order.describe(), self.reader.describe(), leaves]
 
     def repeat(self, times: int) -> "Dataset":
         """`times` epochs of this dataset as one, each in its own order."""
@@ -176,6 +286,30 @@ class Dataset:
             )
         )
 
+    def _chunk_rows(self) -> int | None:
+        """Rows of the source's chunks, of most of them; None where every row is read by itself."""
+        starts = chunk_starts(self.source)
+        if starts is None:
+            return None
+        if isinstance(starts, range):
+            return min(starts.step, len(self.source))
+        sizes, counts = np.unique(np.diff(starts, append=len(self.source)), return_counts=True)
+        return int(sizes[np.argmax(counts)])
+
+    def _source_row_bytes(self) -> int:
+        return sum(math.prod(each.shape) * each.dtype.itemsize for each in flatten_spec(self.reader.specs[0])[0])
+
+    def _warn_of_chunks(self) -> None:
+        rows = self._chunk_rows()
+        if rows is None or rows < _MANY_ROWS or rows * self._source_row_bytes() < _MANY_BYTES:
+            return
+        warnings.warn(
+            f"shuffle(seed) of data whose chunks hold {rows} rows decodes up to {rows} rows for each one used; shuffle(seed, block='chunks') "
+            "decodes each once an epoch, or `loadax convert` writes the data in smaller chunks",
+            UserWarning,
+            stacklevel=3,
+        )
+
     def _with(self, order: Order) -> "Dataset":
         return Dataset(self.source, order, self.maps)
 
@@ -202,45 +336,104 @@ def from_arrays(tree: Tree) -> Dataset:
     return from_source(ArraySource(tree))
 
 
-def from_npy(path: Any) -> Dataset:
-    """A dataset of a `.npy` file, or of a pytree of them, memory-mapped: nothing is read until it is asked for.
+def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Dataset:
+    """A dataset of a `.npy` file, or of a pytree of them: nothing is read until it is asked for.
+
+    Local files are memory-mapped; of remote ones only the bytes of the rows that are asked for are read.
+
+    Args:
+        path: or URL (`s3://`, `gs://`, `http(s)://`, `file://`), or a pytree of these.
+        cache: a local folder for what is read of remote files, kept for later runs; processes may share it.
+        cache_bytes: how much it holds; what was not used for longest goes first.
 
     Raises:
         SourceError: when a file is missing, cut short, or holds no array of numbers; names it.
     """
     from loadax.sources.npy import open_npy
 
-    return from_source(open_npy(path))
+    return from_source(open_npy(path, cache, cache_bytes))
 
 
-def from_tensorstore(spec: Any) -> Dataset:
+def from_tokens(
+    path: Any,
+    seq_len: int,
+    *,
+    dtype: Any = None,
+    stride: int | None = None,
+    targets: bool = False,
+    segment_ids: bool = False,
+    cache: Any = None,
+    cache_bytes: int = 16 << 30,
+) -> Dataset:
+    """A dataset of windows of a stream of tokens: row i is the `seq_len + 1` tokens from token `i * stride` on.
+
+    Examples are `{"tokens": dtype[seq_len + 1]}`: a model reads the first `seq_len` and predicts the last `seq_len`. The files
+    are one stream, so windows go on from file to file; the end of the stream that is less than a window is left out. Local
+    files are memory-mapped; of remote ones only the bytes of the rows that are asked for are read.
+
+    Args:
+        path: of a flat `.bin` file, a one-dimensional `.npy` file, or Megatron's `.bin` and `.idx` pair (named by either); a folder of
+            these or a glob pattern, taken sorted by name; a URL (`s3://`, `gs://`, `http(s)://`, `file://`) of one of these; or a
+            list, taken in its order.
+        seq_len: how many tokens a row predicts.
+        dtype: of the tokens in a `.bin` file without an `.idx`; the other kinds of files say it themselves.
+        stride: from the beginning of a window to that of the next. None: `seq_len`, so that windows overlap by one token and
+            each token but the first is predicted once.
+        targets: whether examples are `{"inputs": dtype[seq_len], "targets": dtype[seq_len]}` instead, one token apart.
+        segment_ids: whether examples have `"segment_ids"` too: for each token (of `tokens`, or of `inputs`) the number of its document
+            within the window, from 1, as int32. Needs Megatron's `.idx` files, which say where documents begin.
+        cache: a local folder for what is read of remote files, kept for later runs; processes may share it.
+        cache_bytes: how much it holds; what was not used for longest goes first.
+
+    Raises:
+        ArgumentError: when an argument can't be used, or `dtype` is missing.
+        SourceError: when a file is missing, cut short, or not what its name says, or dtypes differ; names the file.
+    """
+    from loadax.sources.tokens import open_tokens
+
+    source = open_tokens(
+        path,
+        seq_len,
+        dtype=dtype,
+        stride=stride,
+        targets=targets,
+        segment_ids=segment_ids,
+        cache=cache,
+        cache_bytes=cache_bytes,
+    )
+    return from_source(source)
+
+
+def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") -> Dataset:
     """A dataset of TensorStore arrays: zarr, zarr3, n5 and its other drivers, wherever TensorStore reaches.
 
     Args:
         spec: a TensorStore spec (a dict with the key `driver`), an open store, or a pytree of these that share their first
-            dimension. A missing chunk is an error, not zeros.
+            dimension.
+        missing: "error": a chunk that is not there is an error that names it. "fill": it reads as the array's fill value, mostly zero.
 
     Raises:
         SourceError: when a store can't be opened, or lengths differ; names the leaf.
     """
     from loadax.sources.tensorstore import TensorStoreSource
 
-    return from_source(TensorStoreSource(spec))
+    return from_source(TensorStoreSource(spec, missing))
 
 
-def from_zarr(path: Any, variables: Sequence[str] | str | None = None) -> Dataset:
+def from_zarr(path: Any, variables: Sequence[str] | str | None = None, *, missing: Literal["error", "fill"] = "error") -> Dataset:
     """A dataset of a zarr array, or of arrays of a zarr group (then examples are dicts), version 2 or 3.
 
     Args:
-        path: a local path or a URL.
+        path: of a folder, a `.zip` file or an OCDBT database; a local path or a URL (`s3://`, `gs://`, `http(s)://`, `file://`).
         variables: which arrays of a group; None: all of them.
+        missing: "error": a chunk that is not there is an error that names it. "fill": it reads as the array's fill value, mostly zero.
 
     Raises:
-        SourceError: when nothing is there, or a variable is missing; lists what is there.
+        SourceError: when nothing is there, a variable is missing (lists what is there), or loadax did not write the store to its end.
     """
     from loadax.sources.tensorstore import open_zarr
 
-    return from_source(open_zarr(path, variables))
+    return from_source(open_zarr(path, variables, missing))
 
 
 def from_source(obj: Any) -> Dataset:
@@ -264,6 +457,85 @@ def from_source(obj: Any) -> Dataset:
 
         source = ObjectSource(obj)
     return Dataset(source, Sequential(len(source)))
+
+
+def write_zarr(
+    dataset: Any,
+    path: str | os.PathLike[str],
+    *,
+    chunk_rows: int | None = None,
+    shard_rows: int | None = None,
+    compression: str | None = "zstd",
+    resume: bool = False,
+    overwrite: bool = False,
+    shard: tuple[int, int] | None = None,
+    progress: bool | None = None,
+    workers: int | None = None,
+) -> None:
+    """Writes a dataset, as epoch 0 meets it, to a zarr3 store that `from_zarr` reads, with a checksum on every chunk.
+
+    An example that is one array becomes the array at `path`; one of several leaves a group with an array for each, named by its keys
+    (joined by dots). Memory stays that of a few shards. Until the last part is written nothing opens the store.
+
+    Args:
+        dataset: a `Dataset`, or what a `Dataloader` takes for one.
+        path: of a folder that is not there yet, or a URL.
+        chunk_rows: rows that are decoded together. None: at least 4 KiB of them, which any shuffle reads well.
+        shard_rows: rows of a file, a multiple of chunk_rows. None: about 128 MiB of them, all arrays together.
+        compression: "zstd", "blosc" (better for floats), or None.
+        resume: goes on with a store that was not written to its end: what is there is read back, and kept if it is whole.
+        overwrite: deletes the zarr store that is there.
+        shard: `(i, n)`: this is process i of n that write side by side; the last to be done finishes the store.
+        progress: whether to show a bar; None: when stderr is a terminal.
+        workers: threads that read rows. None: 4.
+
+    Raises:
+        ArgumentError: when a value can't be used, or something stands at `path`.
+        LeafTypeError: when a leaf holds something else than numbers; names it.
+        SourceError: when the store can't be written to.
+
+    Example:
+        >>> import numpy as np, tempfile
+        >>> folder = tempfile.mkdtemp() + "/squares.zarr"
+        >>> write_zarr({"x": np.arange(5), "y": np.arange(5) ** 2}, folder)
+        >>> from_zarr(folder)[3]
+        {'x': np.int64(3), 'y': np.int64(9)}
+    """
+    from loadax.writing.write import write_zarr as write
+
+    write(
+        _Written(as_dataset(dataset)),
+        path,
+        chunk_rows=chunk_rows,
+        shard_rows=shard_rows,
+        compression=compression,
+        resume=resume,
+        overwrite=overwrite,
+        shard=shard,
+        progress=progress,
+        workers=workers,
+    )
+
+
+@final
+@dataclass(frozen=True)
+class _Written:
+    """A dataset as the rows of a store, with what tells it from others: also its functions, as far as they can be told apart."""
+
+    dataset: Dataset
+
+    @property
+    def spec(self) -> Tree:
+        return self.dataset.spec
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def read(self, positions: Integers) -> Tree:
+        return self.dataset.read(positions)
+
+    def describe(self) -> Any:
+        return [self.dataset.describe(), [fingerprint(each.function) for each in self.dataset.maps]]
 
 
 def concat(datasets: Sequence[Dataset]) -> Dataset:
@@ -333,6 +605,8 @@ def _verb(part: list[Any]) -> str:
             return f"[{start} + {step} * range({size})]" if step != 1 else f"[{start}:{start + size}]"
         case ["concat", parts]:
             return f" of {sum(rows for rows, _ in parts)} rows"
+        case ["shuffle", seed, block, window, lanes, _]:
+            return f".shuffle({seed}, block={block}, window={window}, lanes={lanes})"
         case [name, *arguments]:
             return f".{name}({', '.join(map(str, arguments))})"
     return ""

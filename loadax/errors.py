@@ -10,6 +10,7 @@
     ├── SourceError (ValueError)            data that can't be read, or a source that breaks its contract
     ├── RowIndexError (IndexError)          a row, position or step that is not there
     ├── ClosedError (RuntimeError)          an iterator or an epoch that is over was asked for more
+    ├── ConformanceError (AssertionError)   a source or a map that breaks a law of its contract; see `loadax.testing`
     └── StateError (ValueError)             a saved state that belongs to other data
 
 Every message names the argument or the leaf, shows the value, and says what to do. An exception that a user's own function
@@ -55,6 +56,10 @@ class RowIndexError(LoadaxError, IndexError):
 
 class ClosedError(LoadaxError, RuntimeError):
     """An iterator that is closed, or an epoch that was left, was asked for a batch."""
+
+
+class ConformanceError(LoadaxError, AssertionError):
+    """A source or a map breaks a law of its contract: what `loadax.testing` found."""
 
 
 class StateError(LoadaxError, ValueError):

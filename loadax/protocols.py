@@ -4,6 +4,7 @@ Indices have three names and keep them in every signature: `step` (which batch),
 batch), `row` (which record of the source).
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -46,6 +47,10 @@ class Deal(NamedTuple):
     lanes: Integers
 
 
+Wrap: TypeAlias = "Callable[[Source, float], Source]"
+"""Puts a source around another one whose rows are each asked for so many times."""
+
+
 @runtime_checkable
 class Source(Protocol):
     """Data that can be read at any row. The one contract that all of loadax leans on.
@@ -57,7 +62,7 @@ class Source(Protocol):
       No copies, and no columns that nobody holds.
     - `chunks`: the rows at which what is decoded together begins: ascending, from 0; int64[m], or a `range` where they are equal.
       Then a block shuffle keeps the chunks that it has open, so that each is decoded once.
-    - `over(wrap)`: for a source that reads from another: the same over `wrap(other)`.
+    - `over(wrap)`: for a source that reads from another, and asks for each of its rows so many times: the same over `wrap(other, times)`.
     - `concurrent_reads`: how many reads are best under way at once, for a source that waits for disks or networks.
     - `lengths(rows)`: how long each record is.
     - `where(row)`: the file and the byte range that a row comes from.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.protocols import Columns, Integers, Source, Tree, Visits
+from loadax.protocols import Columns, Integers, Source, Tree, Visits, Wrap
 from loadax.specs import check_batch, flatten_spec, normalise_spec, spec_of, stack
 from loadax.transforms import BatchMap, Transform, name_of
 from loadax.trees import flatten, map_leaves
@@ -66,10 +66,10 @@ class Reader:
         """How many rows the source has."""
         return len(self.source)
 
-    def over(self, wrap: Callable[[Source], Source]) -> "Reader":
+    def over(self, wrap: Wrap) -> "Reader":
         """The same, reading every source that stands at the bottom through `wrap`."""
         further = getattr(self.source, "over", None)
-        return replace(self, source=further(wrap) if further is not None else wrap(self.source))
+        return replace(self, source=further(wrap) if further is not None else wrap(self.source, 1.0))
 
     @property
     def read_into(self) -> ReadInto | None:

@@ -1,5 +1,6 @@
 """What users' functions do to rows: one row at a time, or many at once. Rows in, rows out; no step, no host, no mesh."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
@@ -18,6 +19,24 @@ def name_of(function: Callable[..., Any]) -> str:
     name = getattr(function, "__qualname__", None) or repr(function)
     code = getattr(function, "__code__", None)
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
+
+
+def fingerprint(function: Callable[..., Any]) -> str:
+    """A short text that tells a function from another one, or from itself before it was edited: of its code and the plain values it closes over.
+
+    Not more than that: what it calls, and what it reads from files or globals, does not show.
+    """
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return getattr(function, "__qualname__", type(function).__qualname__)
+    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    plain = [each if isinstance(each, str | bytes | int | float | bool | None) else type(each).__qualname__ for each in cells]
+    return hashlib.sha256(repr([_code_of(code), plain]).encode()).hexdigest()[:16]
+
+
+def _code_of(code: Any) -> Any:
+    constants = [_code_of(each) if hasattr(each, "co_code") else each for each in code.co_consts]
+    return [code.co_code.hex(), constants, code.co_names]
 
 
 def generator(seed: int, place: int, epoch: int, row: int) -> np.random.Generator:

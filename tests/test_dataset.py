@@ -12,7 +12,7 @@ import tensorstore as ts
 import loadax
 from loadax import Dataset, concat, from_arrays, from_npy, from_source, from_tensorstore, from_zarr
 from loadax.dataset import as_dataset
-from loadax.errors import ArgumentError, RowIndexError, UnsupportedError
+from loadax.errors import ArgumentError, RowIndexError
 from loadax.protocols import ArraySpec
 
 VALUES = np.arange(10) * 10
@@ -255,13 +255,16 @@ def test_what_verbs_refuse(verb: Any, message: str) -> None:
         verb(data())
 
 
-def test_blocks_that_follow_chunks_are_not_there_yet() -> None:
-    with pytest.raises(
-        UnsupportedError, match=r"block='chunks': blocks that follow a store's chunks are not there yet; pass the rows"
-    ):
-        data().shuffle(0, block="chunks")
-
-
 def test_the_public_names_are_there() -> None:
-    for name in ("concat", "from_arrays", "from_npy", "from_source", "from_tensorstore", "from_zarr", "Dataset"):
+    for name in (
+        "concat",
+        "from_arrays",
+        "from_npy",
+        "from_source",
+        "from_tensorstore",
+        "from_tokens",
+        "from_zarr",
+        "write_zarr",
+        "Dataset",
+    ):
         assert callable(getattr(loadax, name))

@@ -18,6 +18,7 @@ from loadax.dataset import as_dataset
 from loadax.errors import ArgumentError, UnsupportedError
 from loadax.loader.feed import Feed
 from loadax.loader.iterator import DataIterator, Epoch, Run
+from loadax.loader.open_chunks import OpenChunks, check_memory, find_open_chunks, held_columns, keep_open_chunks, row_bytes
 from loadax.loader.prefetch import Window
 from loadax.loader.share import Part, Share, batch_spec, resolve_share
 from loadax.loader.state import order_hash, step_of
@@ -52,6 +53,8 @@ class Dataloader:
         worker_type: "thread".
         prefetch: placed batches kept ahead of the consumer.
         prefetch_bytes: host memory for reading ahead, beyond the batches that are placed.
+        cache_bytes: host memory for the chunks that a block shuffle of chunked data has open, so that each is decoded once. None: as much as
+            they need, up to half of this machine's memory. What they need follows from the shuffle: too little is an error.
         shard_index, shard_count: load part `shard_index` of `shard_count` equal contiguous parts of each batch. On a mesh of this
             process's own devices that part is what is yielded. A mesh that spans processes decides by itself, and other values
             are an error.
@@ -87,6 +90,7 @@ class Dataloader:
         worker_type: str = "thread",
         prefetch: int = 2,
         prefetch_bytes: int = 256 << 20,
+        cache_bytes: int | None = None,
         shard_index: int | None = None,
         shard_count: int | None = None,
         on_error: str = "raise",
@@ -107,6 +111,7 @@ class Dataloader:
         self._workers = _workers(num_workers, self.dataset.reader.concurrent_reads)
         self._depth = _at_least("prefetch", prefetch, 0)
         self._budget = _at_least("prefetch_bytes", prefetch_bytes, 1)
+        self._cache = None if cache_bytes is None else _at_least("cache_bytes", cache_bytes, 0)
         self._part = _part(shard_index, shard_count, self._plan.batch_size)
         self._batch = batch_spec(self.dataset.spec, padded=remainder == "pad")
         self._order = order_hash(self.dataset)
@@ -177,7 +182,9 @@ class Dataloader:
     def __getitem__(self, step: int) -> Tree:
         """The placed global batch of that step: the very one that iteration hands out."""
         step = self._checked(step)
-        window = Window(self._feed(self._share()), step, step + 1, depth=1, budget=1, workers=0)
+        # Nothing is kept open for one step alone.
+        feed = Feed(self._plan, self.dataset.reader, self._share(), keep=self._budget)
+        window = Window(feed, step, step + 1, depth=1, budget=1, workers=0)
         return window.take()[1]
 
     def __iter__(self) -> DataIterator:
@@ -240,8 +247,14 @@ class Dataloader:
         share = self._shares.get(mesh)
         if share is None:
             share = resolve_share(self._batch, self._plan.batch_size, mesh, self._partition, self._part)
+            check_memory(self._open_chunks(share), self._cache)
             self._shares = {mesh: share}
         return share
+
+    def _open_chunks(self, share: Share) -> list[OpenChunks]:
+        reader = self.dataset.reader
+        each_row = row_bytes(reader, held_columns(reader, share))
+        return find_open_chunks(reader, self._plan, share.positions, each_row)
 
     def _positions(self) -> Integers:
         if self._part is not None and self._mesh is None and (current_mesh() or self._made_in) is None:
@@ -250,7 +263,10 @@ class Dataloader:
         return self._share().positions
 
     def _feed(self, share: Share) -> Feed:
-        return Feed(self._plan, self.dataset.reader, share, keep=self._budget)
+        reader = self.dataset.reader
+        boxes = held_columns(reader, share)
+        reader = keep_open_chunks(reader, self._open_chunks(share), self._cache, boxes)
+        return Feed(self._plan, reader, share, keep=self._budget)
 
     def _checked(self, step: Any) -> int:
         return self._plan.check(_integer("step", step))

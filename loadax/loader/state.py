@@ -7,8 +7,6 @@ from typing import Any
 from loadax.dataset import Dataset
 from loadax.errors import StateError
 from loadax.plan.batches import BatchPlan
-from loadax.seeds import ORDER_VERSION
-from loadax.specs import flatten_spec
 
 VERSION = 1
 _FIELDS = ("version", "step", "batch_size", "epoch", "position", "order")
@@ -19,10 +17,7 @@ def order_hash(dataset: Dataset) -> str:
 
     Not of contents, paths, times or functions: the same data elsewhere, or a corrected map, goes on where it was.
     """
-    specs, structure = flatten_spec(dataset.spec)
-    leaves = [[path, list(spec.shape), str(spec.dtype)] for path, spec in zip(structure.paths, specs, strict=True)]
-    described = [ORDER_VERSION, dataset.order.describe(), dataset.reader.describe(), leaves]
-    return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(dataset.describe()).encode()).hexdigest()[:16]
 
 
 def make_state(plan: BatchPlan, order: str, step: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.buffers import BufferPool, aligned_empty
-from loadax.protocols import Columns, Integers, Source, Tree
+from loadax.protocols import ArraySpec, Columns, Integers, Source, Tree
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.specs import flatten_spec
 from loadax.trees import flatten
@@ -27,13 +27,13 @@ class _Chunk:
 
     Args:
         slot: where in the arenas its rows stand.
-        left: how many of its rows were not served yet.
+        left: how many of its elements were not served yet.
         state: "loading", "ready", or "failed": then it is in nobody's way any more.
         held: how many reads copy from it, load it, or wait for it.
     """
 
     slot: int
-    left: int
+    left: float
     state: str = "loading"
     held: int = 1
 
@@ -42,39 +42,34 @@ class _Chunk:
 class ChunkCache:
     """A source over another one whose `chunks` are decoded whole: reads by chunk, serves by row.
 
-    Rows are taken from one arena a leaf, so serving is one indexed copy. A chunk's slot is free again when every row of it was served
-    once, which a shuffled epoch does; when no slot is free, the chunk that was asked for longest ago gives way; and when all are
-    in use at this moment, rows are read past the cache. So results never depend on its size, only speed does.
+    A chunk is kept until every row of it was served, which a shuffled epoch does once. When there is no room, the chunk that was asked for
+    longest ago gives way; and when all are in use at this moment, rows are read past the cache. So results never depend on its size,
+    only speed does. Only columns that somebody asks for are read and kept. Thread-safe.
 
-    Thread-safe. Args:
+    Args:
         source: with `chunks`.
         spec: of one row.
         slots: how many chunks are kept.
-        boxes: for every leaf the columns that are kept; None: the leaf is never asked for.
+        times: how often each row is asked for.
+        boxes: for every leaf the columns that will be asked for (None: none), as far as that is known.
     """
 
     fresh = True  # what `read` gives is nobody else's memory
 
-    def __init__(self, source: Source, spec: Tree, slots: int, boxes: Sequence[Columns | None]):
+    def __init__(self, source: Source, spec: Tree, slots: int, times: float = 1.0, boxes: Sequence[Columns | None] | None = None):
         self._source = source
         self.spec = spec
-        self.chunks = starts = chunk_starts(source)
-        assert starts is not None
         self._specs, self._structure = flatten_spec(spec)
-        self._length = len(source)
-        self._height = largest_chunk(starts, self._length)
-        self._boxes = list(boxes)
-        self._slots = max(1, min(slots, len(starts)))
-        self._arenas: list[NDArray[Any] | None] = []  # made when the first row is asked for
-        self._on_its_way = BufferPool(_IDLE_BYTES)
-        self._free = list(range(self._slots))[::-1]
-        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()  # by number; the one asked for longest ago first
-        self._changed = threading.Condition()
-        self.rows_fetched = 0
-        """Rows that were read from the source so far: those of whole chunks, and those past the cache."""
+        self._slots, self._times = slots, times
+        starts = chunk_starts(source)
+        assert starts is not None, "a source without chunks needs no cache"
+        self.chunks = starts
+        self._lock = threading.Lock()
+        self._open = _Open(source, starts, self._specs, slots, times, boxes if boxes is not None else [None] * len(self._specs))
+        self._before = 0  # rows that were fetched before more columns were asked for
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._source)
 
     def __repr__(self) -> str:
         return f"{self._source!r}, {self._slots} chunks open"
@@ -83,6 +78,11 @@ class ChunkCache:
     def concurrent_reads(self) -> int:
         """As the source's."""
         return int(getattr(self._source, "concurrent_reads", 1))
+
+    @property
+    def rows_fetched(self) -> int:
+        """Rows that were read from the source so far: those of whole chunks, and those past the cache."""
+        return self._before + self._open.rows_fetched
 
     def read(self, rows: Integers) -> Tree:
         """The examples at `rows`, copied out."""
@@ -93,9 +93,50 @@ class ChunkCache:
 
     def read_into(self, rows: Integers, boxes: list[Columns | None], out: list[NDArray[Any] | None]) -> None:
         """Copies the rows at `rows`, only the columns of `boxes`, into `out`; see `Source`."""
-        rows = check_rows(rows, self._length)
-        if not len(rows):
-            return
+        rows = check_rows(rows, len(self._source))
+        if len(rows):
+            self._covering(boxes).serve(rows, boxes, out)
+
+    def _covering(self, boxes: Sequence[Columns | None]) -> "_Open":
+        """The open chunks; begun anew when they lack columns that are asked for now."""
+        with self._lock:
+            covering = [hull(one, other) for one, other in zip(self._open.boxes, boxes, strict=True)]
+            if covering != self._open.boxes:
+                self._before += self._open.rows_fetched
+                self._open = _Open(self._source, self.chunks, self._specs, self._slots, self._times, covering)
+            return self._open
+
+
+@final
+class _Open:
+    """Chunks of which some columns are kept, in one arena a leaf: so serving rows is one indexed copy."""
+
+    def __init__(
+        self,
+        source: Source,
+        starts: Integers | range,
+        specs: Sequence[ArraySpec],
+        slots: int,
+        times: float,
+        boxes: Sequence[Columns | None],
+    ):
+        self._source = source
+        self._starts = starts
+        self._specs = specs
+        self.boxes = list(boxes)
+        self._length = len(source)
+        self._height = largest_chunk(starts, self._length)
+        self._slots = max(1, min(slots, len(starts)))
+        self._served_when = times * area(boxes)  # elements of a row
+        self._arenas: list[NDArray[Any] | None] = []  # made when the first row is asked for
+        self._on_its_way = BufferPool(_IDLE_BYTES)
+        self._free = list(range(self._slots))[::-1]
+        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()  # by number; the one asked for longest ago first
+        self._changed = threading.Condition()
+        self.rows_fetched = 0
+
+    def serve(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        """Copies rows, only these columns, into `out`."""
         numbers, which, counts = np.unique(self._chunk_of(rows), return_inverse=True, return_counts=True)
         asked = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
         held = self._hold(asked)
@@ -111,13 +152,10 @@ class ChunkCache:
                 self._past(np.flatnonzero(~there), rows, boxes, out)
                 self._copy(places[there], boxes, out, np.flatnonzero(there))
         except BaseException:
-            self._release(held, dict.fromkeys(asked, 0))
+            self._release(held, {})
             raise
-        self._release(held, asked)
-
-    @property
-    def _starts(self) -> Integers | range:
-        return self.chunks
+        each = area(boxes)
+        self._release(held, {number: count * each for number, count in asked.items()})
 
     def _chunk_of(self, rows: Integers) -> Integers:
         if isinstance(self._starts, range):
@@ -142,7 +180,7 @@ class ChunkCache:
                     self._chunks.move_to_end(number)
                 elif (slot := self._slot()) is not None:
                     low, high = self._rows_of(number)
-                    chunk = mine[number] = self._chunks[number] = _Chunk(slot, high - low)
+                    chunk = mine[number] = self._chunks[number] = _Chunk(slot, (high - low) * self._served_when)
                 if chunk is not None:
                     held[number] = chunk
         try:
@@ -153,17 +191,17 @@ class ChunkCache:
                 self._changed.wait_for(lambda: all(chunk.state != "loading" for chunk in held.values()))
         except BaseException:
             self._fail(mine)
-            self._release(held, dict.fromkeys(held, 0))
+            self._release(held, {})
             raise
         failed = {number: chunk for number, chunk in held.items() if chunk.state == "failed"}
-        self._release(failed, dict.fromkeys(failed, 0))
+        self._release(failed, {})
         return {number: chunk for number, chunk in held.items() if number not in failed}
 
     def _release(self, held: dict[int, _Chunk], served: dict[int, int]) -> None:
         with self._changed:
             for number, chunk in held.items():
                 chunk.held -= 1
-                chunk.left -= served[number]
+                chunk.left -= served.get(number, 0)
                 if chunk.held == 0 and (chunk.left <= 0 or chunk.state == "failed"):
                     self._free.append(chunk.slot)
                     if self._chunks.get(number) is chunk:
@@ -201,11 +239,11 @@ class ChunkCache:
             self._changed.notify_all()
 
     def _fetch(self, rows: Integers, out: list[NDArray[Any] | None]) -> None:
-        read_columns(self._source, rows, self._boxes, out)
+        read_columns(self._source, rows, self.boxes, out)
         with self._changed:
             self.rows_fetched += len(rows)
 
-    def _past(self, mine: Integers, rows: Integers, boxes: list[Columns | None], out: list[NDArray[Any] | None]) -> None:
+    def _past(self, mine: Integers, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Reads some of the rows straight from the source."""
         values = [None if each is None else np.empty((len(mine), *each.shape[1:]), each.dtype) for each in out]
         read_columns(self._source, rows[mine], boxes, values)
@@ -215,9 +253,11 @@ class ChunkCache:
         with self._changed:
             self.rows_fetched += len(mine)
 
-    def _copy(self, places: Integers, boxes: list[Columns | None], out: list[NDArray[Any] | None], mine: Integers | None) -> None:
+    def _copy(
+        self, places: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None], mine: Integers | None
+    ) -> None:
         """Copies rows from the arenas: those at `places`, to the rows `mine` of `out` (None: all)."""
-        for arena, kept, columns, destination in zip(self._arenas, self._boxes, boxes, out, strict=True):
+        for arena, kept, columns, destination in zip(self._arenas, self.boxes, boxes, out, strict=True):
             if columns is None or destination is None:
                 continue
             assert arena is not None, "this leaf is not kept"
@@ -234,7 +274,7 @@ class ChunkCache:
         rows = self._slots * self._height
         return [
             None if box is None else aligned_empty((rows, *(stop - start for start, stop in box)), spec.dtype)
-            for box, spec in zip(self._boxes, self._specs, strict=True)
+            for box, spec in zip(self.boxes, self._specs, strict=True)
         ]
 
     def _leased(self, rows: int, arena: NDArray[Any]) -> NDArray[Any]:
@@ -250,6 +290,18 @@ class ChunkCache:
                 del self._chunks[number]
                 return chunk.slot
         return None
+
+
+def hull(one: Columns | None, other: Columns | None) -> Columns | None:
+    """The smallest box that holds both."""
+    if one is None or other is None:
+        return one if other is None else other
+    return tuple((min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(one, other, strict=True))
+
+
+def area(boxes: Sequence[Columns | None]) -> int:
+    """Elements of a row that the boxes hold."""
+    return sum(math.prod(stop - start for start, stop in box) for box in boxes if box is not None)
 
 
 def largest_chunk(starts: Integers | range, length: int) -> int:

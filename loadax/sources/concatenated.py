@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import LeafError
-from loadax.protocols import Columns, Integers, Source, Tree, Visits
-from loadax.sources.checks import check_rows
+from loadax.protocols import Columns, Integers, Source, Tree, Visits, Wrap
+from loadax.sources.checks import check_rows, chunk_starts
 from loadax.specs import flatten_spec
 from loadax.trees import flatten
 
@@ -39,9 +39,12 @@ class Part(Protocol):
     @property
     def depth(self) -> int: ...
 
+    @property
+    def source(self) -> Source: ...
+
     def describe(self) -> list[Any]: ...
 
-    def over(self, wrap: Callable[[Source], Source]) -> "Part": ...
+    def over(self, wrap: Wrap) -> "Part": ...
 
     def read_visits(self, visits: Visits) -> Tree: ...
 
@@ -86,7 +89,21 @@ class ConcatenatedSource:
     def __repr__(self) -> str:
         return f"concatenation of {len(self._parts)}"
 
-    def over(self, wrap: Callable[[Source], Source]) -> "ConcatenatedSource":
+    @property
+    def sources(self) -> list[Source]:
+        """What each part reads from."""
+        return [part.source for part in self._parts]
+
+    @property
+    def chunks(self) -> Integers | None:
+        """As those of all parts, when every one has some and is read as it is."""
+        starts = [chunk_starts(source) for source in self.sources]
+        if self.maps_depth or any(each is None for each in starts):
+            return None
+        begins = self._ends - [part.num_rows for part in self._parts]
+        return np.concatenate([np.asarray(each, np.int64) + begin for each, begin in zip(starts, begins, strict=True)])
+
+    def over(self, wrap: Wrap) -> "ConcatenatedSource":
         """The same parts, each over `wrap` of what it reads from."""
         return ConcatenatedSource([part.over(wrap) for part in self._parts])
 

@@ -1,4 +1,4 @@
-"""`.npy` files, mapped into memory."""
+"""`.npy` files: local ones mapped, remote ones read by ranges."""
 
 import os
 from pathlib import Path
@@ -8,22 +8,39 @@ import numpy as np
 
 from loadax.errors import SourceError
 from loadax.sources.arrays import ArraySource
-from loadax.trees import map_leaves
+from loadax.sources.disk_cache import open_cache
+from loadax.sources.npy_ranges import NpyRanges
+from loadax.sources.storage import local_path
+from loadax.trees import flatten, map_leaves
 
 
-def open_npy(paths: Any) -> ArraySource:
+def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> ArraySource | NpyRanges:
     """The rows of one `.npy` file, or of a pytree of them.
+
+    Args:
+        paths: or URLs.
+        cache: a local folder for what is read of remote files.
+        cache_bytes: how much it holds.
 
     Raises:
         SourceError: when a file is missing, is no `.npy` file, is cut short, or holds Python objects; names the file.
     """
-    return ArraySource(map_leaves(_map_file, paths))
+    blocks = open_cache(cache, cache_bytes)
+    places = [local_path(_as_path(each)) for each in flatten(paths)[0]]
+    if all(places):
+        return ArraySource(map_leaves(_map_file, paths))
+    return NpyRanges(map_leaves(lambda each: os.fspath(local_path(each) or each), paths), blocks)
+
+
+def _as_path(path: Any) -> Any:
+    if not isinstance(path, str | os.PathLike):
+        raise SourceError(f"{path!r} is a {type(path).__name__}, not a path; pass that of a .npy file, or a pytree of paths")
+    return path
 
 
 def _map_file(path: Any) -> np.memmap[Any, Any]:
-    if not isinstance(path, str | os.PathLike):
-        raise SourceError(f"{path!r} is a {type(path).__name__}, not a path; pass that of a .npy file, or a pytree of paths")
-    where = Path(path)
+    where = local_path(path) if "://" in os.fspath(path) else Path(path)
+    assert where is not None
     try:
         array = np.load(where, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

@@ -56,15 +56,16 @@ class MappedChunks:
         whole = columns == tuple((0, extent) for extent in self.shape[1:]) and out.flags.c_contiguous
         order = np.argsort(which, kind="stable")
         bounds = np.flatnonzero(np.diff(which[order], prepend=-1, append=-1))
+        cuts: Any = tuple(slice(*column) for column in columns)
         for low, high in itertools.pairwise(bounds.tolist()):
             mine = order[low:high]
             chunk = self._map(int(which[mine[0]]))
             if high - low == 1:
-                out[mine[0]] = chunk[(inside[mine[0]], *(slice(*column) for column in columns))]
+                out[mine[0]] = chunk[(inside[mine[0]], *cuts)]
             elif whole and high - low == len(rows):
                 np.take(chunk, inside, axis=0, out=out, mode="clip")
             else:
-                out[mine] = chunk[(inside[mine], *(slice(*column) for column in columns))]
+                out[mine] = chunk[(inside[mine], *cuts)]
         return _nothing
 
     def _map(self, number: int) -> NDArray[Any]:
@@ -91,7 +92,8 @@ class MappedChunks:
             raise SourceError(
                 f"{self._where}: chunk {file}, which holds {rows}, has {size} bytes instead of {expected}; copy it again"
             )
-        return np.memmap(file, self.dtype, "r", shape=shape).view(np.ndarray)
+        mapped: NDArray[Any] = np.memmap(file, self.dtype, "r", shape=shape)
+        return mapped.view(np.ndarray)
 
     def __reduce__(self) -> Any:
         return MappedChunks, self._arguments  # a path and numbers, never contents

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Source, Tree
+from loadax.protocols import ArraySpec, Columns, Integers, Source, Tree, Wrap
 from loadax.sources.checks import check_rows
 from loadax.specs import flatten_spec, normalise_spec
 from loadax.trees import flatten
@@ -82,9 +82,10 @@ class WindowSource:
         first = first[first < self._length]
         return None if len(first) == self._length else first
 
-    def over(self, wrap: Callable[[Source], Source]) -> "WindowSource":
-        """The same windows over `wrap(source)`."""
-        return WindowSource(wrap(self._source), self._row_spec, self._within, *self._arguments)
+    def over(self, wrap: Wrap) -> "WindowSource":
+        """The same windows over `wrap(source, times)`."""
+        times = sum(count for _, count in self._parts) / self._stride
+        return WindowSource(wrap(self._source, max(1.0, times)), self._row_spec, self._within, *self._arguments)
 
     def read(self, rows: Integers) -> Tree:
         """The windows at `rows`, copied out."""

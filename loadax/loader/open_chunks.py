@@ -1,0 +1,215 @@
+"""What a block shuffle has open on this process, and the memory for it: worked out before the run, from numbers alone.
+
+A source that decodes rows in chunks is read row by row at the price of a chunk for every row, unless the chunks that a window of the shuffle
+is made of are kept until it is over. How many those are follows from the order and from this process's share of a batch.
+"""
+
+import logging
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from loadax.errors import ArgumentError
+from loadax.loader.share import Share
+from loadax.plan.batches import BatchPlan
+from loadax.plan.blocks import BlockShuffled
+from loadax.plan.lanes import by_lane
+from loadax.plan.order import Concatenated
+from loadax.protocols import Columns, Integers, Order, Source
+from loadax.reader import Reader
+from loadax.sources.checks import chunk_starts
+from loadax.sources.chunk_cache import ChunkCache, area, hull, largest_chunk
+from loadax.sources.concatenated import ConcatenatedSource
+from loadax.specs import flatten_spec, normalise_spec
+
+_SAMPLE = 64  # blocks that are looked at to see which chunks a block lies in
+_MOST_STEPS = 256  # that are looked at to see which lanes this process meets
+_SPARE = 2  # times the chunks that are open: while one window ends, the next begins. Memory that is not used costs nothing
+
+_log = logging.getLogger("loadax")
+
+
+@final
+@dataclass(frozen=True)
+class OpenChunks:
+    """How many chunks one block shuffle has open here.
+
+    Args:
+        shuffle: which.
+        chunk_rows: rows of the largest chunk.
+        chunks: open at once, by this process.
+        amplification: rows decoded for every row used, here: chunks that two blocks share, and lanes that two processes share.
+        chunk_bytes: of memory for one.
+    """
+
+    shuffle: BlockShuffled
+    chunk_rows: int
+    chunks: int
+    amplification: float
+    chunk_bytes: int
+
+    def __str__(self) -> str:
+        shuffle = self.shuffle
+        return (
+            f"block shuffle: {shuffle.lanes} lanes x {shuffle.window} blocks of {shuffle.block} rows, chunks of {self.chunk_rows}; this process has "
+            f"{self.chunks} chunks open, {_size(self.chunks * self.chunk_bytes)}, and decodes {self.amplification:.2f} rows for each one used "
+            f"(a full shuffle: up to {self.chunk_rows})"
+        )
+
+
+def find_open_chunks(reader: Reader, plan: BatchPlan, positions: Integers, each_row: int) -> list[OpenChunks]:
+    """What every block shuffle of chunked data has open on a process that reads these positions of each batch.
+
+    Args:
+        reader: of the dataset.
+        plan: of the run.
+        positions: of the batch.
+        each_row: bytes of a row that this process keeps.
+    """
+    found = []
+    for shuffle, source in _shuffles(plan.order, reader.source):
+        starts = chunk_starts(source)
+        if starts is None or not shuffle.size:
+            continue
+        lanes = _lanes_met(plan, shuffle, positions)
+        touched, decoded = _chunks_of_blocks(shuffle, starts, len(source))
+        share = lanes * plan.batch_size / (shuffle.lanes * max(1, len(positions)))
+        chunks = min(math.ceil(lanes * min(shuffle.window, -(-shuffle.blocks // shuffle.lanes)) * touched), len(starts))
+        rows = largest_chunk(starts, len(source))
+        found.append(OpenChunks(shuffle, rows, chunks, decoded * share, rows * each_row))
+    return found
+
+
+def check_memory(found: list[OpenChunks], limit: int | None) -> None:
+    """Says what is open, and refuses a window that does not fit.
+
+    Raises:
+        ArgumentError: when more is open than `limit` bytes (None: half of this machine's memory); shows the numbers and what would fit.
+    """
+    most = limit if limit is not None else _machine_memory() // 2
+    for each in found:
+        needed = each.chunks * each.chunk_bytes
+        if needed > most:
+            fitting = max(1, each.shuffle.window * most // needed)
+            lanes = max(1, each.shuffle.lanes * most // needed)
+            raise ArgumentError(
+                f"shuffle(block={each.shuffle.block}, window={each.shuffle.window}, lanes={each.shuffle.lanes}) has {each.chunks} chunks open on this process, "
+                f"{_size(needed)}, and cache_bytes allows {_size(most)}: every chunk would be decoded again and again; pass "
+                + (f"window={fitting}" if fitting < each.shuffle.window else f"lanes={lanes}")
+                + f" to shuffle, or cache_bytes={needed} to the Dataloader"
+            )
+        _log.info("%s", each)
+
+
+def keep_open_chunks(
+    reader: Reader, found: list[OpenChunks], limit: int | None, boxes: Sequence[Columns | None] | None
+) -> Reader:
+    """The reader, with the chunks of its sources kept as long as they are open; itself when there is none to keep.
+
+    Args:
+        reader: of the dataset.
+        found: what is open.
+        limit: bytes, as for `check_memory`.
+        boxes: the columns of every leaf of the source that this process holds; None: not known.
+    """
+    if not found:
+        return reader
+    most = limit if limit is not None else _machine_memory() // 2
+    chunks = max(each.chunks for each in found)
+    chunk_bytes = max(1, *(each.chunk_bytes for each in found))
+    slots = max(chunks, min(_SPARE * chunks, most // chunk_bytes))
+
+    def wrap(source: Source, times: float) -> Source:
+        if source.spec is None or chunk_starts(source) is None:
+            return source
+        # What a source below another one is asked for shows when it is asked.
+        known = boxes if source is reader.source else None
+        return ChunkCache(source, normalise_spec(source.spec, "spec"), slots, times, known)
+
+    return reader.over(wrap)
+
+
+def held_columns(reader: Reader, share: Share) -> list[Columns | None]:
+    """Of every leaf of the source, the columns that this process reads: those of its devices where it can, else all."""
+    specs = flatten_spec(reader.specs[0])[0]
+    if reader.source_into is None or not reader.elementwise:
+        return [tuple((0, extent) for extent in each.shape) for each in specs]
+    held: list[Columns | None] = [None] * len(specs)
+    for leaf, layout in zip(share.batch.leaves, share.layouts, strict=True):
+        if leaf.source is not None:
+            for group in layout.groups:
+                held[leaf.source] = hull(held[leaf.source], group.columns)
+    return held
+
+
+def row_bytes(reader: Reader, boxes: Sequence[Columns | None]) -> int:
+    """Bytes of these columns of one row of the source."""
+    specs = flatten_spec(reader.specs[0])[0]
+    return sum(area([box]) * each.dtype.itemsize for box, each in zip(boxes, specs, strict=True))
+
+
+def _shuffles(order: Order, source: Source) -> Iterator[tuple[BlockShuffled, Source]]:
+    """Every block shuffle, and the source whose rows it is about."""
+    if isinstance(order, BlockShuffled):
+        yield order, source
+    if isinstance(order, Concatenated) and isinstance(source, ConcatenatedSource):
+        for part, inner in zip(order.parts, source.sources, strict=True):
+            yield from _shuffles(part, inner)
+    elif hasattr(order, "parent"):
+        yield from _shuffles(order.parent, source)
+
+
+def _lanes_met(plan: BatchPlan, shuffle: BlockShuffled, positions: Integers) -> int:
+    """How many of the lanes this process's positions meet, by looking at the first steps."""
+    if not len(positions):
+        return 0
+    if not plan.order.deals(0, 0, 1):
+        return shuffle.lanes  # what reorders the lanes, or `concat`, spreads them over everybody
+    steps = min(plan.steps_per_epoch, _MOST_STEPS, max(8, 4 * shuffle.lanes // plan.batch_size))
+    met: set[int] = set()
+    for step in range(steps):
+        start = step * plan.batch_size
+        count = plan.valid(step)
+        deals = plan.order.deals(0, start, start + count)
+        offsets = start + by_lane(start, count, deals, positions[positions < count])
+        for deal, end in zip(deals, [*(each.start for each in deals[1:]), start + count], strict=True):
+            mine = offsets[(offsets >= deal.start) & (offsets < end)]
+            met.update(deal.lanes[(mine - deal.start) % len(deal.lanes)].tolist())
+    return min(len(met), shuffle.lanes)
+
+
+def _chunks_of_blocks(shuffle: BlockShuffled, starts: Integers | range, length: int) -> tuple[float, float]:
+    """How many chunks a block lies in, at most, and how many rows these have for each of its own; both of a sample of blocks."""
+    blocks = np.unique(np.linspace(0, shuffle.blocks - 1, min(_SAMPLE, shuffle.blocks)).astype(np.int64))
+    bounds = np.asarray(starts, np.int64) if not isinstance(starts, range) else None
+    most, decoded, used = 1, 0, 0
+    for block in blocks.tolist():
+        positions = np.arange(block * shuffle.block, min((block + 1) * shuffle.block, shuffle.size), dtype=np.int64)
+        rows = shuffle.parent.visits(np.zeros_like(positions), positions).rows
+        if bounds is None:
+            step = starts.step if isinstance(starts, range) else 1
+            chunks = np.unique(rows // step)
+            sizes = np.minimum(length - chunks * step, step)
+        else:
+            chunks = np.unique(np.searchsorted(bounds, rows, side="right") - 1)
+            sizes = np.diff(bounds, append=length)[chunks]
+        most, decoded, used = max(most, len(chunks)), decoded + int(sizes.sum()), used + len(rows)
+    return most, decoded / max(1, used)
+
+
+def _machine_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _size(count: int) -> str:
+    """Bytes as a person says them."""
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if value >= 100 or unit == "B" else f"{value:.1f} {unit}"

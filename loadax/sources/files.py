@@ -1,0 +1,109 @@
+"""Small reads of files while they are opened: headers and sizes, of many files at once."""
+
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol, final
+
+from loadax.errors import SourceError
+from loadax.sources.storage import local_path
+
+
+class ByteRange(NamedTuple):
+    """The bytes of a file from `start` to before `stop`."""
+
+    location: str
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"{self.location}, bytes {self.start} to {self.stop - 1}"
+
+
+class Files(Protocol):
+    """Files that can be looked at. Every method takes many at once, for the sake of those that are far away."""
+
+    def there(self, locations: Sequence[str]) -> list[bool]:
+        """Which of the files exist."""
+        ...
+
+    def sizes(self, locations: Sequence[str]) -> list[int]:
+        """The sizes of files in bytes.
+
+        Raises:
+            SourceError: when one does not exist; names it.
+        """
+        ...
+
+    def reach(self, ranges: Sequence[ByteRange]) -> list[bool]:
+        """Which of the ranges lie within their files."""
+        ...
+
+    def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """The bytes of each range.
+
+        Raises:
+            SourceError: when one does not lie within its file, or the file does not exist; names it.
+        """
+        ...
+
+
+@final
+class LocalFiles:
+    """Files on this machine; see `Files`."""
+
+    def there(self, locations: Sequence[str]) -> list[bool]:
+        return [_path(each).is_file() for each in locations]
+
+    def sizes(self, locations: Sequence[str]) -> list[int]:
+        return [_size(each) for each in locations]
+
+    def reach(self, ranges: Sequence[ByteRange]) -> list[bool]:
+        return [each.stop <= _size(each.location) for each in ranges]
+
+    def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        return [_read(each) for each in ranges]
+
+
+def no_such_file(location: str) -> SourceError:
+    """The error for a file that does not exist."""
+    return SourceError(f"{location}: there is no such file")
+
+
+def too_short(where: ByteRange) -> SourceError:
+    """The error for a range that does not lie within its file."""
+    return SourceError(
+        f"{where.location}: it has no bytes {where.start} to {where.stop - 1}: it is cut short, or of another kind"
+    )
+
+
+def _path(location: str) -> Path:
+    path = local_path(location)
+    assert path is not None
+    return path
+
+
+def _size(location: str) -> int:
+    try:
+        status = _path(location).stat()
+    except FileNotFoundError:
+        raise no_such_file(location) from None
+    except OSError as error:
+        raise SourceError(f"{location}: it can't be opened: {error}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise SourceError(f"{location} is a folder or a device, not a file")
+    return status.st_size
+
+
+def _read(where: ByteRange) -> bytes:
+    if _size(where.location) < where.stop:
+        raise too_short(where)
+    try:
+        with _path(where.location).open("rb") as file:
+            file.seek(where.start)
+            content = file.read(where.stop - where.start)
+    except OSError as error:
+        raise SourceError(f"{where.location}: it can't be read: {error}") from error
+    if len(content) < where.stop - where.start:
+        raise too_short(where)
+    return content

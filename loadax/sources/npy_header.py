@@ -1,0 +1,69 @@
+"""What the header of a `.npy` file says."""
+
+import ast
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from loadax.errors import SourceError
+from loadax.sources.files import ByteRange, Files
+
+_MAGIC = b"\x93NUMPY"
+_PREFIX = 12  # bytes of magic, version and the header's own length; no .npy file is shorter
+
+
+class NpyHeader(NamedTuple):
+    """Dtype and shape of a `.npy` file's array, the order of its dimensions, and the byte with which it begins."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool
+    begin: int
+
+    @property
+    def size(self) -> int:
+        """How many bytes the array has."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:
+    """The headers of `.npy` files, each checked against the length of its file.
+
+    Raises:
+        SourceError: when a file is missing, is no `.npy` file, is cut short, or holds Python objects; names it.
+    """
+    starts = files.read([ByteRange(each, 0, _PREFIX) for each in locations])
+    spans = [_span(start, where) for start, where in zip(starts, locations, strict=True)]
+    texts = files.read([ByteRange(where, *span) for span, where in zip(spans, locations, strict=True)])
+    headers = [_parse(text, stop, where) for text, (_, stop), where in zip(texts, spans, locations, strict=True)]
+    filled = [(header, where) for header, where in zip(headers, locations, strict=True) if header.size]
+    lasts = [ByteRange(where, header.begin + header.size - 1, header.begin + header.size) for header, where in filled]
+    for (header, where), whole in zip(filled, files.reach(lasts), strict=True):
+        if not whole:
+            raise SourceError(
+                f"{where}: it is cut short: its header says {header.dtype}{list(header.shape)}, which ends at byte "
+                f"{header.begin + header.size}, and the file ends before; copy it again"
+            )
+    return headers
+
+
+def _span(start: bytes, where: str) -> tuple[int, int]:
+    """Where the text of the header lies."""
+    if not start.startswith(_MAGIC):
+        raise SourceError(f"{where}: it is no .npy file, it begins with {start[:6]!r}; write it with numpy.save")
+    first = 10 if start[6] == 1 else 12
+    return first, first + int.from_bytes(start[8:first], "little")
+
+
+def _parse(text: bytes, begin: int, where: str) -> NpyHeader:
+    try:
+        fields = ast.literal_eval(text.decode("utf-8"))
+        dtype = np.lib.format.descr_to_dtype(fields["descr"])
+        shape = tuple(int(extent) for extent in fields["shape"])
+        fortran = bool(fields["fortran_order"])
+    except (ValueError, SyntaxError, KeyError, TypeError) as error:
+        raise SourceError(f"{where}: the header of this .npy file can't be read: {error}; copy it again") from error
+    if dtype.hasobject:
+        raise SourceError(f"{where} holds Python objects; write it with numpy.save, as an array of numbers")
+    return NpyHeader(dtype, shape, fortran, begin)

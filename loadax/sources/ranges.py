@@ -1,0 +1,255 @@
+"""Byte ranges of remote files, through TensorStore's key-value stores: near ones joined, all of a read under way at once."""
+
+import fnmatch
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from time import sleep
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import tensorstore as ts
+from numpy.typing import NDArray
+
+from loadax.errors import SourceError
+from loadax.protocols import Integers
+from loadax.sources.cached_files import CachedFiles
+from loadax.sources.disk_cache import DiskCache
+from loadax.sources.files import ByteRange, no_such_file, too_short
+from loadax.sources.segments import Ends, Segment, copy_stretches
+from loadax.sources.storage import new_context, open_key_value_store, wait
+
+_GAP = 64 << 10  # bytes between two ranges that are read along rather than asked for apart: they take less time than a request
+_JOINED = 8 << 20  # and how long a joined range gets, so that several share the work
+_WAVE = 64 << 20  # bytes that are asked for before the first are waited for
+_SECOND_TRY = 0.2  # seconds until what failed is asked for once more
+_FIRST_PROBES = (0, *(1 << bits for bits in range(16, 48, 4)))
+_PROBES = 15  # bytes of a file that are asked for at once to find where it ends: each round leaves a sixteenth
+
+
+class _Nothing(Enum):
+    FILE = "there is no such file"
+    BYTES = "the file ends before"
+
+
+_Outcome = ts.KvStore.ReadResult | _Nothing | SourceError
+
+
+@final
+class RemoteFiles:
+    """Files behind URLs; see `Files`. Pickles as nothing but itself: another process opens its own connections."""
+
+    def __init__(self) -> None:
+        self._context = new_context(0)
+        self._stores: dict[str, ts.KvStore] = {}
+
+    def __reduce__(self) -> Any:
+        return RemoteFiles, ()
+
+    def there(self, locations: Sequence[str]) -> list[bool]:
+        return [each is not _Nothing.FILE for each in self._ask([(where, slice(0, 1)) for where in locations])]
+
+    def sizes(self, locations: Sequence[str]) -> list[int]:
+        """The sizes of files in bytes.
+
+        No request of TensorStore's tells a size, so single bytes are asked for, many at once: those at powers of 16 first, then 15 between
+        the last that is there and the first that is not, again and again. A file of 1 GB takes six round trips.
+        """
+        known = [1] * len(locations)  # so many bytes are there at least
+        bound = [1] * len(locations)  # and no more than these
+        tops = self._probe([(where, place) for where in locations for place in _FIRST_PROBES])
+        for number, where in enumerate(locations):
+            answers = tops[number * len(_FIRST_PROBES) :][: len(_FIRST_PROBES)]
+            if answers[0] is _Nothing.FILE:
+                raise no_such_file(where)
+            there = [place for place, answer in zip(_FIRST_PROBES, answers, strict=True) if not isinstance(answer, _Nothing)]
+            known[number] = there[-1] + 1 if there else 0
+            bound[number] = _FIRST_PROBES[len(there)] if there else 0
+        while wide := [number for number in range(len(locations)) if bound[number] - known[number] > _GAP]:
+            places = {n: np.linspace(known[n], bound[n], _PROBES + 2).astype(np.int64)[1:-1].tolist() for n in wide}
+            answers = self._probe([(locations[n], place) for n in wide for place in places[n]])
+            for n in wide:
+                mine, answers = answers[:_PROBES], answers[_PROBES:]
+                for place, answer in zip(places[n], mine, strict=True):
+                    if isinstance(answer, _Nothing):
+                        bound[n] = place
+                        break
+                    known[n] = place + 1
+        rest = [number for number in range(len(locations)) if bound[number] > known[number]]
+        ends = self._ask([(locations[number], slice(known[number] - 1, None)) for number in rest])
+        for number, end in zip(rest, ends, strict=True):
+            known[number] += len(_content(end, locations[number])) - 1
+        return known
+
+    def reach(self, ranges: Sequence[ByteRange]) -> list[bool]:
+        wanted = [each for each in ranges if each.stop > each.start]
+        answers = self._probe([(each.location, each.stop - 1) for each in wanted])
+        for each, answer in zip(wanted, answers, strict=True):
+            if answer is _Nothing.FILE:
+                raise no_such_file(each.location)
+        left = iter(answers)
+        return [each.stop == each.start or not isinstance(next(left), _Nothing) for each in ranges]
+
+    def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        wanted = [each for each in ranges if each.stop > each.start]
+        answers = iter(self._ask([(each.location, slice(each.start, each.stop)) for each in wanted]))
+        return [_whole(next(answers), each) if each.stop > each.start else b"" for each in ranges]
+
+    def generations(self, locations: Sequence[str]) -> list[bytes]:
+        """What changes when a file changes, as far as its server says so (ETags and the like)."""
+        return [bytes(each.stamp.generation) for each in map(_found, self._probe([(where, 0) for where in locations]), locations)]
+
+    def names(self, folder: str, pattern: str) -> list[str]:
+        """The URLs of the files in a folder whose names match a pattern.
+
+        Raises:
+            SourceError: when the server can't list files (HTTP can't).
+        """
+        try:
+            keys = wait(open_key_value_store(folder, self._context).list(), folder)
+        except NotImplementedError as error:
+            raise SourceError(f"{folder}: this kind of server can't list its files; pass a list of URLs") from error
+        names = [key.decode("utf-8") for key in keys]
+        return [folder + name for name in names if "/" not in name and fnmatch.fnmatchcase(name, pattern)]
+
+    def _probe(self, places: Sequence[tuple[str, int]]) -> list[Any]:
+        return self._ask([(where, slice(place, place + 1)) for where, place in places])
+
+    def _ask(self, wanted: Sequence[tuple[str, slice]]) -> list[Any]:
+        """An answer to each request: what was read, or what was not there.
+
+        What TensorStore doesn't try again by itself, such as a stray 404, is asked for once more.
+        """
+        outcomes = self._once(wanted)
+        stray = [number for number, outcome in enumerate(outcomes) if _may_be_stray(outcome)]
+        if stray:
+            sleep(_SECOND_TRY)
+            for number, outcome in zip(stray, self._once([wanted[number] for number in stray]), strict=True):
+                outcomes[number] = outcome
+        for outcome in outcomes:
+            if isinstance(outcome, SourceError):
+                raise outcome
+        return outcomes
+
+    def _once(self, wanted: Sequence[tuple[str, slice]]) -> list[_Outcome]:
+        futures = [self._store(where).read("", byte_range=span) for where, span in wanted]
+        return [_outcome(future, where, span) for future, (where, span) in zip(futures, wanted, strict=True)]
+
+    def _store(self, location: str) -> ts.KvStore:
+        store = self._stores.get(location)
+        if store is None:
+            store = self._stores[location] = open_key_value_store(location, self._context)
+        return store
+
+
+class _Group(NamedTuple):
+    """Stretches `first` to before `last` of the sorted ones, which lie in the bytes `start` to before `stop` of the stream."""
+
+    first: int
+    last: int
+    start: int
+    stop: int
+
+
+@final
+class RangeReader:
+    """Segments of remote files; see `Stretches`. Ranges that lie near each other are read as one.
+
+    Args:
+        segments: of the stream.
+        cache: where what was read is kept on this machine; None: nowhere.
+    """
+
+    def __init__(self, segments: Sequence[Segment], cache: DiskCache | None = None):
+        self._stream = Ends(segments)
+        remote = RemoteFiles()
+        extents = {each.location: each.begin + each.size for each in segments}
+        self._files = remote if cache is None else CachedFiles(remote, cache, extents)
+
+    def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
+        """See `Stretches`.
+
+        Raises:
+            SourceError: when a range can't be read; names the URL and the range.
+        """
+        if not out.size:
+            return
+        order = np.argsort(starts, kind="stable")
+        ascending = starts[order]
+        for wave in _waves(_groups(ascending, out.shape[1])):
+            for group, content in zip(wave, self._fetch(wave), strict=True):
+                mine = slice(group.first, group.last)
+                copy_stretches(np.frombuffer(content, np.uint8), ascending[mine] - group.start, out, order[mine])
+
+    def _fetch(self, groups: Sequence[_Group]) -> Iterator[bytes]:
+        """The bytes of each group, all asked for at once."""
+        parts = [[self._range(*part) for part in self._stream.parts(each.start, each.stop)] for each in groups]
+        contents = iter(self._files.read([each for group in parts for each in group]))
+        for group in parts:
+            pieces = [next(contents) for _ in group]
+            yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _range(self, number: int, low: int, high: int) -> ByteRange:
+        segment = self._stream.segments[number]
+        return ByteRange(segment.location, segment.begin + low, segment.begin + high)
+
+
+def _groups(starts: Integers, size: int) -> list[_Group]:
+    """Ascending stretches, joined where they lie near each other, but not for ever."""
+    apart = np.diff(starts) > size + _GAP
+    run = np.concatenate([[0], np.cumsum(apart)])
+    begin = starts[np.flatnonzero(np.concatenate([[True], apart]))][run]
+    cut = (starts - begin) // _JOINED
+    firsts = np.flatnonzero(np.concatenate([[True], apart | (np.diff(cut) != 0)]))
+    lasts = np.append(firsts[1:], len(starts))
+    return [
+        _Group(first, last, int(starts[first]), int(starts[last - 1]) + size)
+        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
+    ]
+
+
+def _waves(groups: Sequence[_Group]) -> Iterator[list[_Group]]:
+    """Groups in runs that take a bounded amount of memory."""
+    wave: list[_Group] = []
+    held = 0
+    for group in groups:
+        if wave and held + group.stop - group.start > _WAVE:
+            yield wave
+            wave, held = [], 0
+        wave.append(group)
+        held += group.stop - group.start
+    yield wave
+
+
+def _outcome(future: Any, where: str, span: slice) -> _Outcome:
+    name = f"{where}, bytes {span.start} to {'the end' if span.stop is None else span.stop - 1}"
+    try:
+        answer: ts.KvStore.ReadResult = wait(future, name)
+    except SourceError as error:
+        return _Nothing.BYTES if "OUT_OF_RANGE" in str(error.__cause__) else error
+    return _Nothing.FILE if answer.state == "missing" else answer
+
+
+def _may_be_stray(outcome: _Outcome) -> bool:
+    """Whether a second try may help: not after TensorStore's own tries or a time limit, nor for bytes behind the end."""
+    if isinstance(outcome, SourceError):
+        cause = outcome.__cause__
+        return not isinstance(cause, TimeoutError) and "retry attempts failed" not in str(cause)
+    return outcome is _Nothing.FILE
+
+
+def _found(answer: Any, where: str) -> ts.KvStore.ReadResult:
+    if isinstance(answer, _Nothing):
+        raise no_such_file(where) if answer is _Nothing.FILE else SourceError(f"{where}: the file is empty")
+    return answer
+
+
+def _content(answer: Any, where: str) -> bytes:
+    return bytes(_found(answer, where).value)
+
+
+def _whole(answer: Any, where: ByteRange) -> bytes:
+    if answer is _Nothing.FILE:
+        raise no_such_file(str(where))
+    if answer is _Nothing.BYTES:
+        raise too_short(where)
+    return bytes(answer.value)

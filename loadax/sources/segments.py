@@ -1,0 +1,150 @@
+"""A stream of bytes that lies in pieces of files, and equally long stretches of it, taken out by the hundred."""
+
+import mmap
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import SourceError
+from loadax.protocols import Integers
+from loadax.sources.storage import local_path
+
+_COPIED = 256 << 10  # bytes that are copied at a time: what NumPy puts between then stays in the processor's cache
+
+
+class Segment(NamedTuple):
+    """`size` bytes of a file, from byte `begin` on. A stream is several of these, one behind another."""
+
+    location: str
+    begin: int
+    size: int
+
+
+class Stretches(Protocol):
+    """Reads stretches of a stream, wherever its segments lie."""
+
+    def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
+        """The bytes of the stream from each of `starts` (int64[n]) on, into the rows of `out` (uint8[n, size], rows without gaps)."""
+        ...
+
+
+@final
+class Ends:
+    """Where in the stream each segment ends: finds the segments that a stretch meets."""
+
+    def __init__(self, segments: Sequence[Segment]):
+        self.segments = tuple(segments)
+        self.ends = np.cumsum([each.size for each in self.segments], dtype=np.int64)
+
+    @property
+    def total(self) -> int:
+        """The length of the stream in bytes."""
+        return int(self.ends[-1])
+
+    def owners(self, places: Integers) -> Integers:
+        """Which segment each byte of the stream lies in."""
+        return np.searchsorted(self.ends, places, side="right")
+
+    def begin(self, number: int) -> int:
+        """The byte of the stream with which a segment begins."""
+        return int(self.ends[number]) - self.segments[number].size
+
+    def parts(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """The bytes `start` to `stop` of the stream, as `(segment, first byte, byte behind the last)` within the segments."""
+        found = []
+        number = int(self.owners(np.array([start]))[0])
+        while start < stop:
+            begin, end = self.begin(number), min(stop, int(self.ends[number]))
+            if start < end:
+                found.append((number, start - begin, end - begin))
+                start = end
+            number += 1
+        return found
+
+
+def copy_stretches(memory: NDArray[np.uint8], starts: Integers, out: NDArray[np.uint8], rows: Integers | None = None) -> None:
+    """Copies the bytes of `memory` from each of `starts` on into the rows of `out`, or into those of its rows that `rows` lists.
+
+    The stretches may overlap: they are seen as items of one strided array, so that NumPy copies each in one go.
+    """
+    size = out.shape[1]
+    item = np.dtype((np.void, size))
+    stretches: NDArray[Any] = np.ndarray((len(memory) - size + 1,), item, memory, 0, (1,))
+    places = out.view(item)[:, 0]
+    step = -(
+        -len(starts) // max(1, round(len(starts) * size / _COPIED))
+    )  # pieces of one length: a short last one costs like a long one
+    for low in range(0, len(starts), step):
+        some = slice(low, low + step)
+        places[some if rows is None else rows[some]] = stretches[starts[some]]
+
+
+@final
+class MappedSegments:
+    """Local segments, memory-mapped when they are first read. Pickles as paths.
+
+    Raises:
+        SourceError: by reading, when a file has become shorter than its segment says, or can't be mapped; names it.
+    """
+
+    def __init__(self, segments: Sequence[Segment]):
+        self._stream = Ends(segments)
+        self._maps: dict[int, tuple[mmap.mmap, NDArray[np.uint8]]] = {}
+
+    def __getstate__(self) -> Any:
+        return self._stream.segments
+
+    def __setstate__(self, segments: Any) -> None:
+        self._stream, self._maps = Ends(segments), {}
+
+    def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
+        """See `Stretches`."""
+        if not out.size:
+            return
+        size = out.shape[1]
+        if len(self._stream.segments) == 1:
+            copy_stretches(self._memory(0), starts, out)
+            return
+        first, last = self._stream.owners(starts), self._stream.owners(starts + (size - 1))
+        for number in np.unique(first).tolist():
+            mine = np.flatnonzero((first == number) & (last == number))
+            if len(mine):
+                copy_stretches(self._memory(number), starts[mine] - self._stream.begin(number), out, mine)
+        for row in np.flatnonzero(first != last).tolist():
+            filled = 0
+            for number, low, high in self._stream.parts(int(starts[row]), int(starts[row]) + size):
+                out[row, filled : filled + high - low] = self._memory(number)[low:high]
+                filled += high - low
+
+    def _memory(self, number: int) -> NDArray[np.uint8]:
+        segment = self._stream.segments[number]
+        if number not in self._maps:
+            self._maps[number] = _map(segment)
+        file, memory = self._maps[number]
+        # Reading mapped memory behind the end of its file would kill the process.
+        _check_long_enough(segment, file.size())
+        return memory
+
+
+def _map(segment: Segment) -> tuple[mmap.mmap, NDArray[np.uint8]]:
+    path = local_path(segment.location)
+    assert path is not None
+    try:
+        with path.open("rb") as file:
+            _check_long_enough(segment, os.fstat(file.fileno()).st_size)
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        hint = "; a process may have more files open after `ulimit -n 65536`" if "Too many open files" in str(error) else ""
+        raise SourceError(f"{segment.location}: it can't be mapped into memory: {error}{hint}") from error
+    return mapped, np.frombuffer(mapped, np.uint8, segment.size, segment.begin)
+
+
+def _check_long_enough(segment: Segment, size: int) -> None:
+    if size < segment.begin + segment.size:
+        raise SourceError(
+            f"{segment.location}: it has {size} bytes now, but had {segment.begin + segment.size} or more when it was opened; "
+            "data must not change while it is read: restore the file, or open it anew"
+        )

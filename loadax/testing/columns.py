@@ -1,0 +1,153 @@
+"""The laws of `Source.read_into`: some columns of some leaves, straight to where they belong, and nothing beside it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.protocols import ArraySpec, Columns, Integers
+from loadax.testing.comparison import difference
+from loadax.testing.laws import Law, show_error, show_rows
+from loadax.testing.reads import absent_rows, check_absent
+from loadax.testing.subject import ROWS_STAY, Subject
+
+COLUMNS = Law(
+    "read_into equals read", "read_into must write the columns of each box, of every row asked for, into its destination"
+)
+OUTSIDE = Law(
+    "nothing beside the destination",
+    "read_into must write to its destination alone: other rows and devices' columns lie around it",
+)
+NOT_WANTED = Law("leaves that are not wanted", "a leaf whose box and destination are None must be left out")
+
+_TRIALS = 24
+_GUARD = 0xA5  # the byte that stands around, and at first within, each destination
+_MARGIN = 64  # bytes before and behind it: as far as memory is usually aligned
+
+ReadInto = Callable[..., Any]
+Views = Callable[[NDArray[np.uint8]], NDArray[Any]]
+
+
+@final
+@dataclass(frozen=True)
+class _Destination:
+    """Memory to read into: an array within guarded bytes."""
+
+    array: NDArray[Any]
+    raw: NDArray[np.uint8]
+    view: Views
+
+    def beside(self) -> bool:
+        """Whether anything was written beside the array."""
+        rest = self.raw.copy()
+        self.view(rest)[...] = self.view(np.full_like(rest, _GUARD))
+        return bool((rest != _GUARD).any())
+
+
+def check_columns(subject: Subject) -> None:
+    """The laws of `read_into`, for a source that has it."""
+    read_into = getattr(subject.source, "read_into", None)
+    if read_into is None:
+        return
+    nothing: list[None] = [None] * len(subject.leaves)
+    _call(subject, read_into, subject.draw(2), nothing, nothing, NOT_WANTED, "")
+    kinds = ("contiguous", "not contiguous", "not aligned")
+    for trial in range(_TRIALS):
+        rows = _rows(subject, trial)
+        # The first trials are those that every loader makes: all columns of all leaves.
+        boxes = [_full(leaf) if trial < len(kinds) else _box(subject, leaf) for leaf in subject.leaves]
+        _check(subject, read_into, rows, boxes, kinds[trial % len(kinds)])
+    all_columns = [_full(leaf) for leaf in subject.leaves]
+    out = [np.empty((1, *leaf.shape), leaf.dtype) for leaf in subject.leaves]
+    for row in absent_rows(subject):
+        check_absent(subject, [row], lambda rows: read_into(rows, all_columns, out), "read_into")
+
+
+def _rows(subject: Subject, trial: int) -> Integers:
+    if trial % 4 == 0:
+        return subject.sample
+    if trial == _TRIALS - 1:
+        return np.empty(0, np.int64)
+    return subject.draw(int(subject.random.integers(1, 2 * len(subject.sample) + 1)))
+
+
+def _check(subject: Subject, read_into: ReadInto, rows: Integers, boxes: list[Columns | None], kind: str) -> None:
+    made = [
+        None if box is None else _make(kind, (len(rows), *(stop - start for start, stop in box)), leaf.dtype)
+        for box, leaf in zip(boxes, subject.leaves, strict=True)
+    ]
+    shown = f" with the boxes {boxes} and destinations that are {kind}"
+    _call(subject, read_into, rows, boxes, [None if each is None else each.array for each in made], COLUMNS, shown)
+    whole = subject.expected(rows) if len(rows) else [np.empty((0, *leaf.shape), leaf.dtype) for leaf in subject.leaves]
+    for path, box, leaf, destination in zip(subject.paths, boxes, whole, made, strict=True):
+        if box is None or destination is None:
+            continue
+        wanted = leaf[(slice(None), *(slice(*column) for column in box))]
+        found = difference([destination.array], [wanted], [path], rows)
+        if found:
+            raise COLUMNS.broken(subject.name, f"in read_into({show_rows(rows)}){shown} {found}")
+        if destination.beside():
+            raise OUTSIDE.broken(
+                subject.name, f"read_into({show_rows(rows)}){shown} wrote beside the destination of leaf {path or 'given'}"
+            )
+
+
+def _call(
+    subject: Subject,
+    read_into: ReadInto,
+    rows: Integers,
+    boxes: list[Any],
+    out: list[Any],
+    law: Law,
+    shown: str,
+) -> None:
+    asked = rows.copy()
+    try:
+        read_into(rows, boxes, out)
+    except Exception as error:
+        raise law.broken(subject.name, f"read_into({show_rows(asked)}){shown} raised {show_error(error)}") from error
+    if not np.array_equal(rows, asked):
+        raise ROWS_STAY.broken(subject.name, f"read_into({show_rows(asked)}) changed them to {show_rows(rows)}")
+
+
+def _full(leaf: ArraySpec) -> Columns:
+    return tuple((0, extent) for extent in leaf.shape)
+
+
+def _box(subject: Subject, leaf: ArraySpec) -> Columns | None:
+    """None, all columns, one element, or any box."""
+    choice = subject.random.integers(5)
+    if choice == 0:
+        return None
+    if choice == 1 or 0 in leaf.shape:
+        return _full(leaf)
+    starts = [int(subject.random.integers(extent)) for extent in leaf.shape]
+    if choice == 2:
+        return tuple((start, start + 1) for start in starts)
+    return tuple(
+        (start, int(subject.random.integers(start + 1, extent + 1))) for start, extent in zip(starts, leaf.shape, strict=True)
+    )
+
+
+def _make(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Destination:
+    if dtype.hasobject or not dtype.itemsize:  # bytes around references would be references to nowhere
+        array = np.empty(shape, dtype)
+        return _Destination(array, np.empty(0, np.uint8), lambda raw: raw)
+    outer, inner = _part(shape) if kind == "not contiguous" else (shape, ())
+    begin = _MARGIN + (kind == "not aligned")
+    size = int(np.prod(outer, dtype=np.int64)) * dtype.itemsize
+
+    def view(raw: NDArray[np.uint8]) -> NDArray[Any]:
+        return raw[begin : begin + size].view(dtype).reshape(outer)[inner]
+
+    raw = np.full(size + 2 * _MARGIN + 1, _GUARD, np.uint8)
+    return _Destination(view(raw), raw, view)
+
+
+def _part(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+    """A larger shape, and the index at which `shape` lies within it, on all sides apart from what stands around it."""
+    if len(shape) == 1:
+        return (shape[0] + 2, 2), (slice(1, -1), 0)
+    return (shape[0] + 2, *(extent + 3 for extent in shape[1:])), (slice(1, -1), *(slice(1, -2) for _ in shape[1:]))

@@ -1,0 +1,77 @@
+"""Where two batches differ: bit by bit, except that NaN equals NaN."""
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LONGEST = 60  # characters of a value in a message
+
+
+def difference(
+    got: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]], paths: Sequence[str], rows: Any, rtol: float = 0.0
+) -> str | None:
+    """The first place where two batches differ, with both values; None when they are equal.
+
+    Args:
+        got: the leaves of one batch, rows first.
+        expected: those of the other.
+        paths: the leaves' names.
+        rows: what to call the entries of dim 0.
+        rtol: how far floating-point numbers may lie apart, relative to what is expected.
+    """
+    for path, one, other in zip(paths, got, expected, strict=True):
+        where = f"leaf {path}" if path else "the leaf"
+        if one.shape != other.shape or not _comparable(one.dtype, other.dtype):
+            return f"{where} is {one.dtype}{list(one.shape)}, expected {other.dtype}{list(other.shape)}"
+        apart = np.argwhere(_differs(one, other, rtol))
+        if len(apart):
+            place = tuple(int(index) for index in apart[0])
+            element = f" at {list(place[1:])}" if len(place) > 1 else ""
+            return (
+                f"{where} of row {np.asarray(rows)[place[0]]} (entry {place[0]} of {len(one)}){element} is {_brief(one[place])}, "
+                f"expected {_brief(other[place])}"
+            )
+    return None
+
+
+def _comparable(one: np.dtype[Any], other: np.dtype[Any]) -> bool:
+    """Strings of another width, and objects, are compared by what they hold."""
+    return one == other or (one.kind in "OSU" and other.kind in "OSU")
+
+
+def _differs(one: NDArray[Any], other: NDArray[Any], rtol: float) -> NDArray[np.bool_]:
+    if one.dtype.kind in "OSU":
+        alike = [_alike(*pair) for pair in zip(one.ravel().tolist(), other.ravel().tolist(), strict=True)]
+        return ~np.array(alike, bool).reshape(one.shape)
+    if one.dtype.names is not None:  # the bytes between the fields of a structured dtype mean nothing
+        return np.asarray(one != other)
+    # A value that is not equal to itself is a NaN (or a NaT), of whatever dtype: `isnan` does not know all of them.
+    both_nan = np.not_equal(one, one) & np.not_equal(other, other)
+    if rtol and np.issubdtype(one.dtype, np.inexact):
+        return ~(np.isclose(one, other, rtol=rtol, atol=0.0) | both_nan)
+    return (_bytes(one) != _bytes(other)).any(-1) & ~both_nan
+
+
+def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    return np.frombuffer(array.tobytes(), np.uint8).reshape(*array.shape, array.dtype.itemsize)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    # Pickles: of objects that don't define equality, and of those that hold a NaN or an array.
+    return one is other or _holds(lambda: one == other) or _holds(lambda: pickle.dumps(one) == pickle.dumps(other))
+
+
+def _holds(question: Callable[[], Any]) -> bool:
+    try:
+        return question() is True
+    except Exception:  # noqa: BLE001 - whatever a user's `==` or pickling raises, these two can't be said to be alike
+        return False
+
+
+def _brief(value: Any) -> str:
+    # Numbers without the name of their type; strings with their quotes.
+    text = str(value) if isinstance(value, np.generic) and not isinstance(value, np.flexible) else repr(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

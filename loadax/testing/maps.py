@@ -1,0 +1,136 @@
+"""`check_map`: whether a function of many rows acts on each row by itself."""
+
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import ArgumentError
+from loadax.protocols import Integers, Tree, Visits
+from loadax.sources.arrays import ArraySource
+from loadax.testing.comparison import difference
+from loadax.testing.laws import Law, show_error, show_rows
+from loadax.transforms import BatchMap, name_of
+from loadax.trees import Structure, flatten
+
+_ALONE = "map_batch gets some rows of some step, so each row's result must follow from that row alone; what mixes rows belongs in the jitted step"
+COUNT = Law("as many rows", "the first dimension of every leaf that a map returns must be that of what it got")
+AGAIN = Law(
+    "the same again", "a map must give the same for the same rows: what is random must come from the generators of rng=True"
+)
+ONE = Law("one row", _ALONE)
+CUT = Law("cutting changes nothing", _ALONE)
+PERMUTED = Law("permuting changes nothing", _ALONE)
+REPEATED = Law("repeated rows", _ALONE)
+STAY = Law("results stay", "a map must not write to what it returned before: allocate its result anew")
+
+_CUTS = 4
+_PERMUTATIONS = 4
+
+
+def check_map(fn: Callable[..., Tree], examples: Tree, *, rng: bool = False, seed: int = 0, rtol: float = 0.0) -> None:
+    """Checks that a function for `Dataset.map_batch` acts on each row by itself: cutting and permuting rows changes nothing.
+
+    Args:
+        fn: gets a tree of arrays, rows first, and returns one with as many rows. It may write to what it gets.
+        examples: a tree of arrays with two rows or more, as different as rows can be.
+        rng: whether `fn` gets a list of generators too, one a row.
+        seed: of those, and of the cuts.
+        rtol: how far floating-point results may lie apart, relatively. 0: bit by bit; NaN equals NaN.
+
+    Raises:
+        ConformanceError: when a law is broken; names it, shows the rows, the leaf and both values.
+        ArgumentError: when `fn` can't be called or there are fewer than two rows.
+        SourceError: when `examples` are no arrays of equally many rows.
+
+    Example:
+        >>> import numpy as np
+        >>> examples = {"x": np.array([[1.0, 2.0], [3.0, 5.0]])}
+        >>> check_map(lambda batch: {"x": batch["x"] / 255}, examples)
+        >>> check_map(lambda batch: {"x": batch["x"] / batch["x"].max()}, examples)
+        Traceback (most recent call last):
+        ...
+        loadax.errors.ConformanceError: <lambda> ... breaks the law 'one row': ...
+    """
+    if not callable(fn):
+        raise ArgumentError(f"fn={fn!r} can't be called; pass a function of a batch")
+    source = ArraySource(examples)
+    count = len(source)
+    if count < 2:
+        raise ArgumentError(f"examples has rows: {count}; pass two or more, so that there is something to cut and permute")
+    check = _Check(BatchMap(fn, rng, seed, 0, None, elementwise=False), source, rtol)
+    random = np.random.default_rng(seed)
+    every = np.arange(count, dtype=np.int64)
+    check.same(AGAIN, every)
+    for row in (0, count - 1):
+        check.same(ONE, every[row : row + 1])
+    for _ in range(_CUTS):
+        cuts = np.sort(random.choice(np.arange(1, count), min(count - 1, int(random.integers(1, 4))), replace=False))
+        check.same(CUT, *np.split(every, cuts))
+    for _ in range(_PERMUTATIONS):
+        check.same(PERMUTED, random.permutation(every))
+    check.same(REPEATED, random.choice(every, count + 1))
+    check.stays()
+
+
+@final
+class _Check:
+    """A map, what it made of all rows at once, and comparisons with that."""
+
+    def __init__(self, function: BatchMap, source: ArraySource, rtol: float):
+        self._map = function
+        self._name = name_of(function.function)
+        self._source = source
+        self._rtol = rtol
+        self._every = np.arange(len(source), dtype=np.int64)
+        # The first call's exception is the function's own: it is not about cutting.
+        first, self._structure = flatten(self._call(self._every))
+        self._first = [np.asarray(leaf) for leaf in first]
+        self._whole = [np.array(leaf) for leaf in first]
+        self._counted(self._whole, self._every)
+
+    def same(self, law: Law, *pieces: Integers) -> None:
+        """The results for the rows of each piece must be what they are within the whole."""
+        for rows in pieces:
+            self._compare(law, self._result(law, rows), rows)
+
+    def stays(self) -> None:
+        """What the first call returned must not have been changed by the later ones."""
+        found = difference(self._first, self._whole, self._structure.paths, self._every)
+        if found:
+            raise STAY.broken(self._name, f"after later calls, in what the first one returned {found}")
+
+    def _call(self, rows: Integers) -> Tree:
+        # Read anew each time: a map may write to what it gets.
+        return self._map.raw(self._source.read(rows), Visits(rows, np.zeros_like(rows)))
+
+    def _result(self, law: Law, rows: Integers) -> list[NDArray[Any]]:
+        try:
+            leaves, structure = flatten(self._call(rows))
+        except Exception as error:
+            raise law.broken(self._name, f"the rows {show_rows(rows)} alone raised {show_error(error)}") from error
+        self._check_structure(law, structure, rows)
+        arrays = [np.asarray(leaf) for leaf in leaves]
+        self._counted(arrays, rows)
+        return arrays
+
+    def _check_structure(self, law: Law, structure: Structure, rows: Integers) -> None:
+        if structure != self._structure:
+            raise law.broken(
+                self._name,
+                f"for the rows {show_rows(rows)} it returned the leaves {structure.paths}, for all rows {self._structure.paths}",
+            )
+
+    def _counted(self, leaves: list[NDArray[Any]], rows: Integers) -> None:
+        for path, leaf in zip(self._structure.paths, leaves, strict=True):
+            if leaf.shape[:1] != (len(rows),):
+                raise COUNT.broken(
+                    self._name, f"for {len(rows)} rows it returned leaf {path or 'given'} of shape {list(leaf.shape)}"
+                )
+
+    def _compare(self, law: Law, leaves: list[NDArray[Any]], rows: Integers) -> None:
+        expected = [leaf[rows] for leaf in self._whole]
+        found = difference(leaves, expected, self._structure.paths, rows, self._rtol)
+        if found:
+            raise law.broken(self._name, f"called with the rows {show_rows(rows)}, {found}, which is what it was among all rows")

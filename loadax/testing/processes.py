@@ -1,0 +1,98 @@
+"""A source goes to a worker process by pickling; the process is a fresh interpreter that knows nothing of this one."""
+
+import contextlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from typing import Any
+
+from loadax.specs import check_batch
+from loadax.testing.comparison import difference
+from loadax.testing.laws import Law, show_error
+from loadax.testing.subject import Subject
+from loadax.trees import flatten
+
+PROCESS = Law(
+    "fresh process",
+    "a source must pickle to what reads the same rows elsewhere (open files again in __setstate__); pass pickled=False if it need not",
+)
+
+_ROWS = 16
+
+
+def check_process(subject: Subject, timeout: float) -> None:
+    """What a fresh interpreter reads from the pickled source is what is read here."""
+    rows = subject.draw(min(_ROWS, 2 * len(subject.sample)))
+    try:
+        parcel = pickle.dumps((subject.source, subject.spec, rows, subject.expected(rows)))
+    except Exception as error:
+        raise PROCESS.broken(subject.name, f"pickling it raised {show_error(error)}{_remedy(str(error))}") from error
+    found = _ask(subject.name, parcel, timeout)
+    if found:
+        raise PROCESS.broken(subject.name, f"{found}{_remedy(found)}")
+
+
+def answer() -> None:
+    """What the fresh interpreter does: reads the parcel from stdin, and says on stdout as JSON what is wrong, or null."""
+    # What a source prints must not get into the answer.
+    reply = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    found: str | None
+    try:
+        source, spec, rows, expected = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the process that started this one
+    except Exception as error:  # noqa: BLE001 - told to the process that asked
+        found = f"unpickling it in a fresh process raised {show_error(error)}"
+    else:
+        found = _read(source, spec, rows, expected)
+    with reply:
+        json.dump(found, reply)
+
+
+def _read(source: Any, spec: Any, rows: Any, expected: Any) -> str | None:
+    try:
+        got, structure = flatten(check_batch(source.read(rows), len(rows), spec, "read"))
+    except Exception as error:  # noqa: BLE001 - told to the process that asked
+        return f"reading in a fresh process raised {show_error(error)}"
+    differing = difference(got, expected, structure.paths, rows)
+    return f"in a fresh process, {differing}" if differing else None
+
+
+def _ask(name: str, parcel: bytes, timeout: float) -> str | None:
+    """Sends the parcel to a fresh interpreter; what it finds wrong."""
+    # Not multiprocessing, which would run the caller's script once more. The search path is this process's, as it is now.
+    program = f"import sys; sys.path[:] = {sys.path!r}; from loadax.testing.processes import answer; answer()"
+    child = subprocess.Popen(  # noqa: S603 - the command is this interpreter and the line above
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},  # a module that imports JAX must not reach for the accelerators
+        start_new_session=True,
+    )
+    with child:
+        try:
+            reply, complaints = child.communicate(parcel, timeout)
+        except BaseException as error:
+            # With all that it may have started, or the pipes would stay open and be waited for.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise PROCESS.broken(
+                    name, f"a fresh process had not read it after {timeout:g} s (a deadlock, or pass a larger timeout)"
+                ) from None
+            raise
+    if child.returncode or not reply:
+        last = complaints.decode(errors="replace").strip().splitlines()[-1:]
+        return f"a fresh process that read it ended with code {child.returncode} {': '.join(['', *last]).strip()}".strip()
+    return json.loads(reply)
+
+
+def _remedy(text: str) -> str:
+    if "__main__" in text:
+        return " (it is defined in the script or notebook that runs; move it to a module of its own, which another process can import)"
+    if "local object" in text or "<locals>" in text:
+        return " (it is defined inside a function; move it to the top level of a module)"
+    return ""

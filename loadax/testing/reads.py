@@ -1,0 +1,141 @@
+"""The laws of `Source.read` and of what a source says about itself."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.protocols import Integers
+from loadax.testing.comparison import difference
+from loadax.testing.laws import Law, show_error, show_rows
+from loadax.testing.subject import LENGTH, Subject, measure
+
+BATCHED = Law("batched reads equal single ones", "entry i of read(rows) must be what read([rows[i]]) gives")
+ORDER = Law("rows in any order", "read must give rows in the order they are asked for in, whatever order is fastest underneath")
+REPEATS = Law("repeated rows", "a row that is asked for twice must come twice")
+AGAIN = Law("the same again", "a row must hold the same at every read: what is random belongs in a map with rng=True")
+STAY = Law("results stay", "read must give memory that later reads don't write to: allocate it anew, or copy out of the buffer")
+FRESH = Law("fresh memory", "fresh = True promises that maps may write to what read gave: copy it, or leave fresh out")
+EMPTY = Law("empty read", "read of no rows must give every leaf with 0 rows, of the right shape and dtype")
+ABSENT = Law(
+    "rows that are not there", "each row below 0 or not below len() must raise an IndexError, and nothing may be returned"
+)
+CHUNKS = Law("chunks", "chunks must be int64[m], or a range: ascending from 0 and below len(), the rows at which chunks begin")
+CONCURRENT = Law("concurrent_reads", "it must be an int, 1 or more: how many reads are best under way at once")
+
+
+def check_reads(subject: Subject) -> None:
+    """The laws of `read`, from the plain ones to the odd ones."""
+    sample = subject.sample
+    for rows, law in (
+        (sample, BATCHED),
+        (sample[:1], BATCHED),
+        (sample[-1:], BATCHED),
+        (sample[::-1].copy(), ORDER),
+        (subject.random.permutation(sample), ORDER),
+        (np.repeat(subject.random.permutation(sample[:4]), 2), REPEATS),
+        (subject.draw(len(sample) + 2), REPEATS),
+    ):
+        subject.compare(subject.read(rows, law), rows, law)
+    _check_repetition(subject)
+    _check_fresh(subject)
+    subject.read(np.empty(0, np.int64), EMPTY)
+    for row in absent_rows(subject):
+        check_absent(subject, [row], subject.source.read, "read")
+        check_absent(subject, [0, row], subject.source.read, "read")
+
+
+def check_claims(subject: Subject) -> None:
+    """What a source says about itself, beyond its spec."""
+    _check_chunks(subject, getattr(subject.source, "chunks", None))
+    wanted = getattr(subject.source, "concurrent_reads", 1)
+    if isinstance(wanted, bool) or not isinstance(wanted, int | np.integer) or wanted < 1:
+        raise CONCURRENT.broken(subject.name, f"it is {wanted!r}")
+
+
+def check_length_stays(subject: Subject) -> None:
+    """For a length that reading changes."""
+    after = measure(subject.source, subject.name)
+    if after != subject.length:
+        raise LENGTH.broken(subject.name, f"len() was {subject.length} at first, and is {after} after some reads")
+
+
+def absent_rows(subject: Subject) -> list[int]:
+    """Rows that no source of this length has."""
+    return [subject.length, -1, subject.length + 5]
+
+
+def check_absent(subject: Subject, rows: list[int], read: Callable[[Integers], Any], what: str) -> None:
+    """Sees to it that `read(rows)` raises an IndexError."""
+    shown = f"{what}({show_rows(rows)}), with len() {subject.length},"
+    try:
+        result = read(np.array(rows, np.int64))
+    except IndexError:
+        return
+    except Exception as error:
+        raise ABSENT.broken(subject.name, f"{shown} raised {show_error(error)}") from error
+    raise ABSENT.broken(subject.name, f"{shown} returned {type(result).__name__}")
+
+
+def _check_repetition(subject: Subject) -> None:
+    rows = subject.draw(len(subject.sample))
+    first = subject.read(rows, AGAIN)
+    copies = [np.array(leaf) for leaf in first]
+    subject.compare(subject.read(rows, AGAIN), rows, AGAIN)
+    others = _other_rows(subject, rows)
+    subject.read(others, STAY)
+    found = difference(first, copies, subject.paths, rows)
+    if found:
+        raise STAY.broken(subject.name, f"after read({show_rows(others)}), in what read({show_rows(rows)}) had given {found}")
+
+
+def _other_rows(subject: Subject, rows: Integers) -> Integers:
+    """As many rows, each another one than in `rows` where there is another."""
+    places = np.searchsorted(subject.sample, rows)
+    return subject.sample[(places + 1) % len(subject.sample)]
+
+
+def _check_fresh(subject: Subject) -> None:
+    """A source that does not claim to be fresh is copied by the reader, so it may give its own memory."""
+    if not getattr(subject.source, "fresh", False):
+        return
+    # A contiguous run is what a source is most tempted to give a view of.
+    for rows in (subject.sample, subject.sample[:1]):
+        leaves = subject.read(rows, FRESH)
+        for path, leaf in zip(subject.paths, leaves, strict=True):
+            if not leaf.flags.writeable:
+                raise FRESH.broken(subject.name, f"leaf {path or 'given'} of read({show_rows(rows)}) can't be written to")
+        before = [leaf.copy() for leaf in leaves]
+        try:
+            for leaf in leaves:
+                _scribble(leaf)
+            found = difference(subject.read(rows, FRESH), before, subject.paths, rows)
+        finally:  # in case it is a file of the user's that was written to
+            for leaf, values in zip(leaves, before, strict=True):
+                leaf[...] = values
+        if found:
+            raise FRESH.broken(subject.name, f"after writing to what read({show_rows(rows)}) gave, in the next read {found}")
+
+
+def _scribble(leaf: NDArray[Any]) -> None:
+    if leaf.dtype.kind == "b":
+        np.logical_not(leaf, out=leaf)
+    elif leaf.dtype.kind in "OSU":
+        leaf[...] = "written by loadax.testing"
+    else:
+        leaf[...] = np.full(leaf.dtype.itemsize, 0x5A, np.uint8).view(leaf.dtype)
+
+
+def _check_chunks(subject: Subject, chunks: Any) -> None:
+    if chunks is None:
+        return
+    if isinstance(chunks, range):
+        starts = np.array(chunks, np.int64)
+    elif isinstance(chunks, np.ndarray) and chunks.dtype == np.int64 and chunks.ndim == 1:
+        starts = chunks
+    else:
+        kind = f"{chunks.dtype}{list(chunks.shape)}" if isinstance(chunks, np.ndarray) else type(chunks).__name__
+        raise CHUNKS.broken(subject.name, f"they are {kind}")
+    if not len(starts) or starts[0] != 0 or (np.diff(starts) <= 0).any() or starts[-1] >= subject.length:
+        raise CHUNKS.broken(subject.name, f"with len() {subject.length} they are {show_rows(starts)}, the last {starts[-1:]}")

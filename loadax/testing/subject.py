@@ -1,0 +1,101 @@
+"""A source under test: what it is known to hold, and reads that are watched."""
+
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import LeafError
+from loadax.protocols import Integers, Source, Tree, Visits
+from loadax.reader import Reader
+from loadax.specs import check_batch, flatten_spec
+from loadax.testing.comparison import difference
+from loadax.testing.laws import Law, show_error, show_rows
+from loadax.trees import flatten
+
+LENGTH = Law("length", "len() must always give the same int, 1 or more, since orders and steps follow from it")
+SPEC = Law("spec", "read([row]) must give a tree of arrays with one row, of the structure, shapes and dtypes that spec states")
+ROWS_STAY = Law("rows stay as they are", "a source must not write to the rows it is given: copy them first")
+
+
+@final
+class Subject:
+    """What is tested, and what it must give: the rows of a sample, each read by itself.
+
+    Args:
+        source: the source.
+        name: of it, for messages.
+        seed: of everything that is random.
+        rows: how many rows the sample has at most: the first, the last, and some between.
+    """
+
+    def __init__(self, source: Source, name: str, seed: int, rows: int):
+        self.source = source
+        self.name = name
+        self.random = np.random.default_rng(seed)
+        self.length = measure(source, name)
+        self.spec = self._find_spec()
+        self.leaves, self.structure = flatten_spec(self.spec)
+        self.sample = self._choose(rows)
+        self._known = {int(row): [np.array(leaf) for leaf in self.read(np.array([row]), SPEC)] for row in self.sample}
+
+    @property
+    def paths(self) -> list[str]:
+        """The names of the leaves."""
+        return self.structure.paths
+
+    def read(self, rows: Integers, law: Law) -> list[NDArray[Any]]:
+        """The leaves of `source.read(rows)`, as many and such as they must be; whatever goes wrong breaks `law`."""
+        asked = rows.copy()
+        shown = f"read({show_rows(asked)})"
+        try:
+            batch = self.source.read(rows)
+        except Exception as error:
+            raise law.broken(self.name, f"{shown} raised {show_error(error)}") from error
+        if not np.array_equal(rows, asked):
+            raise ROWS_STAY.broken(self.name, f"{shown} changed them to {show_rows(rows)}")
+        try:
+            return flatten(check_batch(batch, len(asked), self.spec, shown))[0]
+        except LeafError as error:
+            raise law.broken(self.name, str(error)) from error
+
+    def expected(self, rows: Integers) -> list[NDArray[Any]]:
+        """What `read(rows)` must give, for rows of the sample."""
+        known = [self._known[int(row)] for row in rows]
+        return [np.concatenate(leaves) for leaves in zip(*known, strict=True)]
+
+    def compare(self, got: list[NDArray[Any]], rows: Integers, law: Law, what: str = "read") -> None:
+        """Sees to it that `got` is what `rows` hold."""
+        found = difference(got, self.expected(rows), self.paths, rows)
+        if found:
+            raise law.broken(self.name, f"in {what}({show_rows(rows)}) {found}, which is what the row gave when read by itself")
+
+    def draw(self, count: int) -> Integers:
+        """Rows of the sample in random order, with repeats."""
+        return self.random.choice(self.sample, count)
+
+    def _find_spec(self) -> Tree:
+        zero = np.zeros(1, np.int64)
+        try:
+            return Reader(self.source, (), Visits(zero, zero)).spec
+        except Exception as error:
+            raise SPEC.broken(self.name, f"finding it raised {show_error(error)}") from error
+
+    def _choose(self, count: int) -> Integers:
+        """The first and the last rows, in runs as a sequential reader meets them, and others between, in ascending order."""
+        if self.length <= count:
+            return np.arange(self.length, dtype=np.int64)
+        edge = max(1, count // 4)
+        ends = np.concatenate([np.arange(edge), np.arange(self.length - edge, self.length)])
+        return np.unique(np.concatenate([ends, self.random.integers(0, self.length, max(0, count - 2 * edge))])).astype(np.int64)
+
+
+def measure(items: Any, name: str) -> int:
+    """`len(items)`, which must be the same int, 1 or more, each time."""
+    try:
+        lengths = [len(items) for _ in range(3)]
+    except Exception as error:
+        raise LENGTH.broken(name, f"len() raised {show_error(error)}") from error
+    if len(set(lengths)) > 1 or lengths[0] < 1:
+        raise LENGTH.broken(name, f"len(), asked three times, gave {lengths}")
+    return lengths[0]

@@ -1,0 +1,71 @@
+"""Thread safety, and work that must not take for ever."""
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from time import monotonic
+
+from loadax.testing.laws import Law
+from loadax.testing.subject import Subject
+
+THREADS = Law(
+    "threads",
+    "workers read side by side: a read must not use what another one is using, without a lock (files' positions, buffers)",
+)
+
+_THREADS = 8
+_READS = 16  # of each thread
+_SWITCH = 1e-5  # seconds after which Python looks to another thread: 500 times as often as it does by default
+
+
+def check_threads(subject: Subject, timeout: float) -> None:
+    """Eight threads that begin at once read what one reads."""
+    barrier = threading.Barrier(_THREADS)
+    # Drawn here: a generator is no more thread-safe than what is tested.
+    asked = [[subject.draw(1 + len(subject.sample) // 2) for _ in range(_READS)] for _ in range(_THREADS)]
+
+    def reader(number: int) -> Callable[[], None]:
+        def read() -> None:
+            barrier.wait(timeout)
+            for rows in asked[number]:
+                subject.compare(subject.read(rows, THREADS), rows, THREADS)
+
+        return read
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH)
+    try:
+        done = run_beside([reader(number) for number in range(_THREADS)], timeout)
+    finally:
+        sys.setswitchinterval(before)
+    if not done:
+        raise THREADS.broken(
+            subject.name,
+            f"{_THREADS} threads of {_READS} reads were not done after {timeout:g} s (a deadlock, or pass a larger timeout)",
+        )
+
+
+def run_beside(jobs: Sequence[Callable[[], None]], timeout: float) -> bool:
+    """Runs each job on a thread of its own; whether all ended in time. Raises what one of them raised.
+
+    A thread that hangs is left behind: it can't be ended, but is a daemon, so that the program can.
+    """
+    errors: list[BaseException] = []
+
+    def run(job: Callable[[], None]) -> None:
+        try:
+            job()
+        except BaseException as error:  # noqa: BLE001 - raised again below, on the thread that waits
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=run, args=(job,), name=f"loadax-testing-{number}", daemon=True) for number, job in enumerate(jobs)
+    ]
+    for thread in threads:
+        thread.start()
+    deadline = monotonic() + timeout
+    for thread in threads:
+        thread.join(max(0.0, deadline - monotonic()))
+    if errors:
+        raise errors[0]
+    return not any(thread.is_alive() for thread in threads)

@@ -1,0 +1,202 @@
+"""Where a store is written: what may stand there already, its arrays, and the marker files that say how far it is.
+
+- `loadax.partial.json` is written first: what the store will hold. Who goes on with a store compares it with what he has.
+- `zarr.json` and the shards: the group and the arrays.
+- `loadax.part-0-of-4.json`: a process of several is done.
+- `loadax.json` is written last, once all parts are there; the other markers go then.
+"""
+
+import json
+import os
+from typing import Any, final
+
+import tensorstore as ts
+
+from loadax.errors import ArgumentError
+from loadax.sources.manifest import FINISHED, PARTIAL, VERSION, read_marker
+from loadax.sources.storage import key_value_spec, local_path, new_context, wait
+from loadax.writing.layout import Layout
+
+_ZARR = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")  # one of them stands in the folder of any zarr array or group
+_PART, _AFTER_PARTS = "loadax.part-", "loadax.part."  # how the markers of single processes begin; a dot follows the hyphen
+_DELETING = {"version": VERSION, "deleting": True}
+_SHOWN = 200  # characters of a value in a message
+
+Share = tuple[int, int]
+"""`(i, n)`: process i of n."""
+
+
+@final
+class Destination:
+    """A folder, local or remote, that becomes a zarr store.
+
+    Args:
+        path: a local path or a URL that can be written to.
+
+    Raises:
+        ArgumentError: when it is a file, or no path at all.
+        SourceError: when it is a URL of an unknown kind.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        if not isinstance(path, str | os.PathLike):
+            raise ArgumentError(f"path={path!r} is a {type(path).__name__}; pass that of a folder to write to, or its URL")
+        self.location = os.fspath(path)
+        self._local = None if "|" in self.location else local_path(self.location)
+        if self._local is not None and self._local.exists() and not self._local.is_dir():
+            raise ArgumentError(f"{self.location} is a file; pass the path of a folder that is not there yet")
+        # Nothing that is written or checked is read twice.
+        self._context = new_context(0)
+        folder = self.location if self.location.endswith("/") else f"{self.location}/"
+        self._store: ts.KvStore = wait(ts.KvStore.open(key_value_spec(folder), context=self._context), self.location)
+
+    def begin(self, content: dict[str, Any], *, resume: bool, overwrite: bool, share: Share | None) -> bool:
+        """Makes the place ready for a store that holds `content`; False when it is there already, to its end.
+
+        Args:
+            content: what the store will hold, as JSON.
+            resume: whether to go on with what stands there.
+            overwrite: whether to delete what stands there.
+            share: of several processes that write side by side, if so: one joins what another one has begun.
+
+        Raises:
+            ArgumentError: when something stands there and neither may be done, or it is something else than `content`.
+        """
+        # In this order: what another process does meanwhile (marker, arrays, manifest, marker gone) is then never met half-way.
+        occupied, partial, manifest = self._occupied(), self._marker(PARTIAL), self._marker(FINISHED)
+        if overwrite:
+            self._delete(anything=manifest is not None or partial is not None)
+        elif manifest is not None:
+            if not resume:
+                raise ArgumentError(
+                    f"{self.location}: a finished store of {manifest.get('rows')} rows is there; pass overwrite=True to replace it"
+                )
+            self._compare(manifest, content)
+            if partial is not None:  # whoever finished it was stopped before he had tidied up
+                self._tidy()
+            return False
+        elif partial is not None:
+            if not resume and share is None:
+                raise ArgumentError(
+                    f"{self.location}: a store that was not written to its end is there; pass resume=True to go on with it, or "
+                    "overwrite=True to begin anew"
+                )
+            self._compare(partial, content)
+            return True
+        elif occupied:
+            raise ArgumentError(
+                f"{self.location}: there is something that loadax did not begin to write; choose another path, or pass "
+                "overwrite=True to delete it if it is a zarr store"
+            )
+        self._write(PARTIAL, content)
+        return True
+
+    def create(self, layout: Layout) -> list[ts.TensorStore]:
+        """The arrays of a store, in leaf order, created where they are not there yet."""
+        opening = []
+        for each in layout.arrays:
+            spec = {
+                "driver": "zarr3",
+                "metadata": layout.metadata(each),
+                "store_data_equal_to_fill_value": True,  # so that a chunk that is missing was lost, never left out
+                "fill_missing_data_reads": False,
+            }
+            folder = self._store / f"{each.name}/" if each.name else self._store
+            opening.append(ts.open(spec, kvstore=folder, context=self._context, create=True, open=True))
+        names = [each.name for each in layout.arrays]
+        arrays = [wait(each, self.where(name)) for each, name in zip(opening, names, strict=True)]
+        if names != [""]:
+            self._write("zarr.json", self._group(names))
+        return arrays
+
+    def finish(self, content: dict[str, Any], share: Share | None) -> bool:
+        """Says that this process has written all that it had to; True when the store is whole now."""
+        index, count = share or (0, 1)
+        markers = [f"{_PART}{number}-of-{count}.json" for number in range(count)]
+        if count > 1:
+            self._write(markers[index], {"version": VERSION})
+            if any(self._marker(name) is None for name in markers):
+                # Either others are not done, or one of them has found all and written the manifest already.
+                return self._marker(FINISHED) is not None
+        self._write(FINISHED, content)  # the same from whoever finds all markers
+        self._tidy()
+        return True
+
+    def where(self, name: str) -> str:
+        """An array of the store, as a message calls it."""
+        return f"{self.location}: array {name!r}" if name else self.location
+
+    def _marker(self, name: str) -> dict[str, Any] | None:
+        return read_marker(self._store, name, self.location)
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        try:
+            wait(self._store.write(name, json.dumps(content, indent=1).encode()), f"{self.location}: {name}")
+        except NotImplementedError as error:
+            raise ArgumentError(
+                f"{self.location} can't be written to ({error}); pass a local path, or an s3:// or gs:// URL"
+            ) from error
+
+    def _erase(self, name: str) -> None:
+        wait(self._store.write(name, None), f"{self.location}: {name}")
+
+    def _tidy(self) -> None:
+        wait(self._store.delete_range(ts.KvStore.KeyRange(_PART, _AFTER_PARTS)), self.location)
+        self._erase(PARTIAL)
+
+    def _occupied(self) -> bool:
+        """Whether there is anything that stands in the way; half a marker, of a process that was killed, does not."""
+        if self._local is None:
+            return self._is_zarr()
+        return self._local.exists() and any(not each.name.startswith("loadax.") for each in self._local.iterdir())
+
+    def _is_zarr(self) -> bool:
+        return any(wait(self._store.read(name), self.location).state == "value" for name in _ZARR)
+
+    def _delete(self, anything: bool) -> None:
+        """Deletes the store that stands there, in such an order that it is never taken for whole, nor gone on with."""
+        if not anything and not self._is_zarr():
+            if self._occupied():
+                raise ArgumentError(
+                    f"{self.location}: overwrite=True deletes zarr stores, but this is none; choose another path, or delete it yourself"
+                )
+            return
+        self._write(PARTIAL, _DELETING)
+        self._erase(FINISHED)
+        below = ts.KvStore.KeyRange("", PARTIAL), ts.KvStore.KeyRange(f"{PARTIAL}\0", "")
+        for keys in below:
+            wait(self._store.delete_range(keys), self.location)
+
+    def _compare(self, there: dict[str, Any], content: dict[str, Any]) -> None:
+        if there == _DELETING:
+            raise ArgumentError(f"{self.location}: it was about to be deleted; pass overwrite=True to begin anew")
+        found = _difference(there, content, "")
+        if found:
+            field, old, new = found
+            raise ArgumentError(
+                f"{self.location}: it was begun with {field} = {_shown(old)}, now it is {_shown(new)}; go on with the same data and "
+                "arguments, or pass overwrite=True to begin anew"
+            )
+
+    def _group(self, names: list[str]) -> dict[str, Any]:
+        """The node of the group. It repeats its arrays' metadata, so that they are found where folders can't be listed."""
+        answers = [(name, wait(self._store.read(f"{name}/zarr.json"), self.where(name))) for name in names]
+        members = {name: json.loads(answer.value) for name, answer in answers}
+        consolidated = {"kind": "inline", "must_understand": False, "metadata": members}
+        return {"zarr_format": 3, "node_type": "group", "attributes": {}, "consolidated_metadata": consolidated}
+
+
+def _difference(there: Any, here: Any, field: str) -> tuple[str, Any, Any] | None:
+    """The first field in which two JSON values differ, and both its values."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in dict.fromkeys([*here, *there]):
+            found = _difference(there.get(key), here.get(key), f"{field}.{key}" if field else key)
+            if found:
+                return found
+        return None
+    return None if there == here else (field, there, here)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

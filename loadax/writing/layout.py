@@ -1,0 +1,186 @@
+"""How rows are laid out in a zarr store: chunks within shards, cut along the rows alone.
+
+A chunk is what is decoded together, so it is small: then rows can be read in any order. A shard is a file, so it is large: then
+there are few of them. Part p of a store is shard p of every one of its arrays.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from loadax.errors import ArgumentError, LeafTypeError
+from loadax.protocols import ArraySpec, Tree
+from loadax.specs import flatten_spec
+from loadax.writing.names import array_names
+
+_CHUNK_BYTES = 4 << 10  # raw; below that, what a chunk costs in the shard's index and checksums outweighs its rows
+_SHARD_BYTES = 128 << 20  # raw, of all arrays together: what one part needs in memory
+
+_DTYPES = frozenset(
+    (
+        *("bool", "int2", "int4", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("bfloat16", "float16", "float32", "float64", "complex64", "complex128", "float4_e2m1fn", "float8_e3m4"),
+        *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    )
+)
+"""What zarr3 can hold through TensorStore. A list, since TensorStore ends the process on some names that it does not know."""
+
+_BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
+_CHECKSUM = {"name": "crc32c"}
+_COMPRESSORS = ("zstd", "blosc", None)
+
+
+@final
+@dataclass(frozen=True)
+class ArrayLayout:
+    """One leaf's array.
+
+    Args:
+        name: within the group; empty for the array that is the store itself.
+        spec: of one row.
+        chunk_rows: rows that are decoded together.
+    """
+
+    name: str
+    spec: ArraySpec
+    chunk_rows: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Raw bytes of one row."""
+        return math.prod(self.spec.shape) * self.spec.dtype.itemsize
+
+
+@final
+@dataclass(frozen=True)
+class Layout:
+    """A store's arrays, and how they are cut.
+
+    Args:
+        rows: of every array.
+        shard_rows: rows of one part, so of one shard of every array.
+        compression: `zstd`, `blosc`, or None.
+        arrays: in leaf order.
+    """
+
+    rows: int
+    shard_rows: int
+    compression: str | None
+    arrays: tuple[ArrayLayout, ...]
+
+    @property
+    def parts(self) -> int:
+        """How many parts there are."""
+        return -(-self.rows // self.shard_rows)
+
+    @property
+    def row_bytes(self) -> int:
+        """Raw bytes of one row of all arrays."""
+        return sum(each.row_bytes for each in self.arrays)
+
+    def part(self, number: int) -> tuple[int, int]:
+        """The positions of a part: the first, and the one behind the last."""
+        start = number * self.shard_rows
+        return start, min(start + self.shard_rows, self.rows)
+
+    def describe(self) -> dict[str, Any]:
+        """All of it as JSON."""
+        arrays = {
+            each.name: {"shape": [self.rows, *each.spec.shape], "dtype": each.spec.dtype.name, "chunk_rows": each.chunk_rows}
+            for each in self.arrays
+        }
+        return {"rows": self.rows, "shard_rows": self.shard_rows, "compression": self.compression, "arrays": arrays}
+
+    def metadata(self, array: ArrayLayout) -> dict[str, Any]:
+        """The zarr3 metadata of one of its arrays."""
+        columns = [max(1, extent) for extent in array.spec.shape]
+        sharding = {
+            "chunk_shape": [array.chunk_rows, *columns],
+            "codecs": [_BYTES, *_compressor(self.compression, array.spec.dtype.itemsize), _CHECKSUM],
+            "index_codecs": [_BYTES, _CHECKSUM],
+            "index_location": "end",
+        }
+        return {
+            "shape": [self.rows, *array.spec.shape],
+            "data_type": array.spec.dtype.name,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [self.shard_rows, *columns]}},
+            "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+        }
+
+
+def plan_layout(
+    spec: Tree, rows: int, *, chunk_rows: int | None = None, shard_rows: int | None = None, compression: str | None = "zstd"
+) -> Layout:
+    """How `rows` examples of `spec` are laid out.
+
+    Args:
+        spec: a tree of `ArraySpec`s.
+        rows: how many there are, at least one.
+        chunk_rows: of every array. None: the smallest power of two that has at least 4 KiB raw, so that any shuffle reads it well.
+        shard_rows: of every array, a multiple of its chunk_rows. None: about 128 MiB raw, all arrays together.
+        compression: `zstd`, `blosc` (bytes shuffled: better for floats), or None. A checksum is written in any case.
+
+    Raises:
+        ArgumentError: when a value can't be used.
+        LeafTypeError: when a leaf holds something else than numbers.
+    """
+    specs, structure = flatten_spec(spec)
+    names = array_names(structure)
+    if rows < 1:
+        raise ArgumentError("the dataset has no rows: there is nothing to write")
+    if compression not in _COMPRESSORS:
+        raise ArgumentError(f"compression={compression!r}: pass 'zstd', 'blosc' or None")
+    for path, each in zip(structure.paths, specs, strict=True):
+        if each.dtype.name not in _DTYPES:
+            held = "no numbers" if each.dtype.hasobject else str(each.dtype)
+            raise LeafTypeError(
+                f"leaf {path or 'of the example'} is {held}: zarr arrays of loadax hold numbers; make numbers of it in a map, "
+                "or leave it out there"
+            )
+    chunk = None if chunk_rows is None else _count("chunk_rows", chunk_rows)
+    shard = None if shard_rows is None else _count("shard_rows", shard_rows)
+    if chunk and shard and shard % chunk:
+        fitting = -(-shard // chunk) * chunk
+        raise ArgumentError(
+            f"shard_rows={shard} is no multiple of chunk_rows={chunk}; pass shard_rows={fitting}, or another chunk_rows"
+        )
+    arrays = tuple(
+        ArrayLayout(name, each, chunk or _default_chunk(each, rows, shard)) for name, each in zip(names, specs, strict=True)
+    )
+    return Layout(rows, shard or _default_shard(arrays, rows), compression, arrays)
+
+
+def _default_chunk(spec: ArraySpec, rows: int, shard: int | None) -> int:
+    row_bytes = max(1, math.prod(spec.shape) * spec.dtype.itemsize)
+    chunk = min(_power_of_two(-(-_CHUNK_BYTES // row_bytes)), _power_of_two(rows))
+    # A shard that somebody chose is cut as it goes: into as many rows as come near.
+    return chunk if shard is None else next(fitting for fitting in range(chunk, 0, -1) if shard % fitting == 0)
+
+
+def _default_shard(arrays: Sequence[ArrayLayout], rows: int) -> int:
+    unit = max(each.chunk_rows for each in arrays)  # a multiple of all of them: they are powers of two, or all the same
+    wanted = _SHARD_BYTES // max(1, sum(each.row_bytes for each in arrays))
+    return max(1, min(wanted // unit, -(-rows // unit))) * unit
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << max(0, least - 1).bit_length()
+
+
+def _compressor(name: str | None, item_bytes: int) -> list[dict[str, Any]]:
+    if name is None:
+        return []
+    if name == "zstd":
+        return [{"name": "zstd", "configuration": {"level": 1, "checksum": False}}]
+    shuffle = "noshuffle" if item_bytes == 1 else "shuffle"
+    settings = {"cname": "zstd", "clevel": 1, "shuffle": shuffle, "typesize": item_bytes, "blocksize": 0}
+    return [{"name": "blosc", "configuration": settings}]
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ArgumentError(f"{name}={value!r}: pass an int, 1 or more")
+    return int(value)

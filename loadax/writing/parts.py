@@ -1,0 +1,150 @@
+"""The parts of a store: read in threads, written by TensorStore while the next one is read, and read back to see what is whole."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import tensorstore as ts
+from numpy.typing import NDArray
+
+from loadax.errors import SourceError
+from loadax.sources.storage import brief, wait
+from loadax.specs import check_batch
+from loadax.trees import flatten
+from loadax.writing.layout import Layout
+from loadax.writing.rows import Rows
+
+_UNDER_WAY = 2  # parts in memory: one is read while the one before it is compressed and written
+_READ_BYTES = (
+    8 << 20
+)  # of rows that one call asks for: then the fixed cost of a call is nothing, and all threads have something to do
+_DAMAGE = ("NOT_FOUND", "DATA_LOSS", "FAILED_PRECONDITION", "OUT_OF_RANGE", "INVALID_ARGUMENT")
+
+Buffers = list[NDArray[Any]]
+
+
+@final
+@dataclass(frozen=True)
+class Parts:
+    """The parts of one store.
+
+    Args:
+        rows: what is written.
+        layout: of the store.
+        arrays: its open arrays, in leaf order.
+        places: what messages call them.
+    """
+
+    rows: Rows
+    layout: Layout
+    arrays: Sequence[ts.TensorStore]
+    places: Sequence[str]
+
+    def missing(self, numbers: Iterable[int], done: Callable[[int], object]) -> Iterator[int]:
+        """Those of the parts that are not there, or are damaged; calls `done` with the rows of each one that is whole.
+
+        All of every part is read, two of them at a time.
+        """
+        reading: deque[tuple[int, list[Any]]] = deque()
+        try:
+            for number in numbers:
+                while len(reading) >= _UNDER_WAY:
+                    yield from self._checked(*reading.popleft(), done)
+                region = ts.d[0][slice(*self.layout.part(number))]
+                reading.append((number, [array[region].read() for array in self.arrays]))
+            while reading:
+                yield from self._checked(*reading.popleft(), done)
+        finally:
+            for _, futures in reading:
+                for future in futures:
+                    future.cancel()
+
+    def write(self, numbers: Iterable[int], workers: int, done: Callable[[int], object]) -> int:
+        """Writes parts, each shard in one go; calls `done` with the rows of each. Returns how many there were.
+
+        Args:
+            numbers: of the parts.
+            workers: threads that read rows.
+            done: called when a part is stored, with its rows.
+        """
+        count = 0
+        writing: deque[tuple[int, list[Any]]] = deque()
+        with ThreadPoolExecutor(workers, thread_name_prefix="loadax-write") as pool:
+            try:
+                for number in numbers:
+                    buffers = self._read(number, pool, workers)
+                    while len(writing) >= _UNDER_WAY - 1:
+                        self._stored(*writing.popleft(), done)
+                    writing.append((number, self._begin(number, buffers)))
+                    count += 1
+                    del buffers  # TensorStore holds them as long as it needs them; so there are never more than are under way
+                while writing:
+                    self._stored(*writing.popleft(), done)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)  # those that run are waited for at the end of `with`
+                for _, futures in writing:
+                    for future in futures:
+                        future.cancel()
+                raise
+        return count
+
+    def _checked(self, number: int, futures: list[Any], done: Callable[[int], object]) -> Iterator[int]:
+        errors = []
+        for future, place in zip(futures, self.places, strict=True):
+            try:
+                wait(future, place)
+            except SourceError as error:
+                if not is_damage(error):
+                    raise
+                errors.append(error)
+        if errors:
+            yield number
+        else:
+            start, stop = self.layout.part(number)
+            done(stop - start)
+
+    def _read(self, number: int, pool: ThreadPoolExecutor, workers: int) -> Buffers:
+        """The rows of a part, read by all threads at once."""
+        start, stop = self.layout.part(number)
+        # As large as the part's own positions only: the last part is shorter, and TensorStore fills up its last chunk.
+        buffers = [np.empty((stop - start, *each.spec.shape), each.spec.dtype) for each in self.layout.arrays]
+        step = max(1, min(_READ_BYTES // max(1, self.layout.row_bytes), -(-(stop - start) // workers)))
+        reads: list[Future[None]] = [
+            pool.submit(self._fill, buffers, start, low, min(low + step, stop)) for low in range(start, stop, step)
+        ]
+        for read in reads:
+            read.result()
+        return buffers
+
+    def _fill(self, buffers: Buffers, start: int, low: int, high: int) -> None:
+        batch = self.rows.read(np.arange(low, high, dtype=np.int64))
+        checked = check_batch(batch, high - low, self.rows.spec, f"the dataset's read of positions {low} to {high - 1}")
+        for buffer, leaf in zip(buffers, flatten(checked)[0], strict=True):
+            buffer[low - start : high - start] = leaf
+
+    def _begin(self, number: int, buffers: Buffers) -> list[Any]:
+        region = ts.d[0][slice(*self.layout.part(number))]
+        return [
+            array[region].write(buffer, can_reference_source_data_indefinitely=True)
+            for array, buffer in zip(self.arrays, buffers, strict=True)
+        ]
+
+    def _stored(self, number: int, futures: list[Any], done: Callable[[int], object]) -> None:
+        for future, place in zip(futures, self.places, strict=True):
+            wait(future, place)
+        start, stop = self.layout.part(number)
+        done(stop - start)
+
+
+def is_damage(error: SourceError) -> bool:
+    """Whether a read failed for what is stored, or lacking, there; not for a server that gives no answer or no access."""
+    return reason(error).startswith(_DAMAGE)
+
+
+def reason(error: SourceError) -> str:
+    """What TensorStore said, without the name of the place and without a remedy."""
+    cause = error.__cause__
+    return brief(cause) if isinstance(cause, Exception) else str(error)

@@ -1,0 +1,188 @@
+"""`verify`: reads all of a store and says what is damaged, everything and not only the first."""
+
+import itertools
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+import tensorstore as ts
+
+from loadax.errors import SourceError
+from loadax.sources.manifest import FINISHED
+from loadax.sources.storage import wait
+from loadax.writing.parts import is_damage, reason
+from loadax.writing.progress import progress_bar
+from loadax.writing.survey import Stored, chunk_shape, file_shape, has_checksum, open_stored, place, raw_bytes
+
+_PIECE_BYTES = 64 << 20  # read at once, unless a single chunk is larger
+_AHEAD_BYTES = 256 << 20  # under way at once
+_AHEAD = 64  # pieces under way at once
+_CHUNKS_AT_ONCE = 1024  # of a damaged piece
+
+Box = tuple[tuple[int, int], ...]
+"""`(start, stop)` for every dimension."""
+
+
+@final
+@dataclass(frozen=True)
+class Damage:
+    """Rows that can't be read.
+
+    Args:
+        array: its name; empty for a store that is one array.
+        start: the first row.
+        stop: the row behind the last.
+        message: what is wrong with the first of the damaged chunks, and where it is stored.
+    """
+
+    array: str
+    start: int
+    stop: int
+    message: str
+
+
+@final
+@dataclass(frozen=True)
+class Report:
+    """What `verify` found.
+
+    Args:
+        location: of the store.
+        rows: of its longest array.
+        arrays: how many there are.
+        nbytes: read, as they are in memory.
+        damages: in the order of arrays and rows; empty when all is well.
+        unchecked: the arrays whose chunks have no checksum: there flipped bits go unnoticed.
+    """
+
+    location: str
+    rows: int
+    arrays: int
+    nbytes: int
+    damages: tuple[Damage, ...]
+    unchecked: tuple[str, ...]
+
+
+def verify(path: str | os.PathLike[str], progress: bool | None = None) -> Report:
+    """Reads every chunk of a zarr store, of any writer, and checks what can be checked.
+
+    A flipped bit is found where the store has checksums (all that loadax writes has), a missing or shortened file everywhere.
+
+    Args:
+        path: of an array or a group, local or a URL.
+        progress: whether to show a bar; None: when stderr is a terminal.
+
+    Raises:
+        SourceError: when there is no store, or one that was not written to its end, or a server gives no answer.
+    """
+    stored = open_stored(path)
+    total = sum(raw_bytes(array) for array in stored.arrays.values())
+    damages = list(_lacking(stored))
+    with progress_bar(f"verifying {stored.location}", total, "B", progress) as done:
+        for name, array in stored.arrays.items():
+            damages += _merged(_damaged(name, array, place(stored.location, name), done))
+    rows = max([0, *(array.shape[0] for array in stored.arrays.values() if array.rank)])
+    unchecked = tuple(name for name, array in stored.arrays.items() if not has_checksum(array))
+    return Report(stored.location, rows, len(stored.arrays) + len(stored.absent), total, tuple(damages), unchecked)
+
+
+def _lacking(stored: Stored) -> Iterator[Damage]:
+    """Arrays that are not there, or not what the manifest says."""
+    promised = (stored.manifest or {}).get("arrays", {})
+    for name, error in stored.absent.items():
+        yield Damage(name, 0, promised[name]["shape"][0], reason(error))
+    for name, array in stored.arrays.items():
+        has = [list(array.shape), array.dtype.name]
+        if name in promised and has != (should := [promised[name]["shape"], promised[name]["dtype"]]):
+            message = f"its zarr.json says {has[1]}{has[0]}, but {FINISHED} says {should[1]}{should[0]}; copy both again"
+            yield Damage(name, 0, promised[name]["shape"][0], message)
+
+
+def _damaged(name: str, array: ts.TensorStore, where: str, done: Callable[[int], object]) -> Iterator[Damage]:
+    """The damaged stretches of rows of an array; a stretch may come in several pieces."""
+    item = array.dtype.numpy_dtype.itemsize
+    under_way: deque[tuple[Box, Any]] = deque()
+    ahead = 0
+    for box in itertools.chain(_pieces(array), [None]):
+        while under_way and (box is None or len(under_way) >= _AHEAD or ahead >= _AHEAD_BYTES):
+            old, future = under_way.popleft()
+            size = _size(old) * item
+            ahead -= size
+            if _failure(future, where) is not None:
+                yield from _chunks(name, array, where, old)
+            done(size)
+        if box is not None:
+            under_way.append((box, _read(array, box, None)))
+            ahead += _size(box) * item
+
+
+def _chunks(name: str, array: ts.TensorStore, where: str, box: Box) -> Iterator[Damage]:
+    """Which chunks of a piece that can't be read are the damaged ones."""
+    chunks = _cut(box, chunk_shape(array))
+    while some := list(itertools.islice(chunks, _CHUNKS_AT_ONCE)):
+        batch = ts.Batch()
+        futures = [_read(array, chunk, batch) for chunk in some]
+        batch.submit()
+        for chunk, future in zip(some, futures, strict=True):
+            message = _failure(future, where)
+            if message is not None:
+                start, stop = chunk[0] if chunk else (0, 1)
+                yield Damage(name, start, stop, message)
+
+
+def _failure(future: Any, where: str) -> str | None:
+    """What is wrong with the stored bytes, if anything; an error when the store itself can't be asked."""
+    try:
+        wait(future, where)
+    except SourceError as error:
+        if not is_damage(error):
+            raise
+        return reason(error)
+    return None
+
+
+def _read(array: ts.TensorStore, box: Box, batch: ts.Batch | None) -> Any:
+    region = array[tuple(slice(start, stop) for start, stop in box)] if box else array
+    return region.read(batch=batch) if batch is not None else region.read()
+
+
+def _pieces(array: ts.TensorStore) -> Iterator[Box]:
+    """The files' own boxes, cut along the rows where one of them would take too much memory."""
+    whole = tuple(zip(array.domain.inclusive_min, array.domain.exclusive_max, strict=True))
+    for box in _cut(whole, file_shape(array)):
+        size = _size(box) * array.dtype.numpy_dtype.itemsize
+        if size <= _PIECE_BYTES or not box:
+            yield box
+            continue
+        rows = chunk_shape(array)[0]
+        row_bytes = size // (box[0][1] - box[0][0])
+        step = max(1, _PIECE_BYTES // (row_bytes * rows)) * rows
+        yield from _cut(box, (step, *file_shape(array)[1:]))
+
+
+def _cut(box: Box, shape: tuple[int, ...]) -> Iterator[Box]:
+    """A box in boxes of `shape`, along a grid that begins at 0."""
+    edges = []
+    for (start, stop), extent in zip(box, shape, strict=True):
+        starts = range(start - start % extent, stop, extent)
+        edges.append([(max(start, low), min(stop, low + extent)) for low in starts])
+    return itertools.product(*edges)
+
+
+def _size(box: Box) -> int:
+    return math.prod(stop - start for start, stop in box)
+
+
+def _merged(damages: Iterator[Damage]) -> list[Damage]:
+    """Stretches of rows that follow each other, as one."""
+    merged: list[Damage] = []
+    for each in sorted(damages, key=lambda damage: damage.start):
+        if merged and each.start <= merged[-1].stop:
+            last = merged[-1]
+            merged[-1] = Damage(last.array, last.start, max(last.stop, each.stop), last.message)
+        else:
+            merged.append(each)
+    return merged

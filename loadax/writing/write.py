@@ -1,0 +1,122 @@
+"""`write_zarr`: the rows of a dataset as a zarr store."""
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from loadax.errors import ArgumentError
+from loadax.protocols import Tree
+from loadax.sources.manifest import VERSION
+from loadax.sources.tensorstore import TensorStoreSource
+from loadax.sources.zarr_layout import find_arrays
+from loadax.specs import flatten_spec
+from loadax.writing.destination import Destination, Share
+from loadax.writing.layout import plan_layout
+from loadax.writing.names import array_names
+from loadax.writing.parts import Parts
+from loadax.writing.progress import progress_bar
+from loadax.writing.rows import Rows
+
+_WORKERS = 4  # more than the cores of a small machine: a source waits for disks and networks
+
+_log = logging.getLogger("loadax")
+
+
+def write_zarr(
+    rows: Rows,
+    path: str | os.PathLike[str],
+    *,
+    chunk_rows: int | None = None,
+    shard_rows: int | None = None,
+    compression: str | None = "zstd",
+    resume: bool = False,
+    overwrite: bool = False,
+    shard: Share | None = None,
+    progress: bool | None = None,
+    workers: int | None = None,
+) -> None:
+    """Writes all rows, in the order of their positions, to a zarr3 store with a checksum on every chunk.
+
+    An example that is one array becomes the array at `path`; one of several leaves a group with an array for each, named by its
+    keys (joined by dots). Memory stays that of a few shards. Until the last part is written nothing opens the store; what was
+    written before a crash can be gone on with.
+
+    Args:
+        rows: what to write.
+        path: of a folder that is not there yet, or a URL.
+        chunk_rows: rows that are decoded together; None: at least 4 KiB, which any shuffle reads well.
+        shard_rows: rows of a file, a multiple of chunk_rows; None: about 128 MiB, all arrays together.
+        compression: `zstd`, `blosc` (better for floats), or None.
+        resume: goes on with a store that was not written to its end: what is there is read and kept if it is whole. A finished store is left as it is.
+        overwrite: deletes the zarr store that is there.
+        shard: `(i, n)`: this is process i of n that write side by side. Whichever is the last to be done finishes the store.
+        progress: whether to show a bar; None: when stderr is a terminal.
+        workers: threads that read rows.
+
+    Raises:
+        ArgumentError: when a value can't be used, or something stands at `path`.
+        LeafTypeError: when a leaf holds something else than numbers.
+        SourceError: when the store can't be written to.
+    """
+    share = _share(shard)
+    if overwrite and (resume or share is not None):
+        other = "resume=True" if resume else f"shard={shard!r}"
+        raise ArgumentError(f"overwrite=True with {other}: what one writes the other would delete; delete the old store first")
+    threads = _threads(workers)
+    layout = plan_layout(rows.spec, len(rows), chunk_rows=chunk_rows, shard_rows=shard_rows, compression=compression)
+    content = json.loads(json.dumps({"version": VERSION, **layout.describe(), "data": rows.describe()}))
+    destination = Destination(path)
+    if not destination.begin(content, resume=resume, overwrite=overwrite, share=share):
+        _log.info("%s: finished already", destination.location)
+        return
+    with _hint(destination.location):
+        arrays = destination.create(layout)
+        parts = Parts(rows, layout, arrays, [destination.where(each.name) for each in layout.arrays])
+        index, count = share or (0, 1)
+        mine = range(index, layout.parts, count)
+        mine_rows = sum(stop - start for start, stop in map(layout.part, mine))
+        with progress_bar(f"writing {destination.location}", mine_rows, "row", progress) as done:
+            wanted = parts.missing(mine, done) if resume else mine
+            written = parts.write(wanted, threads, done)
+        if resume:
+            _log.info("%s: kept %d parts, wrote %d", destination.location, len(mine) - written, written)
+        if not destination.finish(content, share):
+            _log.info("%s: process %d of %d is done; the store is whole when all are", destination.location, index, count)
+
+
+def open_written(path: str | os.PathLike[str], spec: Tree) -> TensorStoreSource:
+    """The rows of a store that `write_zarr` wrote, as the tree they were."""
+    structure = flatten_spec(spec)[1]
+    arrays = find_arrays(path, None)
+    names = array_names(structure)
+    return TensorStoreSource(structure.build([arrays] if names == [""] else [arrays[name] for name in names]))
+
+
+@contextmanager
+def _hint(location: str) -> Iterator[None]:
+    """Whatever stops the writing, Ctrl-C too, says how to go on."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"loadax: {location} was not written to its end; go on with resume=True, on the command line --resume")
+        raise
+
+
+def _share(shard: Any) -> Share | None:
+    if shard is None:
+        return None
+    fits = isinstance(shard, tuple) and len(shard) == 2 and all(type(each) is int for each in shard)
+    if not fits or not 0 <= shard[0] < shard[1]:
+        raise ArgumentError(f"shard={shard!r}: pass (i, n) with 0 <= i < n, this process's number and how many there are")
+    return shard
+
+
+def _threads(workers: Any) -> int:
+    if workers is None:
+        return _WORKERS
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise ArgumentError(f"workers={workers!r}: pass an int, 1 or more")
+    return workers
