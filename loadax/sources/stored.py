@@ -61,8 +61,16 @@ class StoredArray:
 
     def start(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> Callable[[], None]:
         index: Any = (rows, *(slice(*column) for column in columns))
-        under_way = ts.array(out).write(self._store[index])
-        return lambda: self._finish(under_way, index, out)
+        # TensorStore would write to a copy of memory that is not aligned, and say nothing.
+        aligned = out if out.flags.aligned else np.empty(out.shape, out.dtype)
+        under_way = ts.array(aligned).write(self._store[index])
+
+        def finish() -> None:
+            self._finish(under_way, index, aligned)
+            if aligned is not out:
+                out[...] = aligned
+
+        return finish
 
     def _finish(self, under_way: Any, index: Any, out: NDArray[Any]) -> None:
         try:

@@ -1,0 +1,975 @@
+"""The conformance kit: sources and maps that keep the contract pass, and each one that breaks a law is told which."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import psutil
+import pytest
+import tensorstore as ts
+from numpy.typing import NDArray
+
+import loadax
+from loadax.errors import ArgumentError, ConformanceError, LeafError, LoadaxError, RowIndexError, SourceError
+from loadax.protocols import ArraySpec
+from loadax.sources.arrays import ArraySource
+from loadax.testing import FaultySource, check_map, check_source
+from loadax.testing.comparison import difference
+
+Array = NDArray[Any]
+ROOT = Path(__file__).parents[1]
+TREE = {"x": np.arange(120, dtype=np.float32).reshape(40, 3), "y": np.arange(40, dtype=np.int32) + 7}
+SPEC = {"x": ArraySpec((3,), np.dtype(np.float32)), "y": ArraySpec((), np.dtype(np.int32))}
+VALUES = np.arange(1, 1 + 50 * 6 * 4, dtype=np.int32).reshape(50, 6, 4)
+
+
+def take(rows: Array) -> dict[str, Array]:
+    if len(rows) and not (rows.min() >= 0 and rows.max() < 40):
+        raise IndexError("no such row")
+    return {name: leaf[rows] for name, leaf in TREE.items()}
+
+
+def put(rows: Array, boxes: Any, out: Any) -> None:
+    for leaf, box, destination in zip(take(rows).values(), boxes, out, strict=True):
+        if box is not None:
+            destination[...] = leaf[(slice(None), *(slice(*column) for column in box))]
+
+
+def forty() -> int:
+    return 40
+
+
+@dataclass
+class Parts:
+    """A source made of parts, each of which a test can replace by a broken one."""
+
+    read: Callable[[Array], Any] = take
+    read_into: Callable[..., None] | None = None
+    spec: Any = field(default_factory=lambda: SPEC)
+    size: Callable[[], Any] = forty
+    fresh: bool = False
+    chunks: Any = None
+    concurrent_reads: Any = 1
+
+    def __len__(self) -> int:
+        return self.size()
+
+
+def quick(source: Any, **others: Any) -> None:
+    """The laws that need neither another process nor a loader."""
+    check_source(source, **{"loader": False, "pickled": False, "rows": 16, **others})
+
+
+def breaks(law: str, found: str = "") -> Any:
+    """A contract follows what was found."""
+    return pytest.raises(ConformanceError, match=rf"breaks the law '{re.escape(law)}': (?=.*; \S+).*{found}")
+
+
+# What keeps the contract.
+
+
+def store(folder: Path, driver: str, values: Any = VALUES) -> Path:
+    spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{folder}/"}}
+    layout = ts.ChunkLayout(chunk_shape=[4, 3, 2])
+    ts.open(spec, create=True, dtype=values.dtype, shape=values.shape, chunk_layout=layout).result().write(values).result()
+    return folder
+
+
+def saved(folder: Path, values: Any = VALUES) -> Path:
+    np.save(folder / "values.npy", values)
+    return folder / "values.npy"
+
+
+def everything(folder: Path) -> list[loadax.Dataset]:
+    parts = loadax.from_arrays(VALUES), loadax.from_npy(saved(folder)), loadax.from_zarr(store(folder / "z", "zarr3"))
+    return [each.shuffle(number)[3:] for number, each in enumerate(parts)]
+
+
+GOOD: dict[str, Callable[[Path], Any]] = {
+    "a dict of arrays": lambda _: TREE,
+    "nested arrays": lambda _: {"a": (np.arange(30) % 2 == 0, [np.arange(30, dtype=np.uint8)]), "b": np.linspace(0, 1, 30)},
+    "big-endian": lambda _: VALUES.astype(">i4"),
+    "fortran": lambda _: np.asfortranarray(VALUES),
+    "not a number": lambda _: np.where(VALUES % 3 == 0, np.nan, VALUES).astype(np.float32),
+    "bfloat16": lambda _: VALUES.astype(jnp.bfloat16),
+    "no columns": lambda _: {"x": np.zeros((5, 0, 3)), "y": np.arange(5)},
+    "one row": lambda _: np.arange(1),
+    "two rows": lambda _: np.arange(2),
+    "memory-mapped": lambda folder: np.load(saved(folder), mmap_mode="r"),
+    "a slice of a map": lambda folder: np.load(saved(folder), mmap_mode="r")[3:-2, 1:],
+    "npy": lambda folder: loadax.from_npy({"one": saved(folder), "other": saved(folder)}),
+    "zarr": lambda folder: loadax.from_zarr(store(folder / "z", "zarr")),
+    "zarr3": lambda folder: loadax.from_zarr(store(folder / "z", "zarr3")),
+    "n5": lambda folder: loadax.from_tensorstore(
+        {"driver": "n5", "kvstore": {"driver": "file", "path": f"{store(folder / 'n', 'n5')}/"}}
+    ),
+    "objects": lambda _: [{"x": np.full(3, row, np.float32), "y": row} for row in range(30)],
+    "concatenated": lambda folder: loadax.concat(everything(folder)),
+    "a dataset with maps": lambda _: loadax.from_arrays(TREE).map(lambda e, rng: e["x"] + rng.random(), rng=True).shuffle(1),
+    "faulty, without faults": lambda _: FaultySource(ArraySource(TREE), {}),
+    "parts": lambda _: Parts(),
+    "parts with columns": lambda _: Parts(read_into=put, chunks=np.array([0, 10, 39]), concurrent_reads=4),
+    "no spec": lambda _: Parts(spec=None, chunks=range(0, 40, 7)),
+}
+
+
+@pytest.mark.parametrize("make", GOOD.values(), ids=GOOD.keys())
+def test_what_keeps_the_contract_passes(make: Callable[[Path], Any], tmp_path: Path) -> None:
+    check_source(make(tmp_path))
+
+
+def test_other_seeds_and_samples_pass_too() -> None:
+    for seed in range(5):
+        quick(Parts(read_into=put), seed=seed, rows=1 + seed)
+
+
+def test_strings_and_objects_pass_without_a_loader_or_with_a_map() -> None:
+    source = ArraySource({"name": np.array(["a", "bb", "c", ""]), "what": np.array([{"k": [1]}, None, np.nan, (1, 2)], object)})
+    check_source(source, loader=False)
+    check_source(loadax.from_source(source).map(lambda example: {"length": len(example["name"])}))
+    with breaks(
+        "it loads", r"a Dataloader over it raised LeafTypeError: leaf \['name'\] has dtype <U2.*; pass .* or loader=False$"
+    ):
+        check_source(source, pickled=False)
+
+
+def test_views_are_allowed_where_fresh_is_not_claimed() -> None:
+    quick(Parts(views))
+
+
+# What doesn't: reads.
+
+
+def views(rows: Array) -> Any:
+    take(rows)
+    run = len(rows) > 0 and (np.diff(rows) == 1).all()
+    return {name: leaf[rows[0] : rows[-1] + 1] if run else leaf[rows] for name, leaf in TREE.items()}
+
+
+def locked(rows: Array) -> Any:
+    batch = take(rows)
+    batch["x"].flags.writeable = False
+    return batch
+
+
+def off_by_one(rows: Array) -> Any:
+    take(rows)
+    return take((rows + (len(rows) > 1)) % 40)
+
+
+def increasing(rows: Array) -> Any:
+    if (np.diff(rows) < 0).any():
+        raise TypeError("indices must be in increasing order")
+    return take(rows)
+
+
+def distinct(rows: Array) -> Any:
+    if len(set(rows.tolist())) < len(rows):
+        raise TypeError("indices must be distinct")
+    return take(rows)
+
+
+def without_repeats(rows: Array) -> Any:
+    return take(rows[np.sort(np.unique(rows, return_index=True)[1])])
+
+
+def impatient() -> Callable[[Array], Any]:
+    """Another answer when the same question comes twice in a row."""
+    last: list[Array] = [np.zeros(0)]
+
+    def read(rows: Array) -> Any:
+        batch = take(rows)
+        if np.array_equal(last[0], rows) and len(rows) > 1:
+            batch["y"] = batch["y"] + 1
+        last[0] = rows.copy()
+        return batch
+
+    return read
+
+
+def reusing() -> Callable[[Array], Any]:
+    buffers: dict[int, Any] = {}
+
+    def read(rows: Array) -> Any:
+        batch = take(rows)
+        kept = buffers.setdefault(len(rows), batch)
+        for name, leaf in batch.items():
+            kept[name][...] = leaf
+        return kept
+
+    return read
+
+
+def using_up(rows: Array) -> Any:
+    batch = take(rows)
+    rows[...] = 0
+    return batch
+
+
+def wrapping(rows: Array) -> Any:
+    return {name: leaf[rows] for name, leaf in TREE.items()}
+
+
+def clipping(rows: Array) -> Any:
+    return take(np.clip(rows, 0, 39))
+
+
+def keyed(rows: Array) -> Any:
+    try:
+        return take(rows)
+    except IndexError:
+        raise KeyError(int(rows[-1])) from None
+
+
+def nothing_for_none(rows: Array) -> Any:
+    return take(rows) if len(rows) else {"x": np.zeros(0, np.float32), "y": np.zeros(0, np.int32)}
+
+
+def failing_on_none(rows: Array) -> Any:
+    return take(np.arange(rows.min(), rows.max() + 1)) if len(rows) == 1 else take(rows[rows >= rows.min()])
+
+
+ONE_OF_TWO = (
+    r"leaf \['x'\] of row \d+ \(entry \d+ of \d+\) at \[0\] is \S+, expected \S+, which is what the row gave when read by itself"
+)
+
+BROKEN_READS = {
+    "batched": (Parts(off_by_one), "batched reads equal single ones", ONE_OF_TWO),
+    "sorted": (Parts(lambda rows: take(np.sort(rows))), "rows in any order", ONE_OF_TWO),
+    "increasing": (
+        Parts(increasing),
+        "rows in any order",
+        r"read\(\[39, 38, .*, …\]\) raised TypeError: indices must be in incr",
+    ),
+    "distinct": (Parts(distinct), "repeated rows", "raised TypeError: indices must be distinct"),
+    "no repeats": (Parts(without_repeats), "repeated rows", r"gave leaf \['x'\] as float32\[\d+, 3\] for \d+ rows"),
+    "impatient": (Parts(impatient()), "the same again", r"leaf \['y'\] of row (\d+) .* is \d+, expected \d+"),
+    "reusing": (Parts(reusing()), "results stay", r"after read\(\[.*\]\), in what read\(\[.*\]\) had given leaf \['x'\]"),
+    "views": (Parts(views, fresh=True), "fresh memory", "after writing to what read.* gave, in the next read leaf"),
+    "locked": (Parts(locked, fresh=True), "fresh memory", r"leaf \['x'\] of read\(\[0, .*\]\) can't be written to"),
+    "flat none": (Parts(nothing_for_none), "empty read", r"read\(\[\]\) gave leaf \['x'\] as float32\[0\] for 0 rows"),
+    "failing none": (Parts(failing_on_none), "empty read", r"read\(\[\]\) raised ValueError: zero-size array"),
+    "using up": (Parts(using_up), "rows stay as they are", r"read\(\[.*\]\) changed them to \[0"),
+    "wrapping": (Parts(wrapping), "rows that are not there", r"read\(\[-1\]\), with len\(\) 40, returned dict"),
+    "clipping": (Parts(clipping), "rows that are not there", r"read\(\[40\]\), with len\(\) 40, returned dict"),
+    "keyed": (Parts(keyed), "rows that are not there", r"read\(\[40\]\), with len\(\) 40, raised KeyError: 40"),
+}
+
+
+@pytest.mark.parametrize(("source", "law", "found"), BROKEN_READS.values(), ids=BROKEN_READS.keys())
+def test_a_broken_read_is_named(source: Parts, law: str, found: str) -> None:
+    with breaks(law, found):
+        quick(source)
+    np.testing.assert_array_equal(TREE["x"].ravel(), np.arange(120))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [np.arange(20) % 3 == 0, np.array([f"{n}" for n in range(20)]), np.array([{}] * 20, object), np.arange(20.0)],
+    ids=["bool", "text", "objects", "numbers"],
+)
+def test_a_source_that_was_written_to_is_put_right(values: Array) -> None:
+    """It may be a file of the user's."""
+
+    def read(rows: Array) -> Array:
+        run = len(rows) == 20 and (np.diff(rows) == 1).all()
+        return values if run else values[rows]
+
+    before = values.copy()
+    quick(ArraySource(values), rows=20)
+    with breaks("fresh memory", "in the next read the leaf of row 0"):
+        quick(Parts(read, spec=ArraySource(values).spec, size=lambda: 20, fresh=True), rows=20)
+    assert difference([values], [before], [""], np.arange(20)) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "found"),
+    [
+        (lambda: 0, r"len\(\), asked three times, gave \[0, 0, 0\]"),
+        (lambda: -1, r"len\(\) raised ValueError"),
+        (lambda: 2.5, r"len\(\) raised TypeError"),
+        (iter(range(3, 1000)).__next__, r"gave \[3, 4, 5\]"),
+    ],
+)
+def test_a_length_that_is_none(size: Any, found: str) -> None:
+    with breaks("length", found):
+        quick(Parts(size=size))
+
+
+def test_a_length_that_reading_changes() -> None:
+    read = iter(range(10**6))
+    source = Parts(lambda rows: (next(read), take(rows))[1], size=lambda: 40 + (next(read) > 60))
+    with breaks("length", r"len\(\) was 40 at first, and is 41 after some reads"):
+        quick(source)
+
+
+@pytest.mark.parametrize(
+    ("read", "spec", "found"),
+    [
+        (take, 5, r"finding it raised ArgumentError: spec is 5: pass something with a shape"),
+        (take, SPEC["x"], r"read\(\[0\]\) gave the leaves \[\"\['x'\]\", \"\['y'\]\"\], expected \[''\]"),
+        (take, {**SPEC, "x": np.zeros(4)}, r"leaf \['x'\] as float32\[1, 3\] for 1 rows, expected float64\[1, 4\]"),
+        (take, {**SPEC, "y": np.int64(0)}, r"leaf \['y'\] as int32\[1\] for 1 rows, expected int64\[1\]"),
+        (lambda rows: TREE["x"][0], None, r"finding it raised ArgumentError: the source gave leaf of the batch with shape \[3\]"),
+        (lambda rows: np.zeros((len(rows), 2 + rows[0] % 2)), None, r"read\(\[1\]\) gave leaf of the batch as float64\[1, 3\]"),
+        (lambda rows: 1 / 0, None, r"finding it raised ZeroDivisionError: division by zero"),
+        (lambda rows: 1 / 0, SPEC, r"read\(\[0\]\) raised ZeroDivisionError: division by zero"),
+        (lambda rows: next(iter(())), SPEC, r"read\(\[0\]\) raised StopIteration"),
+    ],
+)
+def test_a_spec_that_differs_from_what_is_read(read: Any, spec: Any, found: str) -> None:
+    with breaks("spec", found):
+        quick(Parts(read, spec=spec))
+
+
+@pytest.mark.parametrize(
+    ("chunks", "found"),
+    [
+        ([0, 10], "they are list"),
+        (np.array([0, 10], np.int32), r"they are int32\[2\]"),
+        (np.array([[0, 10]]), r"they are int64\[1, 2\]"),
+        (np.array([], np.int64), r"with len\(\) 40 they are \[\], the last \[\]"),
+        (np.array([1, 10]), r"they are \[1, 10\]"),
+        (np.array([0, 10, 10]), r"they are \[0, 10, 10\]"),
+        (range(0, 41, 10), r"they are \[0, 10, 20, 30, 40\], the last \[40\]"),
+    ],
+)
+def test_chunks_that_are_none(chunks: Any, found: str) -> None:
+    with breaks("chunks", found):
+        quick(Parts(chunks=chunks))
+
+
+@pytest.mark.parametrize("reads", [0, True, "4"])
+def test_a_number_of_reads_that_is_none(reads: Any) -> None:
+    with breaks("concurrent_reads", f"it is {reads!r}"):
+        quick(Parts(concurrent_reads=reads))
+
+
+# Columns.
+
+
+def put_all(rows: Array, boxes: Any, out: Any) -> None:
+    for leaf, destination in zip(take(rows).values(), out, strict=True):
+        destination[...] = leaf[:, : destination.shape[1]] if leaf.ndim > 1 else leaf
+
+
+def put_first_columns(rows: Array, boxes: Any, out: Any) -> None:
+    boxes = [None if box is None else tuple((0, stop - start) for start, stop in box) for box in boxes]
+    put(rows, boxes, out)
+
+
+def put_flat(rows: Array, boxes: Any, out: Any) -> None:
+    through(rows, boxes, out, lambda array: array.reshape(-1).reshape(array.shape))
+
+
+def put_aligned(rows: Array, boxes: Any, out: Any) -> None:
+    through(rows, boxes, out, lambda array: np.require(array, requirements="A"))
+
+
+def through(rows: Array, boxes: Any, out: Any, change: Callable[[Array], Array]) -> None:
+    put(rows, boxes, [None if each is None else change(each) for each in out])
+
+
+def put_too_much(rows: Array, boxes: Any, out: Any) -> None:
+    put(rows, boxes, out)
+    for each in out:
+        if each is not None:
+            base = each
+            while base.base is not None:
+                base = base.base
+            base[-1] = 0
+
+
+def put_into_the_gaps(rows: Array, boxes: Any, out: Any) -> None:
+    put(rows, boxes, out)
+    for each in out:
+        if each is not None and each.ndim == 1 and each.strides[0] > each.itemsize and len(each):
+            np.lib.stride_tricks.as_strided(each, (2,), (each.itemsize,))[1] = 0
+
+
+def put_and_use_up(rows: Array, boxes: Any, out: Any) -> None:
+    put(rows, boxes, out)
+    rows[...] = 0
+
+
+def put_wrapping(rows: Array, boxes: Any, out: Any) -> None:
+    put(rows % 40, boxes, out)
+
+
+def put_some(rows: Array, boxes: Any, out: Any) -> None:
+    if not len(rows):
+        raise ValueError("nothing to put")
+    put(rows, boxes, out)
+
+
+COLUMN = r"in read_into\(\[.*\]\) with the boxes \[.*\] and destinations that are"
+BROKEN_COLUMNS = {
+    "all leaves": (put_all, "leaves that are not wanted", "raised AttributeError|TypeError"),
+    "first columns": (put_first_columns, "read_into equals read", rf"{COLUMN} \S.* leaf \['x'\] of row \d+"),
+    "flat": (put_flat, "read_into equals read", f"{COLUMN} not contiguous"),
+    "aligned": (put_aligned, "read_into equals read", f"{COLUMN} not aligned"),
+    "failing": (lambda *_: 1 / 0, "leaves that are not wanted", "raised ZeroDivisionError"),
+    "no rows": (put_some, "read_into equals read", r"read_into\(\[\]\) with the boxes .* raised ValueError: nothing to put"),
+    "behind": (put_too_much, "nothing beside the destination", r"are contiguous wrote beside the destination of leaf \['x'\]"),
+    "between": (put_into_the_gaps, "nothing beside the destination", r"are not contiguous wrote beside .* leaf \['y'\]"),
+    "using up": (put_and_use_up, "rows stay as they are", r"read_into\(\[.*\]\) changed them to \[0"),
+    "wrapping": (put_wrapping, "rows that are not there", r"read_into\(\[40\]\), with len\(\) 40, returned NoneType"),
+}
+
+
+@pytest.mark.parametrize(("read_into", "law", "found"), BROKEN_COLUMNS.values(), ids=BROKEN_COLUMNS.keys())
+def test_broken_columns_are_named(read_into: Any, law: str, found: str) -> None:
+    with breaks(law, found):
+        quick(Parts(read_into=read_into))
+
+
+# Threads.
+
+
+def test_a_read_that_uses_what_another_one_uses() -> None:
+    shared: list[Array] = [np.zeros(0)]
+
+    def read(rows: Array) -> Any:
+        shared[0] = rows
+        time.sleep(1e-4)
+        return take(shared[0])
+
+    with breaks("threads"):
+        quick(Parts(read))
+    assert sys.getswitchinterval() > 1e-3
+
+
+def test_a_race_of_microseconds_is_found() -> None:
+    buffer = np.empty((100, 3), np.float32)
+
+    def read(rows: Array) -> Any:
+        batch = take(rows)
+        for place, row in enumerate(rows.tolist()):
+            buffer[place] = TREE["x"][row]
+        return {**batch, "x": buffer[: len(rows)].copy()}
+
+    with breaks("threads", r"leaf \['x'\]"):
+        quick(Parts(read))
+
+
+def test_a_source_for_one_thread() -> None:
+    mine = threading.get_ident()
+
+    def read(rows: Array) -> Any:
+        if threading.get_ident() != mine:
+            raise RuntimeError("created in another thread")
+        return take(rows)
+
+    with breaks("threads", "raised RuntimeError: created in another thread"):
+        quick(Parts(read))
+
+
+@pytest.fixture
+def never() -> Iterator[threading.Event]:
+    """What a broken source waits for; the test's end lets it go on, so that no thread stays."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_a_deadlock_is_an_error_and_no_hang(never: threading.Event) -> None:
+    lock = threading.Lock()
+
+    def read(rows: Array) -> Any:
+        if not lock.acquire(blocking=False):
+            never.wait()
+            return take(rows)
+        time.sleep(1e-3)
+        lock.release()
+        return take(rows)
+
+    with breaks("threads", r"8 threads of 16 reads were not done after 0\.5 s \(a deadlock"):
+        quick(Parts(read), timeout=0.5)
+
+
+# Processes. These classes stand at the top of the module, where a fresh process finds them.
+
+
+@dataclass
+class Elsewhere:
+    """Does `what` in every process but the one that made it."""
+
+    what: str
+    home: int = field(default_factory=os.getpid)
+    spec: Any = field(default_factory=lambda: SPEC)
+
+    def __len__(self) -> int:
+        return 40
+
+    def read(self, rows: Array) -> Any:
+        batch = take(rows)
+        if os.getpid() != self.home:
+            BEHAVIOURS[self.what](batch)
+        return batch
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if state["what"] == "not opened":
+            raise FileNotFoundError("no such file: /nowhere")
+        self.__dict__.update(state)
+
+
+def _other(batch: Any) -> None:
+    batch["y"][-1] += 1
+
+
+def _wide(batch: Any) -> None:
+    batch["y"] = batch["y"].astype(np.int64)
+
+
+def _raise(batch: Any) -> None:
+    raise OSError("file is not open")
+
+
+LEFT_BEHIND = "a process that a source started"
+
+
+def _child(batch: Any) -> None:
+    subprocess.Popen([sys.executable, "-c", f"import time; time.sleep(50)  # {LEFT_BEHIND}"])
+    time.sleep(50)
+
+
+BEHAVIOURS: dict[str, Callable[[Any], Any]] = {
+    "print": lambda batch: os.write(1, b"null, I say\n"),
+    "other": _other,
+    "wide": _wide,
+    "raise": _raise,
+    "die": lambda batch: os._exit(3),
+    "hang": lambda batch: time.sleep(50),
+    "hang with a child": _child,
+}
+
+
+def test_what_a_source_prints_elsewhere_is_no_answer() -> None:
+    quick(Elsewhere("print"), pickled=True)
+
+
+@pytest.mark.parametrize(
+    ("what", "timeout", "found"),
+    [
+        ("other", 40, r"in a fresh process, leaf \['y'\] of row \d+ \(entry 15 of 16\) is \d+, expected \d+"),
+        ("wide", 40, r"reading in a fresh process raised LeafError: read gave leaf \['y'\] as int64\[16\]"),
+        ("raise", 40, r"reading in a fresh process raised OSError: file is not open"),
+        ("not opened", 40, r"unpickling it in a fresh process raised FileNotFoundError: no such file: /nowhere"),
+        ("die", 40, r"a fresh process that read it ended with code 3"),
+        ("hang", 1, r"a fresh process had not read it after 1 s \(a deadlock"),
+        ("hang with a child", 3, r"a fresh process had not read it after 3 s"),
+    ],
+)
+def test_a_source_that_fails_elsewhere(what: str, timeout: float, found: str) -> None:
+    with breaks("fresh process", found):
+        quick(Elsewhere(what), pickled=True, timeout=timeout)
+    assert not [process for process in psutil.process_iter() if _is_left_behind(process)]
+
+
+def _is_left_behind(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and any(LEFT_BEHIND in word for word in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def test_a_source_that_holds_what_can_not_be_pickled() -> None:
+    source = Elsewhere("print")
+    source.__dict__["lock"] = threading.Lock()
+    with breaks(
+        "fresh process", r"pickling it raised TypeError: cannot pickle '_thread.lock' object; .*pickled=False if it need not$"
+    ):
+        quick(source, pickled=True)
+    quick(source)
+
+
+def test_a_local_class_is_told_where_to_go() -> None:
+    class Local:
+        spec = SPEC
+        read = staticmethod(take)
+
+        def __len__(self) -> int:
+            return 40
+
+    with breaks("fresh process", r"pickling it raised .*Local.* \(it is defined inside a function; move it to the top level"):
+        quick(Local(), pickled=True)
+
+
+SCRIPT = """
+import numpy as np
+from loadax.testing import check_source
+
+class Mine:
+    spec = np.zeros((), np.int64)
+    def __len__(self):
+        return 5
+    def read(self, rows):
+        if len(rows) and not 0 <= rows.min() <= rows.max() < 5:
+            raise IndexError(rows)
+        return np.array(rows)
+
+print("once")
+check_source(np.arange(12), loader=False)
+check_source(Mine(), loader=False, pickled=False)
+check_source(Mine(), loader=False)
+"""
+
+
+@pytest.mark.parametrize("notebook", [False, True])
+def test_a_script_without_a_main_guard_and_a_program_without_a_file(notebook: bool, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "-c", SCRIPT] if notebook else [sys.executable, str(tmp_path / "script.py")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment, timeout=50)
+    assert run.stdout == "once\n"
+    assert re.search(
+        r"ConformanceError: Mine breaks the law 'fresh process': unpickling it .*__main__.* \(it is defined in the script or notebook "
+        r"that runs; move it to a module of its own",
+        run.stderr,
+    ), run.stderr
+
+
+# Runs through a loader.
+
+
+def under(name: str) -> bool:
+    """Whether a function of the loader of that name is on this thread's stack."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_name == name and frame.f_code.co_filename.endswith("dataloader.py"):
+            return True
+    return False
+
+
+def adding(when: Callable[[], bool]) -> loadax.Dataset:
+    return loadax.from_arrays(TREE).map_batch(lambda batch: {**batch, "y": batch["y"] + when()}, spec=SPEC)
+
+
+def drifting() -> loadax.Dataset:
+    calls = iter(range(10**6))
+    return loadax.from_arrays(TREE).map(lambda example: {**example, "calls": next(calls)})
+
+
+def on_a_worker() -> bool:
+    return threading.current_thread().name.startswith("loadax-worker")
+
+
+@pytest.mark.parametrize(
+    ("data", "law", "found"),
+    [
+        (drifting(), "resume", r"in step \d+, resumed at step \d+, leaf \['calls'\] of row \d+ .* as the straight run gave it"),
+        (adding(lambda: under("__getitem__")), "loader[step]", r"in step 0, asked for by loader\[0\], leaf \['y'\] of row \d+"),
+        (adding(on_a_worker), "any number of workers", r"in step \d+, with num_workers=1 instead of 0, leaf \['y'\]"),
+        (adding(lambda: under("host_batch")), "shards make up the batch", r"in step 0, put together from .* leaf \['y'\]"),
+        (loadax.from_arrays({"big": np.arange(9) << 40}), "it loads", r"raised LeafError: leaf \['big'\]"),
+    ],
+)
+def test_a_run_that_depends_on_more_than_the_step(data: Any, law: str, found: str) -> None:
+    with breaks(law, found):
+        check_source(data, pickled=False)
+
+
+def test_a_run_that_never_ends(never: threading.Event) -> None:
+    def stuck(batch: Any) -> Any:
+        if on_a_worker():
+            never.wait()
+        return batch
+
+    with breaks("a run ends", r"batches from a Dataloader were not all there after 1 s"):
+        check_source(loadax.from_arrays(TREE).map_batch(stuck, spec=SPEC), pickled=False, timeout=1)
+
+
+# Arguments.
+
+
+def test_arguments_that_can_not_be_used() -> None:
+    with pytest.raises(ArgumentError, match="rows=0: pass 1 or more"):
+        check_source(TREE, rows=0)
+    with pytest.raises(ArgumentError, match="timeout=0: pass seconds, more than 0"):
+        check_source(TREE, timeout=0)
+    with pytest.raises(ArgumentError, match="the data is a set without __getitem__"):
+        check_source({1, 2})
+
+
+def test_the_error_is_an_assertion_and_one_of_loadax() -> None:
+    assert issubclass(ConformanceError, AssertionError)
+    assert issubclass(ConformanceError, LoadaxError)
+
+
+def test_the_sample_has_both_ends_and_its_size() -> None:
+    asked: set[int] = set()
+
+    def read(rows: Array) -> Any:
+        if len(rows) and not 0 <= rows.min() <= rows.max() < 10_000:
+            raise IndexError
+        asked.update(rows.tolist())
+        return rows * 2
+
+    quick(Parts(read, spec=np.int64(0), size=lambda: 10_000), rows=32)
+    assert {0, 1, 9998, 9999} <= asked
+    assert 28 <= len(asked) <= 32
+
+
+# Comparison.
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "found"),
+    [
+        (np.array([1.0, np.nan]), np.array([1.0, -np.nan]), None),
+        (np.array([0.0]), np.array([-0.0]), "the leaf of row 10 (entry 0 of 1) is 0.0, expected -0.0"),
+        (np.array([1 + 2j, np.nan]), np.array([1 + 2j, np.nan]), None),
+        (np.array(["NaT", 3], "M8[s]"), np.array(["NaT", 3], "M8[s]"), None),
+        (np.array([1, 2], jnp.bfloat16), np.array([1, 3], jnp.bfloat16), "row 11 (entry 1 of 2) is 2, expected 3"),
+        (np.array([np.nan], jnp.bfloat16), np.array([np.nan], jnp.bfloat16), None),
+        (np.zeros(2, "u1,i4"), np.zeros(2, "u1,i4"), None),
+        (np.zeros((1, 2, 2)), np.array([[[0, 0], [0, 5]]], float), "(entry 0 of 1) at [1, 1] is 0.0, expected 5.0"),
+        (np.zeros(2, np.int32), np.zeros(2, np.int64), "the leaf is int32[2], expected int64[2]"),
+        (np.zeros(2), np.zeros((2, 1)), "the leaf is float64[2], expected float64[2, 1]"),
+        (np.array(["a"]), np.array(["a", "bb"])[:1], None),
+        (np.array(["a"]), np.array(["b"], object), "expected 'b'"),
+        (np.array([None, {"k": np.arange(3)}], object), np.array([None, {"k": np.arange(3)}], object), None),
+        (np.array([[1.0]], object), np.array([["x" * 99]], object), "is 1.0, expected 'xxx"),
+        (np.array([threading.Lock()], object), np.array([threading.Lock()], object), "is <unlocked"),
+        (np.zeros((2, 0)), np.zeros((2, 0)), None),
+    ],
+)
+def test_what_counts_as_equal(one: Array, other: Array, found: str | None) -> None:
+    message = difference([one], [other], [""], [10, 11])
+    assert message is None if found is None else message is not None and found in message
+    assert message is None or len(message) < 200
+
+
+def test_structured_rows_are_compared_by_their_fields() -> None:
+    padded = np.dtype({"names": ["a", "b"], "formats": ["u1", "i4"], "offsets": [0, 4], "itemsize": 8})
+    one, other = np.full(16, 0, np.uint8).view(padded), np.full(16, 0, np.uint8)
+    other[1] = 9  # between the fields
+    assert difference([one], [other.view(padded)], ["['r']"], [0, 1]) is None
+    other[12] = 9
+    assert "leaf ['r'] of row 1" in str(difference([one], [other.view(padded)], ["['r']"], [0, 1]))
+
+
+# Maps.
+
+EXAMPLES: dict[str, Array] = {"x": np.arange(1, 31, dtype=np.float32).reshape(10, 3), "y": np.arange(10)}
+
+
+def in_place(batch: Any) -> Any:
+    batch["x"] *= 2
+    return batch
+
+
+GOOD_MAPS: dict[str, tuple[Callable[..., Any], bool]] = {
+    "same": (lambda batch: batch, False),
+    "in place": (in_place, False),
+    "by row": (lambda batch: (batch["x"] - batch["x"].mean(axis=1, keepdims=True), np.sort(batch["x"])), False),
+    "not a number": (lambda batch: np.where(batch["x"] > 4, np.nan, batch["x"]), False),
+    "strings": (lambda batch: np.array([str(value) for value in batch["y"]]), False),
+    "random": (lambda batch, rngs: [batch["y"] + np.array([rng.random() for rng in rngs])], True),
+}
+
+
+@pytest.mark.parametrize(("fn", "rng"), GOOD_MAPS.values(), ids=GOOD_MAPS.keys())
+def test_maps_that_act_on_each_row_by_itself_pass(fn: Any, rng: bool) -> None:
+    before = {name: leaf.copy() for name, leaf in EXAMPLES.items()}
+    for seed in range(3):
+        check_map(fn, EXAMPLES, rng=rng, seed=seed)
+    check_map(fn, {name: leaf[:2] for name, leaf in EXAMPLES.items()}, rng=rng)
+    for name, leaf in EXAMPLES.items():
+        np.testing.assert_array_equal(leaf, before[name])
+
+
+NOISE = np.random.default_rng(0)
+
+
+def noisy(batch: Any) -> Any:
+    return batch["x"] + NOISE.random()
+
+
+def middling(batch: Any) -> Any:
+    return batch["x"] + (1 < len(batch["x"]) < 10)
+
+
+def counting_repeats(batch: Any) -> Any:
+    return batch["x"] + len(batch["y"]) - len(set(batch["y"].tolist()))
+
+
+def not_alone(batch: Any) -> Any:
+    if len(batch["x"]) < 2:
+        raise ValueError("too few")
+    return batch["x"]
+
+
+BUFFER = np.zeros((100, 3))
+
+
+def buffering(batch: Any) -> Any:
+    out = BUFFER[: len(batch["x"])]
+    out[...] = batch["x"]
+    return out
+
+
+def padding(batch: Any) -> Any:
+    return np.zeros((len(batch["y"]), int(batch["y"].max())))
+
+
+BROKEN_MAPS: dict[str, tuple[Callable[..., Any], bool, str, str]] = {
+    "too few": (lambda batch: batch["x"][:-1], False, "as many rows", r"for 10 rows it returned leaf given of shape \[9, 3\]"),
+    "one value": (lambda batch: {"s": batch["x"].sum()}, False, "as many rows", r"returned leaf \['s'\] of shape \[\]"),
+    "squeezed": (lambda batch: batch["x"].squeeze(), False, "as many rows", r"for 1 rows it returned leaf given of shape \[3\]"),
+    "noisy": (noisy, False, "the same again", r"the leaf of row 0 \(entry 0 of 10\) at \[0\] is \S+, expected \S+"),
+    "mean": (lambda batch: batch["x"] - batch["x"].mean(), False, "one row", r"called with the rows \[0\], the leaf of row 0"),
+    "not alone": (not_alone, False, "one row", r"the rows \[0\] alone raised ValueError: too few"),
+    "by place": (
+        lambda batch: batch["y"] + np.arange(len(batch["y"])),
+        False,
+        "one row",
+        r"row 9 \(entry 0 of 1\) is 9, expected 18",
+    ),
+    "middling": (middling, False, "cutting changes nothing", "called with the rows"),
+    "sorting": (lambda batch: np.sort(batch["x"], axis=0), False, "permuting changes nothing", "called with the rows"),
+    "repeats": (counting_repeats, False, "repeated rows", "called with the rows"),
+    "padding": (padding, False, "one row", r"the leaf is float64\[1, 0\], expected float64\[1, 9\]"),
+    "other leaves": (
+        lambda batch: batch if len(batch["x"]) > 1 else batch["x"],
+        False,
+        "one row",
+        r"for the rows \[0\] it returned the leaves \[''\], for all rows \[\"\['x'\]\"",
+    ),
+    "another dtype": (
+        lambda batch: batch["y"].astype(np.int32 if batch["y"].any() else np.int64),
+        False,
+        "one row",
+        r"the leaf is int64\[1\], expected int32\[1\]",
+    ),
+    "buffering": (buffering, False, "results stay", "after later calls, in what the first one returned the leaf of row"),
+    "first generator": (lambda batch, rngs: batch["y"] + rngs[0].random(), True, "one row", "row 9"),
+}
+
+
+@pytest.mark.parametrize(("fn", "rng", "law", "found"), BROKEN_MAPS.values(), ids=BROKEN_MAPS.keys())
+def test_a_map_that_mixes_rows_is_named(fn: Any, rng: bool, law: str, found: str) -> None:
+    with breaks(law, found):
+        check_map(fn, EXAMPLES, rng=rng)
+
+
+def test_floats_may_lie_apart_where_that_is_allowed() -> None:
+    def nearly(batch: Any) -> Any:
+        return np.where(batch["y"] == 3, np.nan, batch["y"] * (1 + 1e-9 * len(batch["x"])))
+
+    with breaks("one row"):
+        check_map(nearly, EXAMPLES)
+    check_map(nearly, EXAMPLES, rtol=1e-6)
+    with breaks("one row"):
+        check_map(lambda batch: batch["y"] + len(batch["y"]), EXAMPLES, rtol=1e-6)
+
+
+def test_what_a_map_raises_on_all_rows_is_its_own() -> None:
+    with pytest.raises(KeyError, match="z") as caught:
+        check_map(lambda batch: batch["z"], EXAMPLES)
+    assert "loadax: in map_batch" in caught.value.__notes__[0]
+    with pytest.raises(LeafError, match="returned None; did you forget to return the batch"):
+        check_map(lambda batch: None, EXAMPLES)
+
+
+def test_a_map_without_examples() -> None:
+    with pytest.raises(ArgumentError, match="fn=5 can't be called; pass a function of a batch"):
+        check_map(5, EXAMPLES)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="examples has rows: 1; pass two or more"):
+        check_map(len, np.zeros(1))
+    with pytest.raises(SourceError, match=r"leaf \['x'\]\[0\] is int 1, not an array"):
+        check_map(len, {"x": [1, 2]})
+
+
+# Faults.
+
+
+def test_faults_come_as_often_as_they_should() -> None:
+    source = FaultySource(ArraySource(TREE), {3: OSError("gone"), 5: ValueError("bad")}, times=2)
+    for rows, error in (([3], OSError), ([1, 5, 3], ValueError), ([3, 5], OSError), ([5], ValueError)):
+        with pytest.raises(error):
+            source.read(np.array(rows))
+    assert source.read(np.array([3, 5]))["y"].tolist() == [10, 12]
+    assert [rows.tolist() for rows in source.reads] == [[3], [1, 5, 3], [3, 5], [5], [3, 5]]
+    lasting = FaultySource(ArraySource(TREE), {3: OSError("gone")})
+    for _ in range(5):
+        with pytest.raises(OSError, match="gone"):
+            lasting.read(np.array([3]))
+
+
+def test_faults_reach_the_loop_with_their_row_and_nothing_gathers_on_them() -> None:
+    failure = OSError("gone")
+    source = FaultySource(ArraySource(TREE), {30: failure})
+    for _ in range(2):
+        with loadax.Dataloader(source, batch_size=8).iterate() as batches:
+            for _ in range(3):
+                next(batches)
+            with pytest.raises(OSError, match="gone"):
+                next(batches)
+    assert not hasattr(failure, "__notes__")
+    assert failure.__traceback__ is None
+
+
+def test_a_faulty_source_is_what_it_wraps() -> None:
+    inner = Parts(read_into=put, chunks=np.array([0, 9]), concurrent_reads=3, fresh=True)
+    source = FaultySource(inner, {1: OSError("gone")})
+    assert (source.spec, len(source), source.concurrent_reads) == (SPEC, 40, 3)  # type: ignore[attr-defined]
+    assert source.chunks is inner.chunks  # type: ignore[attr-defined]
+    out = np.zeros(1, np.int32)
+    assert source.read_into is not None
+    source.read_into(np.array([2]), [None, ()], [None, out])
+    assert out.tolist() == [9]
+    with pytest.raises(OSError, match="gone"):
+        source.read_into(np.array([1]), [None, ()], [None, out])
+    assert len(source.reads) == 2
+    assert FaultySource(Parts(), {}).read_into is None
+    assert not hasattr(FaultySource(TupleSource(), {}), "chunks")
+    assert repr(FaultySource(ArraySource(TREE), {3: OSError()})) == "arrays in memory with 1 faulty rows"
+
+
+class TupleSource:
+    spec = SPEC
+
+    def __len__(self) -> int:
+        return 40
+
+    def read(self, rows: Array) -> Any:
+        return take(rows)
+
+
+def test_datasets_and_objects_can_be_faulty_too() -> None:
+    error = OSError("gone")
+    for data in (loadax.from_arrays(TREE), TREE, [{"x": leaf} for leaf in TREE["x"]]):
+        source = FaultySource(data, {4: error}, times=1)
+        with pytest.raises(OSError, match="gone"):
+            source.read(np.array([4]))
+        np.testing.assert_array_equal(source.read(np.array([4]))["x"], TREE["x"][[4]])
+
+
+@pytest.mark.parametrize(
+    ("failures", "times", "message"),
+    [
+        ({40: OSError()}, None, "failures has row 40, which is not there: rows are at least 0 and below 40"),
+        ({-1: OSError()}, None, "failures has row -1"),
+        ({1: OSError}, None, r"failures\[1\]=<class 'OSError'>: pass an exception"),
+        ({1: OSError()}, 0, "times=0: pass 1 or more, or None for all reads"),
+    ],
+)
+def test_faults_that_can_not_be(failures: Any, times: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        FaultySource(ArraySource(TREE), failures, times)
+
+
+def test_a_row_that_is_not_there_is_the_wrapped_sources_to_tell() -> None:
+    with pytest.raises(RowIndexError, match="row 40 is not there"):
+        FaultySource(ArraySource(TREE), {}).read(np.array([40]))
