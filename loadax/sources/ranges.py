@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from time import sleep
 from typing import Any, NamedTuple, final
+from urllib.parse import quote
 
 import numpy as np
 import tensorstore as ts
@@ -21,8 +22,9 @@ from loadax.sources.storage import new_context, open_key_value_store, wait
 _GAP = 64 << 10  # bytes between two ranges that are read along rather than asked for apart: they take less time than a request
 _JOINED = 8 << 20  # and how long a joined range gets, so that several share the work
 _WAVE = 64 << 20  # bytes that are asked for before the first are waited for
+_NO_RANGES = "was ignored by server"  # part of TensorStore's message
 _SECOND_TRY = 0.2  # seconds until what failed is asked for once more
-_FIRST_PROBES = (0, *(1 << bits for bits in range(16, 48, 4)))
+_FIRST_PROBES = tuple(1 << bits for bits in range(16, 52, 4))
 _PROBES = 15  # bytes of a file that are asked for at once to find where it ends: each round leaves a sixteenth
 
 
@@ -52,18 +54,19 @@ class RemoteFiles:
         """The sizes of files in bytes.
 
         No request of TensorStore's tells a size, so single bytes are asked for, many at once: those at powers of 16 first, then 15 between
-        the last that is there and the first that is not, again and again. A file of 1 GB takes six round trips.
+        the last that is there and the first that is not, again and again. A file of 1 GB takes seven round trips.
         """
-        known = [1] * len(locations)  # so many bytes are there at least
-        bound = [1] * len(locations)  # and no more than these
-        tops = self._probe([(where, place) for where in locations for place in _FIRST_PROBES])
-        for number, where in enumerate(locations):
-            answers = tops[number * len(_FIRST_PROBES) :][: len(_FIRST_PROBES)]
-            if answers[0] is _Nothing.FILE:
+        # One byte alone at first: a server that knows no ranges would send the whole file for each.
+        heads = self._probe([(where, 0) for where in locations])
+        tops = iter(self._probe([(where, place) for where in locations for place in _FIRST_PROBES]))
+        known, bound = [], []  # so many bytes are there at least, and at most
+        for where, head in zip(locations, heads, strict=True):
+            if head is _Nothing.FILE:
                 raise no_such_file(where)
-            there = [place for place, answer in zip(_FIRST_PROBES, answers, strict=True) if not isinstance(answer, _Nothing)]
-            known[number] = there[-1] + 1 if there else 0
-            bound[number] = _FIRST_PROBES[len(there)] if there else 0
+            there = [] if head is _Nothing.BYTES else [0]
+            there += [place for place in _FIRST_PROBES if not isinstance(next(tops), _Nothing)]
+            known.append(there[-1] + 1 if there else 0)
+            bound.append(_FIRST_PROBES[len(there) - 1] if there else 0)
         while wide := [number for number in range(len(locations)) if bound[number] - known[number] > _GAP]:
             places = {n: np.linspace(known[n], bound[n], _PROBES + 2).astype(np.int64)[1:-1].tolist() for n in wide}
             answers = self._probe([(locations[n], place) for n in wide for place in places[n]])
@@ -109,7 +112,7 @@ class RemoteFiles:
         except NotImplementedError as error:
             raise SourceError(f"{folder}: this kind of server can't list its files; pass a list of URLs") from error
         names = [key.decode("utf-8") for key in keys]
-        return [folder + name for name in names if "/" not in name and fnmatch.fnmatchcase(name, pattern)]
+        return [folder + quote(name) for name in names if "/" not in name and fnmatch.fnmatchcase(name, pattern)]
 
     def _probe(self, places: Sequence[tuple[str, int]]) -> list[Any]:
         return self._ask([(where, slice(place, place + 1)) for where, place in places])
@@ -225,7 +228,11 @@ def _outcome(future: Any, where: str, span: slice) -> _Outcome:
     try:
         answer: ts.KvStore.ReadResult = wait(future, name)
     except SourceError as error:
-        return _Nothing.BYTES if "OUT_OF_RANGE" in str(error.__cause__) else error
+        cause = str(error.__cause__)
+        if _NO_RANGES in cause:
+            problem = f"{name}: the server sends whole files only, and loadax asks for parts of them; use a server that knows Range requests"
+            raise SourceError(problem) from error
+        return _Nothing.BYTES if "OUT_OF_RANGE" in cause else error
     return _Nothing.FILE if answer.state == "missing" else answer
 
 

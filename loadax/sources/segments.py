@@ -109,9 +109,11 @@ class MappedSegments:
             copy_stretches(self._memory(0), starts, out)
             return
         first, last = self._stream.owners(starts), self._stream.owners(starts + (size - 1))
-        for number in np.unique(first).tolist():
-            mine = np.flatnonzero((first == number) & (last == number))
+        order = np.argsort(first, kind="stable")
+        order = order[first[order] == last[order]]
+        for mine in np.split(order, np.flatnonzero(np.diff(first[order])) + 1):
             if len(mine):
+                number = int(first[mine[0]])
                 copy_stretches(self._memory(number), starts[mine] - self._stream.begin(number), out, mine)
         for row in np.flatnonzero(first != last).tolist():
             filled = 0

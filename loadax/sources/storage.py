@@ -6,6 +6,7 @@ are asked (`new_context`), and how an answer is waited for (`wait`).
 
 import logging
 import os
+import re
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -32,6 +33,8 @@ _REMEDIES = (  # part of TensorStore's message, and what a user can do about it
     ("PERMISSION_DENIED", "access was refused: check the credentials in the environment, and their rights"),
     ("retry attempts failed", f"no answer after {_TRIES} tries: is the server up, and the address right?"),
 )
+
+_DUMPS = re.compile(r" \[(?:[\w-]+='|source locations=)")
 
 _log = logging.getLogger("loadax")
 
@@ -77,6 +80,21 @@ def key_value_spec(location: str | os.PathLike[str]) -> dict[str, Any]:
             f"{text}: {brief(error)}; pass a local path, or a file://, s3://, gs://, http:// or https:// URL"
         ) from error
     return at_endpoint(spec)
+
+
+def address_of(kvstore: Any) -> str:
+    """The URL of a key-value store spec, for messages; TensorStore gives none where S3 has an endpoint."""
+    if not isinstance(kvstore, dict):
+        return kvstore if isinstance(kvstore, str) else ""
+    path, driver = kvstore.get("path", ""), kvstore.get("driver")
+    if "base" in kvstore:
+        return f"{address_of(kvstore['base'])}|{driver}:{path}"
+    if driver == "file":
+        return Path(path).absolute().as_uri() + ("/" if path.endswith("/") else "")
+    if driver == "http":
+        return f"{kvstore.get('base_url', '').rstrip('/')}/{path.lstrip('/')}"
+    scheme, bucket = {"gcs": "gs"}.get(driver, driver), kvstore.get("bucket")
+    return f"{scheme}://{bucket}/{path}" if bucket else f"{scheme}://{path}"
 
 
 def at_endpoint(spec: Any) -> Any:
@@ -142,5 +160,5 @@ def failure(error: Exception, where: str) -> str:
 
 
 def brief(error: Exception) -> str:
-    """TensorStore's message without the dumps of spec and source code lines at its end."""
-    return str(error).split(" [tensorstore_spec")[0].split(" [source locations=")[0].split(" [http_response_code=")[0]
+    """TensorStore's message without what it appends for its own developers: specs, response bodies, source code lines."""
+    return _DUMPS.split(str(error))[0]

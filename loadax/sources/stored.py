@@ -10,14 +10,18 @@ from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import Columns, Integers
-from loadax.sources.storage import at_endpoint, brief, failure, new_context, wait
+from loadax.sources.storage import address_of, at_endpoint, brief, failure, new_context, wait
 
 Missing = Literal["error", "fill"]
 
 _STRICT_DRIVERS = ("zarr", "zarr2", "zarr3", "n5", "neuroglancer_precomputed")  # those that know fill_missing_data_reads
 _BASE = {"cast": "base", "downsample": "base", "stack": "layers"}  # drivers that wrap others, and where those stand
 _FINAL = ("PERMISSION_DENIED", "retry attempts failed", "OUT_OF_RANGE")  # what would only come again
-_PAUSE = 0.2  # seconds before a store is asked again
+PAUSE = 0.2
+"""Seconds before a store is asked again."""
+
+CACHE_BYTES = 64 << 20
+"""Of memory for what is read: enough for the shard indexes that random reads come back to; rows themselves are not worth caching."""
 
 
 class Rows(Protocol):
@@ -79,18 +83,23 @@ class StoredArray:
             again = self._again(str(error))
             if again is None:
                 raise
-            # Anew, with nothing cached: an object that was not found once, or came damaged, may be there now.
             wait(ts.array(out).write(again[index]), self._where)
+            self._store = again  # the old one may remember that something was missing
 
     def _again(self, message: str) -> ts.TensorStore | None:
-        """The same store, opened anew, when a second try may help."""
+        """The same store, opened anew, with nothing cached, when a second try may help: what was not found, or damaged, may be there now."""
         spec = json_of(self._store)
         if not spec or any(each in message for each in _FINAL) or in_memory(spec):
             return None
         if not local(spec):
-            time.sleep(_PAUSE)
+            time.sleep(PAUSE)
         try:
-            return ts.open(spec, read=True, context=new_context(0)).result()
+            if "kvstore" not in spec:
+                return ts.open(spec, read=True, context=new_context(CACHE_BYTES)).result()
+            del spec["kvstore"]  # with the very one, which knows the credentials
+            assert self._store.kvstore is not None
+            kvstore = self._store.kvstore.spec(retain_context=True)
+            return ts.open(spec, kvstore=kvstore, read=True, context=new_context(CACHE_BYTES)).result()
         except ValueError:
             return None  # the first error says more
 
@@ -159,11 +168,17 @@ def place_of(leaf: Any, path: str) -> str:
     """A leaf and its address, for the beginning of messages."""
     name = f"leaf {path}" if path else "the store"
     try:
-        store = leaf if isinstance(leaf, ts.TensorStore | ts.Spec) else ts.Spec(leaf)
-        address = None if store.kvstore is None else store.kvstore.url
+        spec = (
+            leaf.spec().to_json()
+            if isinstance(leaf, ts.TensorStore)
+            else (leaf if isinstance(leaf, ts.Spec) else ts.Spec(leaf)).to_json()
+        )
     except (ValueError, TypeError, NotImplementedError):
-        address = None  # an array in memory has none, and what is no spec is told elsewhere
-    return name if address is None else f"{name} at {address}"
+        return name  # what is computed has no address, and what is no spec is told elsewhere
+    while "kvstore" not in spec and isinstance(spec.get("base"), dict):
+        spec = spec["base"]
+    address = address_of(spec.get("kvstore"))
+    return f"{name} at {address}" if address else name
 
 
 def json_of(store: ts.TensorStore) -> dict[str, Any]:

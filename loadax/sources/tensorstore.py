@@ -13,6 +13,7 @@ from loadax.sources.checks import check_rows, common_length
 from loadax.sources.raw_zarr import map_raw
 from loadax.sources.storage import new_context, wait
 from loadax.sources.stored import (
+    CACHE_BYTES,
     Missing,
     Rows,
     StoredArray,
@@ -25,8 +26,6 @@ from loadax.sources.stored import (
 )
 from loadax.sources.zarr_layout import find_arrays
 from loadax.trees import flatten
-
-_CACHE_BYTES = 64 << 20  # enough for the shard indexes that random reads come back to; rows themselves are not worth caching
 
 
 @final
@@ -51,7 +50,7 @@ class TensorStoreSource:
             )
         leaves, self._structure = flatten(tree, is_leaf=is_spec)
         places = [place_of(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
-        context = new_context(_CACHE_BYTES)
+        context = new_context(CACHE_BYTES)
         opening = [open_store(leaf, where, context, missing) for leaf, where in zip(leaves, places, strict=True)]
         opened = [_opened(store, where) for store, where in zip(opening, places, strict=True)]
         strict = [reopen_strict(store, where, context, missing) for store, where in zip(opened, places, strict=True)]

@@ -26,7 +26,7 @@ class TokenFile(NamedTuple):
 
     segment: Segment
     dtype: np.dtype[Any]
-    index: str | None = None
+    index_file: str | None = None
 
 
 @final
@@ -81,10 +81,10 @@ def _describe(files: Files, given: Sequence[str], dtype: np.dtype[Any] | None, d
     plain = [each for each in flat if each not in found]
     found.update(zip(plain, _plain_files(files, plain, dtype), strict=True))
     if documents:
-        for each in found.values():
-            if each.index is None:
+        for entry in found.values():
+            if entry.index_file is None:
                 raise SourceError(
-                    f"{each.segment.location}: there is no .idx file beside it, so it isn't known where its documents begin; "
+                    f"{entry.segment.location}: there is no .idx file beside it, so it isn't known where its documents begin; "
                     "leave segment_ids out, or write a Megatron .bin and .idx pair"
                 )
     return [found[each] for each in given]

@@ -61,7 +61,7 @@ class TokenSource:
             # In the order in which a tree has its leaves.
             self._leaves = sorted([*self._leaves, Leaf("segment_ids", 0, seq_len + (not targets))])
             offsets = [stream.begin(number) // self._stored.itemsize for number in range(len(found.entries))]
-            self._documents = Documents(found.files, [str(each.index) for each in found.entries], offsets)
+            self._documents = Documents(found.files, [str(each.index_file) for each in found.entries], offsets)
         self._far = not isinstance(reader, MappedSegments)
         self.concurrent_reads = 4 if self._far else 1
         native = self._stored.newbyteorder("=")

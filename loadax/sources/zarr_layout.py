@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -10,6 +11,7 @@ import tensorstore as ts
 from loadax.errors import SourceError
 from loadax.sources.manifest import check_finished
 from loadax.sources.storage import key_value_spec, local_path, new_context, wait
+from loadax.sources.stored import PAUSE
 
 _METADATA = (("zarr.json", "zarr3"), (".zarray", "zarr"), (".zmetadata", None), (".zgroup", None))
 _OCDBT = "manifest.ocdbt"  # what makes a folder a database, in which TensorStore keeps many small objects in few files
@@ -32,6 +34,9 @@ def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
     if driver is not None:
         if variables is not None:
             raise SourceError(f"{root.text} is an array, not a group, so variables={variables!r} can't be chosen; leave it out")
+        above = root.above()
+        if above is not None:  # an array of a group that loadax has not written to its end
+            check_finished(above, f"the group above {root.text}")
         return root.array(driver, "")
     members = root.members(metadata) if variables is None else []
     names = members if variables is None else [variables] if isinstance(variables, str) else list(variables)
@@ -69,16 +74,25 @@ class Folder:
         """The spec of the array at a path below, or at "" itself."""
         return {"driver": driver, "kvstore": {**self._spec, "path": self._spec.get("path", "") + below}}
 
+    def above(self) -> ts.KvStore | None:
+        """The folder that this one lies in."""
+        parts = self._spec.get("path", "").rstrip("/").rpartition("/")
+        return self._open({**self._spec, "path": parts[0] + parts[1]}) if parts[0] else None
+
     def node(self, below: str) -> tuple[str | None, dict[str, Any]] | None:
         """(driver of the array or None for a group, its metadata), or None when nothing is there."""
-        answers = self._ask([below + key for key, _ in _METADATA])
-        for (key, driver), answer in zip(_METADATA, answers, strict=True):
+        keys = [below + key for key, _ in _METADATA]
+        answers = self._ask(keys)
+        if local_path(self.text) is None and all(answer.state != "value" for answer in answers):
+            time.sleep(PAUSE)
+            answers = self._ask(keys)  # servers say "not found" by mistake, too
+        for key, (_, driver), answer in zip(keys, _METADATA, answers, strict=True):
             if answer.state == "value":
                 try:
                     metadata = json.loads(answer.value)
                 except ValueError as error:
                     raise SourceError(
-                        f"{self.text.rstrip('/')}/{below}{key} is no JSON ({error}); was it cut short? Copy it again"
+                        f"{self.text.rstrip('/')}/{key} is no JSON ({error}); was it cut short? Copy it again"
                     ) from error
                 return (None if metadata.get("node_type") == "group" else driver), metadata
         return None
@@ -93,8 +107,11 @@ class Folder:
         try:
             keys = [key.decode() for key in wait(self.store.list(), self._reading)]
         except NotImplementedError as error:
+            what = (
+                "can't be listed, and has no consolidated metadata" if metadata else "holds no zarr metadata, and can't be listed"
+            )
             raise SourceError(
-                f"{self.text} can't be listed, and has no consolidated metadata; name its arrays in variables=[…]"
+                f"{self.text} {what}; check the URL, and if it is a group name its arrays in variables=[…]"
             ) from error
         folders = {key.rsplit("/", 1)[0] for key in keys if key.endswith(("/zarr.json", "/.zarray"))}
         return sorted(name for name in folders if (node := self.node(f"{name}/")) is not None and node[0] is not None)

@@ -136,7 +136,8 @@ def test_over_http_a_group_needs_no_listing(version: int, url: str, tmp_path: Pa
     np.testing.assert_array_equal(open_zarr(f"{url}/plain", ["y"]).read(np.array([3]))["y"], VALUES[[3]] + 100)
     assert sorted(open_zarr(f"{url}/listed/", None).read(np.array([3]))) == ["x", "y"]
     with pytest.raises(
-        SourceError, match=r"plain can't be listed, and has no consolidated metadata; name its arrays in variables="
+        SourceError,
+        match=r"plain can't be listed, and has no consolidated metadata; check the URL, and if it is a group name its arrays in",
     ):
         open_zarr(f"{url}/plain", None)
     with pytest.raises(SourceError, match=r"plain has no zarr array 'z'; its arrays are not listed"):
