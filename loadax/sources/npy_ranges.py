@@ -45,8 +45,9 @@ class NpyRanges:
 
     def __init__(self, tree: Tree, cache: DiskCache | None):
         locations, self._structure = flatten(tree)
-        headers = read_npy_headers(RemoteFiles(), locations)
-        self._arrays = [_open(where, header, cache) for where, header in zip(locations, headers, strict=True)]
+        remote = RemoteFiles()
+        headers = read_npy_headers(remote, locations)
+        self._arrays = [_open(where, header, cache, remote) for where, header in zip(locations, headers, strict=True)]
         self._length = common_length(self._structure.paths, [each.header.shape[0] for each in self._arrays])
         self.spec = self._structure.build(
             ArraySpec(each.header.shape[1:], each.header.dtype.newbyteorder("=")) for each in self._arrays
@@ -79,7 +80,7 @@ class NpyRanges:
         return [(each.location, begin, begin + each.row_bytes - 1) for each, begin in zip(self._arrays, begins, strict=True)]
 
 
-def _open(where: str, header: NpyHeader, cache: DiskCache | None) -> _Array:
+def _open(where: str, header: NpyHeader, cache: DiskCache | None, remote: RemoteFiles) -> _Array:
     if not header.shape:
         raise SourceError(f"{where} is a single value: it has no rows; give it a first dimension")
     if header.fortran and len(header.shape) > 1:
@@ -87,7 +88,7 @@ def _open(where: str, header: NpyHeader, cache: DiskCache | None) -> _Array:
             f"{where} is in Fortran order, so the bytes of a row lie all over the file; save numpy.ascontiguousarray(array), or "
             "copy the file to this machine"
         )
-    return _Array(where, header, RangeReader([Segment(where, header.begin, header.size)], cache))
+    return _Array(where, header, RangeReader([Segment(where, header.begin, header.size)], cache, remote))
 
 
 def _read(array: _Array, rows: Integers, columns: Columns, destination: NDArray[Any]) -> None:

@@ -16,7 +16,7 @@ from loadax.protocols import Integers
 from loadax.sources.cached_files import CachedFiles
 from loadax.sources.disk_cache import DiskCache
 from loadax.sources.files import ByteRange, no_such_file, too_short
-from loadax.sources.segments import Ends, Segment, copy_stretches
+from loadax.sources.segments import Ends, Segment, copy_stretches, rows_of, stretches_of
 from loadax.sources.storage import new_context, open_key_value_store, wait
 
 _GAP = 64 << 10  # bytes between two ranges that are read along rather than asked for apart: they take less time than a request
@@ -57,40 +57,29 @@ class RemoteFiles:
         the last that is there and the first that is not, again and again. A file of 1 GB takes seven round trips.
         """
         # One byte alone at first: a server that knows no ranges would send the whole file for each.
-        heads = self._probe([(where, 0) for where in locations])
-        tops = iter(self._probe([(where, place) for where in locations for place in _FIRST_PROBES]))
-        known, bound = [], []  # so many bytes are there at least, and at most
-        for where, head in zip(locations, heads, strict=True):
-            if head is _Nothing.FILE:
-                raise no_such_file(where)
-            there = [] if head is _Nothing.BYTES else [0]
-            there += [place for place in _FIRST_PROBES if not isinstance(next(tops), _Nothing)]
-            known.append(there[-1] + 1 if there else 0)
-            bound.append(_FIRST_PROBES[len(there) - 1] if there else 0)
-        while wide := [number for number in range(len(locations)) if bound[number] - known[number] > _GAP]:
-            places = {n: np.linspace(known[n], bound[n], _PROBES + 2).astype(np.int64)[1:-1].tolist() for n in wide}
-            answers = self._probe([(locations[n], place) for n in wide for place in places[n]])
-            for n in wide:
-                mine, answers = answers[:_PROBES], answers[_PROBES:]
-                for place, answer in zip(places[n], mine, strict=True):
-                    if isinstance(answer, _Nothing):
-                        bound[n] = place
-                        break
-                    known[n] = place + 1
-        rest = [number for number in range(len(locations)) if bound[number] > known[number]]
-        ends = self._ask([(locations[number], slice(known[number] - 1, None)) for number in rest])
+        filled = self._reach([(where, 0) for where in locations])
+        tops = iter(self._reach([(where, place) for where in locations for place in _FIRST_PROBES]))
+        bounds = []  # of each file: how many bytes are there at least, and at most
+        for some in filled:
+            there = sum(next(tops) for _ in _FIRST_PROBES)
+            bounds.append((_FIRST_PROBES[there - 1] + 1 if there else int(some), _FIRST_PROBES[there] if some else 0))
+        while wide := [number for number, (least, most) in enumerate(bounds) if most - least > _GAP]:
+            places = [np.linspace(*bounds[number], _PROBES + 2).astype(np.int64)[1:-1].tolist() for number in wide]
+            found = self._reach([(locations[number], place) for number, each in zip(wide, places, strict=True) for place in each])
+            for turn, number in enumerate(wide):
+                there = sum(found[turn * _PROBES : (turn + 1) * _PROBES])
+                least, most = bounds[number]
+                bounds[number] = places[turn][there - 1] + 1 if there else least, places[turn][there] if there < _PROBES else most
+        rest = [number for number, (least, most) in enumerate(bounds) if most > least]
+        ends = self._ask([(locations[number], slice(bounds[number][0] - 1, None)) for number in rest])
+        sizes = [least for least, _ in bounds]
         for number, end in zip(rest, ends, strict=True):
-            known[number] += len(_content(end, locations[number])) - 1
-        return known
+            sizes[number] += len(_found(end, locations[number]).value) - 1
+        return sizes
 
     def reach(self, ranges: Sequence[ByteRange]) -> list[bool]:
-        wanted = [each for each in ranges if each.stop > each.start]
-        answers = self._probe([(each.location, each.stop - 1) for each in wanted])
-        for each, answer in zip(wanted, answers, strict=True):
-            if answer is _Nothing.FILE:
-                raise no_such_file(each.location)
-        left = iter(answers)
-        return [each.stop == each.start or not isinstance(next(left), _Nothing) for each in ranges]
+        found = iter(self._reach([(each.location, each.stop - 1) for each in ranges if each.stop > each.start]))
+        return [each.stop == each.start or next(found) for each in ranges]
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         wanted = [each for each in ranges if each.stop > each.start]
@@ -99,7 +88,8 @@ class RemoteFiles:
 
     def generations(self, locations: Sequence[str]) -> list[bytes]:
         """What changes when a file changes, as far as its server says so (ETags and the like)."""
-        return [bytes(each.stamp.generation) for each in map(_found, self._probe([(where, 0) for where in locations]), locations)]
+        answers = self._ask([(where, slice(0, 1)) for where in locations])
+        return [bytes(_found(answer, where).stamp.generation) for answer, where in zip(answers, locations, strict=True)]
 
     def names(self, folder: str, pattern: str) -> list[str]:
         """The URLs of the files in a folder whose names match a pattern.
@@ -114,8 +104,13 @@ class RemoteFiles:
         names = [key.decode("utf-8") for key in keys]
         return [folder + quote(name) for name in names if "/" not in name and fnmatch.fnmatchcase(name, pattern)]
 
-    def _probe(self, places: Sequence[tuple[str, int]]) -> list[Any]:
-        return self._ask([(where, slice(place, place + 1)) for where, place in places])
+    def _reach(self, places: Sequence[tuple[str, int]]) -> list[bool]:
+        """Whether each byte is there; the file must be."""
+        answers = self._ask([(where, slice(place, place + 1)) for where, place in places])
+        for answer, (where, _) in zip(answers, places, strict=True):
+            if answer is _Nothing.FILE:
+                raise no_such_file(where)
+        return [answer is not _Nothing.BYTES for answer in answers]
 
     def _ask(self, wanted: Sequence[tuple[str, slice]]) -> list[Any]:
         """An answer to each request: what was read, or what was not there.
@@ -160,11 +155,12 @@ class RangeReader:
     Args:
         segments: of the stream.
         cache: where what was read is kept on this machine; None: nowhere.
+        remote: what the files are read through; several readers may share one, and so its connections. None: one of its own.
     """
 
-    def __init__(self, segments: Sequence[Segment], cache: DiskCache | None = None):
+    def __init__(self, segments: Sequence[Segment], cache: DiskCache | None = None, remote: RemoteFiles | None = None):
         self._stream = Ends(segments)
-        remote = RemoteFiles()
+        remote = RemoteFiles() if remote is None else remote
         extents = {each.location: each.begin + each.size for each in segments}
         self._files = remote if cache is None else CachedFiles(remote, cache, extents)
 
@@ -177,11 +173,12 @@ class RangeReader:
         if not out.size:
             return
         order = np.argsort(starts, kind="stable")
-        ascending = starts[order]
+        ascending, places = starts[order], rows_of(out)
         for wave in _waves(_groups(ascending, out.shape[1])):
             for group, content in zip(wave, self._fetch(wave), strict=True):
                 mine = slice(group.first, group.last)
-                copy_stretches(np.frombuffer(content, np.uint8), ascending[mine] - group.start, out, order[mine])
+                stretches = stretches_of(np.frombuffer(content, np.uint8), out.shape[1])
+                copy_stretches(stretches, ascending[mine] - group.start, places, order[mine])
 
     def _fetch(self, groups: Sequence[_Group]) -> Iterator[bytes]:
         """The bytes of each group, all asked for at once."""
@@ -248,10 +245,6 @@ def _found(answer: Any, where: str) -> ts.KvStore.ReadResult:
     if isinstance(answer, _Nothing):
         raise no_such_file(where) if answer is _Nothing.FILE else SourceError(f"{where}: the file is empty")
     return answer
-
-
-def _content(answer: Any, where: str) -> bytes:
-    return bytes(_found(answer, where).value)
 
 
 def _whole(answer: Any, where: ByteRange) -> bytes:

@@ -37,7 +37,9 @@ class Ends:
 
     def __init__(self, segments: Sequence[Segment]):
         self.segments = tuple(segments)
-        self.ends = np.cumsum([each.size for each in self.segments], dtype=np.int64)
+        sizes = np.array([each.size for each in self.segments], np.int64)
+        self.ends = np.cumsum(sizes)
+        self.begins = self.ends - sizes
 
     @property
     def total(self) -> int:
@@ -48,16 +50,12 @@ class Ends:
         """Which segment each byte of the stream lies in."""
         return np.searchsorted(self.ends, places, side="right")
 
-    def begin(self, number: int) -> int:
-        """The byte of the stream with which a segment begins."""
-        return int(self.ends[number]) - self.segments[number].size
-
     def parts(self, start: int, stop: int) -> list[tuple[int, int, int]]:
         """The bytes `start` to `stop` of the stream, as `(segment, first byte, byte behind the last)` within the segments."""
         found = []
         number = int(self.owners(np.array([start]))[0])
         while start < stop:
-            begin, end = self.begin(number), min(stop, int(self.ends[number]))
+            begin, end = int(self.begins[number]), min(stop, int(self.ends[number]))
             if start < end:
                 found.append((number, start - begin, end - begin))
                 start = end
@@ -65,18 +63,21 @@ class Ends:
         return found
 
 
-def copy_stretches(memory: NDArray[np.uint8], starts: Integers, out: NDArray[np.uint8], rows: Integers | None = None) -> None:
-    """Copies the bytes of `memory` from each of `starts` on into the rows of `out`, or into those of its rows that `rows` lists.
+def stretches_of(memory: NDArray[np.uint8], size: int) -> NDArray[Any]:
+    """The `size` bytes of `memory` from each byte on: items that overlap, so that NumPy copies each in one go."""
+    return np.ndarray((len(memory) - size + 1,), np.dtype((np.void, size)), memory, 0, (1,))
 
-    The stretches may overlap: they are seen as items of one strided array, so that NumPy copies each in one go.
-    """
-    size = out.shape[1]
-    item = np.dtype((np.void, size))
-    stretches: NDArray[Any] = np.ndarray((len(memory) - size + 1,), item, memory, 0, (1,))
-    places = out.view(item)[:, 0]
-    step = -(
-        -len(starts) // max(1, round(len(starts) * size / _COPIED))
-    )  # pieces of one length: a short last one costs like a long one
+
+def rows_of(out: NDArray[np.uint8]) -> NDArray[Any]:
+    """The rows of `out` as items, to copy stretches to."""
+    return out.view(np.dtype((np.void, out.shape[1])))[:, 0]
+
+
+def copy_stretches(stretches: NDArray[Any], starts: Integers, places: NDArray[Any], rows: Integers | None = None) -> None:
+    """Copies the stretches that begin at `starts` to `places`, or to those of them that `rows` lists."""
+    # Pieces of one length: a short one at the end would cost like a long one.
+    pieces = max(1, round(len(starts) * stretches.itemsize / _COPIED))
+    step = -(-len(starts) // pieces)
     for low in range(0, len(starts), step):
         some = slice(low, low + step)
         places[some if rows is None else rows[some]] = stretches[starts[some]]
@@ -93,33 +94,38 @@ class MappedSegments:
     def __init__(self, segments: Sequence[Segment]):
         self._stream = Ends(segments)
         self._maps: dict[int, tuple[mmap.mmap, NDArray[np.uint8]]] = {}
+        self._views: dict[tuple[int, int], NDArray[Any]] = {}  # by segment and size: of a few sizes, as columns are cut
 
-    def __getstate__(self) -> Any:
-        return self._stream.segments
-
-    def __setstate__(self, segments: Any) -> None:
-        self._stream, self._maps = Ends(segments), {}
+    def __reduce__(self) -> Any:
+        return MappedSegments, (self._stream.segments,)
 
     def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
         """See `Stretches`."""
         if not out.size:
             return
-        size = out.shape[1]
+        size, places = out.shape[1], rows_of(out)
         if len(self._stream.segments) == 1:
-            copy_stretches(self._memory(0), starts, out)
+            copy_stretches(self._stretches(0, size), starts, places)
             return
         first, last = self._stream.owners(starts), self._stream.owners(starts + (size - 1))
         order = np.argsort(first, kind="stable")
         order = order[first[order] == last[order]]
-        for mine in np.split(order, np.flatnonzero(np.diff(first[order])) + 1):
-            if len(mine):
-                number = int(first[mine[0]])
-                copy_stretches(self._memory(number), starts[mine] - self._stream.begin(number), out, mine)
+        numbers, lows = np.unique(first[order], return_index=True)
+        inner = starts[order] - self._stream.begins[first[order]]
+        for number, low, high in zip(numbers.tolist(), lows.tolist(), np.append(lows, len(order))[1:].tolist(), strict=True):
+            copy_stretches(self._stretches(number, size), inner[low:high], places, order[low:high])
         for row in np.flatnonzero(first != last).tolist():
             filled = 0
             for number, low, high in self._stream.parts(int(starts[row]), int(starts[row]) + size):
                 out[row, filled : filled + high - low] = self._memory(number)[low:high]
                 filled += high - low
+
+    def _stretches(self, number: int, size: int) -> NDArray[Any]:
+        memory = self._memory(number)
+        key = number, size
+        if key not in self._views:
+            self._views[key] = stretches_of(memory, size)
+        return self._views[key]
 
     def _memory(self, number: int) -> NDArray[np.uint8]:
         segment = self._stream.segments[number]

@@ -24,7 +24,7 @@ from loadax.sources.stored import (
     reopen_strict,
     rows_from_zero,
 )
-from loadax.sources.zarr_layout import find_arrays
+from loadax.sources.zarr_layout import find_arrays, members_at
 from loadax.trees import flatten
 
 
@@ -52,11 +52,10 @@ class TensorStoreSource:
         places = [place_of(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
         context = new_context(CACHE_BYTES)
         opening = [open_store(leaf, where, context, missing) for leaf, where in zip(leaves, places, strict=True)]
-        opened = [_opened(store, where) for store, where in zip(opening, places, strict=True)]
+        opened = [_opened(store, where, leaf) for store, where, leaf in zip(opening, places, leaves, strict=True)]
         strict = [reopen_strict(store, where, context, missing) for store, where in zip(opened, places, strict=True)]
-        self._arrays: list[Rows] = [
-            _rows(_opened(store, where), where, missing) for store, where in zip(strict, places, strict=True)
-        ]
+        reopened = [_opened(store, where, leaf) for store, where, leaf in zip(strict, places, leaves, strict=True)]
+        self._arrays: list[Rows] = [_rows(store, where, missing) for store, where in zip(reopened, places, strict=True)]
         self._length = common_length(self._structure.paths, [array.shape[0] for array in self._arrays])
         self.spec = self._structure.build(ArraySpec(array.shape[1:], array.dtype) for array in self._arrays)
         self._process = os.getpid()
@@ -127,8 +126,17 @@ def open_zarr(path: Any, variables: Sequence[str] | str | None, missing: Missing
     return TensorStoreSource(find_arrays(path, variables), missing)
 
 
-def _opened(store: Any, where: str) -> Any:
-    return wait(store, where) if hasattr(store, "result") else store
+def _opened(store: Any, where: str, leaf: Any) -> Any:
+    if not hasattr(store, "result"):
+        return store
+    try:
+        return wait(store, where)
+    except SourceError as error:
+        if '"group"' not in str(error):
+            raise
+        raise SourceError(
+            f"{where} is a group of zarr arrays, {members_at(leaf)}; open it with loadax.from_zarr, or one of them"
+        ) from error
 
 
 def _rows(store: Any, where: str, missing: Missing) -> Rows:

@@ -10,9 +10,8 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree
 from loadax.sources.checks import check_rows
 from loadax.sources.disk_cache import open_cache
-from loadax.sources.files import LocalFiles
 from loadax.sources.megatron import Documents
-from loadax.sources.ranges import RangeReader
+from loadax.sources.ranges import RangeReader, RemoteFiles
 from loadax.sources.segments import Ends, MappedSegments, Stretches
 from loadax.sources.token_files import TokenFiles, find_token_files
 
@@ -60,7 +59,7 @@ class TokenSource:
         if segment_ids:
             # In the order in which a tree has its leaves.
             self._leaves = sorted([*self._leaves, Leaf("segment_ids", 0, seq_len + (not targets))])
-            offsets = [stream.begin(number) // self._stored.itemsize for number in range(len(found.entries))]
+            offsets = (stream.begins // self._stored.itemsize).tolist()
             self._documents = Documents(found.files, [str(each.index_file) for each in found.entries], offsets)
         self._far = not isinstance(reader, MappedSegments)
         self.concurrent_reads = 4 if self._far else 1
@@ -151,8 +150,9 @@ def open_tokens(
     blocks = open_cache(cache, cache_bytes)
     found = find_token_files(path, dtype, segment_ids)
     segments = [each.segment for each in found.entries]
-    local = isinstance(found.files, LocalFiles)
-    reader: Stretches = MappedSegments(segments) if local else RangeReader(segments, blocks)
+    reader: Stretches = (
+        RangeReader(segments, blocks, found.files) if isinstance(found.files, RemoteFiles) else MappedSegments(segments)
+    )
     return TokenSource(found, reader, seq_len, stride, targets, segment_ids)
 
 

@@ -10,7 +10,7 @@ import tensorstore as ts
 
 from loadax.errors import SourceError
 from loadax.sources.manifest import check_finished
-from loadax.sources.storage import key_value_spec, local_path, new_context, wait
+from loadax.sources.storage import address_of, key_value_spec, local_path, new_context, wait
 from loadax.sources.stored import PAUSE
 
 _METADATA = (("zarr.json", "zarr3"), (".zarray", "zarr"), (".zmetadata", None), (".zgroup", None))
@@ -49,6 +49,14 @@ def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
             raise SourceError(f"{root.text} has no zarr array {name!r}; its arrays are {root.shown(metadata)}")
         found[name] = root.array(member[0], f"{name}/")
     return found
+
+
+def members_at(leaf: Any) -> str:
+    """The names of the arrays of the group that a TensorStore spec or URL points to, for a message."""
+    spec = (leaf if isinstance(leaf, ts.Spec) else ts.Spec(leaf)).to_json()
+    folder = Folder(address_of(spec.get("kvstore")))
+    node = folder.node("")
+    return folder.shown(node[1] if node is not None else {})
 
 
 @final

@@ -13,7 +13,7 @@ import pytest
 import tensorstore as ts
 
 from loadax.errors import SourceError
-from loadax.sources.tensorstore import open_zarr
+from loadax.sources.tensorstore import TensorStoreSource, open_zarr
 
 VALUES = np.arange(1, 41, dtype=np.int32).reshape(10, 4)
 VERSIONS = [2, 3]
@@ -108,6 +108,15 @@ def test_variables_may_be_chosen(version: int, tmp_path: Path) -> None:
             batch = open_zarr(group, variables).read(np.array([3]))
             assert list(batch) == [name]
             np.testing.assert_array_equal(batch[name], VALUES[[3]] + 100 * number)
+
+
+def test_a_group_given_as_a_tensorstore_spec_lists_its_arrays(tmp_path: Path) -> None:
+    group = write_group(tmp_path / "g")
+    for spec in ({"driver": "zarr3", "kvstore": group.as_uri()}, f"{group.as_uri()}/|zarr3:"):
+        with pytest.raises(
+            SourceError, match=r"leaf \['a'\] at file://.*g/ is a group of zarr arrays, \['x', 'y'\]; open it with"
+        ):
+            TensorStoreSource({"a": spec})
 
 
 def test_what_was_not_chosen_need_not_fit(tmp_path: Path) -> None:
