@@ -54,10 +54,12 @@ def new_context(cache_bytes: int) -> ts.Context:
 def local_path(location: str | os.PathLike[str]) -> Path | None:
     """The file or folder that a path or a `file://` URL means; None for what lies elsewhere."""
     text = os.fspath(location)
+    if "|" in text:  # something within a file
+        return None
     if "://" not in text:
         return Path(text).absolute()
     parts = urlsplit(text)
-    return Path(unquote(parts.path)) if parts.scheme == "file" and "|" not in text else None
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
 def key_value_spec(location: str | os.PathLike[str]) -> dict[str, Any]:
@@ -70,7 +72,7 @@ def key_value_spec(location: str | os.PathLike[str]) -> dict[str, Any]:
     """
     text = os.fspath(location)
     path = local_path(text)
-    if path is not None and "|" not in text:
+    if path is not None:
         return {"driver": "file", "path": str(path) + ("/" if text.endswith("/") else "")}
     base, bar, rest = text.partition("|")
     try:

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -85,9 +86,10 @@ class Parts:
                     self._stored(*writing.popleft(), done)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)  # those that run are waited for at the end of `with`
-                for _, futures in writing:
-                    for future in futures:
-                        future.cancel()
+                # What is being written can't be called back, and nothing shall be written once this has ended.
+                for number, futures in writing:
+                    with suppress(SourceError):
+                        self._stored(number, futures, done)
                 raise
         return count
 

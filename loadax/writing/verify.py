@@ -56,6 +56,7 @@ class Report:
         nbytes: read, as they are in memory.
         damages: in the order of arrays and rows; empty when all is well.
         unchecked: the arrays whose chunks have no checksum: there flipped bits go unnoticed.
+        ours: whether loadax wrote it, and so left out no chunk.
     """
 
     location: str
@@ -64,6 +65,7 @@ class Report:
     nbytes: int
     damages: tuple[Damage, ...]
     unchecked: tuple[str, ...]
+    ours: bool
 
 
 def verify(path: str | os.PathLike[str], progress: bool | None = None) -> Report:
@@ -86,7 +88,8 @@ def verify(path: str | os.PathLike[str], progress: bool | None = None) -> Report
             damages += _merged(_damaged(name, array, place(stored.location, name), done))
     rows = max([0, *(array.shape[0] for array in stored.arrays.values() if array.rank)])
     unchecked = tuple(name for name, array in stored.arrays.items() if not has_checksum(array))
-    return Report(stored.location, rows, len(stored.arrays) + len(stored.absent), total, tuple(damages), unchecked)
+    count = len(stored.arrays) + len(stored.absent)
+    return Report(stored.location, rows, count, total, tuple(damages), unchecked, stored.manifest is not None)
 
 
 def _lacking(stored: Stored) -> Iterator[Damage]:

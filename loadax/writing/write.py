@@ -50,7 +50,8 @@ def write_zarr(
         chunk_rows: rows that are decoded together; None: at least 4 KiB, which any shuffle reads well.
         shard_rows: rows of a file, a multiple of chunk_rows; None: about 128 MiB, all arrays together.
         compression: `zstd`, `blosc` (better for floats), or None.
-        resume: goes on with a store that was not written to its end: what is there is read and kept if it is whole. A finished store is left as it is.
+        resume: goes on with a store that was not written to its end: what is there is read back, and kept if it is whole. A finished
+            store is left as it is.
         overwrite: deletes the zarr store that is there.
         shard: `(i, n)`: this is process i of n that write side by side. Whichever is the last to be done finishes the store.
         progress: whether to show a bar; None: when stderr is a terminal.

@@ -60,9 +60,3 @@ def test_a_manifest_that_cannot_be_read(content: str, message: str, tmp_path: Pa
     (tmp_path / "loadax.partial.json").write_bytes(content.encode("latin-1"))
     with pytest.raises(SourceError):
         check(tmp_path)
-
-
-def test_a_store_that_cannot_be_asked(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(SourceError, match=r"here: loadax\.json: "):
-        check(tmp_path / "file")

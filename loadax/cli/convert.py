@@ -1,0 +1,138 @@
+"""`loadax convert`: data of any kind as a zarr store that trains fast."""
+
+import argparse
+import re
+import sys
+import warnings
+from dataclasses import dataclass
+from typing import Any, final
+
+from loadax.cli.source import SourceOptions, open_source
+from loadax.dataset import Dataset
+from loadax.errors import ArgumentError
+from loadax.protocols import Integers, Tree
+from loadax.seeds import ORDER_VERSION
+from loadax.sources.storage import local_path
+from loadax.writing.write import write_zarr
+
+_EXAMPLES = """\
+examples:
+  loadax convert fields.zarr train.zarr --shuffle 0
+      the rows in random order, once and for all, so that training may read them in blocks
+  loadax convert corpus.bin s3://bucket/tokens --seq-len 1024 --dtype uint16
+  loadax convert era5.zarr train.zarr --variables t2m,u10 --shards 0/4
+      a quarter of the work; start 1/4, 2/4 and 3/4 on other machines, or beside it
+  loadax convert fields.zarr train.zarr --shuffle 0 --resume
+      goes on after a crash or Ctrl-C: what is there is checked and kept
+
+SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, or a file of tokens (.bin).
+"""
+
+
+@final
+@dataclass(frozen=True)
+class _Rows:
+    """A dataset, and what it is: where it lies, and its order."""
+
+    dataset: Dataset
+    origin: dict[str, Any]
+
+    @property
+    def spec(self) -> Tree:
+        return self.dataset.spec
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def read(self, positions: Integers) -> Tree:
+        return self.dataset.read(positions)
+
+    def describe(self) -> Any:
+        return {**self.origin, "order": [ORDER_VERSION, self.dataset.order.describe()]}
+
+
+def add_command(commands: Any) -> None:
+    """Adds `convert` to the commands."""
+    command = commands.add_parser(
+        "convert",
+        help="write a dataset as a zarr store",
+        description="Writes a dataset as zarr3: compressed, in shards, with a checksum on every chunk. Until the last part is "
+        "written, nothing opens the store.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("source", metavar="SRC", help="path or URL of what to read")
+    command.add_argument("destination", metavar="DST", help="path or URL of the store to write")
+    command.add_argument("--variables", metavar="A,B", type=_names, help="which arrays of a zarr group (default: all)")
+    command.add_argument("--seq-len", metavar="L", type=int, help="tokens a row, for a file of tokens; each row gets one more")
+    command.add_argument("--dtype", help="of the tokens of a .bin file, such as uint16")
+    command.add_argument("--shuffle", metavar="SEED", type=int, help="write the rows in random order")
+    command.add_argument(
+        "--chunk-rows", metavar="N", type=int, help="rows decoded together (default: 4 KiB of them, at least one)"
+    )
+    command.add_argument("--shard-rows", metavar="N", type=int, help="rows of a file (default: 128 MiB of them)")
+    command.add_argument(
+        "--compression", choices=["zstd", "blosc", "none"], default="zstd", help="blosc is better for floats (default: zstd)"
+    )
+    command.add_argument("--shards", metavar="I/N", type=_share, help="write only the I-th of N equal shares, I from 0")
+    command.add_argument("--resume", action="store_true", help="go on with a store that was not written to its end")
+    command.add_argument("--overwrite", action="store_true", help="delete the zarr store at DST first")
+    command.add_argument("--workers", metavar="N", type=int, help="threads that read (default: 4)")
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs it.
+
+    Raises:
+        LoadaxError: when an option can't be used, or data can't be read or written.
+    """
+    if _absolute(options.source) == _absolute(options.destination):
+        raise ArgumentError(f"{options.source} is both what is read and where it is written; choose another DST")
+    dataset = open_source(options.source, SourceOptions(options.variables, options.seq_len, options.dtype))
+    if options.shuffle is not None:
+        dataset = _shuffled(dataset, options.shuffle, options.source)
+    write_zarr(
+        _Rows(dataset, {"source": _absolute(options.source)}),
+        options.destination,
+        chunk_rows=options.chunk_rows,
+        shard_rows=options.shard_rows,
+        compression=None if options.compression == "none" else options.compression,
+        resume=options.resume,
+        overwrite=options.overwrite,
+        shard=options.shards,
+        workers=options.workers,
+    )
+    share = f" (share {options.shards[0]} of {options.shards[1]})" if options.shards else ""
+    sys.stdout.write(f"{options.destination}: written{share}, {len(dataset)} rows in all\n")
+    return 0
+
+
+def _shuffled(dataset: Dataset, seed: int, source: str) -> Dataset:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        shuffled = dataset.shuffle(seed)
+    if found:  # it speaks of epochs, and advises to use this command
+        sys.stderr.write(
+            f"loadax: the chunks of {source} hold many rows, and each is decoded many times for this: it takes long, but only once\n"
+        )
+    return shuffled
+
+
+def _absolute(location: str) -> str:
+    path = None if "|" in location else local_path(location)
+    return location if path is None else str(path)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name for name in text.split(",") if name)
+    if not names:
+        raise argparse.ArgumentTypeError(f"{text!r} names no array; pass names parted by commas")
+    return names
+
+
+def _share(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no share; pass I/N with I from 0 to N - 1, such as 0/4")
+    return int(found[1]), int(found[2])

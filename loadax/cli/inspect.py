@@ -1,0 +1,138 @@
+"""`loadax inspect`: what a store holds, how it is cut, and what that costs to shuffle."""
+
+import argparse
+import math
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorstore as ts
+
+from loadax.cli.table import count_text, size_text, table
+from loadax.dataset import from_zarr
+from loadax.plan.blocks import BlockShuffled
+from loadax.sources.checks import chunk_starts
+from loadax.sources.manifest import FINISHED
+from loadax.writing.survey import Stored, chunk_shape, codecs_of, file_shape, has_checksum, is_sharded, open_stored, raw_bytes
+
+_HEADER = ("array", "shape", "dtype", "chunk", "shard", "codecs", "checksum", "raw", "on disk")
+_EXAMPLES = """\
+example:
+  loadax inspect train.zarr
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Adds `inspect` to the commands."""
+    command = commands.add_parser(
+        "inspect",
+        help="show what a zarr store holds, its chunks, and what they cost to shuffle",
+        description="Shows the arrays of a zarr store, of any writer: shapes, chunks, shards, compression, and what it costs to "
+        "read the rows in random order. Reads metadata only.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("path", metavar="PATH", help="path or URL of a zarr array or group")
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs it.
+
+    Raises:
+        LoadaxError: when there is no store.
+    """
+    stored = open_stored(options.path, half_written=True)
+    sys.stdout.write(f"{stored.location}: {_kind(stored)}\n{_state(stored)}\n")
+    if stored.arrays:
+        sys.stdout.write("\n" + table(_HEADER, [_line(name, array) for name, array in stored.arrays.items()]))
+    for name, error in stored.absent.items():
+        sys.stdout.write(f"\narray {name!r} is not there: {error}\n")
+    rows = {name: array for name, array in stored.arrays.items() if array.rank and array.size}
+    if rows and stored.partial is None:
+        sys.stdout.write("\n" + "".join(f"{line}\n" for line in _cost(stored.location, rows)))
+    return 0
+
+
+def _kind(stored: Stored) -> str:
+    drivers = " and ".join(sorted({array.spec().to_json()["driver"] for array in stored.arrays.values()}))
+    lengths = sorted({array.shape[0] for array in stored.arrays.values() if array.rank})
+    single = list(stored.arrays) == [""]
+    what = f"{drivers} array" if single else f"{drivers} group, {count_text(len(stored.arrays), 'array')}".strip()
+    return f"{what} of {' or '.join(map(str, lengths))} rows" if lengths else what
+
+
+def _state(stored: Stored) -> str:
+    if stored.manifest is not None:
+        return f"manifest: yes ({FINISHED}): loadax wrote it to its end"
+    if stored.partial is not None:
+        return f"manifest: HALF-WRITTEN (no {FINISHED}): go on with `loadax convert … --resume`, or delete it; nothing opens it"
+    return f"manifest: none (no {FINISHED}): another program wrote it; `loadax verify` says whether all of it is there"
+
+
+def _line(name: str, array: ts.TensorStore) -> list[str]:
+    names = [name for name, _ in codecs_of(array) if name not in ("bytes", "raw")]
+    raw = raw_bytes(array)
+    stored = _stored_bytes(array)
+    return [
+        name or "(itself)",
+        " x ".join(map(str, array.shape)) or "a single value",
+        array.dtype.name,
+        _box(chunk_shape(array), array),
+        _box(file_shape(array), array) if is_sharded(array) else "none",
+        " ".join(names) or "none",
+        "yes" if has_checksum(array) else "NO",
+        size_text(raw),
+        "not local" if stored is None else f"{size_text(stored)} ({raw / stored:.1f}x)" if stored else "0 B",
+    ]
+
+
+def _box(shape: Sequence[int], array: ts.TensorStore) -> str:
+    """A chunk as rows and raw size; with all its extents where it holds only some columns."""
+    size = size_text(math.prod(shape) * array.dtype.numpy_dtype.itemsize)
+    whole = all(extent >= all_ for extent, all_ in zip(shape[1:], array.shape[1:], strict=True))
+    return f"{count_text(shape[0], 'row')} ({size})" if shape and whole else f"{' x '.join(map(str, shape))} ({size})"
+
+
+def _cost(location: str, arrays: dict[str, ts.TensorStore]) -> Iterator[str]:
+    """What reading rows in random order costs, and the line that reads them well: as `Dataset.shuffle` sees it."""
+    most = max(arrays, key=lambda name: raw_bytes(arrays[name]))
+    length = arrays[most].shape[0]
+    together = sorted(name for name, array in arrays.items() if array.shape[0] == length)
+    all_of_it = len(together) == len(arrays)
+    opened = f"loadax.from_zarr({location!r})" if all_of_it else f"loadax.from_zarr({location!r}, variables={together})"
+    dataset = from_zarr(location, None if all_of_it else together)
+    with warnings.catch_warnings(record=True) as costly:
+        warnings.simplefilter("always")
+        dataset.shuffle(0)
+    alone = chunk_starts(dataset.source) is None  # also in chunks that are mapped into memory, with nothing to decode
+    chunk = 1 if alone else min(chunk_shape(arrays[most])[0], length)
+    which = f" (array {most!r} has most bytes)" if len(arrays) > 1 else ""
+    yield "what it costs to shuffle"
+    if chunk == 1:
+        yield f"  .shuffle(seed): decodes just the rows that are used{which}"
+    else:
+        yield f"  .shuffle(seed): decodes {chunk} rows for each row that is used{which}"
+    if not costly:
+        if chunk > 1:
+            yield "  but its chunks are small, so that costs little"
+        yield f"  {opened}.shuffle(seed)"
+        return
+    order = dataset.shuffle(0, block="chunks").order
+    assert isinstance(order, BlockShuffled)
+    row_bytes = sum(raw_bytes(arrays[name]) // length for name in together)
+    held = size_text(min(order.lanes * order.window * order.block, length) * row_bytes)
+    yield f'  .shuffle(seed, block="chunks"): decodes each chunk once; keeps {held} open, shared by all hosts'
+    yield f"    ({order.lanes} lanes x {count_text(order.window, 'block')} of {count_text(order.block, 'row')})"
+    yield f'  {opened}.shuffle(seed, block="chunks")'
+
+
+def _stored_bytes(array: ts.TensorStore) -> int | None:
+    """Bytes in the array's folder; None when it is not on this machine."""
+    where = {} if array.kvstore is None else array.kvstore.spec().to_json()
+    if where.get("driver") != "file":
+        return None
+    return sum(Path(folder, name).stat().st_size for folder, _, names in os.walk(where["path"]) for name in names)

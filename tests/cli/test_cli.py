@@ -1,0 +1,385 @@
+"""The command line as its users meet it: arguments, output, exit codes."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from loadax.cli import main
+from loadax.cli.table import count_text, size_text, table
+from loadax.dataset import from_zarr
+from loadax.writing.write import write_zarr
+from tests.writing.rows import TreeRows, made_up, tree_of
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 40.0
+
+
+class Outcome:
+    """What a command said and how it ended."""
+
+    def __init__(self, code: int, out: str, err: str):
+        self.code = code
+        self.out = out
+        self.err = err
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str]) -> Any:
+    def run(*arguments: Any) -> Outcome:
+        capfd.readouterr()
+        try:
+            code = main([str(each) for each in arguments])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return Outcome(code, *capfd.readouterr())
+
+    return run
+
+
+def start(*arguments: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "loadax", *map(str, arguments)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+@pytest.fixture
+def fields(tmp_path: Path) -> Path:
+    """A group as another program writes it: 100 rows of two arrays in chunks of 20, and coordinates."""
+    path = tmp_path / "fields.zarr"
+    group = zarr.open_group(path, mode="w", zarr_format=2)
+    for number, name in enumerate(("t2m", "u10")):
+        array = group.create_array(name, shape=(100, 32, 16), chunks=(20, 32, 16), dtype="f4")
+        array[:] = made_up(np.float32, (100, 32, 16), number) + 1
+    group.create_array("lat", shape=(32,), chunks=(32,), dtype="f4")[:] = np.arange(1, 33)
+    return path
+
+
+def member(path: Path, name: str) -> Any:
+    """An array of a group, as zarr-python reads it."""
+    return zarr.open_group(path, mode="r")[name]
+
+
+# convert
+
+
+def test_convert_a_zarr_group(fields: Path, tmp_path: Path, command: Any) -> None:
+    done = command("convert", fields, tmp_path / "out", "--variables", "t2m,u10", "--shard-rows", 16, "--compression", "blosc")
+    assert (done.code, done.out, done.err) == (0, f"{tmp_path}/out: written, 100 rows in all\n", "")
+    for name in ("t2m", "u10"):
+        found, source = member(tmp_path / "out", name), member(fields, name)
+        np.testing.assert_array_equal(found[:], source[:])
+        assert (found.shards, found.chunks) == ((16, 32, 16), (2, 32, 16))
+        assert "BloscCodec" in str(found.compressors)
+
+
+def test_convert_shuffled_has_the_order_of_the_dataset(fields: Path, tmp_path: Path, command: Any) -> None:
+    done = command("convert", fields, tmp_path / "out", "--variables", "t2m", "--shuffle", 5, "--workers", 1)
+    note = (
+        f"loadax: the chunks of {fields} hold many rows, and each is decoded many times for this: it takes long, but only once\n"
+    )
+    assert (done.code, done.err) == (0, note)
+    with pytest.warns(UserWarning, match="decodes up to 20 rows"):
+        expected = from_zarr(fields, "t2m").shuffle(5).read(np.arange(100))["t2m"]
+    np.testing.assert_array_equal(member(tmp_path / "out", "t2m")[:], expected)
+
+
+def test_convert_npy(tmp_path: Path, command: Any) -> None:
+    values = made_up(np.int16, (30, 4))
+    np.save(tmp_path / "x.npy", values)
+    assert command("convert", tmp_path / "x.npy", tmp_path / "out", "--chunk-rows", 3, "--compression", "none").code == 0
+    array = zarr.open_array(tmp_path / "out", mode="r")
+    np.testing.assert_array_equal(array[:], values)
+    assert array.chunks == (3, 4)
+    assert "Zstd" not in str(array.compressors)
+
+
+def test_convert_tokens(tmp_path: Path, command: Any) -> None:
+    tokens = np.arange(1000, dtype=np.uint16)
+    tokens.tofile(tmp_path / "corpus.bin")
+    assert command("convert", tmp_path / "corpus.bin", tmp_path / "out", "--seq-len", 9, "--dtype", "uint16").code == 0
+    rows = member(tmp_path / "out", "tokens")[:]
+    np.testing.assert_array_equal(rows, tokens[np.arange(len(rows))[:, None] * 9 + np.arange(10)])
+
+
+def test_convert_in_shares_and_resume(fields: Path, tmp_path: Path, command: Any) -> None:
+    arguments = ("convert", fields, tmp_path / "out", "--variables", "t2m", "--shard-rows", 8)
+    done = command(*arguments, "--shards", "1/2")
+    assert (done.code, done.out) == (0, f"{tmp_path}/out: written (share 1 of 2), 100 rows in all\n")
+    assert "process 1 of 2 is done; the store is whole when all are" in done.err
+    refused = command(*arguments)
+    assert refused.code == 2
+    assert refused.err.startswith(f"loadax: error: {tmp_path}/out: a store that was not written to its end is there")
+    done = command(*arguments, "--resume")
+    assert done.code == 0
+    assert "kept 6 parts, wrote 7" in done.err
+    other = command("convert", fields, tmp_path / "out", "--variables", "t2m", "--shard-rows", 8, "--resume", "--shuffle", 1)
+    assert other.code == 2
+    assert "it was begun with data.order" in other.err
+    assert command(*arguments).code == 2
+    assert command(*arguments, "--overwrite").code == 0
+
+
+def test_two_shares_in_two_processes(fields: Path, tmp_path: Path) -> None:
+    arguments = ("convert", fields, tmp_path / "out", "--variables", "t2m,u10", "--shard-rows", 4, "--shuffle", 0, "--shards")
+    children = [start(*arguments, f"{index}/2") for index in range(2)]
+    said = [child.communicate(timeout=LIMIT) for child in children]
+    assert [child.returncode for child in children] == [0, 0], said
+    with pytest.warns(UserWarning, match="decodes up to 20 rows"):
+        expected = from_zarr(fields, ["t2m", "u10"]).shuffle(0).read(np.arange(100))
+    np.testing.assert_array_equal(from_zarr(tmp_path / "out").read(np.arange(100))["u10"], expected["u10"])
+
+
+def test_an_interrupt_ends_in_a_line_and_resume_goes_on(tmp_path: Path, command: Any) -> None:
+    values = made_up(np.uint8, (1500, 4))
+    np.save(tmp_path / "x.npy", values)
+    arguments = ("convert", tmp_path / "x.npy", tmp_path / "out", "--chunk-rows", 1, "--shard-rows", 1)
+    child = start(*arguments)
+    deadline = time.monotonic() + LIMIT
+    while not (tmp_path / "out/c/9").exists() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=LIMIT)
+    assert (child.returncode, out) == (130, "")
+    hint = f"loadax: {tmp_path}/out was not written to its end; go on with resume=True, on the command line --resume"
+    assert err.splitlines() == ["loadax: interrupted", hint]
+    half = command("verify", tmp_path / "out")
+    assert half.code == 2
+    assert "it was not written to its end (no loadax.json); go on with `loadax convert … --resume`" in half.err
+    assert "HALF-WRITTEN" in command("inspect", tmp_path / "out").out
+    assert command(*arguments, "--resume").code == 0
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "out", mode="r")[:], values)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nowhere", "out"), "nowhere: there is nothing there; pass the path or URL of a zarr array or group (a folder"),
+        (("words.txt", "out"), "words.txt is of no kind that the command line knows; pass a zarr array or group"),
+        (("corpus.bin", "out"), "corpus.bin is a file of tokens: say with --seq-len how many make a row"),
+        (("corpus.bin", "out", "--seq-len", "9", "--variables", "a"), "is a file of tokens, for which --variables means nothing"),
+        (("x.npy", "out", "--dtype", "int8"), "x.npy is a .npy file, for which --dtype means nothing; leave it out"),
+        (("x.npy", "out", "--variables", "a"), "x.npy is a .npy file, for which --variables means nothing"),
+        ((".", "out", "--dtype", "int8"), ". is a zarr store, for which --dtype means nothing"),
+        ((".", "out"), ".: there is no zarr array here, and no group of arrays; check the path"),
+        (("foo://x", "out"), "unsupported URL scheme"),
+        (("x.npy", "./x.npy"), "x.npy is both what is read and where it is written; choose another DST"),
+        (("x.npy", "out", "--chunk-rows", "0"), "chunk_rows=0: pass an int, 1 or more"),
+        (("x.npy", "out", "--resume", "--overwrite"), "overwrite=True with resume=True"),
+        (("words.npy", "out"), "words.npy: it can't be opened as .npy"),
+    ],
+)
+def test_convert_says_in_one_line_what_is_wrong(
+    arguments: tuple[str, ...], message: str, tmp_path: Path, command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("words.txt", "corpus.bin", "words.npy"):
+        Path(name).write_text("words")
+    np.save("x.npy", np.zeros((3, 2)))
+    failed = command("convert", *arguments)
+    assert (failed.code, failed.out) == (2, "")
+    assert failed.err.startswith("loadax: error: ")
+    assert failed.err.count("\n") == 1
+    assert message in failed.err
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--shards", "2/2"], "argument --shards: '2/2' is no share; pass I/N with I from 0 to N - 1, such as 0/4"),
+        (["--shards", "x"], "argument --shards: 'x' is no share"),
+        (["--variables", ","], "argument --variables: ',' names no array; pass names parted by commas"),
+        (["--compression", "lz4"], "argument --compression: invalid choice: 'lz4'"),
+        (["--shuffle", "x"], "argument --shuffle: invalid int value: 'x'"),
+    ],
+)
+def test_options_that_cannot_be_used(arguments: list[str], message: str, command: Any) -> None:
+    failed = command("convert", "a", "b", *arguments)
+    assert failed.code == 2
+    assert message in failed.err
+
+
+# verify
+
+
+def test_verify(tmp_path: Path, command: Any) -> None:
+    path = tmp_path / "s"
+    write_zarr(TreeRows(tree_of(50)), path, chunk_rows=2, shard_rows=10)
+    good = command("verify", path)
+    assert (good.code, good.out, good.err) == (0, f"{path}: 50 rows of 3 arrays, 68 KiB raw: all can be read\n", "")
+    (path / "image/c/2/0/0/0").unlink()
+    shard = path / "more.label/c/4"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    bad = command("verify", path)
+    lines = bad.out.splitlines()
+    assert (bad.code, bad.err, len(lines)) == (1, "", 3)
+    assert re.match(r"image: rows 20 to 29: NOT_FOUND: chunk .* is missing", lines[0])
+    assert lines[1].startswith("more.label: rows 40 to 49: DATA_LOSS: ")
+    assert lines[2] == f"{path}: 50 rows of 3 arrays, 68 KiB raw: 2 damaged places; copy or write those files again"
+
+
+def test_verify_a_store_of_others(fields: Path, command: Any) -> None:
+    good = command("verify", fields)
+    assert good.code == 0
+    assert "lat has no checksums: flipped bits in it go unnoticed\n" in good.out
+    (fields / "t2m/1.0.0").unlink()
+    bad = command("verify", fields)
+    assert bad.code == 1
+    assert bad.out.startswith("t2m: rows 20 to 39: NOT_FOUND: chunk {1, 0, 0}")
+    assert "1 damaged place;" in bad.out
+    assert bad.out.endswith(
+        "chunks that are missing may be those with nothing but the fill value, which some writers leave out\n"
+    )
+
+
+def test_verify_nothing(tmp_path: Path, command: Any) -> None:
+    failed = command("verify", tmp_path / "nowhere")
+    assert failed.code == 2
+    assert "nowhere: there is no zarr array here" in failed.err
+
+
+# inspect
+
+
+def test_inspect_what_loadax_wrote(tmp_path: Path, command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_zarr(TreeRows({"image": np.zeros((5000, 64, 64, 3), np.uint8), "label": np.arange(5000)}), "s", shard_rows=2500)
+    shown = command("inspect", "s")
+    sizes = {
+        name: sum(each.stat().st_size for each in Path("s", name).rglob("*") if each.is_file()) for name in ("image", "label")
+    }
+    image = f"{size_text(sizes['image'])} ({5000 * 64 * 64 * 3 / sizes['image']:.1f}x)"
+    label = f"{size_text(sizes['label'])} ({5000 * 8 / sizes['label']:.1f}x)"
+    assert shown.out == (
+        "s: zarr3 group, 2 arrays of 5000 rows\n"
+        "manifest: yes (loadax.json): loadax wrote it to its end\n"
+        "\n"
+        "array  shape               dtype  chunk               shard                codecs       checksum  raw     on disk\n"
+        f"image  5000 x 64 x 64 x 3  uint8  1 row (12 KiB)      2500 rows (29 MiB)   zstd crc32c  yes       59 MiB  {image}\n"
+        f"label  5000                int64  500 rows (3.9 KiB)  2500 rows (20 KiB)   zstd crc32c  yes       39 KiB  {label}\n"
+        "\n"
+        "what it costs to shuffle\n"
+        "  .shuffle(seed): decodes just the rows that are used (array 'image' has most bytes)\n"
+        "  loadax.from_zarr('s').shuffle(seed)\n"
+    ).replace("29 MiB)   ", "29 MiB)  ").replace("20 KiB)   ", "20 KiB)  ").replace(
+        "shard                codecs", "shard               codecs"
+    )
+
+
+def test_inspect_what_others_wrote(fields: Path, command: Any) -> None:
+    lines = command("inspect", fields).out.splitlines()
+    assert lines[0] == f"{fields}: zarr group, 3 arrays of 32 or 100 rows"
+    assert lines[1].startswith("manifest: none (no loadax.json): another program wrote it")
+    assert re.match(r"t2m +100 x 32 x 16 +float32 +20 rows \(40 KiB\) +none +blosc +NO +200 KiB +\d", lines[5])
+    assert lines[8:] == [
+        "what it costs to shuffle",
+        "  .shuffle(seed): decodes 20 rows for each row that is used (array 't2m' has most bytes)",
+        '  .shuffle(seed, block="chunks"): decodes each chunk once; keeps 400 KiB open, shared by all hosts',
+        "    (5 lanes x 4 blocks of 20 rows)",
+        f"""  loadax.from_zarr('{fields}', variables=['t2m', 'u10']).shuffle(seed, block="chunks")""",
+    ]
+
+
+def test_inspect_counts_the_chunks_that_are_open(tmp_path: Path, command: Any) -> None:
+    zarr.create_array(tmp_path / "a", shape=(100_000, 100), chunks=(50, 100), dtype="f4")
+    lines = command("inspect", tmp_path / "a").out.splitlines()
+    assert lines[0] == f"{tmp_path}/a: zarr3 array of 100000 rows"
+    assert lines[4].startswith("(itself)  100000 x 100  float32  50 rows (20 KiB)  none   zstd    NO        38 MiB")
+    assert "keeps 9.8 MiB open" in lines[8]  # 512 chunks of 50 rows of 400 bytes
+    assert lines[9] == "    (128 lanes x 4 blocks of 50 rows)"
+
+
+def test_inspect_small_chunks_and_chunks_of_some_columns(tmp_path: Path, command: Any) -> None:
+    zarr.create_array(tmp_path / "a", shape=(1000, 10), chunks=(50, 5), dtype="f4", compressors=None)
+    lines = command("inspect", tmp_path / "a").out.splitlines()
+    assert re.match(r"\(itself\) +1000 x 10 +float32 +50 x 5 \(1000 B\) +none +none +NO", lines[4])
+    assert lines[7:] == [
+        "  .shuffle(seed): decodes 50 rows for each row that is used",
+        "  but its chunks are small, so that costs little",
+        f"  loadax.from_zarr('{tmp_path}/a').shuffle(seed)",
+    ]
+
+
+def test_inspect_chunks_that_are_mapped(tmp_path: Path, command: Any) -> None:
+    zarr.create_array(tmp_path / "a", shape=(1000, 500), chunks=(50, 500), dtype="f4", compressors=None)
+    lines = command("inspect", tmp_path / "a").out.splitlines()
+    assert lines[7:] == [
+        "  .shuffle(seed): decodes just the rows that are used",
+        f"  loadax.from_zarr('{tmp_path}/a').shuffle(seed)",
+    ]
+
+
+def test_inspect_a_store_of_which_little_is_there(tmp_path: Path, command: Any) -> None:
+    write_zarr(TreeRows({"x": np.zeros(9), "y": np.zeros(9)}), tmp_path / "s")
+    (tmp_path / "s/loadax.json").rename(tmp_path / "s/loadax.partial.json")
+    (tmp_path / "s/y/zarr.json").unlink()
+    out = command("inspect", tmp_path / "s").out
+    assert (
+        "manifest: HALF-WRITTEN (no loadax.json): go on with `loadax convert … --resume`, or delete it; nothing opens it\n" in out
+    )
+    assert "array 'y' is not there: " in out
+    assert "shuffle" not in out
+
+
+def test_inspect_single_values(tmp_path: Path, command: Any) -> None:
+    zarr.open_group(tmp_path, mode="w").create_array("one", shape=(), dtype="i4")[...] = 3
+    out = command("inspect", tmp_path).out
+    assert out.startswith(f"{tmp_path}: zarr3 group, 1 array\n")
+    assert re.search(r"one +a single value +int32", out)
+
+
+def test_inspect_nothing(tmp_path: Path, command: Any) -> None:
+    failed = command("inspect", tmp_path)
+    assert (failed.code, failed.out) == (2, "")
+    assert "there is no zarr array here" in failed.err
+
+
+# the whole
+
+
+@pytest.mark.parametrize("name", ["convert", "verify", "inspect"])
+def test_every_command_has_an_example(name: str, command: Any) -> None:
+    shown = command(name, "--help")
+    assert shown.code == 0
+    assert f"loadax {name} " in shown.out.split("example", 1)[1]
+
+
+def test_no_command(command: Any) -> None:
+    failed = command()
+    assert failed.code == 2
+    assert "COMMAND" in failed.err
+    assert all(name in command("--help").out for name in ("convert", "verify", "inspect"))
+
+
+def test_as_a_module(tmp_path: Path) -> None:
+    child = start("verify", tmp_path)
+    out, err = child.communicate(timeout=LIMIT)
+    assert (child.returncode, out) == (2, "")
+    assert err.startswith("loadax: error: ")
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (10 << 10, "10 KiB"), (128 << 20, "128 MiB"), (3 << 60, "3072 PiB")],
+)
+def test_sizes(size: int, text: str) -> None:
+    assert size_text(size) == text
+
+
+def test_tables_line_up() -> None:
+    assert table(["a", "long"], [["xyz", "1"], ["", "22"]]) == "a    long\nxyz  1\n     22\n"
+    assert (count_text(1, "row"), count_text(0, "row")) == ("1 row", "0 rows")

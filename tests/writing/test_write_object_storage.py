@@ -1,0 +1,106 @@
+"""Stores in buckets: written, gone on with, checked and read over the S3 protocol."""
+
+import numpy as np
+import pytest
+
+from loadax.cli import main
+from loadax.dataset import from_zarr
+from loadax.errors import ArgumentError, SourceError
+from loadax.writing.verify import verify
+from loadax.writing.write import write_zarr
+from tests.servers.faults import Fault, FaultProxy
+from tests.servers.s3 import S3Server
+from tests.writing.rows import TreeRows, tree_of
+
+pytest_plugins = ["tests.servers.fixtures"]
+
+ROWS = 60
+
+
+def keys(server: S3Server, bucket: str) -> set[str]:
+    found = server._client.list_objects_v2(Bucket=bucket).get("Contents", [])
+    return {each["Key"] for each in found}
+
+
+def test_a_store_in_a_bucket(s3_server: S3Server, bucket: str) -> None:
+    rows, address = TreeRows(tree_of(ROWS)), f"s3://{bucket}/deep/train"
+    write_zarr(rows, address, shard_rows=20)
+    np.testing.assert_array_equal(from_zarr(address).read(np.arange(ROWS))["image"], rows.tree["image"])
+    assert len(keys(s3_server, bucket)) == 1 + 1 + 3 * (1 + 3)  # manifest, group, and for each array its metadata and 3 shards
+    assert verify(address).damages == ()
+    with pytest.raises(ArgumentError, match=rf"{address}: a finished store of 60 rows is there; pass overwrite=True"):
+        write_zarr(rows, address)
+
+
+def test_overwriting_in_a_bucket_spares_its_neighbours(s3_server: S3Server, bucket: str) -> None:
+    for name in ("a", "ab"):
+        write_zarr(TreeRows(tree_of(ROWS)), f"s3://{bucket}/{name}", shard_rows=10)
+    small = TreeRows({"x": np.arange(5)})
+    write_zarr(small, f"s3://{bucket}/a", overwrite=True)
+    assert {each for each in keys(s3_server, bucket) if each.startswith("a/")} == {
+        "a/zarr.json",
+        "a/loadax.json",
+        "a/x/zarr.json",
+        "a/x/c/0",
+    }
+    assert verify(f"s3://{bucket}/ab").damages == ()
+
+
+def test_a_half_written_store_in_a_bucket_goes_on(s3_server: S3Server, bucket: str) -> None:
+    rows, address = TreeRows(tree_of(ROWS)), f"s3://{bucket}/train"
+    with pytest.raises(OSError, match="is gone"):
+        write_zarr(TreeRows(rows.tree, fails_at=50), address, shard_rows=10)
+    with pytest.raises(SourceError, match=rf"{address}: it was not written to its end"):
+        from_zarr(address)
+    again = TreeRows(rows.tree)
+    write_zarr(again, address, shard_rows=10, resume=True)
+    assert 0 < len(again.asked) < ROWS
+    np.testing.assert_array_equal(from_zarr(address).read(np.arange(ROWS))["image"], rows.tree["image"])
+
+
+def test_shares_in_a_bucket(s3_server: S3Server, bucket: str) -> None:
+    rows, address = TreeRows(tree_of(ROWS)), f"s3://{bucket}/train"
+    for index in range(2):
+        write_zarr(rows, address, shard_rows=10, shard=(index, 2))
+    assert {each for each in keys(s3_server, bucket) if "loadax" in each} == {"train/loadax.json"}
+    np.testing.assert_array_equal(from_zarr(address).read(np.arange(ROWS))["more.label"], rows.tree["more"]["label"])
+
+
+def test_a_server_that_stumbles(s3_proxy: FaultProxy, bucket: str) -> None:
+    rows, address = TreeRows(tree_of(ROWS)), f"s3://{bucket}/train"
+    s3_proxy.add(Fault("status", status=503, every=3, times=6))
+    write_zarr(rows, address, shard_rows=10)
+    np.testing.assert_array_equal(from_zarr(address).read(np.arange(ROWS))["image"], rows.tree["image"])
+
+
+def test_no_access_is_no_damage(s3_proxy: FaultProxy, bucket: str) -> None:
+    """Else a refused credential would be answered by writing everything anew, or by a long list of damages."""
+    rows, address = TreeRows(tree_of(ROWS)), f"s3://{bucket}/train"
+    with pytest.raises(OSError, match="is gone"):
+        write_zarr(TreeRows(rows.tree, fails_at=50), address, shard_rows=10)
+    s3_proxy.add(Fault("status", match="/image/c/0", status=403))
+    with pytest.raises(SourceError, match=rf"{address}: array 'image': PERMISSION_DENIED.*check the credentials"):
+        write_zarr(TreeRows(rows.tree, fails_at=0), address, shard_rows=10, resume=True)
+    s3_proxy.clear()
+    write_zarr(rows, address, shard_rows=10, resume=True)
+    s3_proxy.add(Fault("status", match="/image/c/0", status=403))
+    with pytest.raises(SourceError, match=rf"{address}: array 'image': PERMISSION_DENIED.*check the credentials"):
+        verify(address)
+
+
+def test_a_bucket_that_is_not_there(s3_environment: None) -> None:
+    with pytest.raises(SourceError, match=r"s3://nobucket/train: loadax\.partial\.json: .*NoSuchBucket|s3://nobucket/train"):
+        write_zarr(TreeRows(tree_of(ROWS)), "s3://nobucket/train")
+
+
+def test_the_command_line_in_a_bucket(bucket: str, s3_server: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
+    source, address = f"s3://{bucket}/source", f"s3://{bucket}/out"
+    write_zarr(TreeRows(tree_of(ROWS)), source)
+    assert main(["convert", source, address, "--shuffle", "3", "--shard-rows", "20"]) == 0
+    assert main(["verify", address]) == 0
+    assert main(["inspect", address]) == 0
+    out = capsys.readouterr().out
+    assert f"{address}: written, 60 rows in all\n" in out
+    assert "not local" in out
+    expected = from_zarr(source).shuffle(3).read(np.arange(ROWS))
+    np.testing.assert_array_equal(from_zarr(address).read(np.arange(ROWS))["image"], expected["image"])
