@@ -44,6 +44,8 @@ class OpenChunks:
         chunks: open at once, by this process.
         amplification: rows decoded for every row used, here: chunks that two blocks share, and lanes that two processes share.
         chunk_bytes: of memory for one.
+        lanes: that this process meets.
+        touched: chunks that one block lies in, at most.
     """
 
     shuffle: BlockShuffled
@@ -51,6 +53,8 @@ class OpenChunks:
     chunks: int
     amplification: float
     chunk_bytes: int
+    lanes: int
+    touched: int
 
     def __str__(self) -> str:
         shuffle = self.shuffle
@@ -59,6 +63,14 @@ class OpenChunks:
             f"{self.chunks} chunks open, {_size(self.chunks * self.chunk_bytes)}, and decodes {self.amplification:.2f} rows for each one used "
             f"(a full shuffle: up to {self.chunk_rows})"
         )
+
+    def fitting(self, most: int) -> str:
+        """Arguments of `shuffle` with which no more than `most` bytes are open, as text; empty when there are none."""
+        blocks = most // (self.chunk_bytes * self.touched)
+        if blocks >= self.lanes:
+            return f"window={blocks // self.lanes}"
+        # With so few lanes this process may meet all of them.
+        return f"window=1 and lanes={blocks}" if blocks else ""
 
 
 def find_open_chunks(reader: Reader, plan: BatchPlan, positions: Integers, each_row: int) -> list[OpenChunks]:
@@ -78,9 +90,9 @@ def find_open_chunks(reader: Reader, plan: BatchPlan, positions: Integers, each_
         lanes = _lanes_met(plan, shuffle, positions)
         touched, decoded = _chunks_of_blocks(shuffle, starts, len(source))
         share = lanes * plan.batch_size / (shuffle.lanes * max(1, len(positions)))
-        chunks = min(math.ceil(lanes * min(shuffle.window, -(-shuffle.blocks // shuffle.lanes)) * touched), len(starts))
+        chunks = min(lanes * min(shuffle.window, -(-shuffle.blocks // shuffle.lanes)) * touched, len(starts))
         rows = largest_chunk(starts, len(source))
-        found.append(OpenChunks(shuffle, rows, chunks, decoded * share, rows * each_row))
+        found.append(OpenChunks(shuffle, rows, chunks, decoded * share, rows * each_row, lanes, touched))
     return found
 
 
@@ -94,19 +106,18 @@ def check_memory(found: list[OpenChunks], limit: int | None) -> None:
     for each in found:
         needed = each.chunks * each.chunk_bytes
         if needed > most:
-            fitting = max(1, each.shuffle.window * most // needed)
-            lanes = max(1, each.shuffle.lanes * most // needed)
+            fitting = each.fitting(most)
             raise ArgumentError(
                 f"shuffle(block={each.shuffle.block}, window={each.shuffle.window}, lanes={each.shuffle.lanes}) has {each.chunks} chunks open on this process, "
                 f"{_size(needed)}, and cache_bytes allows {_size(most)}: every chunk would be decoded again and again; pass "
-                + (f"window={fitting}" if fitting < each.shuffle.window else f"lanes={lanes}")
-                + f" to shuffle, or cache_bytes={needed} to the Dataloader"
+                + (f"{fitting} to shuffle, or " if fitting else "")
+                + f"cache_bytes={needed} to the Dataloader"
             )
         _log.info("%s", each)
 
 
 def keep_open_chunks(
-    reader: Reader, found: list[OpenChunks], limit: int | None, boxes: Sequence[Columns | None] | None
+    reader: Reader, found: list[OpenChunks], limit: int | None, boxes: Sequence[Columns | None] | None, ahead: int = 0
 ) -> Reader:
     """The reader, with the chunks of its sources kept as long as they are open; itself when there is none to keep.
 
@@ -115,20 +126,22 @@ def keep_open_chunks(
         found: what is open.
         limit: bytes, as for `check_memory`.
         boxes: the columns of every leaf of the source that this process holds; None: not known.
+        ahead: bytes of rows that are read ahead: where rows are small those may be many windows, and their chunks are open as well.
     """
     if not found:
         return reader
     most = limit if limit is not None else _machine_memory() // 2
     chunks = max(each.chunks for each in found)
     chunk_bytes = max(1, *(each.chunk_bytes for each in found))
-    slots = max(chunks, min(_SPARE * chunks, most // chunk_bytes))
+    slots = max(chunks, min(_SPARE * chunks - (-ahead // chunk_bytes), most // chunk_bytes))
 
     def wrap(source: Source, times: float) -> Source:
         if source.spec is None or chunk_starts(source) is None:
             return source
         # What a source below another one is asked for shows when it is asked.
         known = boxes if source is reader.source else None
-        return ChunkCache(source, normalise_spec(source.spec, "spec"), slots, times, known)
+        # A chunk of windows holds each row so many times, and was counted so.
+        return ChunkCache(source, normalise_spec(source.spec, "spec"), math.ceil(slots * times), times, known)
 
     return reader.over(wrap)
 
@@ -182,7 +195,7 @@ def _lanes_met(plan: BatchPlan, shuffle: BlockShuffled, positions: Integers) -> 
     return min(len(met), shuffle.lanes)
 
 
-def _chunks_of_blocks(shuffle: BlockShuffled, starts: Integers | range, length: int) -> tuple[float, float]:
+def _chunks_of_blocks(shuffle: BlockShuffled, starts: Integers | range, length: int) -> tuple[int, float]:
     """How many chunks a block lies in, at most, and how many rows these have for each of its own; both of a sample of blocks."""
     blocks = np.unique(np.linspace(0, shuffle.blocks - 1, min(_SAMPLE, shuffle.blocks)).astype(np.int64))
     bounds = np.asarray(starts, np.int64) if not isinstance(starts, range) else None

@@ -53,14 +53,20 @@ class Part(Protocol):
 class ConcatenatedSource:
     """The rows of each part, one part behind the other.
 
+    Args:
+        parts: in the order of their rows.
+        verb: what joined them, for messages.
+        names: of the parts, if they have any.
+
     Raises:
         LeafError: when the parts' element specs differ; names the part and the leaf.
     """
 
     fresh = True  # what `read` gives is nobody else's memory
 
-    def __init__(self, parts: Sequence[Part]):
+    def __init__(self, parts: Sequence[Part], verb: str = "concat", names: Sequence[str] | None = None):
         self._parts = tuple(parts)
+        self._verb, self._names = verb, names
         self._ends = np.cumsum([part.num_rows for part in self._parts])
         # Only when every part can: a source says by having it that it reads columns.
         self.read_into = self._read_into if all(part.read_into is not None for part in self._parts) else None
@@ -75,19 +81,24 @@ class ConcatenatedSource:
         for number, part in enumerate(self._parts[1:], 1):
             others, structure = flatten_spec(part.spec)
             if structure != self._structure:
-                raise LeafError(f"concat: part {number} has the leaves {structure.paths}, part 0 has {self._structure.paths}")
+                raise LeafError(
+                    f"{verb}: {self._called(number)} has the leaves {structure.paths}, {self._called(0)} has {self._structure.paths}"
+                )
             for path, one, other in zip(structure.paths, specs, others, strict=True):
                 if one != other:
                     raise LeafError(
-                        f"concat: leaf {path or 'of the example'} is {other.dtype}{list(other.shape)} in part {number} and "
-                        f"{one.dtype}{list(one.shape)} in part 0; map the parts to one shape and dtype first"
+                        f"{verb}: leaf {path or 'of the example'} is {other.dtype}{list(other.shape)} in {self._called(number)} and "
+                        f"{one.dtype}{list(one.shape)} in {self._called(0)}; map them to one shape and dtype first"
                     )
+
+    def _called(self, number: int) -> str:
+        return f"part {number}" if self._names is None else f"dataset {self._names[number]!r}"
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
     def __repr__(self) -> str:
-        return f"concatenation of {len(self._parts)}"
+        return f"{'concatenation' if self._names is None else 'mixture'} of {len(self._parts)}"
 
     @property
     def sources(self) -> list[Source]:
@@ -105,7 +116,7 @@ class ConcatenatedSource:
 
     def over(self, wrap: Wrap) -> "ConcatenatedSource":
         """The same parts, each over `wrap` of what it reads from."""
-        return ConcatenatedSource([part.over(wrap) for part in self._parts])
+        return ConcatenatedSource([part.over(wrap) for part in self._parts], self._verb, self._names)
 
     def read(self, rows: Integers) -> Tree:
         """The examples at `rows`, as epoch 0 meets them."""

@@ -1,9 +1,10 @@
 """Small reads of files while they are opened: headers and sizes, of many files at once."""
 
+import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, final
+from typing import BinaryIO, NamedTuple, Protocol, final
 
 from loadax.errors import SourceError
 from loadax.sources.storage import local_path
@@ -84,26 +85,27 @@ def _path(location: str) -> Path:
 
 
 def _size(location: str) -> int:
+    with _opened(location) as file:
+        return os.fstat(file.fileno()).st_size
+
+
+def _read(where: ByteRange) -> bytes:
+    with _opened(where.location) as file:
+        file.seek(where.start)
+        content = file.read(where.stop - where.start)
+    if len(content) < where.stop - where.start:
+        raise too_short(where)
+    return content
+
+
+def _opened(location: str) -> BinaryIO:
+    path = _path(location)
     try:
-        status = _path(location).stat()
+        # Not by opening: a pipe would wait for somebody who writes to it.
+        if stat.S_ISREG(path.stat().st_mode):
+            return path.open("rb")
     except FileNotFoundError:
         raise no_such_file(location) from None
     except OSError as error:
         raise SourceError(f"{location}: it can't be opened: {error}") from error
-    if not stat.S_ISREG(status.st_mode):
-        raise SourceError(f"{location} is a folder or a device, not a file")
-    return status.st_size
-
-
-def _read(where: ByteRange) -> bytes:
-    if _size(where.location) < where.stop:
-        raise too_short(where)
-    try:
-        with _path(where.location).open("rb") as file:
-            file.seek(where.start)
-            content = file.read(where.stop - where.start)
-    except OSError as error:
-        raise SourceError(f"{where.location}: it can't be read: {error}") from error
-    if len(content) < where.stop - where.start:
-        raise too_short(where)
-    return content
+    raise SourceError(f"{location} is a folder or a device, not a file")

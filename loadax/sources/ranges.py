@@ -243,7 +243,7 @@ def _may_be_stray(outcome: _Outcome) -> bool:
 
 def _found(answer: Any, where: str) -> ts.KvStore.ReadResult:
     if isinstance(answer, _Nothing):
-        raise no_such_file(where) if answer is _Nothing.FILE else SourceError(f"{where}: the file is empty")
+        raise no_such_file(where) if answer is _Nothing.FILE else too_short(ByteRange(where, 0, 1))
     return answer
 
 

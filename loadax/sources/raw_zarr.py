@@ -47,13 +47,13 @@ class MappedChunks:
 
     @property
     def chunk_starts(self) -> range:
-        """Mapped rows are read one by one, at no extra cost: see `chunk_rows` for what lies in one file."""
+        """The rows at which files begin. Mapped rows are read one by one at no extra cost, so nothing needs to be kept of them."""
         return range(0, self.shape[0], self._rows)
 
     def start(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> Callable[[], None]:
         """Reads at once: there is nothing to wait for but memory."""
         which, inside = np.divmod(rows, self._rows)
-        whole = columns == tuple((0, extent) for extent in self.shape[1:]) and out.flags.c_contiguous
+        whole = columns == tuple((0, extent) for extent in self.shape[1:]) and out.flags.c_contiguous and out.dtype == self.dtype
         order = np.argsort(which, kind="stable")
         bounds = np.flatnonzero(np.diff(which[order], prepend=-1, append=-1))
         cuts: Any = tuple(slice(*column) for column in columns)

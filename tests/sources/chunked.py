@@ -61,8 +61,3 @@ class ChunkedSource:
                     np.add.at(elements, where, 1)
         if self._before is not None:
             self._before(rows)
-
-
-def chunk_numbers(chunks: Any, rows: Integers) -> Integers:
-    """Which chunk each row lies in, by looking."""
-    return np.array([max(number for number, start in enumerate(chunks) if start <= row) for row in rows.tolist()], np.int64)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadax.errors import ArgumentError
+from loadax.errors import ArgumentError, SourceError
 from loadax.sources.cached_files import CachedFiles
 from loadax.sources.disk_cache import BLOCK, DiskCache, open_cache
 from loadax.sources.files import ByteRange
@@ -52,6 +52,15 @@ def test_a_block_is_kept(tmp_path: Path) -> None:
     for each in (cache, DiskCache(tmp_path / "deep" / "cache", 10 * HELD)):
         assert each.get(name(0), where(0)) == content(0)
         assert each.get(name(1), where(1)) is None
+
+
+def test_a_block_that_two_fetched_is_held_once(tmp_path: Path) -> None:
+    caches = [DiskCache(tmp_path, 10 * HELD) for _ in range(2)]
+    for cache in caches:
+        cache.put(name(0), content(0))
+    assert int((tmp_path / "loadax-blocks" / "usage").read_bytes()) == HELD
+    assert len(blocks(tmp_path)) == 1
+    assert len(list(blocks(tmp_path)[0].parent.iterdir())) == 1
 
 
 def test_names_tell_files_apart() -> None:
@@ -209,6 +218,17 @@ def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path, http_proxy: Fault
         write_npy(tmp_path / "x.npy", values)
         source = open_npy(url, tmp_path / "cache")
         np.testing.assert_array_equal(source.read(rows), values[rows])
+
+
+def test_a_file_that_is_gone_or_emptied_after_it_was_opened(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    path = write_bin(tmp_path / "x.bin", stream(5000))
+    source = open_tokens(f"{http_proxy.url}/x.bin", 100, dtype="uint16", cache=tmp_path / "cache")
+    path.write_bytes(b"")
+    with pytest.raises(SourceError, match=r"x\.bin: it has no bytes 0 to 0: it is cut short, or of another kind"):
+        source.read(np.array([0]))
+    path.unlink()
+    with pytest.raises(SourceError, match=r"x\.bin: there is no such file"):
+        source.read(np.array([0]))
 
 
 def test_blocks_that_follow_each_other_are_one_request(tmp_path: Path, http_proxy: FaultProxy) -> None:

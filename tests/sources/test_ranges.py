@@ -63,6 +63,14 @@ def test_the_size_of_a_large_file_takes_few_rounds(tmp_path: Path, http_proxy: F
     assert sum(http_proxy.bytes_sent.values()) < 70_000
 
 
+def test_a_file_that_is_gone_while_its_size_is_found_is_an_error(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    """Not a shorter file."""
+    (tmp_path / "x.bin").write_bytes(b"x" * 1_000_000)
+    http_proxy.add(Fault("status", lambda _, span: span == "bytes=65536-65536", status=404))
+    with pytest.raises(SourceError, match=r"x\.bin: there is no such file"):
+        RemoteFiles().sizes([f"{http_proxy.url}/x.bin"])
+
+
 def test_local_and_remote_files_say_the_same(tmp_path: Path, http_proxy: FaultProxy) -> None:
     (tmp_path / "x.bin").write_bytes(bytes(range(200)))
     (tmp_path / "empty.bin").touch()

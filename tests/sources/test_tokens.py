@@ -334,6 +334,9 @@ def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
         SourceError, match=r"flat\.bin: there is no \.idx file beside it, so it isn't known where its documents begin"
     ):
         open_tokens(flat, 4, dtype="uint16", segment_ids=True)
+    (tmp_path / "loop.bin").symlink_to(tmp_path / "loop.bin")
+    with pytest.raises(SourceError, match=r"loop\.bin: it can't be opened: .*Too many levels of symbolic links"):
+        open_tokens(tmp_path / "loop.bin", 4, dtype="uint16")
     os.mkfifo(tmp_path / "pipe.bin")
     with pytest.raises(SourceError, match=r"pipe\.bin is a folder or a device, not a file"):
         open_tokens(tmp_path / "pipe.bin", 4, dtype="uint16")
