@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from loadax import errors, seeds, sharding, testing
     from loadax.dataset import (
         Dataset,
-        concat,
         from_arrays,
         from_npy,
         from_source,
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
         write_zarr,
     )
     from loadax.errors import LoadaxError
+    from loadax.joining import concat, mix
     from loadax.loader.dataloader import Dataloader
     from loadax.protocols import Source
 
@@ -31,13 +31,14 @@ _HOME = {
     "Dataset": "loadax.dataset",
     "LoadaxError": "loadax.errors",
     "Source": "loadax.protocols",
-    "concat": "loadax.dataset",
+    "concat": "loadax.joining",
     "from_arrays": "loadax.dataset",
     "from_npy": "loadax.dataset",
     "from_source": "loadax.dataset",
     "from_tensorstore": "loadax.dataset",
     "from_tokens": "loadax.dataset",
     "from_zarr": "loadax.dataset",
+    "mix": "loadax.joining",
     "write_zarr": "loadax.dataset",
 }
 _MODULES = ("errors", "seeds", "sharding", "testing")
@@ -55,6 +56,7 @@ __all__ = [
     "from_tensorstore",
     "from_tokens",
     "from_zarr",
+    "mix",
     "seeds",
     "sharding",
     "testing",

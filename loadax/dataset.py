@@ -12,7 +12,8 @@ import numpy as np
 
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.blocks import BlockShuffled
-from loadax.plan.order import Concatenated, Repeated, Sequential, Shuffled, Sliced
+from loadax.plan.mix import Mixed
+from loadax.plan.order import Repeated, Sequential, Shuffled, Sliced, depth_first
 from loadax.plan.split import split as split_order
 from loadax.protocols import Integers, Order, Source, Tree
 from loadax.reader import Reader
@@ -24,7 +25,7 @@ from loadax.trees import map_leaves
 
 _LANES = 128
 _OPEN_BYTES = 1 << 30  # what the windows of all lanes may hold by default, over all hosts
-_MANY_ROWS, _MANY_BYTES = 4, 8 << 10  # of a chunk, from which on it is worth a warning that it is decoded for one row
+_MANY_ROWS, _MANY_BYTES = 4, 8 << 10  # of a chunk of the largest leaf, above which decoding it for one row is worth a warning
 _WINDOW = 4  # blocks a lane: with 128 lanes 512 blocks are open, about as many as a large batch has rows
 
 
@@ -55,13 +56,17 @@ class Dataset:
     def __repr__(self) -> str:
         verbs = [*map(_verb, self.order.describe()), *(_map_verb(each) for each in self.maps)]
         origin = repr(self.source) if type(self.source).__module__.startswith("loadax.") else type(self.source).__name__
-        return f"Dataset({len(self)} rows of {origin}{''.join(verbs)})"
+        rows = "step-scheduled" if getattr(self.order, "by_step", False) else len(self)
+        return f"Dataset({rows} rows of {origin}{''.join(verbs)})"
 
     @cached_property
     def reader(self) -> Reader:
         """The source and the maps; `reader.spec` is what one example looks like."""
         zero = np.zeros(1, np.int64)
-        return Reader(self.source, self.maps, self.order.visits(zero, zero) if len(self) else None)
+        # A mixture that is scheduled by step has no length yet, but rows.
+        return Reader(
+            self.source, self.maps, self.order.visits(zero, zero) if getattr(self.order, "by_step", False) or len(self) else None
+        )
 
     @property
     def spec(self) -> Tree:
@@ -118,6 +123,10 @@ class Dataset:
             UserWarning: when every row is shuffled by itself though the source decodes many together; says what that costs.
         """
         seed = _integer("seed", seed)
+        if any(isinstance(each, Mixed) for each in depth_first(self.order)):
+            raise ArgumentError(
+                "shuffle() behind mix() would break its proportions; shuffle the datasets before they are mixed: mix({name: ds.shuffle(seed)}, …)"
+            )
         if block is None:
             if window is not None or lanes != _LANES:
                 which = f"window={window}" if window is not None else f"lanes={lanes}"
@@ -169,8 +178,8 @@ class Dataset:
 
         begin, step = 0, 1
         order = self.order
-        if isinstance(order, Sliced):
-            begin, step, order = order.start, order.step, order.parent
+        while isinstance(order, Sliced):
+            begin, step, order = order.start + begin * order.step, step * order.step, order.parent
         if not isinstance(order, Sequential) or step != 1 or self.maps:
             raise ArgumentError(
                 "windows() is about rows that follow each other: call it first, and shuffle, split or map the windows"
@@ -301,7 +310,10 @@ class Dataset:
 
     def _warn_of_chunks(self) -> None:
         rows = self._chunk_rows()
-        if rows is None or rows < _MANY_ROWS or rows * self._source_row_bytes() < _MANY_BYTES:
+        if rows is None or rows < _MANY_ROWS:
+            return
+        largest = max(math.prod(each.shape) * each.dtype.itemsize for each in flatten_spec(self.reader.specs[0])[0])
+        if rows * largest <= _MANY_BYTES:
             return
         warnings.warn(
             f"shuffle(seed) of data whose chunks hold {rows} rows decodes up to {rows} rows for each one used; shuffle(seed, block='chunks') "
@@ -388,6 +400,15 @@ def from_tokens(
     Raises:
         ArgumentError: when an argument can't be used, or `dtype` is missing.
         SourceError: when a file is missing, cut short, or not what its name says, or dtypes differ; names the file.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.arange(100, dtype=np.uint16).tofile(f"{folder}/corpus.bin")
+        ...     data = from_tokens(f"{folder}/corpus.bin", seq_len=8, dtype="uint16")
+        ...     len(data), data[1]["tokens"].tolist()
+        (12, [8, 9, 10, 11, 12, 13, 14, 15, 16])
     """
     from loadax.sources.tokens import open_tokens
 
@@ -538,24 +559,6 @@ class _Written:
         return [self.dataset.describe(), [fingerprint(each.function) for each in self.dataset.maps]]
 
 
-def concat(datasets: Sequence[Dataset]) -> Dataset:
-    """One dataset behind another. Each part keeps its own order and maps; rows are numbered on from part to part.
-
-    A part's random maps count its own rows: give the maps of different parts different seeds, or map the whole.
-
-    Raises:
-        ArgumentError: when there is none, or an entry is no dataset.
-        LeafError: when their element specs differ; names the part and the leaf.
-    """
-    from loadax.sources.concatenated import ConcatenatedSource
-
-    parts = [as_dataset(each) for each in datasets]
-    if not parts:
-        raise ArgumentError("concat() got no dataset; pass at least one")
-    order = Concatenated(tuple(part.order for part in parts), tuple(len(part.source) for part in parts))
-    return Dataset(ConcatenatedSource([part.reader for part in parts]), order)
-
-
 def as_dataset(data: Any) -> Dataset:
     """`data` as a dataset: itself; arrays, or a dict or tuple of them; a `Source`; anything that `from_source` takes."""
     if isinstance(data, Dataset):
@@ -603,8 +606,8 @@ def _verb(part: list[Any]) -> str:
             return ""
         case ["slice", start, step, size]:
             return f"[{start} + {step} * range({size})]" if step != 1 else f"[{start}:{start + size}]"
-        case ["concat", parts]:
-            return f" of {sum(rows for rows, _ in parts)} rows"
+        case ["mix" | "concat", parts, *_]:
+            return f" of {sum(rows for *_, rows, _ in parts)} rows"
         case ["shuffle", seed, block, window, lanes, _]:
             return f".shuffle({seed}, block={block}, window={window}, lanes={lanes})"
         case [name, *arguments]:

@@ -10,6 +10,7 @@
     ├── SourceError (ValueError)            data that can't be read, or a source that breaks its contract
     ├── RowIndexError (IndexError)          a row, position or step that is not there
     ├── ClosedError (RuntimeError)          an iterator or an epoch that is over was asked for more
+    ├── ScheduleError (TypeError)           a length that is not known, because a schedule counts steps and there is no batch size yet
     ├── ConformanceError (AssertionError)   a source or a map that breaks a law of its contract; see `loadax.testing`
     └── StateError (ValueError)             a saved state that belongs to other data
 
@@ -56,6 +57,10 @@ class RowIndexError(LoadaxError, IndexError):
 
 class ClosedError(LoadaxError, RuntimeError):
     """An iterator that is closed, or an epoch that was left, was asked for a batch."""
+
+
+class ScheduleError(LoadaxError, TypeError):
+    """What depends on a batch size was asked of a dataset alone. A TypeError, so that `list()` and `tqdm()` do without a length."""
 
 
 class ConformanceError(LoadaxError, AssertionError):

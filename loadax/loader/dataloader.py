@@ -8,13 +8,14 @@ read ahead, and an iterator hands the batches out.
 import os
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from numpy.typing import NDArray
 
-from loadax.dataset import as_dataset
+from loadax.dataset import Dataset, as_dataset
 from loadax.errors import ArgumentError, UnsupportedError
 from loadax.loader.feed import Feed
 from loadax.loader.iterator import DataIterator, Epoch, Run
@@ -23,6 +24,7 @@ from loadax.loader.prefetch import Window
 from loadax.loader.share import Part, Share, batch_spec, resolve_share
 from loadax.loader.state import order_hash, step_of
 from loadax.plan.batches import BatchPlan, Remainder
+from loadax.plan.mix import Mixed
 from loadax.protocols import Integers, Tree
 from loadax.sharding.dtypes import cast_into
 from loadax.sharding.mesh import PlannedMesh, current_mesh, resolve_mesh
@@ -101,10 +103,11 @@ class Dataloader:
             raise UnsupportedError(f"on_error={on_error!r}: only 'raise' is there so far; leave it out")
         if isinstance(data, Dataloader):
             raise ArgumentError("data is a Dataloader already; pass its dataset: Dataloader(loader.dataset, …)")
-        self.dataset = as_dataset(data)
+        batch_size = _integer("batch_size", batch_size)
+        self.dataset = _scheduled(as_dataset(data), batch_size, num_epochs)
         self._plan = BatchPlan(
             self.dataset.order,
-            _integer("batch_size", batch_size),
+            batch_size,
             None if num_epochs is None else _integer("num_epochs", num_epochs),
             remainder,
         )
@@ -265,7 +268,7 @@ class Dataloader:
     def _feed(self, share: Share) -> Feed:
         reader = self.dataset.reader
         boxes = held_columns(reader, share)
-        reader = keep_open_chunks(reader, self._open_chunks(share), self._cache, boxes)
+        reader = keep_open_chunks(reader, self._open_chunks(share), self._cache, boxes, self._budget)
         return Feed(self._plan, reader, share, keep=self._budget)
 
     def _checked(self, step: Any) -> int:
@@ -273,6 +276,25 @@ class Dataloader:
 
     def _mark_used_up(self) -> None:
         self._used_up = True
+
+
+def _scheduled(dataset: Dataset, batch_size: int, num_epochs: Any) -> Dataset:
+    """The dataset with what is scheduled by step scheduled by position, now that the batch size is known.
+
+    Raises:
+        ArgumentError: when something is scheduled for a later epoch, whose first step depends on what becomes of the last batch.
+    """
+    order = dataset.order
+    if not isinstance(order, Mixed) or not order.by_step:
+        return dataset
+    known = replace(dataset, order=order.at_positions(batch_size))
+    last = order.segments[-1].start
+    if num_epochs != 1 and (last + 1) * batch_size > known.order.size:
+        raise ArgumentError(
+            f"weights are scheduled from step {last} on, but an epoch has only {known.order.size // batch_size} steps of batch_size={batch_size}; "
+            "schedule by example, or pass stop='never' to mix()"
+        )
+    return known
 
 
 def _integer(name: str, value: Any) -> int:

@@ -11,7 +11,7 @@ from loadax.errors import ClosedError, MeshError
 from loadax.loader.feed import Feed
 from loadax.loader.pool import Pool
 from loadax.loader.prefetch import Window
-from loadax.loader.state import make_state, step_of
+from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.loader.stats import Stats
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Tree
@@ -25,7 +25,7 @@ class Run:
 
     feed: Feed
     plan: BatchPlan
-    order: str
+    order: OrderHash
     mesh: Mesh
     mesh_given: bool
     depth: int

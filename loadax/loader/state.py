@@ -2,33 +2,58 @@
 
 import hashlib
 import json
-from typing import Any
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeAlias
 
 from loadax.dataset import Dataset
 from loadax.errors import StateError
 from loadax.plan.batches import BatchPlan
+from loadax.plan.mix import Mixed
 
 VERSION = 1
 _FIELDS = ("version", "step", "batch_size", "epoch", "position", "order")
 
 
-def order_hash(dataset: Dataset) -> str:
+OrderHash: TypeAlias = Callable[[int, int], str]
+"""A hash of what decides the order before a position of an epoch."""
+
+
+def order_hash(dataset: Dataset) -> OrderHash:
     """A hash of what decides the order: lengths, element spec, verbs, seeds, and the version of the order's algorithm.
 
-    Not of contents, paths, times or functions: the same data elsewhere, or a corrected map, goes on where it was.
+    Not of contents, paths, times or functions: the same data elsewhere, or a corrected map, goes on where it was. Nor of what a mixture has
+    scheduled for later than the position: that may be changed.
     """
-    return hashlib.sha256(json.dumps(dataset.describe()).encode()).hexdigest()[:16]
+    order, described = dataset.order, dataset.describe()
+
+    def before(epoch: int, position: int) -> str:
+        if not isinstance(order, Mixed):
+            return _hash(described)
+        past = order.until(epoch * order.size + position)
+        return _hash([described[0], past.describe(), *described[2:]])
+
+    return before
 
 
-def make_state(plan: BatchPlan, order: str, step: int) -> dict[str, Any]:
+@lru_cache(maxsize=4)
+def _hash_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _hash(described: Any) -> str:
+    return _hash_text(json.dumps(described))
+
+
+def make_state(plan: BatchPlan, order: OrderHash, step: int) -> dict[str, Any]:
     """The state before `step`: JSON-able, equal on all hosts."""
     epoch, inner = divmod(step, plan.steps_per_epoch)
     position = inner * plan.batch_size
-    fields = (VERSION, step, plan.batch_size, epoch, position, order)
+    fields = (VERSION, step, plan.batch_size, epoch, position, order(epoch, position))
     return dict(zip(_FIELDS, fields, strict=True))
 
 
-def step_of(plan: BatchPlan, order: str, start: Any) -> int:
+def step_of(plan: BatchPlan, order: OrderHash, start: Any) -> int:
     """The step at which a run goes on from `start`, a step or a state.
 
     Raises:
@@ -43,7 +68,7 @@ def step_of(plan: BatchPlan, order: str, start: Any) -> int:
     return _checked(plan, int(start.__index__()))
 
 
-def _restored(plan: BatchPlan, order: str, state: dict[str, Any]) -> int:
+def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
     missing = [name for name in _FIELDS if name not in state]
     if missing:
         raise StateError(f"the state has no {missing[0]!r}: {state!r} is not what get_state() gave")
@@ -51,14 +76,15 @@ def _restored(plan: BatchPlan, order: str, state: dict[str, Any]) -> int:
         raise StateError(
             f"the state's 'version' is {state['version']!r}, this loadax reads {VERSION}; restore it with the loadax that saved it"
         )
-    if state["order"] != order:
-        raise StateError(
-            f"the state's 'order' is {state['order']!r}, this dataset's is {order!r}: its length, element spec, verbs or seeds are "
-            "not those of the run that was saved; build the dataset as it was then"
-        )
     for name in ("step", "batch_size", "epoch", "position"):
         if isinstance(state[name], bool) or not isinstance(state[name], int) or state[name] < 0:
             raise StateError(f"the state's {name!r} is {state[name]!r}; it must be an int of at least 0")
+    mine = order(state["epoch"], state["position"])
+    if state["order"] != mine:
+        raise StateError(
+            f"the state's 'order' is {state['order']!r}, this dataset's is {mine!r}: its length, element spec, verbs, seeds or weights are "
+            "not those of the run that was saved; build the dataset as it was then"
+        )
     # Not from 'step': with another remainder an epoch has another number of steps.
     if state["position"] % plan.batch_size:
         raise StateError(

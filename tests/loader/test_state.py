@@ -26,6 +26,10 @@ def state_at(loader: Dataloader, step: int) -> dict[str, object]:
     return found
 
 
+def always_o(epoch: int, position: int) -> str:
+    return "o"
+
+
 def test_what_a_state_is() -> None:
     state = state_at(Dataloader(data(), 8, num_epochs=None), 37)
     assert {**state, "order": ""} == {"version": 1, "step": 37, "batch_size": 8, "epoch": 2, "position": 56, "order": ""}
@@ -49,12 +53,12 @@ def test_the_place_is_kept_across_batch_sizes_and_remainders(
     before = BatchPlan(Sequential(rows), size, None, remainder)
     after = BatchPlan(Sequential(rows), other, None, another)
     epoch, inner = divmod(step, before.steps_per_epoch)
-    state = make_state(before, "o", step)
+    state = make_state(before, always_o, step)
     if inner * size % other:
         with pytest.raises(StateError, match="inside a batch"):
-            step_of(after, "o", state)
+            step_of(after, always_o, state)
         return
-    restored = step_of(after, "o", state)
+    restored = step_of(after, always_o, state)
     if another == "drop" and inner * size // other == after.steps_per_epoch:
         assert restored == (epoch + 1) * after.steps_per_epoch  # what is left of the epoch fills no batch
     else:

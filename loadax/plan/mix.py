@@ -1,0 +1,200 @@
+"""Mixtures: several orders interleaved in exact proportions.
+
+Weights are integers, one for each part, and their sum is the length of a block: every block of positions holds exactly so many of each
+part. In which order they stand there says one of a few patterns, drawn once from the seed; so the part at any position, and how many of
+that part came before, are looked up and never counted. A part goes through its own epochs, one after the other, at its own pace. An
+epoch of the mixture ends where its `stop` says; the next one goes on with the mixture, and with every part, where it was.
+
+A schedule is weights from a position on, until the next one. What comes before a position does not depend on what is scheduled after
+it, and a part goes on where it was.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, Literal, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax import seeds
+from loadax.errors import ArgumentError, ScheduleError
+from loadax.protocols import Deal, Integers, Order, Visits
+
+Stop = Literal["first", "all", "never"]
+
+ENDLESS = 1 << 62
+"""Positions of a mixture that never ends: more than any run comes to."""
+
+_VERSION = 1  # of this order; it stands in saved states
+_PATTERN_CELLS = 1 << 18  # of all patterns of a block together
+_MOST_PATTERNS = 64
+
+
+class Segment(NamedTuple):
+    """From position `start` on: `weights[i]` positions of part i in every block."""
+
+    start: int
+    weights: tuple[int, ...]
+
+
+class _Patterns(NamedTuple):
+    """How a block may stand: `part[pattern, slot]`, and how many of that part stand before it in the block."""
+
+    part: NDArray[np.int64]
+    rank: NDArray[np.int64]
+
+
+@lru_cache(maxsize=64)
+def _patterns(seed: int, weights: tuple[int, ...]) -> _Patterns:
+    size = sum(weights)
+    count = max(1, min(_MOST_PATTERNS, _PATTERN_CELLS // size))
+    parts = np.repeat(np.arange(len(weights)), weights)
+    keys = seeds.derive(seed, "mix", *weights, np.arange(count))
+    part = parts[seeds.permute(np.arange(size)[None], size, keys[:, None])]
+    order = np.argsort(part, axis=1, kind="stable")
+    before = np.cumsum(weights) - weights
+    rank = np.empty_like(part)
+    np.put_along_axis(rank, order, np.arange(size) - before[np.take_along_axis(part, order, axis=1)], axis=1)
+    return _Patterns(part, rank)
+
+
+@final
+@dataclass(frozen=True)
+class Mixed:
+    """Several orders as one. Rows are those of one id space: part i's rows come after all rows of the sources before it.
+
+    Args:
+        parts: the orders; none is empty.
+        rows: how many rows the source of each part has.
+        names: of the parts.
+        segments: of the schedule, ascending from 0; no block is empty. They begin at positions of the mixture, counted on over all epochs.
+        seed: of the patterns.
+        stop: where an epoch ends: "first": before the first part would begin anew; "all": when every part has been through once; "never".
+        by_step: whether segments begin at steps instead, which only a run can convert: see `at_positions`.
+    """
+
+    parts: tuple[Order, ...]
+    rows: tuple[int, ...]
+    names: tuple[str, ...]
+    segments: tuple[Segment, ...]
+    seed: int
+    stop: Stop
+    by_step: bool = False
+    varies = True
+
+    @cached_property
+    def size(self) -> int:
+        """How many positions one epoch has.
+
+        Raises:
+            ArgumentError: when a part would have to be through, and is never drawn again.
+        """
+        if self.by_step:
+            raise ScheduleError(
+                "these weights are scheduled by step, so how long the mixture is depends on the batch size: give it to a Dataloader as it is, "
+                "without another verb behind mix(), or schedule by example"
+            )
+        if self.stop == "never":
+            return ENDLESS
+        ends = [self.position_of(part, order.size - (self.stop == "all")) for part, order in enumerate(self.parts)]
+        if self.stop == "first":
+            found = [end for end in ends if end is not None]
+            return min(found) if found else ENDLESS
+        for name, end in zip(self.names, ends, strict=True):
+            if end is None:
+                raise ArgumentError(
+                    f"stop='all': the weights never draw all of {name!r}, so the mixture would not end; give it a weight in the last "
+                    "part of the schedule, or pass stop='first'"
+                )
+        return max(end for end in ends if end is not None) + 1
+
+    def at_positions(self, batch_size: int) -> "Mixed":
+        """The same with segments that begin at positions, for steps of so many."""
+        if not self.by_step:
+            return self
+        segments = tuple(Segment(segment.start * batch_size, segment.weights) for segment in self.segments)
+        return replace(self, segments=segments, by_step=False)
+
+    def until(self, position: int) -> "Mixed":
+        """The same without what is scheduled for this position of the mixture, counted on over all epochs, and later."""
+        past = tuple(segment for segment in self.segments if segment.start < position)
+        return replace(self, segments=past or self.segments[:1])
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        part, draws = self.draws(epochs * self.size + positions if epochs.any() else positions)
+        rows, inner = np.empty_like(positions), np.empty_like(positions)
+        # Sorted by part once, instead of a search for each.
+        order = np.argsort(part, kind="stable")
+        bounds = np.searchsorted(part[order], np.arange(len(self.parts) + 1))
+        first_row = 0
+        for number, each in enumerate(self.parts):
+            mine = order[bounds[number] : bounds[number + 1]]
+            if len(mine):
+                epoch, position = np.divmod(draws[mine], each.size)
+                found = each.visits(epoch, position)
+                rows[mine], inner[mine] = found.rows + first_row, found.epochs
+            first_row += self.rows[number]
+        return Visits(rows, inner)
+
+    def draws(self, positions: Integers) -> tuple[Integers, Integers]:
+        """For each position of the mixture, counted on over all epochs, its part, and how often that part was drawn before."""
+        part, draws = np.empty_like(positions), np.empty_like(positions)
+        which = np.searchsorted(self._starts, positions, side="right") - 1
+        for number in np.unique(which).tolist():
+            segment, before = self.segments[number], self._before[number]
+            mine = np.flatnonzero(which == number) if len(self.segments) > 1 else slice(None)
+            patterns = _patterns(self.seed, segment.weights)
+            block, slot = np.divmod(positions[mine] - segment.start, sum(segment.weights))
+            pattern = self._pattern(block, patterns)
+            drawn = patterns.part[pattern, slot]
+            part[mine] = drawn
+            draws[mine] = before[drawn] + block * np.asarray(segment.weights)[drawn] + patterns.rank[pattern, slot]
+        return part, draws
+
+    def counts(self, position: int) -> Integers:
+        """How often each part is drawn before a position of the mixture, counted on over all epochs."""
+        number = int(np.searchsorted(self._starts, position, side="right")) - 1
+        return self._counts(self.segments[number], self._before[number], position)
+
+    def position_of(self, part: int, draw: int) -> int | None:
+        """Where in the mixture, counted on over all epochs, the `draw`-th row (from 0) of a part stands; None: nowhere."""
+        for number, segment in reversed(list(enumerate(self.segments))):
+            local = draw - int(self._before[number][part])
+            if local >= 0 and segment.weights[part]:
+                block, rank = divmod(local, segment.weights[part])
+                patterns = _patterns(self.seed, segment.weights)
+                pattern = int(self._pattern(np.array([block]), patterns)[0])
+                slot = int(np.flatnonzero((patterns.part[pattern] == part) & (patterns.rank[pattern] == rank))[0])
+                position = segment.start + block * sum(segment.weights) + slot
+                return position if number + 1 == len(self.segments) or position < self.segments[number + 1].start else None
+        return None
+
+    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:  # noqa: ARG002
+        return []
+
+    def describe(self) -> list[Any]:
+        parts = [[name, rows, part.describe()] for name, rows, part in zip(self.names, self.rows, self.parts, strict=True)]
+        return [
+            ["mix", parts, [[segment.start, list(segment.weights)] for segment in self.segments], self.seed, self.stop, _VERSION]
+        ]
+
+    @cached_property
+    def _starts(self) -> Integers:
+        return np.array([segment.start for segment in self.segments])
+
+    @cached_property
+    def _before(self) -> list[Integers]:
+        """How often each part is drawn before each segment."""
+        before = [np.zeros(len(self.parts), np.int64)]
+        for segment, following in zip(self.segments, self.segments[1:], strict=False):
+            before.append(self._counts(segment, before[-1], following.start))
+        return before
+
+    def _counts(self, segment: Segment, before: Integers, position: int) -> Integers:
+        block, slot = divmod(position - segment.start, sum(segment.weights))
+        patterns = _patterns(self.seed, segment.weights)
+        begun = patterns.part[self._pattern(np.array([block]), patterns)[0], :slot]
+        return before + block * np.asarray(segment.weights) + np.bincount(begun, minlength=len(self.parts))
+
+    def _pattern(self, block: Integers, patterns: _Patterns) -> Integers:
+        return (seeds.derive(self.seed, "pattern", block) % np.uint64(len(patterns.part))).astype(np.int64)

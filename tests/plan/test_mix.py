@@ -1,0 +1,183 @@
+"""Mixtures of orders: exact shares in every block, each part in its own order and epochs, any position at once."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadax.errors import ArgumentError, ScheduleError
+from loadax.plan.batches import BatchPlan
+from loadax.plan.mix import ENDLESS, Mixed, Segment, Stop
+from loadax.plan.order import Sequential, Shuffled, Sliced
+from loadax.protocols import Order
+
+
+def mixed(sizes: list[int], *segments: tuple[int, tuple[int, ...]], seed: int = 0, stop: Stop = "never") -> Mixed:
+    parts: list[Order] = [Shuffled(Sequential(size), number) for number, size in enumerate(sizes)]
+    names = tuple("abcdefgh"[: len(sizes)])
+    return Mixed(tuple(parts), tuple(sizes), names, tuple(Segment(*each) for each in segments), seed, stop)
+
+
+def walk(order: Mixed, positions: int) -> list[tuple[int, int, int]]:
+    """(part, row of that part, epoch of that part) at the first positions."""
+    visits = order.visits(np.zeros(positions, np.int64), np.arange(positions))
+    ends = np.cumsum(order.rows)
+    part = np.searchsorted(ends, visits.rows, side="right")
+    return list(zip(part.tolist(), (visits.rows - (ends - order.rows)[part]).tolist(), visits.epochs.tolist(), strict=True))
+
+
+def size_unless_refused(order: Mixed) -> float:
+    """Its size; infinity for a mixture that is refused because it would not end."""
+    try:
+        return order.size
+    except ArgumentError:
+        return float("inf")
+
+
+@st.composite
+def mixtures(choose: st.DrawFn) -> Mixed:
+    count = choose(st.integers(1, 4))
+    weights = st.lists(st.integers(0, 5), min_size=count, max_size=count).filter(any).map(tuple)
+    starts = [0, *sorted(choose(st.sets(st.integers(1, 60), max_size=3)))]
+    sizes = [choose(st.integers(1, 20)) for _ in range(count)]
+    return mixed(sizes, *((start, choose(weights)) for start in starts), seed=choose(st.integers(-2, 2)))
+
+
+@settings(deadline=None)
+@given(mixtures())
+def test_every_block_has_exactly_its_shares(order: Mixed) -> None:
+    walked = walk(order, 150)
+    bounds = [*(segment.start for segment in order.segments), 150]
+    for segment, (start, stop) in zip(order.segments, pairwise(bounds), strict=True):
+        size = sum(segment.weights)
+        for first in range(start, stop - size + 1, size):
+            drawn = [part for part, _, _ in walked[first : first + size]]
+            assert tuple(np.bincount(drawn, minlength=len(order.parts))) == segment.weights
+
+
+@settings(deadline=None)
+@given(mixtures())
+def test_each_part_goes_through_its_own_epochs_in_its_own_order(order: Mixed) -> None:
+    walked = walk(order, 150)
+    for number, part in enumerate(order.parts):
+        mine = [(row, epoch) for each, row, epoch in walked if each == number]
+        expected: list[tuple[int, int]] = []
+        while len(expected) < len(mine):
+            epoch = len(expected) // part.size
+            rows = part.visits(np.full(part.size, epoch), np.arange(part.size)).rows
+            expected += [(row, epoch) for row in rows.tolist()]
+        assert mine == expected[: len(mine)]
+
+
+@settings(deadline=None)
+@given(mixtures(), st.integers(1, 100))
+def test_what_is_scheduled_later_changes_nothing_before(order: Mixed, changed: int) -> None:
+    other = tuple(range(1, len(order.parts) + 1))
+    future = mixed(
+        list(order.rows), *(each for each in order.segments if each.start < changed), (changed, other), seed=order.seed
+    )
+    assert walk(future, changed) == walk(order, changed)
+    assert future.until(changed).describe() == order.until(changed).describe()
+    # Each part goes on where it was.
+    assert future.counts(changed).tolist() == order.counts(changed).tolist()
+
+
+@settings(deadline=None)
+@given(mixtures())
+def test_the_position_of_a_draw_is_where_it_is_met(order: Mixed) -> None:
+    walked = walk(order, 120)
+    counts = [0] * len(order.parts)
+    for position, (part, _, _) in enumerate(walked):
+        assert order.counts(position).tolist() == counts
+        assert order.position_of(part, counts[part]) == position
+        counts[part] += 1
+
+
+@settings(deadline=None)
+@given(mixtures())
+def test_an_epoch_ends_before_the_first_part_begins_anew_or_when_all_are_through(order: Mixed) -> None:
+    walked = walk(order, 800)
+    ends: dict[Stop, int | None] = {"first": None, "all": None}
+    through: set[int] = set()
+    counts = [0] * len(order.parts)
+    for position, (part, _, epoch) in enumerate(walked):
+        if epoch == 1 and ends["first"] is None:
+            ends["first"] = position
+        counts[part] += 1
+        if counts[part] == order.parts[part].size:
+            through.add(part)
+            if len(through) == len(order.parts):
+                ends["all"] = position + 1
+    for stop, end in ends.items():
+        cut = Mixed(order.parts, order.rows, order.names, order.segments, order.seed, stop)
+        if end is not None:
+            assert cut.size == end
+        elif stop == "first":
+            assert cut.size > 800
+        else:
+            assert size_unless_refused(cut) > 800
+    assert order.size == ENDLESS
+
+
+def test_the_next_epoch_goes_on_where_the_parts_were() -> None:
+    order = mixed([10, 7], (0, (3, 1)), stop="first")
+    whole = walk(mixed([10, 7], (0, (3, 1))), 4 * order.size)
+    for epoch in range(4):
+        positions = np.arange(order.size)
+        visits = order.visits(np.full(order.size, epoch), positions)
+        rows = [row + (10 if part else 0) for part, row, _ in whole[epoch * order.size : (epoch + 1) * order.size]]
+        assert visits.rows.tolist() == rows
+
+
+def test_the_turns_are_random_and_follow_the_seed() -> None:
+    weights = (0, (10, 10))
+    one, again, other = (mixed([10**6, 10**6], weights, seed=seed) for seed in (0, 0, 1))
+    parts = [part for part, _, _ in walk(one, 4000)]
+    assert parts == [part for part, _, _ in walk(again, 4000)] != [part for part, _, _ in walk(other, 4000)]
+    blocks = {tuple(parts[start : start + 20]) for start in range(0, 4000, 20)}
+    assert len(blocks) > 30  # of 64 patterns
+    following = np.mean(np.diff(parts) != 0)
+    assert 0.45 < following < 0.6  # neither runs nor strict alternation
+
+
+def test_a_mixture_of_large_sources_is_computed_like_any_other() -> None:
+    order = mixed([10**9 + part for part in range(8)], (0, tuple(range(1, 9))), stop="first")
+    rows = BatchPlan(order, 4096).visits(123_456).rows
+    assert len(set(rows.tolist())) == 4096
+    assert rows.max() < sum(order.rows)
+
+
+def test_mixture_golden_values() -> None:
+    """The order is a promise: a run that is resumed with another release of loadax goes on with the same rows."""
+    assert walk(mixed([5, 4, 9], (0, (1, 2, 3)), (7, (3, 0, 1)), seed=4), 14) == [
+        (0, 2, 0),
+        (2, 6, 0),
+        (2, 7, 0),
+        (2, 5, 0),
+        (1, 1, 0),
+        (1, 0, 0),
+        (2, 1, 0),
+        (0, 0, 0),
+        (0, 1, 0),
+        (0, 3, 0),
+        (2, 4, 0),
+        (2, 2, 0),
+        (0, 4, 0),
+        (0, 2, 1),
+    ]
+
+
+def test_weights_by_step_wait_for_a_batch_size() -> None:
+    order = Mixed(
+        (Sequential(50), Sequential(50)), (50, 50), ("a", "b"), (Segment(0, (1, 0)), Segment(3, (0, 1))), 0, "first", True
+    )
+    with pytest.raises(ScheduleError, match=r"scheduled by step.*give it to a Dataloader as it is, without another verb behind"):
+        _ = order.size
+    with pytest.raises(TypeError):
+        _ = Sliced(order, 0, 1, 3).parent.size
+    assert order.at_positions(4).segments == (Segment(0, (1, 0)), Segment(12, (0, 1)))
+    visits: Any = order.at_positions(4).visits(np.zeros(20, np.int64), np.arange(20))
+    assert visits.rows.tolist() == [*range(12), *range(50, 58)]
