@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from loadax import errors, seeds, sharding, testing
-    from loadax.dataset import (
-        Dataset,
-        from_arrays,
-        from_npy,
-        from_source,
-        from_tensorstore,
-        from_tokens,
-        from_zarr,
-        write_zarr,
-    )
+    from loadax.dataset import Dataset
+    from loadax.doors import from_arrays, from_npy, from_source, from_tensorstore, from_tokens, from_zarr, write_zarr
     from loadax.errors import LoadaxError
     from loadax.joining import concat, mix
     from loadax.loader.dataloader import Dataloader
@@ -32,14 +24,14 @@ _HOME = {
     "LoadaxError": "loadax.errors",
     "Source": "loadax.protocols",
     "concat": "loadax.joining",
-    "from_arrays": "loadax.dataset",
-    "from_npy": "loadax.dataset",
-    "from_source": "loadax.dataset",
-    "from_tensorstore": "loadax.dataset",
-    "from_tokens": "loadax.dataset",
-    "from_zarr": "loadax.dataset",
+    "from_arrays": "loadax.doors",
+    "from_npy": "loadax.doors",
+    "from_source": "loadax.doors",
+    "from_tensorstore": "loadax.doors",
+    "from_tokens": "loadax.doors",
+    "from_zarr": "loadax.doors",
     "mix": "loadax.joining",
-    "write_zarr": "loadax.dataset",
+    "write_zarr": "loadax.doors",
 }
 _MODULES = ("errors", "seeds", "sharding", "testing")
 

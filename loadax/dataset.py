@@ -1,12 +1,12 @@
-"""Dataset: a frozen recipe of a source, an order and maps; and the doors through which data comes in."""
+"""Dataset: a frozen recipe of a source, an order and maps."""
 
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, final
+from typing import Any, final
 
 import numpy as np
 
@@ -39,6 +39,7 @@ class Dataset:
 
     Example:
         >>> import numpy as np
+        >>> from loadax import from_arrays
         >>> data = from_arrays({"x": np.arange(6), "y": np.arange(6) ** 2})
         >>> data[2]
         {'x': np.int64(2), 'y': np.int64(4)}
@@ -170,6 +171,7 @@ class Dataset:
 
         Example:
             >>> import numpy as np
+            >>> from loadax import from_arrays
             >>> hours = from_arrays({"t": np.arange(10)})
             >>> hours.windows(3, lead=2)[4]
             {'inputs': {'t': array([4, 5, 6])}, 'targets': {'t': array([8])}}
@@ -223,7 +225,7 @@ class Dataset:
             what = "the order changes every epoch" if self.order.varies else "a map is random"
             raise ArgumentError(f"cache() writes every row once, but {what}; cache first, then shuffle and map at random")
         write_zarr(
-            _Written(self),
+            Written(self),
             path,
             chunk_rows=chunk_rows,
             shard_rows=shard_rows,
@@ -231,7 +233,8 @@ class Dataset:
             resume=True,
             progress=progress,
         )
-        return from_source(open_written(path, self.spec))
+        source = open_written(path, self.spec)
+        return Dataset(source, Sequential(len(source)))
 
     def describe(self) -> list[Any]:
         """What decides the examples and their order, as JSON: lengths, verbs, seeds, element spec; not contents, paths or functions."""
@@ -329,218 +332,9 @@ class Dataset:
         return Dataset(self.source, self.order, (*self.maps, transform))
 
 
-def from_arrays(tree: Tree) -> Dataset:
-    """A dataset of arrays in memory, or memory-mapped: one row an entry of their first dimension.
-
-    Args:
-        tree: a numpy array, or a pytree of them with equal first dimensions.
-
-    Raises:
-        SourceError: when a leaf is no array or has no rows, or the leaves' lengths differ; names the leaf.
-
-    Example:
-        >>> import numpy as np
-        >>> len(from_arrays({"image": np.zeros((10, 8, 8), np.uint8), "label": np.arange(10)}))
-        10
-    """
-    from loadax.sources.arrays import ArraySource
-
-    return from_source(ArraySource(tree))
-
-
-def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Dataset:
-    """A dataset of a `.npy` file, or of a pytree of them: nothing is read until it is asked for.
-
-    Local files are memory-mapped; of remote ones only the bytes of the rows that are asked for are read.
-
-    Args:
-        path: or URL (`s3://`, `gs://`, `http(s)://`, `file://`), or a pytree of these.
-        cache: a local folder for what is read of remote files, kept for later runs; processes may share it.
-        cache_bytes: how much it holds; what was not used for longest goes first.
-
-    Raises:
-        SourceError: when a file is missing, cut short, or holds no array of numbers; names it.
-    """
-    from loadax.sources.npy import open_npy
-
-    return from_source(open_npy(path, cache, cache_bytes))
-
-
-def from_tokens(
-    path: Any,
-    seq_len: int,
-    *,
-    dtype: Any = None,
-    stride: int | None = None,
-    targets: bool = False,
-    segment_ids: bool = False,
-    cache: Any = None,
-    cache_bytes: int = 16 << 30,
-) -> Dataset:
-    """A dataset of windows of a stream of tokens: row i is the `seq_len + 1` tokens from token `i * stride` on.
-
-    Examples are `{"tokens": dtype[seq_len + 1]}`: a model reads the first `seq_len` and predicts the last `seq_len`. The files
-    are one stream, so windows go on from file to file; the end of the stream that is less than a window is left out. Local
-    files are memory-mapped; of remote ones only the bytes of the rows that are asked for are read.
-
-    Args:
-        path: of a flat `.bin` file, a one-dimensional `.npy` file, or Megatron's `.bin` and `.idx` pair (named by either); a folder of
-            these or a glob pattern, taken sorted by name; a URL (`s3://`, `gs://`, `http(s)://`, `file://`) of one of these; or a
-            list, taken in its order.
-        seq_len: how many tokens a row predicts.
-        dtype: of the tokens in a `.bin` file without an `.idx`; the other kinds of files say it themselves.
-        stride: from the beginning of a window to that of the next. None: `seq_len`, so that windows overlap by one token and
-            each token but the first is predicted once.
-        targets: whether examples are `{"inputs": dtype[seq_len], "targets": dtype[seq_len]}` instead, one token apart.
-        segment_ids: whether examples have `"segment_ids"` too: for each token (of `tokens`, or of `inputs`) the number of its document
-            within the window, from 1, as int32. Needs Megatron's `.idx` files, which say where documents begin.
-        cache: a local folder for what is read of remote files, kept for later runs; processes may share it.
-        cache_bytes: how much it holds; what was not used for longest goes first.
-
-    Raises:
-        ArgumentError: when an argument can't be used, or `dtype` is missing.
-        SourceError: when a file is missing, cut short, or not what its name says, or dtypes differ; names the file.
-
-    Example:
-        >>> import tempfile
-        >>> import numpy as np
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     np.arange(100, dtype=np.uint16).tofile(f"{folder}/corpus.bin")
-        ...     data = from_tokens(f"{folder}/corpus.bin", seq_len=8, dtype="uint16")
-        ...     len(data), data[1]["tokens"].tolist()
-        (12, [8, 9, 10, 11, 12, 13, 14, 15, 16])
-    """
-    from loadax.sources.tokens import open_tokens
-
-    source = open_tokens(
-        path,
-        seq_len,
-        dtype=dtype,
-        stride=stride,
-        targets=targets,
-        segment_ids=segment_ids,
-        cache=cache,
-        cache_bytes=cache_bytes,
-    )
-    return from_source(source)
-
-
-def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") -> Dataset:
-    """A dataset of TensorStore arrays: zarr, zarr3, n5 and its other drivers, wherever TensorStore reaches.
-
-    Args:
-        spec: a TensorStore spec (a dict with the key `driver`), an open store, or a pytree of these that share their first
-            dimension.
-        missing: "error": a chunk that is not there is an error that names it. "fill": it reads as the array's fill value, mostly zero.
-
-    Raises:
-        SourceError: when a store can't be opened, or lengths differ; names the leaf.
-    """
-    from loadax.sources.tensorstore import TensorStoreSource
-
-    return from_source(TensorStoreSource(spec, missing))
-
-
-def from_zarr(path: Any, variables: Sequence[str] | str | None = None, *, missing: Literal["error", "fill"] = "error") -> Dataset:
-    """A dataset of a zarr array, or of arrays of a zarr group (then examples are dicts), version 2 or 3.
-
-    Args:
-        path: of a folder, a `.zip` file or an OCDBT database; a local path or a URL (`s3://`, `gs://`, `http(s)://`, `file://`).
-        variables: which arrays of a group; None: all of them.
-        missing: "error": a chunk that is not there is an error that names it. "fill": it reads as the array's fill value, mostly zero.
-
-    Raises:
-        SourceError: when nothing is there, a variable is missing (lists what is there), or loadax did not write the store to its end.
-    """
-    from loadax.sources.tensorstore import open_zarr
-
-    return from_source(open_zarr(path, variables, missing))
-
-
-def from_source(obj: Any) -> Dataset:
-    """A dataset of your own data.
-
-    Args:
-        obj: a `Source` (with `read`, `spec` and `__len__`), or any object with `__len__` and `__getitem__`, which is called
-            with Python ints. One with `__getitems__` is asked for many rows at once (a list of examples comes back).
-
-    Raises:
-        ArgumentError: when it is neither.
-
-    Example:
-        >>> from_source([{"x": 1.0}, {"x": 2.0}])[1]
-        {'x': np.float64(2.0)}
-    """
-    if hasattr(obj, "read") and hasattr(obj, "__len__"):
-        source = obj
-    else:
-        from loadax.sources.objects import ObjectSource
-
-        source = ObjectSource(obj)
-    return Dataset(source, Sequential(len(source)))
-
-
-def write_zarr(
-    dataset: Any,
-    path: str | os.PathLike[str],
-    *,
-    chunk_rows: int | None = None,
-    shard_rows: int | None = None,
-    compression: str | None = "zstd",
-    resume: bool = False,
-    overwrite: bool = False,
-    shard: tuple[int, int] | None = None,
-    progress: bool | None = None,
-    workers: int | None = None,
-) -> None:
-    """Writes a dataset, as epoch 0 meets it, to a zarr3 store that `from_zarr` reads, with a checksum on every chunk.
-
-    An example that is one array becomes the array at `path`; one of several leaves a group with an array for each, named by its keys
-    (joined by dots). Memory stays that of a few shards. Until the last part is written nothing opens the store.
-
-    Args:
-        dataset: a `Dataset`, or what a `Dataloader` takes for one.
-        path: of a folder that is not there yet, or a URL.
-        chunk_rows: rows that are decoded together. None: at least 4 KiB of them, which any shuffle reads well.
-        shard_rows: rows of a file, a multiple of chunk_rows. None: about 128 MiB of them, all arrays together.
-        compression: "zstd", "blosc" (better for floats), or None.
-        resume: goes on with a store that was not written to its end: what is there is read back, and kept if it is whole.
-        overwrite: deletes the zarr store that is there.
-        shard: `(i, n)`: this is process i of n that write side by side; the last to be done finishes the store.
-        progress: whether to show a bar; None: when stderr is a terminal.
-        workers: threads that read rows. None: 4.
-
-    Raises:
-        ArgumentError: when a value can't be used, or something stands at `path`.
-        LeafTypeError: when a leaf holds something else than numbers; names it.
-        SourceError: when the store can't be written to.
-
-    Example:
-        >>> import numpy as np, tempfile
-        >>> folder = tempfile.mkdtemp() + "/squares.zarr"
-        >>> write_zarr({"x": np.arange(5), "y": np.arange(5) ** 2}, folder)
-        >>> from_zarr(folder)[3]
-        {'x': np.int64(3), 'y': np.int64(9)}
-    """
-    from loadax.writing.write import write_zarr as write
-
-    write(
-        _Written(as_dataset(dataset)),
-        path,
-        chunk_rows=chunk_rows,
-        shard_rows=shard_rows,
-        compression=compression,
-        resume=resume,
-        overwrite=overwrite,
-        shard=shard,
-        progress=progress,
-        workers=workers,
-    )
-
-
 @final
 @dataclass(frozen=True)
-class _Written:
+class Written:
     """A dataset as the rows of a store, with what tells it from others: also its functions, as far as they can be told apart."""
 
     dataset: Dataset
@@ -557,17 +351,6 @@ class _Written:
 
     def describe(self) -> Any:
         return [self.dataset.describe(), [fingerprint(each.function) for each in self.dataset.maps]]
-
-
-def as_dataset(data: Any) -> Dataset:
-    """`data` as a dataset: itself; arrays, or a dict or tuple of them; a `Source`; anything that `from_source` takes."""
-    if isinstance(data, Dataset):
-        return data
-    if isinstance(data, dict | tuple) or hasattr(data, "__array__"):
-        return from_arrays(data)
-    if isinstance(data, str | os.PathLike):
-        raise ArgumentError(f"data={data!r} is a path; open it with loadax.from_npy or loadax.from_zarr")
-    return from_source(data)
 
 
 def _integer(name: str, value: Any) -> int:

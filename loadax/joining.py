@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from loadax.dataset import Dataset, as_dataset
+from loadax.dataset import Dataset
+from loadax.doors import as_dataset
 from loadax.errors import ArgumentError
 from loadax.plan.mix import Mixed, Segment, Stop
 from loadax.plan.order import Concatenated

@@ -11,7 +11,7 @@ import tensorstore as ts
 
 import loadax
 from loadax import Dataset, concat, from_arrays, from_npy, from_source, from_tensorstore, from_zarr
-from loadax.dataset import as_dataset
+from loadax.doors import as_dataset
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.protocols import ArraySpec
 

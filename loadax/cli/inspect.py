@@ -12,7 +12,7 @@ from typing import Any
 import tensorstore as ts
 
 from loadax.cli.table import count_text, size_text, table
-from loadax.dataset import from_zarr
+from loadax.doors import from_zarr
 from loadax.plan.blocks import BlockShuffled
 from loadax.sources.checks import chunk_starts
 from loadax.sources.manifest import FINISHED

@@ -5,7 +5,8 @@ from pathlib import PurePosixPath
 from typing import final
 from urllib.parse import urlsplit
 
-from loadax.dataset import Dataset, from_npy, from_tokens, from_zarr
+from loadax.dataset import Dataset
+from loadax.doors import from_npy, from_tokens, from_zarr
 from loadax.errors import ArgumentError
 from loadax.sources.storage import local_path
 

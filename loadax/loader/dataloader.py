@@ -15,7 +15,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from numpy.typing import NDArray
 
-from loadax.dataset import Dataset, as_dataset
+from loadax.dataset import Dataset
+from loadax.doors import as_dataset
 from loadax.errors import ArgumentError, UnsupportedError
 from loadax.loader.feed import Feed
 from loadax.loader.iterator import DataIterator, Epoch, Run

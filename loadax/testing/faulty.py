@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.dataset import as_dataset
+from loadax.doors import as_dataset
 from loadax.errors import ArgumentError
 from loadax.protocols import Columns, Integers, Tree
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from loadax.dataset import Dataset, as_dataset
+from loadax.dataset import Dataset
+from loadax.doors import as_dataset
 from loadax.errors import ArgumentError
 from loadax.testing.columns import check_columns
 from loadax.testing.processes import check_process

@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-import loadax.dataset
+import loadax.doors
 from loadax.errors import SourceError
 from loadax.loader.dataloader import Dataloader
 from loadax.sources.files import ByteRange, LocalFiles
@@ -344,7 +344,7 @@ def test_they_keep_the_contract_of_a_source(cached: bool, tmp_path: Path, range_
 def test_a_mesh_may_cut_the_sequence(tmp_path: Path, http_proxy: FaultProxy) -> None:
     tokens = stream(1 << 18)
     write_bin(tmp_path / "x.bin", tokens)
-    data = loadax.dataset.from_tokens(f"{http_proxy.url}/x.bin", seq_len=16_000, dtype="uint16", stride=16_384, targets=True)
+    data = loadax.doors.from_tokens(f"{http_proxy.url}/x.bin", seq_len=16_000, dtype="uint16", stride=16_384, targets=True)
     mesh = jax.make_mesh((2, 4), ("data", "sequence"), axis_types=(AxisType.Auto,) * 2)
     (batch,) = Dataloader(data, batch_size=16, mesh=mesh, partition=P("data", "sequence"))
     expected = tokens.reshape(16, 16_384)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadax.dataset import from_tokens
+from loadax.doors import from_tokens
 from loadax.errors import ArgumentError, RowIndexError, SourceError
 from loadax.protocols import ArraySpec, Source
 from loadax.sources.tokens import TokenSource, open_tokens

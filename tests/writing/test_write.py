@@ -17,7 +17,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadax.dataset import from_zarr
+from loadax.doors import from_zarr
 from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError
 from loadax.protocols import ArraySpec
 from loadax.trees import map_leaves

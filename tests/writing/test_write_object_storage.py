@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from loadax.cli import main
-from loadax.dataset import from_zarr
+from loadax.doors import from_zarr
 from loadax.errors import ArgumentError, SourceError
 from loadax.writing.verify import verify
 from loadax.writing.write import write_zarr

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadax.dataset import from_zarr
+from loadax.doors import from_zarr
 from loadax.errors import SourceError
 from loadax.writing.verify import verify
 from loadax.writing.write import write_zarr
