@@ -1,12 +1,13 @@
 """One contestant in a process of its own: takes a command a line from stdin, answers each with a line of JSON on stdout.
 
-Started by throughput.py, with the workload, its folder and the contestant's name.
+Started through turns.py, with the contestant's name, the kind of workload, the workload and its folder.
 """
 
 import gc
 import hashlib
 import itertools
 import json
+import logging
 import os
 import statistics
 import sys
@@ -18,8 +19,10 @@ from typing import Any, final
 import jax
 import numpy as np
 import psutil
-from contestants import CONTESTANTS
+from contestants import CONTESTANTS, Prepare
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from readers import READERS
+from stores import Stored
 from workloads import Workload
 
 _FEWEST = 3  # batches of a lead-in and of a timed window, however slow
@@ -29,10 +32,10 @@ _FEWEST = 3  # batches of a lead-in and of a timed window, however slow
 class Contestant:
     """What the commands do; every batch that is taken is waited for."""
 
-    def __init__(self, workload: Workload, folder: Path, name: str):
+    def __init__(self, workload: Workload | Stored, folder: Path, prepare: Prepare):
         sharding = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec("data"))
         self._workload, self._folder = workload, folder
-        self._open = CONTESTANTS[name](workload, folder, sharding)
+        self._open = prepare(workload, folder, sharding)
         self._batches: Any = None
 
     def ready(self) -> str:
@@ -75,13 +78,19 @@ class Contestant:
             raise ValueError("the first epoch served a row twice")
         return {"rows": len(rows), "digest": hashlib.sha256(rows.tobytes()).hexdigest()[:16]}
 
-    def round(self, seconds: float, lead: float) -> dict[str, float]:
-        """Takes batches for `lead` seconds, until the queues are as they stay, and then for `seconds` against the clock."""
+    def round(self, seconds: float, lead: float, whole: int = 1) -> dict[str, float]:
+        """Takes batches for `lead` seconds, until the queues are as they stay, and then for `seconds` against the clock.
+
+        Args:
+            seconds: the least that is timed.
+            lead: seconds before.
+            whole: a multiple of so many batches is timed.
+        """
         if self._batches is None:
             self._batches = self._open()
         self._take(lead)
         cpu = _cpu_seconds()
-        count, elapsed = self._take(seconds)
+        count, elapsed = self._take(seconds, whole)
         rows = count * self._workload.batch_size
         return {"rows": rows, "seconds": elapsed, "cpu_seconds": _cpu_seconds() - cpu}
 
@@ -119,9 +128,9 @@ class Contestant:
         share = sum(waits) / (time.perf_counter() - began)
         return {"share": share, "median": statistics.median(waits), "most": max(waits)}
 
-    def _take(self, seconds: float) -> tuple[int, float]:
+    def _take(self, seconds: float, whole: int = 1) -> tuple[int, float]:
         count, elapsed, began = 0, 0.0, time.perf_counter()
-        while elapsed < seconds or count < _FEWEST:
+        while elapsed < seconds or count < _FEWEST or count % whole:
             jax.block_until_ready(next(self._batches))
             count += 1
             elapsed = time.perf_counter() - began
@@ -144,8 +153,11 @@ def main() -> None:
     # Libraries may print: the answers get the real stdout for themselves, and whatever is printed goes to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    name, workload, folder = sys.argv[1:]
-    contestant = Contestant(Workload(**json.loads(workload)), Path(folder), name)
+    logging.getLogger("loadax").setLevel(logging.ERROR)  # of a process that is stopped between its turns, every read takes long
+    name, kind, text, folder = sys.argv[1:]
+    workload = Stored(**json.loads(text)) if kind == "Stored" else Workload(**json.loads(text))
+    prepare = READERS[workload.name][name] if isinstance(workload, Stored) else CONTESTANTS[name]
+    contestant = Contestant(workload, Path(folder), prepare)
     for line in sys.stdin:
         command = json.loads(line)
         answer = getattr(contestant, command.pop("do"))(**command)

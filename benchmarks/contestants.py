@@ -13,10 +13,11 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 from numpy.typing import NDArray
+from stores import Stored
 from workloads import Workload
 
 Open = Callable[[], Iterator[Any]]
-Prepare = Callable[[Workload, Path, NamedSharding], Open]
+Prepare = Callable[[Any, Path, NamedSharding], Open]  # of its own kind of workload
 
 _MANY = 1 << 40  # steps: no run comes to their end
 
@@ -30,7 +31,7 @@ def loadax_defaults(workload: Workload, folder: Path, sharding: NamedSharding) -
     return lambda: iter(loader)
 
 
-def numpy_loop(workload: Workload, folder: Path, sharding: NamedSharding) -> Open:
+def numpy_loop(workload: Workload | Stored, folder: Path, sharding: NamedSharding) -> Open:
     """The loop that one writes by hand."""
     arrays, batch_size = workload.load(folder), workload.batch_size
 

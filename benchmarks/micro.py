@@ -113,9 +113,9 @@ def _feed(workload: Workload) -> Iterator[tuple[Feed, Any, Any]]:
         arrays = workload.load(folder)
         rows: Dataset = from_npy(folder / "tokens.npy") if workload.name == "tokens" else from_arrays(arrays)
         dataset = rows.shuffle(seed=0)
-        share = resolve_share(batch_spec(dataset.spec, padded=False), workload.batch_size, data_parallel(), None, None)
+        share = resolve_share(batch_spec(dataset.spec, made=[]), workload.batch_size, data_parallel(), None, None)
         yield (
-            Feed(BatchPlan(dataset.order, workload.batch_size, num_epochs=None), dataset.reader, share, keep=256 << 20),
+            Feed(BatchPlan(dataset.order, workload.batch_size, num_epochs=None), dataset.reader, share, keep=256 << 20, end=None),
             arrays,
             share.shardings[0],
         )

@@ -67,6 +67,13 @@ def waiting(sleep: dict[str, Any]) -> str:
     return _aligned(lines)
 
 
+def amplified(hosts: dict[str, list[float]]) -> str:
+    """What each host reads for each byte it uses, by how many hosts there are, as text."""
+    lines = [("hosts", "bytes read for each one used, by host")]
+    lines += [(count, "  ".join(f"{each:.3f}" for each in found)) for count, found in hosts.items()]
+    return _aligned(lines)
+
+
 def _aligned(lines: Sequence[Sequence[str]]) -> str:
     """Lines of cells in columns: the first to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -6,70 +6,16 @@ that changes from round to round, so that what else the machine does meets them 
 
 import argparse
 import json
-import os
-import platform
-import random
-import subprocess
-import sys
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from contestants import CONTESTANTS
 from report import summarise, table, waiting
+from turns import child, machine, take_turns
 from workloads import FULL, QUICK, Workload
-
-_HERE = Path(__file__).parent
-_DEVICES = 8
-_LIMIT = 120.0  # seconds that an answer may take; the bugs of loaders are hangs
-
-
-@final
-class Child:
-    """A contestant's process, to which commands are sent."""
-
-    def __init__(self, name: str, process: "subprocess.Popen[str]"):
-        self._name, self._process = name, process
-
-    def ask(self, do: str, **arguments: Any) -> Any:
-        """The answer to one command.
-
-        Raises:
-            RuntimeError: when the process ended, or took so long that it was ended.
-        """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-        self._process.stdin.flush()
-        timer = threading.Timer(_LIMIT, self._process.kill)
-        timer.start()
-        try:
-            line = self._process.stdout.readline()
-        finally:
-            timer.cancel()
-        if not line:
-            raise RuntimeError(
-                f"{self._name} ended in {do!r}, with code {self._process.wait()}, or took more than {_LIMIT:.0f} s"
-            )
-        return json.loads(line)
-
-
-@contextmanager
-def child(name: str, workload: Workload, folder: Path) -> Iterator[Child]:
-    """A process for a contestant, ended afterwards."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(_DEVICES)}
-    command = [sys.executable, str(_HERE / "contestant.py"), name, json.dumps(asdict(workload)), str(folder)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-    try:
-        yield Child(name, process)
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def measure(workload: Workload, folder: Path, options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any] | None]:
@@ -84,12 +30,9 @@ def measure(workload: Workload, folder: Path, options: argparse.Namespace) -> tu
             measured[name] = {"first": first, "check": each.ask("check", batches=8), "rounds": []}
             if options.rounds:
                 each.ask("round", seconds=options.warm_up, lead=0)
-        order = random.Random(0)
-        for number in range(options.rounds):
-            for name in order.sample(list(children), len(children)):
-                measured[name]["rounds"].append(children[name].ask("round", seconds=options.seconds, lead=options.lead))
-            if sys.stderr.isatty():
-                print(f"\r{workload.name}: round {number + 1} of {options.rounds}", end="\r", file=sys.stderr, flush=True)
+        turn = {"seconds": options.seconds, "lead": options.lead}
+        for name, taken in take_turns(children, options.rounds, dict.fromkeys(children, turn)):
+            measured[name]["rounds"].append(taken)
         slept = None
         if options.sleep and "loadax" in children:
             slept = children["loadax"].ask("sleep", steps=options.sleep_steps, seconds=0.01)
@@ -100,7 +43,7 @@ def main() -> None:
     """Runs what the command line asks for."""
     options = _options()
     results: dict[str, Any] = {
-        "machine": machine(),
+        "machine": machine("jax", "numpy", "grain", "loadax"),
         "options": {**vars(options), "json": str(options.json)},
         "workloads": {},
         "sleep": {},
@@ -120,17 +63,6 @@ def main() -> None:
         print(f"\n{waiting(results['sleep'])}")
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
-
-
-def machine() -> dict[str, str]:
-    """What the numbers were measured on."""
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=_HERE, capture_output=True, text=True, check=False)
-    return {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("jax", "numpy", "grain", "loadax")},
-        "commit": commit.stdout.strip() or "unknown",
-    }
 
 
 def _options() -> argparse.Namespace:

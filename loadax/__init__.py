@@ -10,21 +10,33 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from loadax import errors, seeds, sharding, testing
     from loadax.dataset import Dataset
-    from loadax.doors import from_arrays, from_npy, from_source, from_tensorstore, from_tokens, from_zarr, write_zarr
+    from loadax.doors import (
+        from_arrays,
+        from_documents,
+        from_npy,
+        from_source,
+        from_tensorstore,
+        from_tokens,
+        from_zarr,
+        write_zarr,
+    )
     from loadax.errors import LoadaxError
     from loadax.joining import concat, mix
+    from loadax.loader.certificate import Certificate
     from loadax.loader.dataloader import Dataloader
     from loadax.protocols import Source
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Certificate": "loadax.loader.certificate",
     "Dataloader": "loadax.loader.dataloader",
     "Dataset": "loadax.dataset",
     "LoadaxError": "loadax.errors",
     "Source": "loadax.protocols",
     "concat": "loadax.joining",
     "from_arrays": "loadax.doors",
+    "from_documents": "loadax.doors",
     "from_npy": "loadax.doors",
     "from_source": "loadax.doors",
     "from_tensorstore": "loadax.doors",
@@ -36,6 +48,7 @@ _HOME = {
 _MODULES = ("errors", "seeds", "sharding", "testing")
 
 __all__ = [
+    "Certificate",
     "Dataloader",
     "Dataset",
     "LoadaxError",
@@ -43,6 +56,7 @@ __all__ = [
     "concat",
     "errors",
     "from_arrays",
+    "from_documents",
     "from_npy",
     "from_source",
     "from_tensorstore",

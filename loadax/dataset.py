@@ -1,5 +1,6 @@
 """Dataset: a frozen recipe of a source, an order and maps."""
 
+import hashlib
 import math
 import os
 import warnings
@@ -14,6 +15,7 @@ from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.mix import Mixed
 from loadax.plan.order import Repeated, Sequential, Shuffled, Sliced, depth_first
+from loadax.plan.pack import Long, Method
 from loadax.plan.split import split as split_order
 from loadax.protocols import Integers, Order, Source, Tree
 from loadax.reader import Reader
@@ -21,7 +23,7 @@ from loadax.seeds import ORDER_VERSION
 from loadax.sources.checks import chunk_starts
 from loadax.specs import flatten_spec, normalise_spec
 from loadax.transforms import BatchMap, Map, Transform, fingerprint, name_of
-from loadax.trees import map_leaves
+from loadax.trees import flatten, map_leaves
 
 _LANES = 128
 _OPEN_BYTES = 1 << 30  # what the windows of all lanes may hold by default, over all hosts
@@ -99,6 +101,8 @@ class Dataset:
         position = _integer("index", index)
         if not -len(self) <= position < len(self):
             raise RowIndexError(f"position {position} is not there: the dataset has {len(self)}")
+        if getattr(self.source, "ragged", False):
+            return self.reader.examples(self.order.visits(np.zeros(1, np.int64), np.array([position % len(self)])))[0]
         return map_leaves(lambda leaf: leaf[0], self.read([position % len(self)]))
 
     def __iter__(self) -> Iterator[Any]:
@@ -194,6 +198,58 @@ class Dataset:
         source = WindowSource(self.source, self.reader.specs[0], within, *sizes, ahead, _count("targets", targets, 1))
         return Dataset(source, Sequential(len(source)))
 
+    def pack(
+        self,
+        seq_len: int,
+        *,
+        method: Method = "split",
+        long: Long = "error",
+        window: int | None = None,
+        index: str | os.PathLike[str] | None = None,
+        progress: bool | None = None,
+    ) -> "Dataset":
+        """Documents of any length, side by side in rows of `seq_len`.
+
+        A document is a one-dimensional array, or a dict of equally long ones. An example is a dict of the documents' leaves (a bare array
+        becomes `tokens`), each of `seq_len` entries with zeros where nothing is, and of `segment_ids` (int32: 1, 2, … for the segments of the row,
+        0 for nothing), `positions` (int32: from 0 in every segment) and `loss_mask` (bool: whether the entry before is of the same segment, so that
+        this one can be predicted from it).
+
+        The documents are packed once, in the order in which epoch 0 meets them, also when that order changes with the epoch; from their lengths
+        alone, so that any packed row is read at once. `shuffle` behind it shuffles packed rows; `split` and other verbs are about packed rows too.
+        Empty documents are left out.
+
+        Args:
+            seq_len: entries of a row.
+            method: "split": one document behind the other, cut every `seq_len`; only the last row has zeros at its end. "best_fit" or "first_fit": no
+                document is cut, they are fitted together from the longest to the shortest; packed rows stand in the order of their first documents.
+            long: what becomes of documents longer than `seq_len` where none is cut: "error"; "cut": into parts of `seq_len` and what is left, each a
+                segment of its own; "drop": left out.
+            window: how many documents that follow each other are fitted together. None: 1,048,576.
+            index: a folder, in which the lengths and the plan are kept for later runs; made when it isn't there. One of other data is made
+                anew, and the log says so. Processes may share it. Without one, documents whose lengths nobody knows are all read, each time.
+            progress: whether to show a bar while they are; None: when stderr is a terminal.
+
+        Raises:
+            ArgumentError: when a value can't be used, a document is longer than `seq_len` and `long` is "error", or nothing is left.
+            LeafError: when a record is no document; names the row and the leaf.
+
+        Example:
+            >>> import numpy as np
+            >>> from loadax import from_source
+            >>> packed = from_source([np.array([5, 6, 7]), np.array([8, 9]), np.array([4])]).pack(4, method="best_fit")
+            >>> packed.read([0, 1])["tokens"].tolist(), packed[0]["segment_ids"].tolist()
+            ([[5, 6, 7, 4], [8, 9, 0, 0]], [1, 1, 1, 2])
+        """
+        from loadax.packing import WINDOW, PackOptions, pack
+
+        if window is not None and method == "split":
+            raise ArgumentError(f"window={window!r} is for best_fit and first_fit: method='split' needs none; leave it out")
+        fitted = 0 if method == "split" else WINDOW if window is None else _count("window", window, 1)
+        options = PackOptions(_count("seq_len", seq_len, 1), method, long, fitted)
+        source = pack(self.reader, self.order, options, index, progress)
+        return Dataset(source, Sequential(len(source)))
+
     def cache(
         self,
         path: str | os.PathLike[str],
@@ -201,6 +257,7 @@ class Dataset:
         chunk_rows: int | None = None,
         shard_rows: int | None = None,
         compression: str | None = "zstd",
+        overwrite: bool = False,
         progress: bool | None = None,
     ) -> "Dataset":
         """What the maps so far make of all rows, from a zarr store: written once, and read from then on.
@@ -213,6 +270,7 @@ class Dataset:
             chunk_rows: as in `write_zarr`.
             shard_rows: as in `write_zarr`.
             compression: as in `write_zarr`.
+            overwrite: deletes the zarr store that is there and writes it anew: for maps that were changed.
             progress: whether to show a bar; None: when stderr is a terminal.
 
         Raises:
@@ -230,7 +288,8 @@ class Dataset:
             chunk_rows=chunk_rows,
             shard_rows=shard_rows,
             compression=compression,
-            resume=True,
+            resume=not overwrite,
+            overwrite=overwrite,
             progress=progress,
         )
         source = open_written(path, self.spec)
@@ -255,9 +314,105 @@ class Dataset:
         Raises:
             ArgumentError: when `fraction` is not between 0 and 1, or the rows that are there change every epoch.
         """
-        if not isinstance(fraction, int | float) or not 0 < fraction < 1:
-            raise ArgumentError(f"fraction={fraction!r}: pass a number between 0 and 1, the share of the first part")
-        first, rest = split_order(self.order, float(fraction), _integer("seed", seed))
+        first, rest = split_order(self.order, _fraction(fraction), _integer("seed", seed))
+        return self._with(first), self._with(rest)
+
+    def filter(
+        self,
+        fn: Callable[..., Any],
+        key: str | None = None,
+        *,
+        index: str | os.PathLike[str] | None = None,
+        workers: int | None = None,
+        progress: bool | None = None,
+    ) -> "Dataset":
+        """The rows of which `fn(example)` is True, as the maps so far make them.
+
+        Every row is looked at once, now, by several threads; what remains is a list of the rows that are kept (8 bytes for each). So the length
+        is exact, and the dataset can be read at any position. It looks at rows: before and after `shuffle` it means the same.
+
+        Args:
+            fn: gets one example, which it must not change, and returns a bool.
+            key: says together with the data what an index was made by; change it with `fn`. None: `fn`'s code, the values that it closes over
+                and the globals that it names say so.
+            index: a local file that keeps the list for later runs. One of other data or another `fn` is built anew, and the log says so. In a
+                run of several processes all must see it: then each looks at its share of the rows.
+            workers: threads. None: 4, or more where the source waits for a network.
+            progress: whether to show a bar; None: when stderr is a terminal.
+
+        Raises:
+            ArgumentError: when no row is kept, a map before it is random, or which rows there are changes every epoch.
+            LeafTypeError: when `fn` returns something else than a bool; names the row.
+
+        Example:
+            >>> import numpy as np
+            >>> from loadax import from_arrays
+            >>> even = from_arrays(np.arange(10)).filter(lambda number: number % 2 == 0)
+            >>> len(even), [int(number) for number in even]
+            (5, [0, 2, 4, 6, 8])
+        """
+        from loadax.keeping.answers import Options
+        from loadax.keeping.verbs import keep
+
+        if key is not None and not isinstance(key, str):
+            raise ArgumentError(f"key={key!r}: pass a text that you change when fn changes")
+        options = Options(index, _threads(workers), progress)
+        return self._with(keep(self.order, self.reader, _function(fn), key, options))
+
+    def exclude(self, rows: Any) -> "Dataset":
+        """All rows but those in a list: duplicates, quarantine, takedowns. Keeps that list (8 bytes a row).
+
+        Args:
+            rows: numbers of the source's rows (those that `Dataloader.rows` gives), in any order; or the path of a file of them: `.npy`, or
+                `.txt` with one a line (what follows a `#` is left out).
+
+        Raises:
+            ArgumentError: when it is no such list, all rows are in it, or which rows there are changes every epoch.
+            RowIndexError: when a row is not there.
+        """
+        from loadax.keeping.verbs import leave_out
+
+        return self._with(leave_out(self.order, self.reader.num_rows, rows))
+
+    def split_by(
+        self,
+        key: str | Callable[..., Any],
+        fraction: float,
+        seed: int = 0,
+        *,
+        index: str | os.PathLike[str] | None = None,
+        workers: int | None = None,
+        progress: bool | None = None,
+    ) -> tuple["Dataset", "Dataset"]:
+        """Two datasets that share no group of rows, such as a user or a patient: about `fraction` of the groups, and the rest.
+
+        A group's side follows from its key and `seed` alone, so it stays when rows are appended. Every row's key is looked at once, now.
+
+        Args:
+            key: the name of a leaf that says which group a row belongs to, or a function of one example: an int, a str or bytes.
+            fraction: between 0 and 1: of the groups, not of the rows.
+            seed: another one cuts the groups in another way.
+            index: as in `filter`; one index serves any fraction and seed.
+            workers: as in `filter`.
+            progress: as in `filter`.
+
+        Raises:
+            ArgumentError: when a value can't be used, a map before it is random, or which rows there are changes every epoch.
+            LeafTypeError: when a row's key is something else; names the row.
+
+        Example:
+            >>> import numpy as np
+            >>> from loadax import from_arrays
+            >>> visits = from_arrays({"patient": np.arange(12) // 3, "x": np.arange(12)})
+            >>> train, test = visits.split_by("patient", 0.5)
+            >>> set(train.read(range(len(train)))["patient"]) & set(test.read(range(len(test)))["patient"])
+            set()
+        """
+        from loadax.keeping.answers import Options
+        from loadax.keeping.verbs import split_groups
+
+        options = Options(index, _threads(workers), progress)
+        first, rest = split_groups(self.order, self.reader, key, _fraction(fraction), _integer("seed", seed), options)
         return self._with(first), self._with(rest)
 
     def map(self, fn: Callable[..., Tree], rng: bool = False, seed: int = 0, spec: Tree | None = None) -> "Dataset":
@@ -350,7 +505,20 @@ class Written:
         return self.dataset.read(positions)
 
     def describe(self) -> Any:
-        return [self.dataset.describe(), [fingerprint(each.function) for each in self.dataset.maps]]
+        version, order, maps, examples = self.dataset.describe()
+        functions = [fingerprint(each.function) for each in self.dataset.maps]
+        described = {"order version": version, "order": order, "maps": maps, "examples": examples, "functions": functions}
+        return {**described, "sample": self._sample()}
+
+    def _sample(self) -> str:
+        """A hash of a few rows before any map: other data that looks alike has another one."""
+        positions = np.unique(np.array([0, len(self) // 2, len(self) - 1], np.int64))
+        visits = self.dataset.order.visits(np.zeros_like(positions), positions)
+        digest = hashlib.sha256()
+        for leaf in flatten(self.dataset.reader.read_source(visits))[0]:
+            if not leaf.dtype.hasobject:  # those are addresses
+                digest.update(np.ascontiguousarray(leaf).tobytes())
+        return digest.hexdigest()[:16]
 
 
 def _integer(name: str, value: Any) -> int:
@@ -364,6 +532,16 @@ def _count(name: str, value: Any, least: int) -> int:
     if number < least:
         raise ArgumentError(f"{name}={number}: pass {least} or more")
     return number
+
+
+def _threads(workers: Any) -> int | None:
+    return None if workers is None else _count("workers", workers, 1)
+
+
+def _fraction(fraction: Any) -> float:
+    if not isinstance(fraction, int | float) or not 0 < fraction < 1:
+        raise ArgumentError(f"fraction={fraction!r}: pass a number between 0 and 1, the share of the first part")
+    return float(fraction)
 
 
 def _flag(name: str, value: Any) -> bool:
@@ -386,11 +564,13 @@ def _spec(spec: Tree | None) -> Tree | None:
 def _verb(part: list[Any]) -> str:
     match part:
         case ["rows", _]:
-            return ""
+            pass
         case ["slice", start, step, size]:
             return f"[{start} + {step} * range({size})]" if step != 1 else f"[{start}:{start + size}]"
         case ["mix" | "concat", parts, *_]:
             return f" of {sum(rows for *_, rows, _ in parts)} rows"
+        case ["filter" | "exclude" | "split_by" as verb, *_, size]:
+            return f".{verb}({size} rows)"
         case ["shuffle", seed, block, window, lanes, _]:
             return f".shuffle({seed}, block={block}, window={window}, lanes={lanes})"
         case [name, *arguments]:

@@ -106,6 +106,40 @@ def from_tokens(
     return from_source(source)
 
 
+def from_documents(
+    data: Any, offsets: Any = None, *, dtype: Any = None, cache: Any = None, cache_bytes: int = 16 << 30
+) -> Dataset:
+    """A dataset of documents of any length that lie one behind another: to be made rows of by `Dataset.pack`.
+
+    Their lengths are known without reading them, and of a packed row only its own entries are read.
+
+    Args:
+        data: Megatron's `.bin` and `.idx` pair (named by either), or a folder, glob pattern, URL or list of such pairs, as in `from_tokens`. Or,
+            with `offsets`: a flat array, in memory or mapped; the path or URL of a flat `.bin` or one-dimensional `.npy` file; or a dict of these, whose
+            leaves are equally long (then documents are dicts).
+        offsets: with which entry each document begins, and behind the last one the end: ints, one more than there are documents; or the
+            path of a `.npy` file of them.
+        dtype: of the tokens in a `.bin` file without an `.idx`.
+        cache: a local folder for what is read of remote files, kept for later runs; processes may share it.
+        cache_bytes: how much it holds; what was not used for longest goes first.
+
+    Raises:
+        ArgumentError: when an argument can't be used.
+        SourceError: when a file is missing, cut short, or not what its name says, or the offsets don't fit.
+
+    Example:
+        >>> import numpy as np
+        >>> documents = from_documents(np.arange(10, 20), offsets=[0, 3, 3, 7, 10])
+        >>> len(documents), documents[2].tolist()
+        (4, [13, 14, 15, 16])
+        >>> documents.pack(5)[1]["segment_ids"].tolist()
+        [1, 1, 2, 2, 2]
+    """
+    from loadax.sources.documents import open_documents
+
+    return from_source(open_documents(data, offsets, dtype=dtype, cache=cache, cache_bytes=cache_bytes))
+
+
 def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") -> Dataset:
     """A dataset of TensorStore arrays: zarr, zarr3, n5 and its other drivers, wherever TensorStore reaches.
 

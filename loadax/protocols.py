@@ -37,6 +37,30 @@ class Visits(NamedTuple):
     epochs: Integers
 
 
+class Segments(NamedTuple):
+    """What some packed rows hold: parts of documents, sorted by row and column. Each int64[n]."""
+
+    rows: Integers
+    """Which of the packed rows that were asked for it lies in, from 0."""
+    documents: Integers
+    skips: Integers
+    """The first entry of the document that is meant."""
+    columns: Integers
+    """Where in the row it begins."""
+    lengths: Integers
+    numbers: Integers
+    """Of the segment within its row, from 1."""
+
+
+class Location(NamedTuple):
+    """Where something lies: a file, the first and the last byte of it where these are known, and which part is meant where there are several."""
+
+    file: str
+    first: int | None = None
+    last: int | None = None
+    part: str = ""
+
+
 class Deal(NamedTuple):
     """A stretch of positions that are dealt to lanes in turn: `start` belongs to `lanes[0]`, the next to `lanes[1]`, and so on.
 
@@ -64,8 +88,12 @@ class Source(Protocol):
       Then a block shuffle keeps the chunks that it has open, so that each is decoded once.
     - `over(wrap)`: for a source that reads from another, and asks for each of its rows so many times: the same over `wrap(other, times)`.
     - `concurrent_reads`: how many reads are best under way at once, for a source that waits for disks or networks.
-    - `lengths(rows)`: how long each record is.
-    - `where(row)`: the file and the byte range that a row comes from.
+    - `lengths(rows)`: how long each record is, int64[n], found without reading any; of records that are documents.
+    - `examples(rows)`: the records as a list, one by one, which need not be of one shape.
+    - `read_parts(rows, starts, lengths, wanted)`: of documents in flat arrays: the entries from each of `starts` on, so many, one document's part
+      behind another; a list with an array for every leaf, None for those that are not `wanted`.
+    - `where(row)`: where a row comes from: a list of `Location`s, or of tuples that make some.
+    - `documents(row)`: of packed rows: the parts of documents that one holds.
     """
 
     @property

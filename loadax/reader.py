@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Columns, Integers, Source, Tree, Visits, Wrap
 from loadax.specs import check_batch, flatten_spec, normalise_spec, spec_of, stack
-from loadax.transforms import BatchMap, Transform, name_of
+from loadax.transforms import BatchMap, Map, Transform, name_of
 from loadax.trees import flatten, map_leaves
 
 ReadInto = Callable[..., None]
@@ -109,6 +109,40 @@ class Reader:
         """The examples at `visits`, as a tree of arrays whose first dimension is theirs."""
         return self.apply(self.read_source(visits), visits)
 
+    def examples(self, visits: Visits) -> list[Tree]:
+        """The examples at `visits` one by one, each mapped by itself: they need not be of one shape.
+
+        Raises:
+            ArgumentError: when one of the maps is of whole batches.
+        """
+        maps = [each for each in self.maps if isinstance(each, Map)]
+        for other in self.maps:
+            if isinstance(other, BatchMap):
+                raise ArgumentError(
+                    f"map_batch {name_of(other.function)} wants rows that are all alike, but documents are read one by one; use map before pack"
+                )
+        examples = self._one_by_one(visits)
+        if maps:
+            # A map may write to its example, and what the source gave may be somebody's memory.
+            examples = [map_leaves(_own, example) for example in examples]
+        for each in maps:
+            numbers = zip(examples, visits.rows.tolist(), visits.epochs.tolist(), strict=True)
+            examples = [each.one(example, row, epoch) for example, row, epoch in numbers]
+        return examples
+
+    def _one_by_one(self, visits: Visits) -> list[Tree]:
+        examples = getattr(self.source, "examples", None)
+        if examples is None:
+            leaves, structure = flatten(self._raw(visits))
+            return [structure.build(leaf[index] for leaf in leaves) for index in range(len(visits.rows))]
+        try:
+            return list(examples(visits.rows))
+        except LeafError:
+            raise  # it names its row
+        except Exception as error:
+            error.add_note(f"loadax: reading {_some(visits.rows)}")
+            raise
+
     def read_source(self, visits: Visits) -> Tree:
         """What the source has at `visits`, before any map."""
         spec = self.specs[0]
@@ -160,6 +194,11 @@ class Reader:
                 if None in known[number + 1 :]:
                     batch = each(batch, self.first, stated)
         return specs
+
+
+def _own(leaf: Any) -> Any:
+    """A leaf as a batch would have it: arrays copied, numbers as NumPy's."""
+    return leaf if isinstance(leaf, str | bytes) else np.array(leaf)[()]
 
 
 def _first_result(each: Transform, batch: Tree, first: Visits) -> Tree:

@@ -1,6 +1,8 @@
 """What users' functions do to rows: one row at a time, or many at once. Rows in, rows out; no step, no host, no mesh."""
 
+import functools
 import hashlib
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
@@ -22,21 +24,40 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def fingerprint(function: Callable[..., Any]) -> str:
-    """A short text that tells a function from another one, or from itself before it was edited: of its code and the plain values it closes over.
+    """A short text that tells a function from another one, or from itself before it was edited.
 
-    Not more than that: what it calls, and what it reads from files or globals, does not show.
+    It follows from the code, and from the plain values, arrays and functions that it closes over or has as defaults. Not from more: what it
+    calls by name, and what it reads from files or globals, does not show.
     """
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return getattr(function, "__qualname__", type(function).__qualname__)
-    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    plain = [each if isinstance(each, str | bytes | int | float | bool | None) else type(each).__qualname__ for each in cells]
-    return hashlib.sha256(repr([_code_of(code), plain]).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr(_plain(function, ())).encode()).hexdigest()[:16]
 
 
-def _code_of(code: Any) -> Any:
-    constants = [_code_of(each) if hasattr(each, "co_code") else each for each in code.co_consts]
-    return [code.co_code.hex(), constants, code.co_names]
+def _plain(value: Any, above: tuple[Any, ...]) -> Any:
+    """A value as something whose text is the same in every process; `above`: the functions it stands in, which may stand in it."""
+    match value:
+        case None | str() | bytes() | int() | float() | complex():
+            return value
+        case np.ndarray() | np.generic() if not value.dtype.hasobject:
+            parts = [value.dtype.str, value.shape, value.tobytes()]
+        case tuple() | list() if isinstance(value, tuple) or type(value) is list:
+            parts = [_plain(each, above) for each in value]
+        case set() | frozenset():
+            parts = sorted(repr(_plain(each, above)) for each in value)
+        case dict():
+            parts = [_plain(each, above) for each in value.items()]
+        case functools.partial():
+            parts = [_plain(each, above) for each in (value.func, value.args, value.keywords)]
+        case types.CodeType():
+            parts = [value.co_code, value.co_names, *(_plain(each, above) for each in value.co_consts)]
+        case types.FunctionType() if value not in above:
+            cells = [cell.cell_contents for cell in value.__closure__ or ()]
+            held = (value.__code__, value.__defaults__, value.__kwdefaults__, cells)
+            parts = [_plain(each, (*above, value)) for each in held]
+        case types.MethodType():
+            parts = [_plain(value.__func__, above)]
+        case _:
+            parts = [getattr(value, "__qualname__", "")]
+    return [type(value).__qualname__, *parts]
 
 
 def generator(seed: int, place: int, epoch: int, row: int) -> np.random.Generator:

@@ -1,6 +1,7 @@
 """Datasets: the doors through which data comes in, the verbs, and what they refuse."""
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -12,8 +13,10 @@ import tensorstore as ts
 import loadax
 from loadax import Dataset, concat, from_arrays, from_npy, from_source, from_tensorstore, from_zarr
 from loadax.doors import as_dataset
-from loadax.errors import ArgumentError, RowIndexError
+from loadax.errors import ArgumentError, RowIndexError, SourceError
 from loadax.protocols import ArraySpec
+from loadax.seeds import ORDER_VERSION
+from loadax.trees import flatten
 
 VALUES = np.arange(10) * 10
 
@@ -268,3 +271,150 @@ def test_the_public_names_are_there() -> None:
         "Dataset",
     ):
         assert callable(getattr(loadax, name))
+
+
+class TestCache:
+    """The result of a costly map, written once and read from then on."""
+
+    class Seen(list[int]):
+        """What a map was given. No plain list, whose contents would be part of what the map does."""
+
+    def counted(self, factor: int = 2, rows: Any = VALUES) -> tuple[Dataset, list[int]]:
+        """A dataset with a map, and the rows that the map has seen."""
+        seen = self.Seen()
+
+        def scale(row: Any) -> Any:
+            seen.append(int(row["x"]))
+            return {"x": row["x"] * factor, "deep": {"y": np.full((2, 3), row["x"], np.float32)}}
+
+        return from_arrays({"x": rows}).map(scale), seen
+
+    def test_is_written_once_and_read_from_then_on(self, tmp_path: Path) -> None:
+        first, seen = self.counted()
+        cached = first.cache(tmp_path / "c", progress=False)
+        assert sorted(seen[1:]) == VALUES.tolist()  # the first one shows the spec
+        before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*") if file.is_file()}
+        seen.clear()
+        for dataset in (cached, first.cache(tmp_path / "c"), self.counted()[0].cache(f"{tmp_path}/c", progress=False)):
+            seen.clear()
+            assert dataset.spec == first.spec
+            read = dataset.read(range(10))
+            assert read["x"].tolist() == (VALUES * 2).tolist()
+            np.testing.assert_array_equal(read["deep"]["y"], np.broadcast_to(VALUES[:, None, None], (10, 2, 3)))
+            assert dataset.maps == ()
+            assert seen == []
+        assert before == {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*") if file.is_file()}
+        assert values(cached.shuffle(1)[:3]) == (np.array(values(data().shuffle(1)[:3])) * 2).tolist()
+
+    @pytest.mark.parametrize(
+        "tree",
+        [
+            VALUES,
+            np.arange(20, dtype=np.float16).reshape(10, 2),
+            (VALUES, VALUES * 1.5),
+            {"b": VALUES, "a": (VALUES > 3, [VALUES + 1, {"c": VALUES + 2}])},
+        ],
+    )
+    def test_examples_come_back_as_they_were(self, tree: Any, tmp_path: Path) -> None:
+        before = from_arrays(tree)
+        for _ in range(2):
+            after = before.cache(tmp_path / "c", progress=False)
+            assert after.spec == before.spec
+            was, now = before.read([9, 0, 3]), after.read([9, 0, 3])
+            assert flatten(was)[1] == flatten(now)[1]
+            for one, other in zip(flatten(was)[0], flatten(now)[0], strict=True):
+                assert one.dtype == other.dtype
+                np.testing.assert_array_equal(one, other)
+
+    def test_of_what_a_slice_a_split_or_a_concatenation_holds(self, tmp_path: Path) -> None:
+        for number, dataset in enumerate((data()[7:2:-1], data().split(0.5)[0], concat([data(), data()[:3]]), data().repeat(2))):
+            assert values(dataset.cache(tmp_path / str(number), progress=False)) == values(dataset)
+
+    @pytest.mark.parametrize(
+        ("other", "problem"),
+        [
+            (lambda self: self.counted(factor=3)[0], r"data\.functions = \[\"\w{16}\"\], now it is \[\"\w{16}\"\]"),
+            (lambda self: self.counted()[0].map(lambda row: row), r"data\.maps = .*, now it is "),
+            (lambda self: self.counted(rows=VALUES + 1)[0], r"data\.sample = \"\w{16}\", now it is \"\w{16}\""),
+            (lambda self: self.counted(rows=VALUES[:9])[0], r"rows = 10, now it is 9"),
+            (lambda self: self.counted(rows=VALUES.astype(np.int32))[0], r"arrays\.x\.dtype = \"int64\", now it is \"int32\""),
+            (lambda self: self.counted()[0][::-1], r"data\.order = .*, now it is "),
+        ],
+        ids=["another function", "another map", "other data", "fewer rows", "another dtype", "another order"],
+    )
+    def test_of_something_else_is_refused_and_kept(self, other: Any, problem: str, tmp_path: Path) -> None:
+        self.counted()[0].cache(tmp_path / "c", progress=False)
+        with pytest.raises(
+            ArgumentError,
+            match=rf"c: it was begun with {problem}.*; go on with the same data and arguments, or pass overwrite=True to begin anew",
+        ):
+            other(self).cache(tmp_path / "c", progress=False)
+        assert values(self.counted()[0].cache(tmp_path / "c", progress=False)) == (VALUES * 2).tolist()
+        anew = other(self)
+        assert values(anew.cache(tmp_path / "c", overwrite=True, progress=False)) == values(anew)
+
+    def test_with_other_chunks_is_refused(self, tmp_path: Path) -> None:
+        data().cache(tmp_path / "c", chunk_rows=2, shard_rows=4, compression=None, progress=False)
+        with pytest.raises(ArgumentError, match=r"c: it was begun with shard_rows = 4, now it is 8"):
+            data().cache(tmp_path / "c", chunk_rows=2, shard_rows=8, compression=None, progress=False)
+
+    def test_that_was_stopped_is_gone_on_with(self, tmp_path: Path) -> None:
+        dataset, seen = self.counted()
+        options: dict[str, Any] = {"chunk_rows": 1, "shard_rows": 2, "progress": False}
+
+        def stop(row: Any) -> Any:
+            if row["x"] == 140 and switch.exists():
+                raise RuntimeError("stopped")
+            return row
+
+        switch = tmp_path / "stop"
+        switch.touch()
+        costly = dataset.map(stop)
+        with pytest.raises(RuntimeError, match="stopped"):
+            costly.cache(tmp_path / "c", **options)
+        with pytest.raises(SourceError, match="it was not written to its end"):
+            from_zarr(tmp_path / "c")
+        switch.unlink()
+        seen.clear()
+        assert values(costly.cache(tmp_path / "c", **options)) == (VALUES * 2).tolist()
+        assert not {0, 10, 20, 30} & set(seen)  # what was stored is not made again
+
+    @pytest.mark.parametrize(
+        ("dataset", "what"),
+        [
+            (data().shuffle(0), "the order changes every epoch"),
+            (data().shuffle(0)[:5].repeat(2), "the order changes every epoch"),
+            (data().map(lambda row, rng: row, rng=True), "a map is random"),
+            (concat([data().map(lambda row, rng: row, rng=True), data()]), "a map is random"),
+        ],
+    )
+    def test_of_what_is_never_the_same_is_refused(self, dataset: Dataset, what: str, tmp_path: Path) -> None:
+        with pytest.raises(
+            ArgumentError, match=rf"cache\(\) writes every row once, but {what}; cache first, then shuffle and map at random"
+        ):
+            dataset.cache(tmp_path / "c")
+        assert not (tmp_path / "c").exists()
+
+    def test_of_rows_that_lie_at_addresses(self, tmp_path: Path) -> None:
+        """What the source holds may be objects, as long as the maps make numbers of them."""
+        for _ in range(2):
+            words = from_source([{"word": np.array(word, object)} for word in ("a", "bb", "ccc")])
+            lengths = words.map(lambda row: np.int64(len(row["word"].item())))
+            assert values(lengths.cache(tmp_path / "c", progress=False)) == [1, 2, 3]
+
+    def test_at_a_place_that_is_taken(self, tmp_path: Path) -> None:
+        (tmp_path / "mine.txt").write_text("mine")
+        with pytest.raises(ArgumentError, match="there is something that loadax did not begin to write"):
+            data().cache(tmp_path)
+
+
+def test_what_decides_the_examples_and_their_order_is_described() -> None:
+    described = data().shuffle(3)[:5].map(lambda row: {"y": row["x"] * 1.5}).describe()
+    assert json.loads(json.dumps(described)) == described
+    assert described[0] == ORDER_VERSION
+    assert described[1][0] == ["rows", 10]
+    assert described[2:] == [[["map", False, None]], [["['y']", [], "float64"]]]
+    drawn = [data().map(lambda row, rng: row, rng=True, seed=seed).describe() for seed in (0, 1)]
+    assert drawn[0] != drawn[1]
+    # Not contents, nor functions: the same run goes on with corrected ones.
+    assert from_arrays({"x": VALUES + 1}).map(lambda row: row).describe() == data().map(lambda row: {**row}).describe()

@@ -81,7 +81,7 @@ def test_every_weight_that_is_given_counts() -> None:
             r"shuffle\(\) behind mix\(\) would break its proportions; shuffle the datasets before",
         ),
         (lambda: web_and_code()[:10].shuffle(0), r"shuffle\(\) behind mix\(\)"),
-        (lambda: web_and_code().split(0.5), "every epoch"),
+        (lambda: web_and_code().split(0.5), r"split\(\) behind mix\(\) would break its proportions; call it on the datasets"),
     ],
 )
 def test_what_is_refused(make: Any, message: str) -> None:
@@ -142,7 +142,8 @@ def test_weights_by_step() -> None:
         shares = [int((np.asarray(loader[step]["x"]) < 1000).sum()) for step in (0, 4, 5, 6)]
         assert shares == [batch_size, batch_size, batch_size // 4, batch_size // 4]
     with pytest.raises(
-        ArgumentError, match="scheduled from step 5 on, but an epoch has only 2 steps of batch_size=256; schedule by example"
+        ArgumentError,
+        match=r"scheduled from step 5 on, which is example 1280, but an epoch has only 6\d\d examples; schedule by example",
     ):
         Dataloader(mixed, batch_size=256, num_epochs=2)
     with pytest.raises(TypeError, match="without another verb behind"):

@@ -1,4 +1,4 @@
-"""The command line: `loadax convert`, `loadax verify`, `loadax inspect`."""
+"""The command line: `loadax convert`, `loadax verify`, `loadax inspect`, `loadax index`, `loadax plan`."""
 
 from loadax.cli.main import main
 

@@ -63,7 +63,7 @@ def add_command(commands: Any) -> None:
     )
     command.add_argument("source", metavar="SRC", help="path or URL of what to read")
     command.add_argument("destination", metavar="DST", help="path or URL of the store to write")
-    command.add_argument("--variables", metavar="A,B", type=_names, help="which arrays of a zarr group (default: all)")
+    command.add_argument("--variables", metavar="A,B", type=names_of, help="which arrays of a zarr group (default: all)")
     command.add_argument("--seq-len", metavar="L", type=int, help="tokens a row, for a file of tokens; each row gets one more")
     command.add_argument("--dtype", help="of the tokens of a .bin file, such as uint16")
     command.add_argument("--shuffle", metavar="SEED", type=int, help="write the rows in random order")
@@ -124,7 +124,8 @@ def _absolute(location: str) -> str:
     return location if path is None else str(path)
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names_of(text: str) -> tuple[str, ...]:
+    """Names parted by commas, as the value of an option."""
     names = tuple(name for name in text.split(",") if name)
     if not names:
         raise argparse.ArgumentTypeError(f"{text!r} names no array; pass names parted by commas")

@@ -11,11 +11,11 @@ from typing import Any
 
 import tensorstore as ts
 
-from loadax.cli.table import count_text, size_text, table
 from loadax.doors import from_zarr
 from loadax.plan.blocks import BlockShuffled
 from loadax.sources.checks import chunk_starts
 from loadax.sources.manifest import FINISHED
+from loadax.texts import count_text, size_text, table
 from loadax.writing.survey import Stored, chunk_shape, codecs_of, file_shape, has_checksum, is_sharded, open_stored, raw_bytes
 
 _HEADER = ("array", "shape", "dtype", "chunk", "shard", "codecs", "checksum", "raw", "on disk")

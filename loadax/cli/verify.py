@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Any
 
-from loadax.cli.table import count_text, size_text
+from loadax.texts import count_text, size_text
 from loadax.writing.verify import verify
 
 _DAMAGED = 1  # the exit code: not that of an error, since the check itself went well

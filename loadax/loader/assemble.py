@@ -8,7 +8,9 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax import seeds
 from loadax.errors import LeafError
+from loadax.loader.share import MASK
 from loadax.loader.slab import Slab, SlabPlan, Tile
 from loadax.loader.stats import Timing
 from loadax.protocols import Columns, Integers, Tree, Visits
@@ -100,16 +102,30 @@ class _Job:
         return steps * len(tile.select) + int(np.searchsorted(tile.select, inner))
 
 
+def made(name: str, visits: Visits, key_seed: int | None) -> NDArray[Any]:
+    """A leaf that the loader makes, for these visits: whether a row is there, or the data of a JAX random key of its own.
+
+    A key is uint32[2], as JAX's default generator (Threefry) has it: a function of the seed, the epoch and the row, and zeros for padding.
+    """
+    there = visits.rows >= 0
+    if name == MASK:
+        return there
+    keys = np.asarray(seeds.derive(key_seed, "key", visits.epochs, np.maximum(visits.rows, 0)), np.uint64)
+    halves = np.stack([keys >> np.uint64(32), keys & np.uint64(0xFFFFFFFF)], axis=1).astype(np.uint32)
+    return np.where(there[:, None], halves, np.uint32(0))
+
+
 @final
 class Assembler:
     """Fills slabs of one plan with rows of one dataset. Thread-safe: pieces may be filled side by side."""
 
-    def __init__(self, reader: Reader, plan: SlabPlan):
+    def __init__(self, reader: Reader, plan: SlabPlan, key_seed: int | None):
         self._reader = reader
+        self._key_seed = key_seed
         self._data: list[tuple[int, Tile]] = []
-        self._masks: list[tuple[int, Tile]] = []
+        self._made: list[tuple[int, Tile]] = []
         for number, tile in enumerate(plan.tiles):
-            (self._masks if tile.leaf.source is None else self._data).append((number, tile))
+            (self._made if tile.leaf.source is None else self._data).append((number, tile))
         self._structure = flatten_spec(reader.spec)[1]
         self._source_dtypes = [spec.dtype for spec in flatten_spec(reader.specs[0])[0]]
         self._rounds = list(_rounds(self._data))
@@ -121,7 +137,7 @@ class Assembler:
         Raises:
             Exception: what the source or a map raises, with a note; a LeafError when a value does not fit its leaf.
         """
-        job = _Job(piece, may_pad=bool(self._masks))
+        job = _Job(piece, may_pad=any(tile.leaf.made == MASK for _, tile in self._made))
         if not len(job.visits.rows):
             timing = self._only_padding(job)
         elif not self._by_columns:
@@ -130,10 +146,11 @@ class Assembler:
             timing = self._mapped_columns(job)
         else:
             timing = self._plain_columns(job)
-        for number, tile in self._masks:
-            there = np.ones(len(piece.visits.rows), bool) if job.there is None else job.there
+        for number, tile in self._made:
+            values = made(tile.leaf.made, piece.visits, self._key_seed)
             wanted = job.wanted(tile)
-            job.deliver(number, tile, there if wanted is None else there[wanted])
+            cut: Any = (slice(None) if wanted is None else wanted, *(slice(*column) for column in tile.columns))
+            job.deliver(number, tile, values[cut])
         return timing._replace(rows=len(job.visits.rows))
 
     def _only_padding(self, job: _Job) -> Timing:

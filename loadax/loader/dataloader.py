@@ -5,10 +5,12 @@ process holds of every batch; a `Feed` reads, assembles and places the steps of 
 read ahead, and an iterator hands the batches out.
 """
 
+import copy
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -17,18 +19,26 @@ from numpy.typing import NDArray
 
 from loadax.dataset import Dataset
 from loadax.doors import as_dataset
-from loadax.errors import ArgumentError, UnsupportedError
+from loadax.errors import ArgumentError, RowIndexError, UnsupportedError
+from loadax.loader.assemble import made
+from loadax.loader.certificate import Certificate, certify, stretches
+from loadax.loader.explain import Explanation
 from loadax.loader.feed import Feed
+from loadax.loader.forecast import Setting, forecast
+from loadax.loader.history import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator, Epoch, Run
 from loadax.loader.open_chunks import OpenChunks, check_memory, find_open_chunks, held_columns, keep_open_chunks, row_bytes
+from loadax.loader.plan_check import PlanCheck, check_run
 from loadax.loader.prefetch import Window
-from loadax.loader.share import Part, Share, batch_spec, resolve_share
+from loadax.loader.share import KEY, MASK, Part, Share, batch_spec, resolve_share
 from loadax.loader.state import order_hash, step_of
 from loadax.plan.batches import BatchPlan, Remainder
+from loadax.plan.inverse import Place
 from loadax.plan.mix import Mixed
-from loadax.protocols import Integers, Tree
+from loadax.plan.skips import step_ranges
+from loadax.protocols import Integers, Tree, Visits
 from loadax.sharding.dtypes import cast_into
-from loadax.sharding.mesh import PlannedMesh, current_mesh, resolve_mesh
+from loadax.sharding.mesh import PlannedMesh, current_mesh, grid_of, resolve_mesh
 from loadax.trees import flatten
 
 _MOST_WORKERS = 8  # threads beyond that mostly wait for each other; pass num_workers for more
@@ -43,7 +53,8 @@ class Dataloader:
 
     Args:
         data: a `Dataset`, a `Source`, arrays (or a dict or tuple of them), or any object with `__len__` and `__getitem__`.
-        batch_size: rows of the global batch, all hosts together; never changed by the mesh.
+        batch_size: rows of the global batch, all hosts together; never changed by the mesh. Or a schedule by step, `{0: 256, 10_000: 1024}`: each
+            size holds until the next one begins. A step is compiled once for each; `specs` tells them beforehand.
         mesh: where batches go. None: the mesh the caller is in when iteration begins (`jax.set_mesh` or `with mesh:`), else the
             one the loader was made in, else all devices on one axis "data". A `loadax.sharding.plan_mesh` serves for everything but placing.
         partition: how each leaf is cut: a `PartitionSpec`, a `NamedSharding`, a pytree prefix of these, a `DataPartitionType`,
@@ -51,6 +62,10 @@ class Dataloader:
         num_epochs: None for ever. Epochs never share a batch, and each is shuffled anew.
         remainder: an epoch's last, partial batch. "drop": left out. "pad": filled up with zeros, and every batch of the run gets a
             bool leaf "mask", False there. "error": refused here.
+        microbatches: k: leaves have shape (k, batch_size / k, …), for a step that goes through k microbatches in turn, and the partition
+            is that of a microbatch. Row r of the batch is entry (r % k, r // k), so that no row changes its device.
+        key_seed: an int: every batch gets a leaf "key", uint32 of shape (batch_size, 2): `jax.random.wrap_key_data(batch["key"])` is a random key
+            for each row that follows from the seed, the epoch and the row alone. For augmentation on the device.
         num_workers: threads that read ahead. None: one a core, 8 at most, or as many reads as the source wants under way at
             once; they sleep while the consumer does not have to wait. 0: all on the caller's thread.
         worker_type: "thread".
@@ -83,12 +98,14 @@ class Dataloader:
     def __init__(
         self,
         data: Any,
-        batch_size: int,
+        batch_size: int | Mapping[int, int],
         *,
         mesh: Mesh | PlannedMesh | None = None,
         partition: Any = None,
         num_epochs: int | None = 1,
         remainder: Remainder = "drop",
+        microbatches: int = 1,
+        key_seed: int | None = None,
         num_workers: int | None = None,
         worker_type: str = "thread",
         prefetch: int = 2,
@@ -104,11 +121,11 @@ class Dataloader:
             raise UnsupportedError(f"on_error={on_error!r}: only 'raise' is there so far; leave it out")
         if isinstance(data, Dataloader):
             raise ArgumentError("data is a Dataloader already; pass its dataset: Dataloader(loader.dataset, …)")
-        batch_size = _integer("batch_size", batch_size)
-        self.dataset = _scheduled(as_dataset(data), batch_size, num_epochs)
+        schedule = _schedule(batch_size)
+        self.dataset = _scheduled(as_dataset(data), schedule, num_epochs)
         self._plan = BatchPlan(
             self.dataset.order,
-            batch_size,
+            schedule[0][1] if len(schedule) == 1 else schedule,
             None if num_epochs is None else _integer("num_epochs", num_epochs),
             remainder,
         )
@@ -116,8 +133,12 @@ class Dataloader:
         self._depth = _at_least("prefetch", prefetch, 0)
         self._budget = _at_least("prefetch_bytes", prefetch_bytes, 1)
         self._cache = None if cache_bytes is None else _at_least("cache_bytes", cache_bytes, 0)
-        self._part = _part(shard_index, shard_count, self._plan.batch_size)
-        self._batch = batch_spec(self.dataset.spec, padded=remainder == "pad")
+        self._part = _part(shard_index, shard_count, [size for _, size in schedule])
+        self._micro = _at_least("microbatches", microbatches, 1)
+        for size in (size for _, size in schedule if size % self._micro):
+            raise ArgumentError(f"batch_size={size} can't be cut in microbatches={self._micro}; use a multiple of {self._micro}")
+        self._key_seed = None if key_seed is None else _integer("key_seed", key_seed)
+        self._batch = batch_spec(self.dataset.spec, [MASK] * (remainder == "pad") + [KEY] * (key_seed is not None))
         self._order = order_hash(self.dataset)
         self._partition = partition
         # A sharding brings its mesh along.
@@ -126,7 +147,8 @@ class Dataloader:
         self._shares: dict[Any, Share] = {}
         self._used_up = self._warned = False
         if self._mesh is not None or self._made_in is not None:
-            self._share()
+            for stretch in self._plan.stretches:
+                self._share(stretch.first)
 
     def __len__(self) -> int:
         """How many steps there are in all epochs together.
@@ -140,33 +162,44 @@ class Dataloader:
 
     @property
     def steps_per_epoch(self) -> int:
-        """How many steps one epoch has."""
+        """How many steps one epoch has, also where some are skipped; the first one, where the batch size is scheduled."""
         return self._plan.steps_per_epoch
 
     @property
     def batch_size(self) -> int:
-        """Rows of the global batch."""
-        return self._plan.batch_size
+        """Rows of the global batch; of the first one, where it is scheduled."""
+        return self._plan.schedule[0][1]
 
     @property
     def spec(self) -> Tree:
-        """The batch as a pytree of `jax.ShapeDtypeStruct` with shardings, for ahead-of-time compilation."""
+        """The batch as a pytree of `jax.ShapeDtypeStruct` with shardings, for ahead-of-time compilation; the first one, where it changes."""
         return self._share().shape_dtypes
 
+    @property
+    def specs(self) -> dict[int, Tree]:
+        """What batches look like from which step on: one entry for each time that their shapes change."""
+        return {step: self._share(step).shape_dtypes for step in self._plan.first_steps}
+
     def rows(self, step: int) -> Integers:
-        """int64[batch_size]: the row ids of that step in batch order, the same on every host; -1 for padding."""
-        return self._plan.visits(self._checked(step)).rows
+        """int64[batch_size]: the row ids of that step in batch order, the same on every host; -1 for padding.
+
+        With `microbatches=k`, int64[k, batch_size / k], as the leaves are.
+        """
+        rows = self._plan.visits(self._checked(step)).rows
+        return rows if self._micro == 1 else rows.reshape(-1, self._micro).T
 
     def local_rows(self, step: int) -> Integers:
         """int64[n]: the row ids that this process reads for that step, by ascending batch position; -1 for padding.
 
         Costs in proportion to them, not to the batch. Needs no mesh when `shard_index` and `shard_count` are given.
         """
-        return self._plan.visits(self._checked(step), self._positions()).rows
+        return self._plan.visits(self._checked(step), self._positions(step)).rows
 
     def host_batch(self, step: int) -> Tree:
         """The rows of `local_rows(step)` of every leaf, whole, as numpy; padding is zeros."""
-        visits = self._plan.visits(self._checked(step), self._positions())
+        return self._batch.structure.build(self._host_leaves(self._plan.visits(self._checked(step), self._positions(step))))
+
+    def _host_leaves(self, visits: Visits) -> list[NDArray[Any]]:
         there = visits.rows >= 0
         leaves: list[NDArray[Any]] = []
         if there.any():
@@ -175,19 +208,41 @@ class Dataloader:
         for leaf in self._batch.leaves:
             array = np.zeros((len(there), *leaf.spec.shape), leaf.dtype)
             if leaf.source is None:
-                array[...] = there
+                array[...] = made(leaf.made, visits, self._key_seed)
             elif leaves:
                 real = np.empty((int(there.sum()), *leaf.spec.shape), leaf.dtype)
                 cast_into(real, leaves[leaf.source], leaf.path)
                 array[there] = real
             out.append(array)
-        return self._batch.structure.build(out)
+        return out
+
+    def explain(self, steps: int = 8, at: int = 0) -> Explanation:
+        """What this run will read, hold and leave out, on every host of its mesh, which need not be there.
+
+        Args:
+            steps: how many are looked at for what depends on the rows in them: chunks, files, and rows decoded for each one used.
+            at: a step of the batch size to explain, where that is scheduled.
+        """
+        at = self._checked(at)
+        setting = Setting(self.dataset, self._plan, self._share(at), at, self._depth, self._budget)
+        return forecast(setting, _at_least("steps", steps, 1))
+
+    def check_plan(self, steps: int | None = None) -> PlanCheck:
+        """Plays the run through with all hosts of its mesh: each row must be read by those, and only those, that hold it.
+
+        Args:
+            steps: how many, evenly spread; None: all, or as many as take a second or two. The result says how many.
+
+        Raises:
+            ConformanceError: when that is not so; names the step and the position.
+        """
+        return check_run(self._plan, self._share, None if steps is None else _at_least("steps", steps, 1))
 
     def __getitem__(self, step: int) -> Tree:
         """The placed global batch of that step: the very one that iteration hands out."""
         step = self._checked(step)
         # Nothing is kept open for one step alone.
-        feed = Feed(self._plan, self.dataset.reader, self._share(), keep=self._budget)
+        feed = Feed(self._plan, self.dataset.reader, self._share(step), keep=self._budget, end=step + 1, key_seed=self._key_seed)
         window = Window(feed, step, step + 1, depth=1, budget=1, workers=0)
         return window.take()[1]
 
@@ -214,7 +269,7 @@ class Dataloader:
         mesh = share.shardings[0].mesh
         assert isinstance(mesh, Mesh)
         run = Run(
-            feed=self._feed(share),
+            feed=partial(self._feed, mesh),
             plan=self._plan,
             order=self._order,
             mesh=mesh,
@@ -237,40 +292,169 @@ class Dataloader:
         with self.iterate(start) as batches:
             while batches.step != self._plan.num_steps:
                 number = batches.epoch
-                epoch = Epoch(batches, number, (number + 1) * self.steps_per_epoch)
+                epoch = Epoch(batches, number, self._plan.epoch_steps(number).stop)
                 yield epoch
                 epoch.leave()
 
+    def trace(self, step: int, positions: Any = None) -> Trace:
+        """Where the records of a step came from: of which dataset, row, epoch and file. Reads nothing.
+
+        Args:
+            step: of the run.
+            positions: of the batch; None: all.
+
+        Example:
+            >>> import numpy as np
+            >>> from loadax import mix
+            >>> data = mix({"web": np.arange(100), "code": np.arange(50)}, weights=[3, 1])
+            >>> Dataloader(data, 8).trace(2)[1]
+            Record(position=1, dataset='web', row=13, epoch=0, id=13, where=None, documents=None)
+        """
+        size = self._plan.stretch(self._checked(step))[0].batch_size
+        chosen = np.arange(size) if positions is None else np.asarray(positions)
+        if chosen.size and (chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= size):
+            raise RowIndexError(f"positions={positions!r}: pass ints of at least 0 and below {size}, the batch size")
+        return trace(self._plan, self.dataset.source, int(step), chosen.astype(np.int64).reshape(-1))
+
+    def find(self, row: int, dataset: str | None = None, *, epochs: Any = None, steps: Any = None) -> list[Place]:
+        """In which steps, and at which positions of their batches, the run meets a record: the inverse of `rows`, by arithmetic.
+
+        Args:
+            row: as `rows` numbers them; or, with `dataset`, that of a part.
+            dataset: the name of a part of a mixture or concatenation, as `trace` shows it.
+            epochs: which epochs of the run to look at: an int, or a range. None: all.
+            steps: or which steps.
+
+        Raises:
+            ArgumentError: when there is no such part, or the run has no end and nothing says where to look.
+            RowIndexError: when there is no such row.
+        """
+        return find_places(self._plan, self.dataset.source, _integer("row", row), dataset, epochs, steps)
+
+    def skip(self, steps: Any) -> "Dataloader":
+        """A loader of the same run without some steps: step t is the t-th of those that are left. Nothing else about them changes.
+
+        A state that was saved before the first of them is good for it: go on from before a loss spike without the batches that made it.
+
+        Args:
+            steps: of this loader: an int, a range, a slice, or any number of these.
+
+        Raises:
+            ArgumentError: when the run does not have these steps, or none would be left.
+
+        Example:
+            >>> import numpy as np
+            >>> loader = Dataloader(np.arange(100), batch_size=10)
+            >>> shorter = loader.skip(range(2, 5))
+            >>> len(shorter), shorter.rows(2)[0]
+            (7, np.int64(50))
+        """
+        plan = self._plan
+        ranges = [(plan.skips.number(low), plan.skips.number(high - 1) + 1) for low, high in step_ranges(steps, plan.num_steps)]
+        skipping = replace(plan, skips=plan.skips.and_also(ranges))
+        if skipping.num_steps == 0:
+            raise ArgumentError(f"steps={steps!r} are all steps of the run; leave some")
+        made = copy.copy(self)
+        vars(made).update(_plan=skipping, _used_up=False, _warned=False)
+        return made
+
+    def certificate(
+        self,
+        steps: Any = None,
+        *,
+        contents: bool = False,
+        per_step: bool = False,
+        positions: Any = None,
+        run: str | None = None,
+    ) -> Certificate:
+        """What proves which records this process's part of the run consists of: the same for all hosts together as for one process alone.
+
+        Save those of all hosts, and `loadax audit` tells whether they make one whole run, and whether two runs saw the same.
+
+        Args:
+            steps: a range of steps of the run, one after another. None: all.
+            contents: whether to read the records, and to certify their bytes too.
+            per_step: whether to keep a digest of every step, which tells the first that differs.
+            positions: of the batch. None: those that this process holds.
+            run: what the run is called. None: "8 processes", or as many as the mesh has.
+
+        Raises:
+            ArgumentError: when the run goes on for ever and no steps are named; or the positions don't ascend.
+        """
+        if steps is None and self._plan.num_steps is None:
+            raise ArgumentError("num_epochs=None: the run goes on for ever; pass steps=range(start, stop)")
+        chosen = range(self._plan.num_steps or 0) if steps is None else steps
+        if not isinstance(chosen, range) or chosen.step != 1 or not chosen:
+            raise ArgumentError(f"steps={steps!r}: pass a range of steps, one after another")
+        self._checked(chosen[0])
+        self._checked(chosen[-1])
+        held = None if positions is None else np.asarray(positions)
+        if held is not None:
+            sizes = [self._plan.stretch(step)[0].batch_size for step in (*self._plan.first_steps, chosen[0])]
+            if held.dtype.kind not in "iu" or not held.size or held[0] < 0 or held[-1] >= min(sizes) or (np.diff(held) < 1).any():
+                raise ArgumentError(
+                    f"positions={positions!r}: pass ascending ints of at least 0 and below {min(sizes)}, the batch size"
+                )
+        return certify(
+            self._plan,
+            self._order,
+            run if run is not None else self._run_name(),
+            chosen,
+            self._stretches if held is None else lambda _: stretches(held.astype(np.int64)),
+            self._host_leaves if contents else None,
+            per_step,
+        )
+
+    def _stretches(self, step: int) -> list[tuple[int, int]]:
+        """The positions that this process holds, cut so that what several processes hold is cut alike: where any device's part begins."""
+        layouts = self._share(step).layouts if self._part is None else ()
+        heights = {stop - start for layout in layouts for (start, stop), *_ in layout.boxes[:1]}
+        return stretches(self._positions(step), heights)
+
+    def _run_name(self) -> str:
+        part = self._part
+        count = part.count if part is not None else len(np.unique(grid_of(self._share().mesh).owners))
+        return "1 process" if count == 1 else f"{count} processes"
+
     def __repr__(self) -> str:
         steps = "endless" if self._plan.num_steps is None else f"{self._plan.num_steps} steps"
-        return f"Dataloader({self.dataset!r}, batch_size={self.batch_size}, {steps})"
+        sizes = ", ".join(f"{first}: {size}" for first, size in self._plan.schedule)
+        shown = self.batch_size if isinstance(self._plan.batch_size, int) else f"{{{sizes}}}"
+        return f"Dataloader({self.dataset!r}, batch_size={shown}, {steps})"
 
-    def _share(self) -> Share:
-        """This process's share on the mesh of the caller's thread, which is where this must be called."""
+    def _share(self, step: int = 0) -> Share:
+        """This process's share of a step on the mesh of the caller's thread, which is where this must be called."""
         mesh = resolve_mesh(self._mesh if self._mesh is not None else current_mesh() or self._made_in)
-        share = self._shares.get(mesh)
+        return self._share_on(mesh, self._plan.stretch(step)[0].batch_size)
+
+    def _share_on(self, mesh: Any, batch_size: int) -> Share:
+        share = self._shares.get((mesh, batch_size))
         if share is None:
-            share = resolve_share(self._batch, self._plan.batch_size, mesh, self._partition, self._part)
-            check_memory(self._open_chunks(share), self._cache)
-            self._shares = {mesh: share}
+            share = resolve_share(self._batch, batch_size, mesh, self._partition, self._part, self._micro)
+            check_memory(self._open_chunks(share, batch_size), self._cache)
+            # Of other meshes nothing is kept.
+            self._shares = {key: kept for key, kept in self._shares.items() if key[0] == mesh} | {(mesh, batch_size): share}
         return share
 
-    def _open_chunks(self, share: Share) -> list[OpenChunks]:
-        reader = self.dataset.reader
+    def _open_chunks(self, share: Share, batch_size: int | None = None) -> list[OpenChunks]:
+        reader, batch_size = self.dataset.reader, batch_size or self.batch_size
         each_row = row_bytes(reader, held_columns(reader, share))
-        return find_open_chunks(reader, self._plan, share.positions, each_row)
+        return find_open_chunks(reader, BatchPlan(self._plan.order, batch_size, None, "pad"), share.positions, each_row)
 
-    def _positions(self) -> Integers:
+    def _positions(self, step: int) -> Integers:
         if self._part is not None and self._mesh is None and (current_mesh() or self._made_in) is None:
-            size = self._plan.batch_size // self._part.count
+            size = self._plan.stretch(step)[0].batch_size // self._part.count
             return np.arange(self._part.index * size, (self._part.index + 1) * size, dtype=np.int64)
-        return self._share().positions
+        return self._share(step).positions
 
-    def _feed(self, share: Share) -> Feed:
+    def _feed(self, mesh: Mesh, step: int) -> Feed:
+        """What feeds that step, and those after it that have as many rows."""
+        stretch, end = self._plan.stretch(step)
+        share = self._share_on(mesh, stretch.batch_size)
         reader = self.dataset.reader
-        boxes = held_columns(reader, share)
-        reader = keep_open_chunks(reader, self._open_chunks(share), self._cache, boxes, self._budget)
-        return Feed(self._plan, reader, share, keep=self._budget)
+        found = self._open_chunks(share, stretch.batch_size)
+        reader = keep_open_chunks(reader, found, self._cache, held_columns(reader, share), self._budget)
+        return Feed(self._plan, reader, share, keep=self._budget, end=end, key_seed=self._key_seed)
 
     def _checked(self, step: Any) -> int:
         return self._plan.check(_integer("step", step))
@@ -279,8 +463,20 @@ class Dataloader:
         self._used_up = True
 
 
-def _scheduled(dataset: Dataset, batch_size: int, num_epochs: Any) -> Dataset:
-    """The dataset with what is scheduled by step scheduled by position, now that the batch size is known.
+def _schedule(batch_size: Any) -> tuple[tuple[int, int], ...]:
+    """(first step, rows) of a batch size, or of a schedule of them."""
+    if not isinstance(batch_size, Mapping):
+        return ((0, _integer("batch_size", batch_size)),)
+    steps = [_integer("a step of batch_size", step) for step in batch_size]
+    if not steps or steps[0] != 0 or steps != sorted(set(steps)):
+        raise ArgumentError(
+            f"batch_size={dict(batch_size)!r}: a schedule begins at step 0, and ascends: {{0: 256, 10_000: 1024}}"
+        )
+    return tuple((step, _integer(f"batch_size[{step}]", size)) for step, size in zip(steps, batch_size.values(), strict=True))
+
+
+def _scheduled(dataset: Dataset, schedule: tuple[tuple[int, int], ...], num_epochs: Any) -> Dataset:
+    """The dataset with what is scheduled by step scheduled by position, now that the batch sizes are known.
 
     Raises:
         ArgumentError: when something is scheduled for a later epoch, whose first step depends on what becomes of the last batch.
@@ -288,14 +484,14 @@ def _scheduled(dataset: Dataset, batch_size: int, num_epochs: Any) -> Dataset:
     order = dataset.order
     if not isinstance(order, Mixed) or not order.by_step:
         return dataset
-    known = replace(dataset, order=order.at_positions(batch_size))
-    last = order.segments[-1].start
-    if num_epochs != 1 and (last + 1) * batch_size > known.order.size:
+    known = order.at_positions(schedule)
+    last = known.segments[-1].start
+    if num_epochs != 1 and last + schedule[-1][1] > known.size:
         raise ArgumentError(
-            f"weights are scheduled from step {last} on, but an epoch has only {known.order.size // batch_size} steps of batch_size={batch_size}; "
-            "schedule by example, or pass stop='never' to mix()"
+            f"weights are scheduled from step {order.segments[-1].start} on, which is example {last}, but an epoch has only {known.size} "
+            "examples; schedule by example, or pass stop='never' to mix()"
         )
-    return known
+    return replace(dataset, order=known)
 
 
 def _integer(name: str, value: Any) -> int:
@@ -318,7 +514,7 @@ def _workers(num_workers: int | None, concurrent_reads: int) -> int:
     return _at_least("num_workers", num_workers, 0)
 
 
-def _part(index: int | None, count: int | None, batch_size: int) -> Part | None:
+def _part(index: int | None, count: int | None, batch_sizes: list[int]) -> Part | None:
     if index is None and count is None:
         return None
     if index is None or count is None:
@@ -327,8 +523,11 @@ def _part(index: int | None, count: int | None, batch_size: int) -> Part | None:
     index = _integer("shard_index", index)
     if not 0 <= index < count:
         raise ArgumentError(f"shard_index={index} is not one of shard_count={count} parts: pass 0 to {count - 1}")
-    if batch_size % count:
-        raise ArgumentError(f"batch_size={batch_size} can't be cut in shard_count={count} equal parts; use a multiple of {count}")
+    for batch_size in batch_sizes:
+        if batch_size % count:
+            raise ArgumentError(
+                f"batch_size={batch_size} can't be cut in shard_count={count} equal parts; use a multiple of {count}"
+            )
     return Part(index, count)
 
 

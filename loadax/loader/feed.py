@@ -30,8 +30,9 @@ class VisitsAhead:
     It begins with what is asked for, and looks twice as far ahead each time: the first batch does not wait for later ones.
     """
 
-    def __init__(self, plan: BatchPlan, positions: Integers):
+    def __init__(self, plan: BatchPlan, positions: Integers, end: int | None):
         self._plan = plan
+        self._end = end
         self._positions = positions
         self._most = max(1, min(_LOOKAHEAD // max(1, len(positions)), _MOST_STEPS))
         self._ahead = 1
@@ -57,8 +58,8 @@ class VisitsAhead:
                 if step in block[0]:
                     return block
             end = max(stop, step + self._ahead)
-            if self._plan.num_steps is not None:
-                end = min(end, max(stop, self._plan.num_steps))
+            if self._end is not None:
+                end = min(end, max(stop, self._end))
             self._ahead = min(2 * self._ahead, self._most)
             steps = range(step, end)
             self._blocks.append((steps, self._plan.visits_of(steps, self._positions)))
@@ -84,16 +85,19 @@ class Feed:
         reader: of the rows.
         share: what this process holds of a batch, on a mesh that is there.
         keep: idle bytes of host memory that are kept for reuse.
+        end: the step with which batches of this share end; None: never.
+        key_seed: of the random keys, where there are any.
     """
 
-    def __init__(self, plan: BatchPlan, reader: Reader, share: Share, keep: int):
+    def __init__(self, plan: BatchPlan, reader: Reader, share: Share, keep: int, end: int | None, key_seed: int | None = None):
+        self.end = end
         self._slabs = SlabPlan(share)
-        self._visits = VisitsAhead(plan, share.positions)
-        self._assembler = Assembler(reader, self._slabs)
+        self._visits = VisitsAhead(plan, share.positions, end)
+        self._assembler = Assembler(reader, self._slabs, key_seed)
         self._structure = share.batch.structure
         self._pool = BufferPool(keep)
         self._placers = [
-            Placer(layout, sharding, leaf.dtype)
+            Placer(layout, sharding, leaf.dtype, share.microbatches)
             for layout, sharding, leaf in zip(share.layouts, share.shardings, share.batch.leaves, strict=True)
         ]
         self.probed = reader.probed

@@ -21,9 +21,12 @@ from loadax.sharding.mesh import current_mesh
 @final
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What stays the same from step to step: how to read and place, and within which bounds."""
+    """What stays the same from step to step: how to read and place, and within which bounds.
 
-    feed: Feed
+    `feed(step)` is for that step and those after it that have as many rows.
+    """
+
+    feed: Callable[[int], Feed]
     plan: BatchPlan
     order: OrderHash
     mesh: Mesh
@@ -46,11 +49,14 @@ class DataIterator:
         self._step = step_of(run.plan, run.order, start)
         self._error: BaseException | None = None
         self._interrupted = False
+        self._earlier = Stats()
         self._open()
 
     def _open(self) -> None:
         run = self._run
-        window = Window(run.feed, self._step, run.plan.num_steps, run.depth, run.budget, run.workers)
+        feed = run.feed(min(self._step, run.plan.num_steps - 1) if run.plan.num_steps is not None else self._step)
+        self._end = feed.end
+        window = Window(feed, self._step, feed.end, run.depth, run.budget, run.workers)
         # Also runs at the end of the program, before the interpreter takes modules apart under the threads.
         self._close = weakref.finalize(self, Pool(window, run.workers).close)
         self._window = window
@@ -73,6 +79,10 @@ class DataIterator:
             self._run.used_up()
             raise StopIteration
         self._check_mesh()
+        if self._step == self._end:  # batches of another size begin
+            self._earlier = self.stats()
+            self.close()
+            self._open()
         if self._interrupted:
             # A Ctrl-C may have come at any point, so what the window thinks is not to be relied on: begin anew from this step.
             self.set_state(self._step)
@@ -96,7 +106,7 @@ class DataIterator:
     @property
     def epoch(self) -> int:
         """The epoch that the next batch belongs to."""
-        return self._step // self._run.plan.steps_per_epoch
+        return self._run.plan.place(self._step)[0]
 
     def get_state(self) -> dict[str, Any]:
         """Where this iterator is, as JSON: handed-out batches count, prefetched ones don't. Equal on all hosts."""
@@ -112,12 +122,13 @@ class DataIterator:
         self._interrupted = True  # until all is new
         self.close()
         self._step, self._error = step, None
+        self._earlier = Stats()
         self._open()
         self._interrupted = False
 
     def stats(self) -> Stats:
         """Where the time went since this iterator began, or its state was set."""
-        return self._window.snapshot()
+        return self._earlier.plus(self._window.snapshot())
 
     def close(self) -> None:
         """Stops every worker. Idempotent; also done on garbage collection and at the end of the program."""

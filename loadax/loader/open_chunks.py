@@ -18,6 +18,7 @@ from loadax.loader.share import Share
 from loadax.plan.batches import BatchPlan
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.lanes import by_lane
+from loadax.plan.mix import Mixed
 from loadax.plan.order import Concatenated
 from loadax.protocols import Columns, Integers, Order, Source
 from loadax.reader import Reader
@@ -25,6 +26,7 @@ from loadax.sources.checks import chunk_starts
 from loadax.sources.chunk_cache import ChunkCache, area, hull, largest_chunk
 from loadax.sources.concatenated import ConcatenatedSource
 from loadax.specs import flatten_spec, normalise_spec
+from loadax.texts import size_text
 
 _SAMPLE = 64  # blocks that are looked at to see which chunks a block lies in
 _MOST_STEPS = 256  # that are looked at to see which lanes this process meets
@@ -60,7 +62,7 @@ class OpenChunks:
         shuffle = self.shuffle
         return (
             f"block shuffle: {shuffle.lanes} lanes x {shuffle.window} blocks of {shuffle.block} rows, chunks of {self.chunk_rows}; this process has "
-            f"{self.chunks} chunks open, {_size(self.chunks * self.chunk_bytes)}, and decodes {self.amplification:.2f} rows for each one used "
+            f"{self.chunks} chunks open, {size_text(self.chunks * self.chunk_bytes)}, and decodes {self.amplification:.2f} rows for each one used "
             f"(a full shuffle: up to {self.chunk_rows})"
         )
 
@@ -78,7 +80,7 @@ def find_open_chunks(reader: Reader, plan: BatchPlan, positions: Integers, each_
 
     Args:
         reader: of the dataset.
-        plan: of the run.
+        plan: of the run, with one batch size.
         positions: of the batch.
         each_row: bytes of a row that this process keeps.
     """
@@ -89,7 +91,7 @@ def find_open_chunks(reader: Reader, plan: BatchPlan, positions: Integers, each_
             continue
         lanes = _lanes_met(plan, shuffle, positions)
         touched, decoded = _chunks_of_blocks(shuffle, starts, len(source))
-        share = lanes * plan.batch_size / (shuffle.lanes * max(1, len(positions)))
+        share = lanes * plan.batch_size_of(0) / (shuffle.lanes * max(1, len(positions)))
         chunks = min(lanes * min(shuffle.window, -(-shuffle.blocks // shuffle.lanes)) * touched, len(starts))
         rows = largest_chunk(starts, len(source))
         found.append(OpenChunks(shuffle, rows, chunks, decoded * share, rows * each_row, lanes, touched))
@@ -104,16 +106,19 @@ def check_memory(found: list[OpenChunks], limit: int | None) -> None:
     """
     most = limit if limit is not None else _machine_memory() // 2
     for each in found:
-        needed = each.chunks * each.chunk_bytes
-        if needed > most:
-            fitting = each.fitting(most)
-            raise ArgumentError(
-                f"shuffle(block={each.shuffle.block}, window={each.shuffle.window}, lanes={each.shuffle.lanes}) has {each.chunks} chunks open on this process, "
-                f"{_size(needed)}, and cache_bytes allows {_size(most)}: every chunk would be decoded again and again; pass "
-                + (f"{fitting} to shuffle, or " if fitting else "")
-                + f"cache_bytes={needed} to the Dataloader"
-            )
         _log.info("%s", each)
+    # Those of the parts of a mixture are open together.
+    needed = sum(each.chunks * each.chunk_bytes for each in found)
+    if needed > most:
+        each = max(found, key=lambda one: one.chunks * one.chunk_bytes)
+        its_share = most - needed + each.chunks * each.chunk_bytes
+        fitting = each.fitting(max(0, its_share))
+        others = f"; with the other shuffles {size_text(needed)}" if len(found) > 1 else ""
+        raise ArgumentError(
+            f"shuffle(block={each.shuffle.block}, window={each.shuffle.window}, lanes={each.shuffle.lanes}) has {each.chunks} chunks open on this process, "
+            f"{size_text(each.chunks * each.chunk_bytes)}{others}, and cache_bytes allows {size_text(most)}: every chunk would be decoded again and "
+            "again; pass " + (f"{fitting} to shuffle, or " if fitting else "") + f"cache_bytes={needed} to the Dataloader"
+        )
 
 
 def keep_open_chunks(
@@ -131,7 +136,7 @@ def keep_open_chunks(
     if not found:
         return reader
     most = limit if limit is not None else _machine_memory() // 2
-    chunks = max(each.chunks for each in found)
+    chunks = max(each.chunks for each in found)  # every source may need as many
     chunk_bytes = max(1, *(each.chunk_bytes for each in found))
     slots = max(chunks, min(_SPARE * chunks - (-ahead // chunk_bytes), most // chunk_bytes))
 
@@ -169,7 +174,7 @@ def _shuffles(order: Order, source: Source) -> Iterator[tuple[BlockShuffled, Sou
     """Every block shuffle, and the source whose rows it is about."""
     if isinstance(order, BlockShuffled):
         yield order, source
-    if isinstance(order, Concatenated) and isinstance(source, ConcatenatedSource):
+    if isinstance(order, Concatenated | Mixed) and isinstance(source, ConcatenatedSource):
         for part, inner in zip(order.parts, source.sources, strict=True):
             yield from _shuffles(part, inner)
     elif hasattr(order, "parent"):
@@ -182,10 +187,10 @@ def _lanes_met(plan: BatchPlan, shuffle: BlockShuffled, positions: Integers) -> 
         return 0
     if not plan.order.deals(0, 0, 1):
         return shuffle.lanes  # what reorders the lanes, or `concat`, spreads them over everybody
-    steps = min(plan.steps_per_epoch, _MOST_STEPS, max(8, 4 * shuffle.lanes // plan.batch_size))
+    steps = min(plan.steps_per_epoch, _MOST_STEPS, max(8, 4 * shuffle.lanes // plan.batch_size_of(0)))
     met: set[int] = set()
     for step in range(steps):
-        start = step * plan.batch_size
+        start = step * plan.batch_size_of(0)
         count = plan.valid(step)
         deals = plan.order.deals(0, start, start + count)
         offsets = start + by_lane(start, count, deals, positions[positions < count])
@@ -216,13 +221,3 @@ def _chunks_of_blocks(shuffle: BlockShuffled, starts: Integers | range, length: 
 
 def _machine_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _size(count: int) -> str:
-    """Bytes as a person says them."""
-    value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} {unit}" if value >= 100 or unit == "B" else f"{value:.1f} {unit}"

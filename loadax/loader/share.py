@@ -1,5 +1,6 @@
 """Share: what this process holds of every batch. Worked out once, from the mesh, the partition and the element spec."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -20,7 +21,11 @@ from loadax.trees import Structure, flatten
 MASK = "mask"
 """The key of the bool leaf that says which rows of a padded batch are real."""
 
-_NO_SOURCE = -1  # stands for the mask among the numbers of the leaves: None is a node without leaves
+KEY = "key"
+"""The key of the leaf with the data of a JAX random key for every row."""
+
+_MADE = {MASK: ArraySpec((), np.dtype(bool)), KEY: ArraySpec((2,), np.dtype(np.uint32))}
+_WHY = {MASK: "remainder='pad'", KEY: "key_seed="}
 
 
 @final
@@ -35,14 +40,15 @@ class Part:
 class BatchLeaf(NamedTuple):
     """One leaf of the batch.
 
-    `source` is its number among the leaves of an example (None for the mask); `spec` is what the dataset gives for a row,
-    `dtype` what the device gets.
+    `source` is its number among the leaves of an example; None for one that the loader makes, whose key `made` then is. `spec` is what
+    the dataset gives for a row, `dtype` what the device gets.
     """
 
     path: str
     source: int | None
     spec: ArraySpec
     dtype: np.dtype[Any]
+    made: str = ""
 
 
 @final
@@ -54,12 +60,12 @@ class BatchSpec:
     leaves: tuple[BatchLeaf, ...]
 
 
-def batch_spec(example: Tree, padded: bool) -> BatchSpec:
-    """The batch that examples of this spec make; with `padded`, the mask is one of its leaves.
+def batch_spec(example: Tree, made: Sequence[str]) -> BatchSpec:
+    """The batch that examples of this spec make, with the leaves that the loader makes: `MASK`, `KEY`.
 
     Raises:
         LeafTypeError: when JAX does not have a leaf's dtype.
-        ArgumentError: when the mask has no place: examples are no dicts, or have a leaf of that name.
+        ArgumentError: when what is made has no place: examples are no dicts, or have a leaf of that name.
     """
     specs, structure = flatten_spec(example)
     if not specs:
@@ -67,26 +73,28 @@ def batch_spec(example: Tree, padded: bool) -> BatchSpec:
             f"an example has no leaves, it is {example!r}: a batch of it would be empty; look at what the maps return"
         )
     tree: Any = structure.build(range(len(specs)))
-    if padded:
-        if type(tree) is not dict or MASK in tree:
+    for name in made:
+        if type(tree) is not dict or name in tree:
             problem = (
-                f"has the key {MASK!r} already"
+                f"has the key {name!r} already"
                 if isinstance(tree, dict)
                 else "is one bare array"
                 if isinstance(tree, int)
                 else f"is a {type(tree).__name__}"
             )
+            otherwise = "choose remainder='drop'" if name == MASK else "leave key_seed out"
             raise ArgumentError(
-                f"remainder='pad' adds a leaf {MASK!r} to every batch, but an example {problem}; "
-                f"make examples dicts without that key in a map, or choose remainder='drop'"
+                f"{_WHY[name]} adds a leaf {name!r} to every batch, but an example {problem}; "
+                f"make examples dicts without that key in a map, or {otherwise}"
             )
-        tree = {**tree, MASK: _NO_SOURCE}
+    if made:
+        tree = {**tree, **{name: name for name in made}}
     numbers, structure = flatten(tree)
     leaves = []
     for path, number in zip(structure.paths, numbers, strict=True):
-        source = None if number == _NO_SOURCE else number
-        spec = ArraySpec((), np.dtype(bool)) if source is None else specs[source]
-        leaves.append(BatchLeaf(path, source, spec, placed_dtype(spec.dtype, path)))
+        name = number if isinstance(number, str) else ""
+        spec = _MADE[name] if name else specs[number]
+        leaves.append(BatchLeaf(path, None if name else number, spec, placed_dtype(spec.dtype, path), name))
     return BatchSpec(structure, tuple(leaves))
 
 
@@ -102,6 +110,7 @@ class Share:
         layouts: which boxes of each leaf this process holds; their rows count from `first`.
         batch_size: rows of the arrays that are placed.
         first: the position in the batch of their first row.
+        microbatches: in how many the arrays are cut; 1: they are whole.
     """
 
     batch: BatchSpec
@@ -110,6 +119,7 @@ class Share:
     layouts: tuple[LeafLayout, ...]
     batch_size: int
     first: int
+    microbatches: int = 1
 
     @cached_property
     def positions(self) -> Integers:
@@ -133,20 +143,25 @@ class Share:
             raise MeshError(
                 f"{mesh} is only for planning: no array can be placed on it; pass mesh= a jax.sharding.Mesh to iterate"
             )
-        return tuple(NamedSharding(mesh, spec) for spec in self.specs)
+        before = (None,) if self.microbatches > 1 else ()
+        return tuple(NamedSharding(mesh, PartitionSpec(*before, *spec)) for spec in self.specs)
 
     @property
     def shape_dtypes(self) -> Tree:
         """The batch as `jax.ShapeDtypeStruct`s, with shardings where the mesh is there."""
         planned = isinstance(self.mesh, PlannedMesh)
         shardings = [None] * len(self.specs) if planned else self.shardings
+        micro = self.microbatches
+        rows = (micro, self.batch_size // micro) if micro > 1 else (self.batch_size,)
         return self.batch.structure.build(
-            jax.ShapeDtypeStruct((self.batch_size, *leaf.spec.shape), leaf.dtype, sharding=sharding)
+            jax.ShapeDtypeStruct((*rows, *leaf.spec.shape), leaf.dtype, sharding=sharding)
             for leaf, sharding in zip(self.batch.leaves, shardings, strict=True)
         )
 
 
-def resolve_share(batch: BatchSpec, batch_size: int, mesh: Mesh | PlannedMesh, partition: Any, part: Part | None) -> Share:
+def resolve_share(
+    batch: BatchSpec, batch_size: int, mesh: Mesh | PlannedMesh, partition: Any, part: Part | None, microbatches: int = 1
+) -> Share:
     """Works out this process's share.
 
     Raises:
@@ -165,25 +180,31 @@ def resolve_share(batch: BatchSpec, batch_size: int, mesh: Mesh | PlannedMesh, p
     shapes = [(batch_size, *leaf.spec.shape) for leaf in batch.leaves]
     specs = _resolve_specs(batch, shapes, mesh, partition)
     layouts = tuple(plan_leaf(grid, spec, shape) for spec, shape in zip(specs, shapes, strict=True))
-    share = Share(batch, mesh, tuple(specs), layouts, batch_size, first)
+    for leaf, spec, layout in zip(batch.leaves, specs, layouts, strict=True):
+        if any(start % microbatches or stop % microbatches for (start, stop), *_ in layout.boxes):
+            (start, stop), *_ = layout.boxes[0]
+            raise PartitionError(
+                f"leaf {leaf.path or 'of the example'}: {spec} gives a device {stop - start} of the {batch_size} rows, which microbatches={microbatches} "
+                f"does not divide; use a batch_size that is a multiple of {batch_size // (stop - start) * microbatches}"
+            )
+    share = Share(batch, mesh, tuple(specs), layouts, batch_size, first, microbatches)
     if part is not None and spans:
         _check_part(share, part)
     return share
 
 
 def _resolve_specs(batch: BatchSpec, shapes: list[tuple[int, ...]], mesh: Any, partition: Any) -> list[PartitionSpec]:
-    masks = [number for number, leaf in enumerate(batch.leaves) if leaf.source is None]
-    if not masks or not isinstance(partition, dict) or MASK in partition:
+    missing = [leaf.made for leaf in batch.leaves if leaf.made and isinstance(partition, dict) and leaf.made not in partition]
+    if not missing:
         return resolve_partition(partition, batch.structure, shapes, mesh)
-    # A partition that names the leaves, but not the mask: that one is cut like the rows of the first leaf.
-    mask = masks[0]
+    # A partition that names the leaves, but not what the loader makes: that is cut like the rows of the first leaf.
     example = batch.structure.build(range(len(batch.leaves)))
-    del example[MASK]
-    numbers, structure = flatten(example)
-    specs = resolve_partition(partition, structure, [shapes[number] for number in numbers], mesh)
-    first = PartitionSpec(*specs[0][:1])
-    specs.insert(mask, resolve_partition(first, flatten(0)[1], [shapes[mask]], mesh)[0])
-    return specs
+    numbers, structure = flatten({name: number for name, number in example.items() if name not in missing})
+    specs = dict(zip(numbers, resolve_partition(partition, structure, [shapes[number] for number in numbers], mesh), strict=True))
+    first = PartitionSpec(*specs[numbers[0]][:1])
+    for name in missing:
+        specs[example[name]] = resolve_partition(first, flatten(0)[1], [shapes[example[name]]], mesh)[0]
+    return [specs[number] for number in range(len(batch.leaves))]
 
 
 def _check_part(share: Share, part: Part) -> None:

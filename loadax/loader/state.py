@@ -46,11 +46,24 @@ def _hash(described: Any) -> str:
 
 
 def make_state(plan: BatchPlan, order: OrderHash, step: int) -> dict[str, Any]:
-    """The state before `step`: JSON-able, equal on all hosts."""
-    epoch, inner = divmod(step, plan.steps_per_epoch)
-    position = inner * plan.batch_size
-    fields = (VERSION, step, plan.batch_size, epoch, position, order(epoch, position))
-    return dict(zip(_FIELDS, fields, strict=True))
+    """The state before `step`: JSON-able, equal on all hosts.
+
+    Where steps are left out, it is right behind the last one that was handed out, so that which ones are left out next may still be changed.
+    """
+    number = plan.skips.number(step - 1) + 1 if step else 0
+    epoch, position = plan.place_of(number)
+    fields = (VERSION, step, plan.batch_size_of(number), epoch, position, order(epoch, position))
+    skipped = _skipped(plan, number)
+    return dict(zip(_FIELDS, fields, strict=True)) | ({"skipped": skipped} if skipped else {})
+
+
+def _skipped(plan: BatchPlan, number: int) -> list[list[int]]:
+    """What is left out before a step: each time from an (epoch, position) to another, which other batch sizes have as well."""
+    found = []
+    for start, stop in plan.skips.before(number).ranges:
+        epoch, position = plan.place_of(stop - 1)
+        found.append([*plan.place_of(start), epoch, min(position + plan.batch_size_of(stop - 1), plan.order.size)])
+    return found
 
 
 def step_of(plan: BatchPlan, order: OrderHash, start: Any) -> int:
@@ -86,12 +99,19 @@ def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
             "not those of the run that was saved; build the dataset as it was then"
         )
     # Not from 'step': with another remainder an epoch has another number of steps.
-    if state["position"] % plan.batch_size:
+    number, between = plan.step_at(state["epoch"], state["position"])
+    if between:
         raise StateError(
-            f"the state's 'position' is {state['position']}, inside a batch of batch_size={plan.batch_size} (it was saved with "
+            f"the state's 'position' is {state['position']}, inside a batch of batch_size={plan.batch_size_of(number)} (it was saved with "
             f"{state['batch_size']}); pass a batch_size that divides {state['position']}, or save at such a step"
         )
-    return int(state["epoch"]) * plan.steps_per_epoch + int(state["position"]) // plan.batch_size
+    past, here = state.get("skipped", []), _skipped(plan, number)
+    if past != here:
+        raise StateError(
+            f"the state's 'skipped' is {past!r}, and this loader leaves out {here!r} before it (from epoch and position to epoch and position): "
+            "leave out with skip() the steps that the saved run left out before the state, and otherwise only later ones"
+        )
+    return plan.skips.left(number)
 
 
 def _checked(plan: BatchPlan, step: int) -> int:

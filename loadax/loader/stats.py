@@ -56,6 +56,11 @@ class Stats:
         share = self.wait / self.elapsed if self.elapsed else 0.0
         return f"waited {self.wait:.3f} s of {self.elapsed:.1f} s for data ({share:.1%})"
 
+    def plus(self, later: "Stats") -> "Stats":
+        """These and what came later, together."""
+        summed = {name: value + getattr(later, name) for name, value in vars(self).items()}
+        return Stats(**{**summed, "ready": later.ready})
+
     def add(self, timing: Timing) -> None:
         """Counts one piece of work."""
         self.read += timing.read

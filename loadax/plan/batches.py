@@ -1,27 +1,57 @@
 """BatchPlan: which visits a step consists of. The one place where positions become batches."""
 
-from dataclasses import dataclass
-from typing import Literal, final
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import zip_longest
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.lanes import by_lane
+from loadax.plan.skips import Skips
 from loadax.protocols import Integers, Order, Visits
 
 Remainder = Literal["drop", "pad", "error"]
 
 
+class Stretch(NamedTuple):
+    """Steps of one batch size, until the next stretch begins.
+
+    Args:
+        first: its first step, of those of the run that leaves out nothing, as all numbers of steps here.
+        epoch: in which it begins.
+        start: the position in that epoch.
+        batch_size: rows of each step.
+        steps: that it has in the epoch in which it begins, if nothing else comes.
+        epoch_steps: that it has in each later one.
+    """
+
+    first: int
+    epoch: int
+    start: int
+    batch_size: int
+    steps: int
+    epoch_steps: int
+
+    def begin(self, epoch: int) -> int:
+        """The first step of a later epoch, if nothing else comes."""
+        return self.first + self.steps + (epoch - self.epoch - 1) * self.epoch_steps
+
+
 @final
 @dataclass(frozen=True)
 class BatchPlan:
-    """Cuts the epochs of an order into steps of `batch_size` positions. Epochs never share a batch.
+    """Cuts the epochs of an order into steps. Epochs never share a batch.
 
     Args:
         order: of the dataset.
-        batch_size: rows of the global batch.
+        batch_size: rows of the global batch; or a schedule of them, `((0, 256), (10_000, 1024))`: from which step on.
         num_epochs: None for ever.
         remainder: an epoch's last, partial batch: "drop" it, "pad" it, or "error" when there is one.
+        skips: steps that are left out, by their numbers in the run that leaves out nothing. Those that are left are numbered on from 0:
+            everywhere but in `schedule` and `stretches` a step is one of these.
 
     Raises:
         ArgumentError: when a value can't be used, or the rows don't fill a batch; names the argument and the numbers.
@@ -36,40 +66,114 @@ class BatchPlan:
     """
 
     order: Order
-    batch_size: int
+    batch_size: int | tuple[tuple[int, int], ...]
     num_epochs: int | None = 1
     remainder: Remainder = "drop"
+    skips: Skips = field(default=Skips())
 
     def __post_init__(self) -> None:
-        size, batch_size = self.order.size, self.batch_size
-        if batch_size < 1:
-            raise ArgumentError(f"batch_size={batch_size}: a batch needs at least one row")
         if self.num_epochs is not None and self.num_epochs < 1:
             raise ArgumentError(f"num_epochs={self.num_epochs}: pass 1 or more, or None to go on for ever")
         if self.remainder not in ("drop", "pad", "error"):
             raise ArgumentError(f"remainder={self.remainder!r}: pass 'drop', 'pad' or 'error'")
-        if size == 0:
+        for _, batch_size in self.schedule:
+            if batch_size < 1:
+                raise ArgumentError(f"batch_size={batch_size}: a batch needs at least one row")
+        if self.order.size == 0:
             raise ArgumentError("the dataset has no rows; look at what it was read from, or at the slice or split that left none")
-        if self.remainder == "error" and size % batch_size:
+        _ = self.stretches
+
+    @property
+    def schedule(self) -> tuple[tuple[int, int], ...]:
+        """(first step, batch size) of every stretch."""
+        return ((0, self.batch_size),) if isinstance(self.batch_size, int) else self.batch_size
+
+    @cached_property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """The schedule, each entry with the place where it begins."""
+        found: list[Stretch] = []
+        for first, batch_size in self.schedule:
+            epoch, start = _place(found[-1], first) if found else (0, 0)
+            if found and self.num_epochs is not None and first >= found[-1].begin(self.num_epochs):
+                raise ArgumentError(
+                    f"batch_size={batch_size} is scheduled from step {first} on, but there are only {found[-1].begin(self.num_epochs)} steps; "
+                    "leave it out, or pass a larger num_epochs"
+                )
+            steps, epoch_steps = (self._steps(rows, batch_size) for rows in (self.order.size - start, self.order.size))
+            found.append(Stretch(first, epoch, start, batch_size, steps, epoch_steps))
+        return tuple(found)
+
+    def _steps(self, rows: int, batch_size: int) -> int:
+        """How many steps so many rows of an epoch make."""
+        if self.remainder == "error" and rows % batch_size:
             raise ArgumentError(
-                f"remainder='error': {size} rows leave {size % batch_size} over after batches of batch_size={batch_size}; "
+                f"remainder='error': {rows} rows leave {rows % batch_size} over after batches of batch_size={batch_size}; "
                 "pass remainder='drop' or 'pad', or a batch_size that divides the rows"
             )
-        if self.remainder == "drop" and size < batch_size:
+        if self.remainder == "drop" and self.order.size < batch_size:
             raise ArgumentError(
-                f"batch_size={batch_size} but the dataset has only {size} rows: remainder='drop' would leave no batch at all; "
+                f"batch_size={batch_size} but the dataset has only {self.order.size} rows: remainder='drop' would leave no batch at all; "
                 "pass a smaller batch_size, or remainder='pad'"
             )
+        return -(-rows // batch_size) if self.remainder == "pad" else rows // batch_size
 
     @property
     def steps_per_epoch(self) -> int:
-        size, batch_size = self.order.size, self.batch_size
-        return -(-size // batch_size) if self.remainder == "pad" else size // batch_size
+        """Steps of one epoch that leaves out nothing; of the first one, where the batch size is scheduled."""
+        return self._begin(1)
 
-    @property
+    @cached_property
     def num_steps(self) -> int | None:
         """Steps in all epochs together; None when they go on for ever."""
-        return None if self.num_epochs is None else self.num_epochs * self.steps_per_epoch
+        return None if self.num_epochs is None else self.stretches[-1].begin(self.num_epochs) - self.skips.count
+
+    @property
+    def first_steps(self) -> list[int]:
+        """With which step each batch size begins, if anything is left of it."""
+        firsts = sorted({self.skips.left(stretch.first) for stretch in self.stretches})
+        return [step for step in firsts if self.num_steps is None or step < self.num_steps]
+
+    def epoch_steps(self, epoch: int) -> range:
+        """The steps of an epoch."""
+        return range(self.skips.left(self._begin(epoch)), self.skips.left(self._begin(epoch + 1)))
+
+    def _begin(self, epoch: int) -> int:
+        """The number of the first step of an epoch."""
+        for stretch, following in zip_longest(self.stretches, self.stretches[1:]):
+            first = stretch.first if epoch <= stretch.epoch else stretch.begin(epoch)
+            if following is None or first < following.first:
+                return first
+        raise AssertionError("the last stretch has no end")
+
+    def stretch(self, step: int) -> tuple[Stretch, int | None]:
+        """The stretch that a step lies in, and the step with which the next one, or nothing, begins; None: it has no end."""
+        which = self._stretch(self.skips.number(step))
+        last = which + 1 == len(self.stretches)
+        return self.stretches[which], self.num_steps if last else self.skips.left(self.stretches[which + 1].first)
+
+    def _stretch(self, number: int) -> int:
+        """Which stretch the step of this number lies in."""
+        return bisect_right(self.stretches, number, key=lambda each: each.first) - 1
+
+    def place(self, step: int) -> tuple[int, int]:
+        """The epoch of a step, and the position in it with which the step begins."""
+        return self.place_of(self.skips.number(step))
+
+    def place_of(self, number: int) -> tuple[int, int]:
+        """The same for a step that may be left out."""
+        return _place(self.stretches[self._stretch(number)], number)
+
+    def batch_size_of(self, number: int) -> int:
+        """How many positions the step of this number has."""
+        return self.stretches[self._stretch(number)].batch_size
+
+    def step_at(self, epoch: int, position: int) -> tuple[int, int]:
+        """The number of the step that a position of an epoch lies in, and which of its positions that is, before lanes are sorted."""
+        number = bisect_right(self.stretches, (epoch, position), key=lambda each: (each.epoch, each.start)) - 1
+        stretch = self.stretches[number]
+        begin, start = (stretch.first, stretch.start) if epoch == stretch.epoch else (stretch.begin(epoch), 0)
+        steps, between = divmod(position - start, stretch.batch_size)
+        return begin + steps, between
 
     def check(self, step: int) -> int:
         """`step`, or a RowIndexError when there is none of that number."""
@@ -80,33 +184,42 @@ class BatchPlan:
 
     def valid(self, step: int) -> int:
         """How many of the step's positions hold a row; the rest, at its end, are padding."""
-        return min(self.batch_size, self.order.size - step % self.steps_per_epoch * self.batch_size)
+        return min(self.stretch(step)[0].batch_size, self.order.size - self.place(step)[1])
 
     def visits(self, step: int, positions: Integers | None = None) -> Visits:
         """The visits at `positions` of the batch (all, when None), in that order; padding has row -1."""
         if positions is None:
-            positions = np.arange(self.batch_size, dtype=np.int64)
+            positions = np.arange(self.stretch(step)[0].batch_size, dtype=np.int64)
         return self.visits_of(range(step, step + 1), positions)
 
     def visits_of(self, steps: range, positions: Integers) -> Visits:
-        """The same for several steps in one call: the visits of each step's `positions`, one step after another.
+        """The same for several steps of one batch size in one call: the visits of each step's `positions`, one step after another.
 
         Costs in proportion to `len(steps) * len(positions)`, whatever the batch and the dataset hold.
         """
-        number = np.arange(steps.start, steps.stop, dtype=np.int64)
-        epochs, inner = np.divmod(number, self.steps_per_epoch)
-        starts = inner * self.batch_size
-        valid = np.minimum(self.batch_size, self.order.size - starts)
-        offsets = np.empty((len(number), len(positions)), np.int64)
+        stretch, _ = self.stretch(steps.start)
+        epochs, starts = _place(stretch, self.skips.numbers(np.arange(steps.start, steps.stop, dtype=np.int64)))
+        valid = np.minimum(stretch.batch_size, self.order.size - starts)
+        offsets = np.empty((len(steps), len(positions)), np.int64)
         for place, (epoch, start, count) in enumerate(zip(epochs.tolist(), starts.tolist(), valid.tolist(), strict=True)):
             deals = self.order.deals(epoch, start, start + count)
             offsets[place] = by_lane(start, count, deals, positions) if deals else positions
         where = (starts[:, None] + offsets).ravel()
         epoch_of = np.repeat(epochs, len(positions))
-        if (valid == self.batch_size).all():
+        if (valid == stretch.batch_size).all():
             return self.order.visits(epoch_of, where)
         there = (offsets < valid[:, None]).ravel()
         rows = np.full(len(where), -1, np.int64)
         inside = np.array(epoch_of)
         rows[there], inside[there] = self.order.visits(epoch_of[there], where[there])
         return Visits(rows, inside)
+
+
+def _place(stretch: Stretch, step: Any) -> tuple[Any, Any]:
+    """The epochs of steps (an int, or int64[n]) of a stretch, and the positions with which they begin."""
+    offset = step - stretch.first
+    later = offset >= stretch.steps
+    turns, inner = np.divmod(offset - stretch.steps, max(1, stretch.epoch_steps))
+    epochs = np.where(later, stretch.epoch + 1 + turns, stretch.epoch)
+    starts = np.where(later, inner * stretch.batch_size, stretch.start + offset * stretch.batch_size)
+    return (epochs, starts) if isinstance(step, np.ndarray) else (int(epochs), int(starts))

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.plan.lanes import Dealing, deal, places
@@ -95,6 +96,21 @@ class BlockShuffled:
             shuffled[mine] = self._shuffled(self._at(int(epoch)), positions[mine])
         return self.parent.visits(epochs, shuffled)
 
+    def shuffled(self, epoch: int, positions: Integers) -> Integers:
+        """Where in an epoch the parent's `positions` come to stand: the inverse of what `visits` does to positions."""
+        at = self._at(epoch)
+        block, inside = np.divmod(positions, self.block)
+        index, lane = np.divmod(seeds.unpermute(block, self.blocks, at.key), self.lanes)
+        window = (index + at.shifts[lane]) // self.window
+        first, blocks, rows, in_its_lane, its_window = self._bounds(at, lane, window)
+        which = index - first
+        offset = at.index - first
+        relabelled = np.where(which == offset, blocks - 1, which - (which > offset))
+        which = np.where(in_its_lane & (window == its_window), relabelled, which)
+        place = seeds.unpermute(which * self.block + inside, rows, seeds.derive(at.key, "window", lane, window))
+        turn = first * self.block + place - np.where(in_its_lane & (window > its_window), at.missing, 0)
+        return at.dealing.positions(lane, turn)
+
     def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:
         deals = self._at(epoch).dealing.deals if stop > start else ()
         ends = [*(deal.start for deal in deals[1:]), self.size]
@@ -127,7 +143,14 @@ class BlockShuffled:
         # Behind the ragged window count as if no row were missing: then all windows end at multiples.
         turn = np.where(in_its_lane & (turn >= its_end), turn + at.missing, turn)
         window = (turn + shift * self.block) // (self.window * self.block)
+        first, blocks, rows, *_ = self._bounds(at, lane, window)
+        return window, first, turn - first * self.block, blocks, rows
+
+    def _bounds(self, at: _Epoch, lane: Integers, window: Integers) -> tuple[Integers, Integers, Integers, NDArray[np.bool], int]:
+        """Of windows of lanes: the first block, how many blocks and rows there are; which have the ragged block's lane, and its window."""
+        shift, in_its_lane = at.shifts[lane], lane == at.lane
+        its_window = (at.index + int(at.shifts[at.lane])) // self.window
         first = np.maximum(window * self.window - shift, 0)
         blocks = np.minimum((window + 1) * self.window - shift, at.lane_blocks[lane]) - first
         rows = blocks * self.block - np.where(in_its_lane & (window == its_window), at.missing, 0)
-        return window, first, turn - first * self.block, blocks, rows
+        return first, blocks, rows, in_its_lane, its_window

@@ -6,7 +6,7 @@ before or after the one that holds the ragged block has ended.
 """
 
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -36,6 +36,15 @@ class Dealing:
         turn, which = np.divmod(positions - starts[stretch], widths[stretch])
         lanes = np.concatenate(self.lanes)
         return lanes[(np.cumsum(widths) - widths)[stretch] + which], turn + self.turns[stretch]
+
+    def positions(self, lanes: Integers, turns: Integers) -> Integers:
+        """The inverse of `at`: where the `turns`-th row of each lane stands."""
+        found = np.empty_like(turns)
+        stretch = np.searchsorted(self.turns, turns, side="right") - 1
+        for number, (deal, before, alive) in enumerate(zip(self.deals, self.turns.tolist(), self.lanes, strict=True)):
+            mine = np.flatnonzero(stretch == number)
+            found[mine] = deal.start + (turns[mine] - before) * len(alive) + np.searchsorted(alive, lanes[mine])
+        return found
 
 
 def deal(lane_rows: Integers) -> Dealing:
@@ -83,19 +92,44 @@ def by_lane(start: int, count: int, deals: list[Deal], positions: Integers) -> I
     Returns:
         int64[len(positions)]: offsets from `start`. Costs in proportion to the positions asked for and the lanes, not the batch.
     """
-    lanes, firsts, strides, held = [], [], [], []
+    held = _held(start, count, deals)
+    order = np.argsort(held.lanes, kind="stable")
+    first, stride, rows = held.firsts[order], held.strides[order], held.rows[order]
+    begins: Integers = np.cumsum(rows) - rows
+    entry = np.minimum(np.searchsorted(begins + rows, positions, side="right"), len(begins) - 1)
+    offsets: Integers = first[entry] + (positions - begins[entry]) * stride[entry]
+    return np.where(positions < count, offsets, positions)
+
+
+def in_step(start: int, count: int, deals: list[Deal], offsets: Integers) -> Integers:
+    """The inverse of `by_lane`: at which positions of the batch those at `offsets` (below `count`) from `start` stand."""
+    held = _held(start, count, deals)
+    order = np.argsort(held.lanes, kind="stable")
+    begins = np.empty_like(held.rows)
+    begins[order] = np.cumsum(held.rows[order]) - held.rows[order]
+    bounds = np.array([stretch.start for stretch in deals])
+    widths = np.array([len(stretch.lanes) for stretch in deals])
+    which = np.searchsorted(bounds, start + offsets, side="right") - 1
+    entry = (np.cumsum(widths) - widths)[which] + (start + offsets - bounds[which]) % widths[which]
+    return begins[entry] + (offsets - held.firsts[entry]) // held.strides[entry]
+
+
+class _Held(NamedTuple):
+    """What each lane of each stretch has of one step: `rows` offsets from `firsts` on, `strides` apart."""
+
+    lanes: Integers
+    firsts: Integers
+    strides: Integers
+    rows: Integers
+
+
+def _held(start: int, count: int, deals: list[Deal]) -> _Held:
+    found = []
     for number, stretch in enumerate(deals):
         low = max(start, stretch.start)
         high = min(start + count, deals[number + 1].start) if number + 1 < len(deals) else start + count
         width = len(stretch.lanes)
         first = (np.arange(width) - (low - stretch.start)) % width  # of each lane, counted from `low`
-        lanes.append(stretch.lanes)
-        firsts.append(low - start + first)
-        strides.append(np.full(width, width))
-        held.append(np.maximum(0, -((first - (high - low)) // width)))
-    order = np.argsort(np.concatenate(lanes), kind="stable")
-    first, stride, number_held = (np.concatenate(parts)[order] for parts in (firsts, strides, held))
-    ends = np.cumsum(number_held)
-    entry = np.minimum(np.searchsorted(ends, positions, side="right"), len(ends) - 1)
-    offsets: Integers = first[entry] + (positions - (ends - number_held)[entry]) * stride[entry]
-    return np.where(positions < count, offsets, positions)
+        rows: Integers = np.maximum(0, -((first - (high - low)) // width))
+        found.append(_Held(stretch.lanes, low - start + first, np.full(width, width), rows))
+    return _Held(*(np.concatenate(parts) for parts in zip(*found, strict=True)))

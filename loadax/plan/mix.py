@@ -9,6 +9,7 @@ A schedule is weights from a position on, until the next one. What comes before 
 it, and a part goes on where it was.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple, final
@@ -38,10 +39,11 @@ class Segment(NamedTuple):
 
 
 class _Patterns(NamedTuple):
-    """How a block may stand: `part[pattern, slot]`, and how many of that part stand before it in the block."""
+    """How a block may stand: `part[pattern, slot]`, and how many of that part stand before it in the block; and the slots by part."""
 
     part: NDArray[np.int64]
     rank: NDArray[np.int64]
+    slots: NDArray[np.int64]
 
 
 @lru_cache(maxsize=64)
@@ -55,7 +57,7 @@ def _patterns(seed: int, weights: tuple[int, ...]) -> _Patterns:
     before = np.cumsum(weights) - weights
     rank = np.empty_like(part)
     np.put_along_axis(rank, order, np.arange(size) - before[np.take_along_axis(part, order, axis=1)], axis=1)
-    return _Patterns(part, rank)
+    return _Patterns(part, rank, order)
 
 
 @final
@@ -108,11 +110,16 @@ class Mixed:
                 )
         return max(end for end in ends if end is not None) + 1
 
-    def at_positions(self, batch_size: int) -> "Mixed":
-        """The same with segments that begin at positions, for steps of so many."""
+    def at_positions(self, batch_sizes: Sequence[tuple[int, int]]) -> "Mixed":
+        """The same with segments that begin at positions, for steps of so many: (first step, batch size) of every stretch."""
         if not self.by_step:
             return self
-        segments = tuple(Segment(segment.start * batch_size, segment.weights) for segment in self.segments)
+
+        def position(step: int) -> int:
+            ends = [first for first, _ in batch_sizes[1:]] + [step]
+            return sum(max(0, min(end, step) - first) * size for (first, size), end in zip(batch_sizes, ends, strict=True))
+
+        segments = tuple(Segment(position(segment.start), segment.weights) for segment in self.segments)
         return replace(self, segments=segments, by_step=False)
 
     def until(self, position: int) -> "Mixed":
@@ -158,16 +165,25 @@ class Mixed:
 
     def position_of(self, part: int, draw: int) -> int | None:
         """Where in the mixture, counted on over all epochs, the `draw`-th row (from 0) of a part stands; None: nowhere."""
-        for number, segment in reversed(list(enumerate(self.segments))):
-            local = draw - int(self._before[number][part])
-            if local >= 0 and segment.weights[part]:
-                block, rank = divmod(local, segment.weights[part])
+        found = int(self.positions_of(part, np.array([draw], np.int64))[0])
+        return None if found < 0 else found
+
+    def positions_of(self, part: int, draws: Integers) -> Integers:
+        """The same for many draws of a part at once; -1: nowhere."""
+        found = np.full(len(draws), -1, np.int64)
+        firsts = np.array([int(before[part]) for before in self._before])
+        # Segments that begin with the same draw draw nothing of the part, but for the last of them.
+        which = np.searchsorted(firsts, draws, side="right") - 1
+        for number in np.unique(which).tolist():
+            segment = self.segments[number]
+            share = segment.weights[part]
+            if share:
+                mine = np.flatnonzero(which == number)
                 patterns = _patterns(self.seed, segment.weights)
-                pattern = int(self._pattern(np.array([block]), patterns)[0])
-                slot = int(np.flatnonzero((patterns.part[pattern] == part) & (patterns.rank[pattern] == rank))[0])
-                position = segment.start + block * sum(segment.weights) + slot
-                return position if number + 1 == len(self.segments) or position < self.segments[number + 1].start else None
-        return None
+                block, rank = np.divmod(draws[mine] - firsts[number], share)
+                slots = patterns.slots[self._pattern(block, patterns), sum(segment.weights[:part]) + rank]
+                found[mine] = segment.start + block * sum(segment.weights) + slots
+        return found
 
     def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:  # noqa: ARG002
         return []

@@ -7,6 +7,7 @@ replayed, and every host that asks gets the same answer.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -187,6 +188,41 @@ class Kept:
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return self.parent.visits(epochs, self.positions[positions])
+
+    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:  # noqa: ARG002
+        return []
+
+    def describe(self) -> list[Any]:
+        return [*self.parent.describe(), [*self.rule, self.size]]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Without:
+    """All positions but those of a short list.
+
+    Args:
+        parent: an order that is the same in every epoch.
+        missing: int64[n], ascending positions of the parent.
+        rule: the rule, as JSON, for `describe`.
+    """
+
+    parent: Order
+    missing: Integers
+    rule: tuple[Any, ...]
+    varies = False
+
+    @property
+    def size(self) -> int:
+        return self.parent.size - len(self.missing)
+
+    @cached_property
+    def _begins(self) -> Integers:
+        """The positions here from which on one more of the parent's is left out."""
+        return self.missing - np.arange(len(self.missing))
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        return self.parent.visits(epochs, positions + np.searchsorted(self._begins, positions, side="right"))
 
     def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:  # noqa: ARG002
         return []

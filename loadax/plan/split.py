@@ -3,14 +3,12 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadax import seeds
-from loadax.errors import ArgumentError
-from loadax.plan.blocks import BlockShuffled
-from loadax.plan.order import Concatenated, Kept, Repeated, Shuffled
+from loadax.plan.keep import narrow, rows_of
+from loadax.plan.order import Kept
 from loadax.protocols import Integers, Order
-
-_CHUNK = 1 << 20  # rows that are hashed at a time: bounds the scratch memory, not the result
 
 
 def split(order: Order, fraction: float, seed: int) -> tuple[Order, Order]:
@@ -21,46 +19,40 @@ def split(order: Order, fraction: float, seed: int) -> tuple[Order, Order]:
     Raises:
         ArgumentError: when which rows there are depends on the epoch (a slice of a shuffle).
     """
-    # A second split with the same seed must not ask the same question again, to which all rows that are left have one answer.
-    depth = _splits(order)
-    key = (seed, "split", depth) if depth else (seed, "split")
+    key = (seed, "split", *again(order, "split"))
     rule = ("split", fraction, seed)
-    return _side(order, fraction, key, 0, (*rule, True)), _side(order, fraction, key, 0, (*rule, False))
+
+    def side(first: bool) -> Order:
+        def leave(fixed: Order, first_row: int) -> Order:
+            return Kept(fixed, _kept_positions(fixed, fraction, key, first_row, first), (*rule, first))
+
+        return narrow(order, "split", leave)
+
+    return side(True), side(False)
 
 
-def _side(order: Order, fraction: float, key: tuple[Any, ...], first_row: int, rule: tuple[Any, ...]) -> Order:
-    def below(parent: Order) -> Order:
-        return _side(parent, fraction, key, first_row, rule)
+def again(order: Order, verb: str) -> tuple[int, ...]:
+    """What is added to the key of a split: how many splits of this kind an order went through, if any.
 
-    match order:
-        case Shuffled(parent=parent):
-            return Shuffled(below(parent), order.seed)
-        case BlockShuffled(parent=parent):
-            return BlockShuffled(below(parent), order.seed, order.block, order.window, order.most_lanes)
-        case Repeated(parent=parent):
-            return Repeated(below(parent), order.times)
-        case Concatenated(parts=parts, rows=rows):
-            firsts = np.cumsum([first_row, *rows])
-            return Concatenated(tuple(_side(p, fraction, key, int(f), rule) for p, f in zip(parts, firsts, strict=False)), rows)
-        case _ if order.varies:
-            raise ArgumentError(
-                "split() after a slice of a shuffle: which rows are there changes every epoch, and with them the split's "
-                "length; split first, or slice before you shuffle"
-            )
-    return Kept(order, _kept_positions(order, fraction, key, first_row, rule[-1]), rule)
+    A second split with the same seed must not ask the same question again, to which all rows that are left have one answer.
+    """
+    depth = _depth(order, verb)
+    return (depth,) if depth else ()
 
 
-def _splits(order: Order) -> int:
-    below = [order.parent] if hasattr(order, "parent") else list(getattr(order, "parts", ()))
-    return isinstance(order, Kept) + max(map(_splits, below), default=0)
+def below(hashes: NDArray[np.uint64], fraction: float) -> NDArray[np.bool_]:
+    """Which hashes lie in the first `fraction` of all that there are."""
+    return hashes < np.uint64(min(round(fraction * 2**64), 2**64 - 1))
 
 
-def _kept_positions(order: Order, fraction: float, key: tuple[Any, ...], first_row: int, inside: bool) -> Integers:
-    threshold = np.uint64(min(round(fraction * 2**64), 2**64 - 1))
-    found: list[Integers] = []
-    for start in range(0, order.size, _CHUNK):
-        positions = np.arange(start, min(start + _CHUNK, order.size), dtype=np.int64)
-        rows = order.visits(np.zeros_like(positions), positions).rows + first_row
-        hashes = np.asarray(seeds.derive(*key, rows))
-        found.append(positions[(hashes < threshold) == inside])
+def _depth(order: Order, verb: str) -> int:
+    parts = [order.parent] if hasattr(order, "parent") else list(getattr(order, "parts", ()))
+    mine = isinstance(order, Kept) and order.rule[0] == verb
+    return mine + max((_depth(each, verb) for each in parts), default=0)
+
+
+def _kept_positions(order: Order, fraction: float, key: tuple[Any, ...], first_row: int, first: bool) -> Integers:
+    found = [
+        positions[below(np.asarray(seeds.derive(*key, rows)), fraction) == first] for positions, rows in rows_of(order, first_row)
+    ]
     return np.concatenate(found) if found else np.empty(0, np.int64)

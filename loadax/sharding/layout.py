@@ -142,7 +142,7 @@ def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process
     if not shape or not devices:
         return LeafLayout(shape, ((),) if devices else (), (), ())
     extents = np.array([_extent(grid, entries, shape, dim) for dim in range(len(shape))], np.int64)
-    shards = np.stack([_shards(grid, entry, coordinates) for entry in entries], axis=1)
+    shards = np.stack([shards_at(grid, entry, coordinates) for entry in entries], axis=1)
     starts = np.unique(shards * extents, axis=0)
     boxes = tuple(
         tuple(zip(low, high, strict=True)) for low, high in zip(starts.tolist(), (starts + extents).tolist(), strict=True)
@@ -161,8 +161,8 @@ def share_along(grid: MeshGrid, entry: Any) -> DimensionShare:
         >>> share.held, share.total, share.counts
         (array([1, 3]), 4, array([2, 2]))
     """
-    shards = _shards(grid, entry, tuple(np.indices(grid.owners.shape)))
-    total = _count(grid, entry)
+    shards = shards_at(grid, entry, tuple(np.indices(grid.owners.shape)))
+    total = shard_count(grid, entry)
     # One number for each pair (owner, shard), so that copies on one process count once.
     owners, held = np.divmod(np.unique(grid.owners * total + shards), total)
     processes, counts = np.unique(owners, return_counts=True)
@@ -207,20 +207,20 @@ def _sizes(grid: MeshGrid, entry: Any) -> tuple[list[int], tuple[int, ...]]:
     return places, tuple(grid.owners.shape[place] for place in places)
 
 
-def _count(grid: MeshGrid, entry: Any) -> int:
+def shard_count(grid: MeshGrid, entry: Any) -> int:
     """In how many shards `entry` cuts a dimension."""
     return int(np.prod(_sizes(grid, entry)[1], dtype=np.int64))
 
 
 def _extent(grid: MeshGrid, entries: Sequence[Any], shape: tuple[int, ...], dim: int) -> int:
     """The size of one shard along `dim`."""
-    count = _count(grid, entries[dim])
+    count = shard_count(grid, entries[dim])
     if shape[dim] % count:
         raise PartitionError(f"dim {dim} of an array of shape {shape} can't be cut by {entries[dim]!r} in {count} equal parts")
     return shape[dim] // count
 
 
-def _shards(grid: MeshGrid, entry: Any, coordinates: tuple[NDArray[Any], ...]) -> Integers:
+def shards_at(grid: MeshGrid, entry: Any, coordinates: tuple[NDArray[Any], ...]) -> Integers:
     """The shard of a dimension cut by `entry` that the device at each of the `coordinates` holds."""
     places, sizes = _sizes(grid, entry)
     shards = np.zeros_like(coordinates[0], dtype=np.int64)

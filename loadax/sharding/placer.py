@@ -24,6 +24,8 @@ class Placer:
         layout: what this process holds.
         sharding: on a mesh whose devices hold just that.
         dtype: of the arrays; they get exactly this one, also 64-bit ones on a thread without x64.
+        microbatches: k > 1: the arrays have shape (k, rows / k, …) instead, and row r is entry (r % k, r // k): then every device's rows stay
+            where they are. The sharding is for that shape; boxes must hold multiples of k rows.
 
     Example:
         >>> from jax.sharding import PartitionSpec
@@ -35,15 +37,19 @@ class Placer:
         [0 1 2 3 4 5 6 7]
     """
 
-    def __init__(self, layout: LeafLayout, sharding: NamedSharding, dtype: Any):
-        self.shape = layout.shape
+    def __init__(self, layout: LeafLayout, sharding: NamedSharding, dtype: Any, microbatches: int = 1):
+        self._micro = microbatches
+        rows = layout.shape[:1] if microbatches == 1 else (microbatches, layout.shape[0] // microbatches)
+        self.shape = (*rows, *layout.shape[1:])
         self.sharding = sharding
         self.dtype = np.dtype(dtype)
         # Only the dims that are cut tell boxes apart, and only there does JAX's index have a start.
-        self._dims = [dim for dim, size in enumerate(layout.shape) if any(box[dim] != (0, size) for box in layout.boxes)]
-        numbers = {tuple(box[dim][0] for dim in self._dims): number for number, box in enumerate(layout.boxes)}
+        dims = [dim for dim, size in enumerate(layout.shape) if any(box[dim] != (0, size) for box in layout.boxes)]
+        units = {0: microbatches}  # JAX counts rows of a microbatch
+        numbers = {tuple(box[dim][0] // units.get(dim, 1) for dim in dims): number for number, box in enumerate(layout.boxes)}
+        self._dims = [dim + (microbatches > 1) for dim in dims]
         # JAX asks for the data of a replicated array even where none of its devices are, and throws it away: zeros, of no memory.
-        self._nothing = () if layout.boxes else (np.broadcast_to(np.zeros((), self.dtype), layout.shape),)
+        self._nothing = () if layout.boxes else (np.broadcast_to(np.zeros((), self.dtype), self.shape),)
         self._numbers = numbers or {(): 0}
         self._wide = self.dtype in (np.int64, np.uint64, np.float64, np.complex128)
 
@@ -53,7 +59,7 @@ class Placer:
         On the CPU it may live on that very memory, which must then not be written again while it does.
         """
         dims, numbers = self._dims, self._numbers
-        held = self._nothing or buffers
+        held = self._nothing or (buffers if self._micro == 1 else [self._turned(each) for each in buffers])
 
         def buffer(index: Any) -> NDArray[Any]:
             return held[numbers[tuple([index[dim].start for dim in dims])]]
@@ -62,6 +68,10 @@ class Placer:
         # thread than the one that the dtype was chosen on.
         with jax.transfer_guard_host_to_device("allow"), jax.enable_x64(True) if self._wide else nullcontext():
             return jax.make_array_from_callback(self.shape, self.sharding, buffer, dtype=self.dtype)
+
+    def _turned(self, buffer: NDArray[Any]) -> NDArray[Any]:
+        """A box of rows as microbatches: a copy, since the rows of each lie apart."""
+        return np.ascontiguousarray(buffer.reshape(-1, self._micro, *buffer.shape[1:]).swapaxes(0, 1))
 
 
 def place(buffers: Sequence[NDArray[Any]], layout: LeafLayout, sharding: NamedSharding, dtype: Any) -> jax.Array:

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Tree
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.sources.checks import check_rows, common_length
+from loadax.sources.locations import mapped_file
 from loadax.trees import flatten
 
 
@@ -24,6 +25,7 @@ class ArraySource:
     def __init__(self, tree: Tree):
         leaves, self._structure = flatten(tree)
         given = [_as_array(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
+        self._files = [mapped_file(array) for array in given]
         self._mapped = [isinstance(array, np.memmap) for array in given]
         # Plain views: every operation on a memmap pays for its subclass.
         self._arrays = [array.view(np.ndarray) for array in given]
@@ -36,6 +38,18 @@ class ArraySource:
     def __repr__(self) -> str:
         kinds = {"memory-mapped" if mapped else "in memory" for mapped in self._mapped}
         return f"arrays {' and '.join(sorted(kinds))}"
+
+    def where(self, row: int) -> list[Location]:
+        """The files that a row lies in, of the leaves that are mapped, each with the first and the last byte where these lie together."""
+        number = int(check_rows([row], self._length)[0])
+        found = []
+        for path, file, array in zip(self._structure.paths, self._files, self._arrays, strict=True):
+            if file is not None and array[number].flags.c_contiguous:
+                first = file.begin + number * array.strides[0]
+                found.append(Location(file.name, first, first + array[number].nbytes - 1, path))
+            elif file is not None:
+                found.append(Location(file.name, part=path))
+        return found
 
     def read(self, rows: Integers) -> Tree:
         """The entries at `rows`, copied out, in native byte order."""

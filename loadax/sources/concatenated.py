@@ -106,6 +106,13 @@ class ConcatenatedSource:
         return [part.source for part in self._parts]
 
     @property
+    def spans(self) -> list[tuple[str, Source, int]]:
+        """What each part is called, what it reads from, and the number here of the first row of that."""
+        begins = self._ends - [part.num_rows for part in self._parts]
+        names = self._names or [f"part {number}" for number in range(len(self._parts))]
+        return list(zip(names, self.sources, begins.tolist(), strict=True))
+
+    @property
     def chunks(self) -> Integers | None:
         """As those of all parts, when every one has some and is read as it is."""
         starts = [chunk_starts(source) for source in self.sources]

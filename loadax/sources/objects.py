@@ -40,6 +40,14 @@ class ObjectSource:
     def read(self, rows: Integers) -> Tree:
         """The examples at `rows`, stacked; all must be alike."""
         numbers = check_rows(rows, len(self)).tolist()
+        examples = self.examples(rows)
+        if self.spec is None:
+            self.spec = spec_of((examples or self.examples(np.zeros(1, np.int64)))[0])
+        return stack(examples, self.spec, numbers)
+
+    def examples(self, rows: Integers) -> list[Tree]:
+        """The examples at `rows`, one by one, which need not be alike."""
+        numbers = check_rows(rows, len(self)).tolist()
         examples = [_with_arrays(example) for example in self._examples(numbers)]
         if None in (missing := [None if example is None else 0 for example in examples]):
             row = numbers[missing.index(None)]
@@ -47,9 +55,7 @@ class ObjectSource:
                 f"row {row}: {type(self._items).__name__} gave None instead of an example; return one for every row (a filter of "
                 "Grain's leaves None: apply it to a Grain dataset that iterates, or keep a list of the good rows)"
             )
-        if self.spec is None:
-            self.spec = spec_of((examples or [_with_arrays(self._examples([0])[0])])[0])
-        return stack(examples, self.spec, numbers)
+        return examples
 
     def _examples(self, rows: list[int]) -> list[Tree]:
         if self._many is None:

@@ -16,7 +16,7 @@ from loadax.protocols import Integers
 from loadax.sources.cached_files import CachedFiles
 from loadax.sources.disk_cache import DiskCache
 from loadax.sources.files import ByteRange, no_such_file, too_short
-from loadax.sources.segments import Ends, Segment, copy_stretches, rows_of, stretches_of
+from loadax.sources.segments import Ends, Segment, copy_stretches, stretches_of
 from loadax.sources.storage import new_context, open_key_value_store, wait
 
 _GAP = 64 << 10  # bytes between two ranges that are read along rather than asked for apart: they take less time than a request
@@ -173,12 +173,12 @@ class RangeReader:
         if not out.size:
             return
         order = np.argsort(starts, kind="stable")
-        ascending, places = starts[order], rows_of(out)
+        ascending = starts[order]
         for wave in _waves(_groups(ascending, out.shape[1])):
             for group, content in zip(wave, self._fetch(wave), strict=True):
                 mine = slice(group.first, group.last)
                 stretches = stretches_of(np.frombuffer(content, np.uint8), out.shape[1])
-                copy_stretches(stretches, ascending[mine] - group.start, places, order[mine])
+                copy_stretches(stretches, ascending[mine] - group.start, out, order[mine])
 
     def _fetch(self, groups: Sequence[_Group]) -> Iterator[bytes]:
         """The bytes of each group, all asked for at once."""

@@ -4,6 +4,7 @@ TensorStore reads such a chunk through the same machinery as any other, several 
 """
 
 import itertools
+import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import SourceError
-from loadax.protocols import Columns, Integers
+from loadax.protocols import Columns, Integers, Location
 
 _MOST_CHUNKS = 16_384  # files that are mapped: a process may have 65,530 maps on Linux
 _LEAST_BYTES = 1 << 16  # of a chunk: smaller ones gain nothing
+_FEW = 8  # rows of each file that are met, from which on they are copied together
 
 
 @final
@@ -40,7 +42,7 @@ class MappedChunks:
         encoding = metadata["chunk_key_encoding"]
         separator = encoding.get("configuration", {}).get("separator", "/" if encoding["name"] == "default" else ".")
         parts = ["c"] * (encoding["name"] == "default"), ["0"] * (len(self.shape) - 1)
-        self._file = lambda chunk: folder / separator.join([*parts[0], str(chunk), *parts[1]])
+        self._file: Callable[[int], Path] = lambda chunk: folder / separator.join([*parts[0], str(chunk), *parts[1]])
         self._arguments = folder, metadata, dtype, where
         self._maps: list[NDArray[Any] | None] = [None] * len(self.chunk_starts)
         self._lock = threading.Lock()
@@ -50,29 +52,41 @@ class MappedChunks:
         """The rows at which files begin. Mapped rows are read one by one at no extra cost, so nothing needs to be kept of them."""
         return range(0, self.shape[0], self._rows)
 
+    def where(self, row: int) -> list[Location]:
+        """The file that a row lies in, and its bytes there."""
+        number, inside = divmod(row, self._rows)
+        row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
+        return [Location(str(self._file(number)), inside * row_bytes, (inside + 1) * row_bytes - 1)]
+
     def start(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> Callable[[], None]:
         """Reads at once: there is nothing to wait for but memory."""
-        which, inside = np.divmod(rows, self._rows)
-        whole = columns == tuple((0, extent) for extent in self.shape[1:]) and out.flags.c_contiguous and out.dtype == self.dtype
-        order = np.argsort(which, kind="stable")
-        bounds = np.flatnonzero(np.diff(which[order], prepend=-1, append=-1))
+        numbers, inside = np.divmod(rows, self._rows)
         cuts: Any = tuple(slice(*column) for column in columns)
-        for low, high in itertools.pairwise(bounds.tolist()):
-            mine = order[low:high]
-            chunk = self._map(int(which[mine[0]]))
-            if high - low == 1:
-                out[mine[0]] = chunk[(inside[mine[0]], *cuts)]
-            elif whole and high - low == len(rows):
-                np.take(chunk, inside, axis=0, out=out, mode="clip")
-            else:
-                out[mine] = chunk[(inside[mine], *cuts)]
+        order = np.argsort(numbers, kind="stable")
+        bounds = np.flatnonzero(np.diff(numbers[order], prepend=-1, append=-1)).tolist()
+        if len(bounds) == 2 and self._may_take(columns, out):
+            np.take(self._map(int(numbers[0])), inside, axis=0, out=out, mode="clip")
+        elif _FEW * len(bounds) > len(rows):
+            # Few rows of each file: an indexed copy for each would cost more than a plain one for each row.
+            for place, (number, row) in enumerate(zip(numbers.tolist(), inside.tolist(), strict=True)):
+                out[place] = self._map(number)[(row, *cuts)]
+        else:
+            for low, high in itertools.pairwise(bounds):
+                mine = order[low:high]
+                out[mine] = self._map(int(numbers[mine[0]]))[(inside[mine], *cuts)]
         return _nothing
+
+    def _may_take(self, columns: Columns, out: NDArray[Any]) -> bool:
+        """Whether whole rows are wanted just as they lie."""
+        return columns == tuple((0, extent) for extent in self.shape[1:]) and out.flags.c_contiguous and out.dtype == self.dtype
 
     def _map(self, number: int) -> NDArray[Any]:
         mapped = self._maps[number]
         if mapped is None:
             with self._lock:
-                mapped = self._maps[number] = self._open(number)
+                mapped = self._maps[number]
+                if mapped is None:  # once only: another thread may have come first
+                    mapped = self._maps[number] = self._open(number)
         return mapped
 
     def _open(self, number: int) -> NDArray[Any]:

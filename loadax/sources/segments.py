@@ -12,7 +12,7 @@ from loadax.errors import SourceError
 from loadax.protocols import Integers
 from loadax.sources.storage import local_path
 
-_COPIED = 256 << 10  # bytes that are copied at a time: what NumPy puts between then stays in the processor's cache
+_COPIED = 4 << 20  # bytes that are copied at a time: between two copies NumPy takes the GIL from other threads
 
 
 class Segment(NamedTuple):
@@ -63,30 +63,26 @@ class Ends:
         return found
 
 
-def stretches_of(memory: NDArray[np.uint8], size: int) -> NDArray[Any]:
-    """The `size` bytes of `memory` from each byte on: items that overlap, so that NumPy copies each in one go."""
-    return np.ndarray((len(memory) - size + 1,), np.dtype((np.void, size)), memory, 0, (1,))
+def stretches_of(memory: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """The `size` bytes of `memory` from each byte on: rows that overlap."""
+    return np.ndarray((len(memory) - size + 1, size), np.uint8, memory, 0, (1, 1))
 
 
-def rows_of(out: NDArray[np.uint8]) -> NDArray[Any]:
-    """The rows of `out` as items, to copy stretches to."""
-    return out.view(np.dtype((np.void, out.shape[1])))[:, 0]
-
-
-def copy_stretches(stretches: NDArray[Any], starts: Integers, places: NDArray[Any], rows: Integers | None = None) -> None:
-    """Copies the stretches that begin at `starts` to `places`, or to those of them that `rows` lists."""
-    size = stretches.itemsize
-    if rows is None and places.flags.c_contiguous and not ((starts - starts[0]) % size).any():
-        # They are entries of a table: NumPy copies those straight to where they belong.
+def copy_stretches(stretches: NDArray[np.uint8], starts: Integers, out: NDArray[np.uint8], rows: Integers | None = None) -> None:
+    """Copies the stretches that begin at `starts` to the rows of `out`, or to those of them that `rows` lists."""
+    size = stretches.shape[1]
+    if rows is None and out.flags.c_contiguous and not ((starts - starts[0]) % size).any():
+        # They are rows of a table: NumPy copies those straight to where they belong.
         phase = int(starts[0]) % size
-        np.take(stretches[phase::size], starts // size, out=places, mode="clip")
+        np.take(stretches[phase::size], starts // size, axis=0, out=out, mode="clip")
         return
     # Pieces of one length: a short one at the end would cost like a long one.
     pieces = max(1, round(len(starts) * size / _COPIED))
     step = -(-len(starts) // pieces)
     for low in range(0, len(starts), step):
         some = slice(low, low + step)
-        places[some if rows is None else rows[some]] = stretches[starts[some]]
+        # Rows of bytes, not items of so many: NumPy keeps the GIL while it copies fewer than 500 items, however large.
+        out[some if rows is None else rows[some]] = stretches[starts[some]]
 
 
 @final
@@ -109,9 +105,9 @@ class MappedSegments:
         """See `Stretches`."""
         if not out.size:
             return
-        size, places = out.shape[1], rows_of(out)
+        size = out.shape[1]
         if len(self._stream.segments) == 1:
-            copy_stretches(self._stretches(0, size), starts, places)
+            copy_stretches(self._stretches(0, size), starts, out)
             return
         first, last = self._stream.owners(starts), self._stream.owners(starts + (size - 1))
         order = np.argsort(first, kind="stable")
@@ -119,21 +115,22 @@ class MappedSegments:
         numbers, lows = np.unique(first[order], return_index=True)
         inner = starts[order] - self._stream.begins[first[order]]
         for number, low, high in zip(numbers.tolist(), lows.tolist(), np.append(lows, len(order))[1:].tolist(), strict=True):
-            copy_stretches(self._stretches(number, size), inner[low:high], places, order[low:high])
+            copy_stretches(self._stretches(number, size), inner[low:high], out, order[low:high])
         for row in np.flatnonzero(first != last).tolist():
             filled = 0
             for number, low, high in self._stream.parts(int(starts[row]), int(starts[row]) + size):
-                out[row, filled : filled + high - low] = self._memory(number)[low:high]
+                out[row, filled : filled + high - low] = self.memory(number)[low:high]
                 filled += high - low
 
     def _stretches(self, number: int, size: int) -> NDArray[Any]:
-        memory = self._memory(number)
+        memory = self.memory(number)
         key = number, size
         if key not in self._views:
             self._views[key] = stretches_of(memory, size)
         return self._views[key]
 
-    def _memory(self, number: int) -> NDArray[np.uint8]:
+    def memory(self, number: int) -> NDArray[np.uint8]:
+        """The bytes of one segment, mapped."""
         segment = self._stream.segments[number]
         if number not in self._maps:
             self._maps[number] = _map(segment)

@@ -29,6 +29,7 @@ _REMEDIES = (  # part of TensorStore's message, and what a user can do about it
         "NOT_FOUND: chunk",
         "the copy is incomplete, or its writer left out chunks that hold only the fill value: copy it again, or pass missing='fill' if those are right",
     ),
+    ("valid ZIP EOCD", "the file is no zip file, or was cut short: copy it again"),
     ("DATA_LOSS", "the stored bytes are damaged: copy that file again"),
     ("PERMISSION_DENIED", "access was refused: check the credentials in the environment, and their rights"),
     ("retry attempts failed", f"no answer after {_TRIES} tries: is the server up, and the address right?"),
@@ -95,7 +96,7 @@ def address_of(kvstore: Any) -> str:
         return Path(path).absolute().as_uri() + ("/" if path.endswith("/") else "")
     if driver == "http":
         return f"{kvstore.get('base_url', '').rstrip('/')}/{path.lstrip('/')}"
-    scheme, bucket = {"gcs": "gs"}.get(driver, driver), kvstore.get("bucket")
+    scheme, bucket = "gs" if driver == "gcs" else driver, kvstore.get("bucket")
     return f"{scheme}://{bucket}/{path}" if bucket else f"{scheme}://{path}"
 
 

@@ -9,7 +9,8 @@ import tensorstore as ts
 from numpy.typing import NDArray
 
 from loadax.errors import SourceError
-from loadax.protocols import Columns, Integers
+from loadax.protocols import Columns, Integers, Location
+from loadax.sources.chunk_files import chunk_files
 from loadax.sources.storage import address_of, at_endpoint, brief, failure, new_context, wait
 
 Missing = Literal["error", "fill"]
@@ -41,6 +42,10 @@ class Rows(Protocol):
     @property
     def driver(self) -> str: ...
 
+    def where(self, row: int) -> list[Location]:
+        """Where a row lies, as far as that is known without reading."""
+        ...
+
     def start(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> Callable[[], None]:
         """Begins to read the rows, only these columns, into `out`; the function that comes back waits until all is there."""
         ...
@@ -62,6 +67,9 @@ class StoredArray:
         self.dtype = np.dtype(store.dtype.numpy_dtype)
         self.driver = str(json_of(store).get("driver", "computed"))
         self.chunk_starts = _chunk_starts(store)
+
+    def where(self, row: int) -> list[Location]:
+        return chunk_files(json_of(self._store), self._store.chunk_layout, self.shape, row)
 
     def start(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> Callable[[], None]:
         index: Any = (rows, *(slice(*column) for column in columns))

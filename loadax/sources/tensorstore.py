@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Tree
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.raw_zarr import map_raw
 from loadax.sources.storage import new_context, wait
@@ -81,6 +81,15 @@ class TensorStoreSource:
         if len(starts) == self._length:
             return None
         return starts if starts.start == 0 else np.maximum(np.asarray(starts, np.int64), 0)
+
+    def where(self, row: int) -> list[Location]:
+        """The chunk files, or shards, that a row lies in, with the numbers of its chunks; what is computed lies nowhere."""
+        number = int(check_rows([row], self._length)[0])
+        return [
+            each._replace(part=f"{path} {each.part}".strip())
+            for path, array in zip(self._structure.paths, self._arrays, strict=True)
+            for each in array.where(number)
+        ]
 
     def read(self, rows: Integers) -> Tree:
         """The entries at `rows`: one indexed read per leaf, all under way at once."""

@@ -85,7 +85,7 @@ def _describe(files: Files, given: Sequence[str], dtype: np.dtype[Any] | None, d
             if entry.index_file is None:
                 raise SourceError(
                     f"{entry.segment.location}: there is no .idx file beside it, so it isn't known where its documents begin; "
-                    "leave segment_ids out, or write a Megatron .bin and .idx pair"
+                    "leave segment_ids out (or, of documents, pass offsets=), or write a Megatron .bin and .idx pair"
                 )
     return [found[each] for each in given]
 

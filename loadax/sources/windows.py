@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Source, Tree, Wrap
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Source, Tree, Wrap
 from loadax.sources.checks import check_rows
+from loadax.sources.locations import joined
 from loadax.specs import flatten_spec, normalise_spec
 from loadax.trees import flatten
 
@@ -86,6 +87,13 @@ class WindowSource:
         """The same windows over `wrap(source, times)`."""
         times = sum(count for _, count in self._parts) / self._stride
         return WindowSource(wrap(self._source, max(1.0, times)), self._row_spec, self._within, *self._arguments)
+
+    def where(self, row: int) -> list[Location]:
+        """Where the rows of a window lie, as far as the source says so."""
+        inner = getattr(self._source, "where", None)
+        begin = self._within[0] + int(check_rows([row], self._length)[0]) * self._stride
+        rows = sorted({begin + first + number for first, count in self._parts for number in range(count)})
+        return joined(Location(*each) for each_row in rows for each in (inner(each_row) or ())) if inner is not None else []
 
     def read(self, rows: Integers) -> Tree:
         """The windows at `rows`, copied out."""

@@ -14,8 +14,8 @@ import pytest
 import zarr
 
 from loadax.cli import main
-from loadax.cli.table import count_text, size_text, table
 from loadax.doors import from_zarr
+from loadax.texts import count_text, size_text, table
 from loadax.writing.write import write_zarr
 from tests.writing.rows import TreeRows, made_up, tree_of
 

@@ -58,22 +58,22 @@ def test_each_epoch_serves_each_row_as_often_as_it_should(made: tuple[BatchPlan,
     served: Counter[int] = Counter()
     for step in epoch_steps(plan, epoch):
         visits = plan.visits(step)
-        assert len(visits.rows) == len(visits.epochs) == plan.batch_size
+        assert len(visits.rows) == len(visits.epochs) == plan.batch_size_of(0)
         padding = visits.rows == -1
-        assert plan.valid(step) == plan.batch_size - padding.sum()
+        assert plan.valid(step) == plan.batch_size_of(0) - padding.sum()
         assert not padding[: plan.valid(step)].any()  # it stands at the end
         served.update(visits.rows.tolist())
     padded = served.pop(-1, 0)
     assert set(served) <= set(range(size // times))
     if plan.remainder == "drop":
         assert padded == 0
-        assert sum(served.values()) == size // plan.batch_size * plan.batch_size
+        assert sum(served.values()) == size // plan.batch_size_of(0) * plan.batch_size_of(0)
         assert max(served.values()) <= times
     else:
         assert set(served) == set(range(size // times))
         assert set(served.values()) == {times}
-        assert padded == plan.steps_per_epoch * plan.batch_size - size
-        assert padded < plan.batch_size
+        assert padded == plan.steps_per_epoch * plan.batch_size_of(0) - size
+        assert padded < plan.batch_size_of(0)
 
 
 @settings(deadline=None)
@@ -93,7 +93,7 @@ def test_a_step_depends_on_nothing_but_its_number(made: tuple[BatchPlan, int], d
     """Asked for alone, within any run of steps, in any order, or in parts: always the same batch."""
     plan, _ = made
     assert plan.num_steps is not None
-    everywhere = np.arange(plan.batch_size)
+    everywhere = np.arange(plan.batch_size_of(0))
     sweep = [plan.visits(step) for step in range(plan.num_steps)]
     start = data.draw(st.integers(0, plan.num_steps))
     stop = data.draw(st.integers(start, plan.num_steps))
@@ -102,10 +102,10 @@ def test_a_step_depends_on_nothing_but_its_number(made: tuple[BatchPlan, int], d
     assert together.epochs.tolist() == [epoch for visits in sweep[start:stop] for epoch in visits.epochs.tolist()]
 
     step = data.draw(st.integers(0, plan.num_steps - 1))
-    again = BatchPlan(plan.order, plan.batch_size, None, plan.remainder).visits(step)  # of a run that goes on for ever
+    again = BatchPlan(plan.order, plan.batch_size_of(0), None, plan.remainder).visits(step)  # of a run that goes on for ever
     assert again.rows.tolist() == sweep[step].rows.tolist()
 
-    positions = np.array(data.draw(st.lists(st.integers(0, plan.batch_size - 1), max_size=8)), np.int64)
+    positions = np.array(data.draw(st.lists(st.integers(0, plan.batch_size_of(0) - 1), max_size=8)), np.int64)
     part = plan.visits_of(range(start, stop), positions)
     assert part.rows.tolist() == [row for visits in sweep[start:stop] for row in visits.rows[positions].tolist()]
     assert part.epochs.tolist() == [epoch for visits in sweep[start:stop] for epoch in visits.epochs[positions].tolist()]
@@ -116,7 +116,7 @@ def test_a_step_depends_on_nothing_but_its_number(made: tuple[BatchPlan, int], d
 def test_another_number_of_epochs_changes_no_step(made: tuple[BatchPlan, int], more: int) -> None:
     plan, _ = made
     assert plan.num_steps is not None
-    longer = BatchPlan(plan.order, plan.batch_size, (plan.num_epochs or 1) + more, plan.remainder)
+    longer = BatchPlan(plan.order, plan.batch_size_of(0), (plan.num_epochs or 1) + more, plan.remainder)
     for step in range(plan.num_steps):
         assert longer.visits(step).rows.tolist() == plan.visits(step).rows.tolist()
 
@@ -245,7 +245,7 @@ def test_slices_of_lanes_that_are_repeated_serve_each_visit_once(data: st.DataOb
     plan = BatchPlan(order, draw(st.integers(1, order.size)), None, "pad")
     for epoch in range(2):
         steps = range(epoch * plan.steps_per_epoch, (epoch + 1) * plan.steps_per_epoch)
-        visits = plan.visits_of(steps, np.arange(plan.batch_size))
+        visits = plan.visits_of(steps, np.arange(plan.batch_size_of(0)))
         there = visits.rows >= 0
         pairs = set(zip(visits.rows[there].tolist(), visits.epochs[there].tolist(), strict=True))
         assert len(pairs) == there.sum() == order.size

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -68,6 +69,8 @@ class Chain(NamedTuple):
     splittable: bool  # no slice stands behind a shuffle
     varies: bool
     splits: int = 0  # so often was it split: each asks another question of a row
+    random: bool = False  # a map draws numbers
+    group_splits: int = 0
 
 
 def rows(count: int, offset: int) -> Chain:
@@ -116,6 +119,48 @@ def split(chain: Chain, fraction: float, seed: int, side: int) -> Chain:
     return chain._replace(dataset=chain.dataset.split(fraction, seed)[side], epoch=epoch, splits=chain.splits + 1)
 
 
+def keep(chain: Chain, rest: int) -> Chain:
+    """Those whose value leaves another rest than this; what the filter sees is epoch 0."""
+    kept = {visit.row for visit in chain.epoch(0, ()) if visit.value % 3 != rest}
+    if not kept:
+        with pytest.raises(ArgumentError, match="keeps none of"):
+            chain.dataset.filter(lambda value: value % 3 != rest)
+        return chain
+
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        return chain.epoch(number, (*keep, kept.__contains__))
+
+    return chain._replace(dataset=chain.dataset.filter(lambda value: value % 3 != rest, workers=2), epoch=epoch)
+
+
+def split_groups(chain: Chain, fraction: float, seed: int, side: int) -> Chain:
+    """Groups are values that leave the same rest."""
+    depth = [chain.group_splits] if chain.group_splits else []
+
+    def inside(value: int) -> bool:
+        word = int(derive(0, "group", value % 7))
+        return (int(derive(seed, "split_by", *depth, word)) < fraction * 2**64) == (side == 0)
+
+    kept = {visit.row for visit in chain.epoch(0, ()) if inside(visit.value)}
+
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        return chain.epoch(number, (*keep, kept.__contains__))
+
+    sides = chain.dataset.split_by(lambda value: value % 7, fraction, seed, workers=2)
+    return chain._replace(dataset=sides[side], epoch=epoch, group_splits=chain.group_splits + 1)
+
+
+def exclude(chain: Chain, gone: list[int]) -> Chain:
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        return chain.epoch(number, (*keep, lambda row: row not in gone))
+
+    if not epoch(0, ()):
+        with pytest.raises(ArgumentError, match="leaves none of"):
+            chain.dataset.exclude(gone)
+        return chain
+    return chain._replace(dataset=chain.dataset.exclude(gone), epoch=epoch)
+
+
 def join(one: Chain, two: Chain) -> Chain:
     def moved(keep: Keep) -> Keep:
         return lambda row: keep(row + one.rows)
@@ -133,6 +178,8 @@ def join(one: Chain, two: Chain) -> Chain:
         one.splittable and two.splittable,
         one.varies or two.varies,
         max(one.splits, two.splits),
+        one.random or two.random,
+        max(one.group_splits, two.group_splits),
     )
 
 
@@ -156,7 +203,7 @@ def draw(chain: Chain, seed: int) -> Chain:
         ]
 
     mapped = chain.dataset.map(noisy, rng=True, seed=seed, spec=np.zeros((), np.int64))
-    return chain._replace(dataset=mapped, epoch=epoch, maps=chain.maps + 1)
+    return chain._replace(dataset=mapped, epoch=epoch, maps=chain.maps + 1, random=True)
 
 
 ENDS = st.none() | st.integers(-12, 30)
@@ -168,7 +215,11 @@ SEEDS = st.integers(-2, 2)
 def chains(choose: st.DrawFn, depth: int = 2) -> Chain:
     chain = rows(choose(st.integers(0, 24)), choose(st.integers(0, 3)) * 1000)
     for _ in range(choose(st.integers(1, 6))):
-        verb = choose(st.sampled_from(["shuffle", "blocks", "slice", "repeat", "split", "concat", "map", "rng"]))
+        verb = choose(
+            st.sampled_from(
+                ["shuffle", "blocks", "slice", "repeat", "split", "split_by", "filter", "exclude", "concat", "map", "rng"]
+            )
+        )
         size = len(chain.dataset)
         if verb == "shuffle":
             chain = shuffle(chain, choose(SEEDS))
@@ -181,6 +232,12 @@ def chains(choose: st.DrawFn, depth: int = 2) -> Chain:
             chain = repeat(chain, choose(st.integers(1, 3)))
         elif verb == "split" and chain.splittable:
             chain = split(chain, choose(st.sampled_from([0.1, 0.5, 0.9])), choose(SEEDS), choose(st.integers(0, 1)))
+        elif verb == "split_by" and chain.splittable and not chain.random:
+            chain = split_groups(chain, choose(st.sampled_from([0.3, 0.7])), choose(SEEDS), choose(st.integers(0, 1)))
+        elif verb == "filter" and chain.splittable and not chain.random:
+            chain = keep(chain, choose(st.integers(0, 2)))
+        elif verb == "exclude" and chain.splittable:
+            chain = exclude(chain, choose(st.lists(st.integers(0, chain.rows - 1), max_size=5)) if chain.rows else [])
         elif verb == "concat" and depth and size <= MOST:
             chain = join(chain, choose(chains(depth=depth - 1)))
         elif verb == "map":

@@ -36,7 +36,7 @@ def fill(share: Share, data: Dataset, plan: BatchPlan, seed: int) -> Slab:
     memory = aligned_bytes(layout.size(STEPS))
     memory[:] = 0xEE
     slab = layout.slab(memory, STEPS)
-    assembler = Assembler(data.reader, layout)
+    assembler = Assembler(data.reader, layout, None)
     visits = plan.visits_of(range(STEPS), share.positions)
     random = np.random.default_rng(seed)
     total = len(visits.rows)

@@ -249,7 +249,7 @@ def test_a_missing_chunk(tmp_path: Path) -> None:
     with iter(Dataloader(from_tensorstore({"field": spec}), 8)) as batches:
         next(batches)
         next(batches)
-        with pytest.raises(SourceError, match=r"leaf \['field'\]: .*chunk.*; the copy is incomplete") as caught:
+        with pytest.raises(SourceError, match=r"leaf \['field'\] at .*: .*chunk.*; the copy is incomplete") as caught:
             next(batches)
     assert "loadax: in step 2" in notes(caught.value)
 

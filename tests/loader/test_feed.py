@@ -18,7 +18,7 @@ def test_visits_ahead(lookahead: int, asked: list[tuple[int, int]], endless: boo
     positions = np.array([1, 2, 6], np.int64)
     before, feed._LOOKAHEAD = feed._LOOKAHEAD, lookahead
     try:
-        ahead = VisitsAhead(plan, positions)
+        ahead = VisitsAhead(plan, positions, plan.num_steps)
     finally:
         feed._LOOKAHEAD = before
     for first, count in asked:
@@ -30,4 +30,4 @@ def test_visits_ahead(lookahead: int, asked: list[tuple[int, int]], endless: boo
 
 def test_visits_of_no_positions() -> None:
     plan = BatchPlan(from_arrays(np.arange(50)).order, 8, 1)
-    assert len(VisitsAhead(plan, np.empty(0, np.int64))(2, 3).rows) == 0
+    assert len(VisitsAhead(plan, np.empty(0, np.int64), plan.num_steps)(2, 3).rows) == 0

@@ -10,7 +10,7 @@ from loadax.protocols import ArraySpec
 from loadax.sharding import plan_mesh
 from tests.meshes import ZOO, MeshCase
 
-BATCH = batch_spec({"x": ArraySpec((8,), np.dtype("f4")), "y": ArraySpec((), np.dtype("i8"))}, False)
+BATCH = batch_spec({"x": ArraySpec((8,), np.dtype("f4")), "y": ArraySpec((), np.dtype("i8"))}, [])
 
 
 @pytest.mark.parametrize("case", ZOO, ids=lambda case: case.name)
@@ -46,7 +46,7 @@ def test_a_process_without_a_device_reads_nothing() -> None:
 
 
 def test_a_batch_has_its_leaves_in_jaxs_order_and_jaxs_dtypes() -> None:
-    batch = batch_spec({"z": ArraySpec((2,), np.dtype("f8")), "a": {"n": ArraySpec((), np.dtype("i8"))}}, True)
+    batch = batch_spec({"z": ArraySpec((2,), np.dtype("f8")), "a": {"n": ArraySpec((), np.dtype("i8"))}}, ["mask"])
     assert [(leaf.path, leaf.source, str(leaf.dtype)) for leaf in batch.leaves] == [
         ("['a']['n']", 0, "int32"),
         ("['mask']", None, "bool"),
@@ -56,6 +56,6 @@ def test_a_batch_has_its_leaves_in_jaxs_order_and_jaxs_dtypes() -> None:
 
 def test_what_makes_no_batch() -> None:
     with pytest.raises(LeafTypeError, match=r"leaf \['x'\] has dtype <U3"):
-        batch_spec({"x": ArraySpec((), np.dtype("U3"))}, False)
+        batch_spec({"x": ArraySpec((), np.dtype("U3"))}, [])
     with pytest.raises(ArgumentError, match="has the key 'mask' already"):
-        batch_spec({"mask": ArraySpec((), np.dtype("i4"))}, True)
+        batch_spec({"mask": ArraySpec((), np.dtype("i4"))}, ["mask"])

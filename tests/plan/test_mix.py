@@ -178,6 +178,6 @@ def test_weights_by_step_wait_for_a_batch_size() -> None:
         _ = order.size
     with pytest.raises(TypeError):
         _ = Sliced(order, 0, 1, 3).parent.size
-    assert order.at_positions(4).segments == (Segment(0, (1, 0)), Segment(12, (0, 1)))
-    visits: Any = order.at_positions(4).visits(np.zeros(20, np.int64), np.arange(20))
+    assert order.at_positions([(0, 4)]).segments == (Segment(0, (1, 0)), Segment(12, (0, 1)))
+    visits: Any = order.at_positions([(0, 4)]).visits(np.zeros(20, np.int64), np.arange(20))
     assert visits.rows.tolist() == [*range(12), *range(50, 58)]

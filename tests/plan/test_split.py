@@ -87,7 +87,7 @@ def test_a_slice_of_a_shuffle_cannot_be_split(parent: Order) -> None:
 
 
 def test_many_rows_are_looked_at_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    from loadax.plan import split as module
+    from loadax.plan import keep as module
 
     whole = rows(split(Sequential(1000), 0.5, 0)[0])
     monkeypatch.setattr(module, "_CHUNK", 7)

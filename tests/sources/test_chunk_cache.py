@@ -1,6 +1,7 @@
 """The cache of open chunks: it never shows in what is read, only in how often."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -154,7 +155,7 @@ def test_the_chunk_asked_for_longest_ago_gives_way() -> None:
 def test_eight_threads_read_what_one_reads_and_fetch_each_chunk_once(slots: int) -> None:
     """Also while chunks come and go, here with as many slots as chunks are open."""
     values = numbered(512)
-    source = ChunkedSource(values, 16, before=lambda rows: threading.Event().wait(0.001))
+    source = ChunkedSource(values, 16, before=lambda rows: time.sleep(0.001))
     cache = cached(source, slots)
     rng = np.random.default_rng(0)
     # Windows of four chunks whose rows are shuffled together: the next one begins when the one before it is over.
@@ -236,7 +237,7 @@ def test_those_that_waited_for_a_read_that_failed_read_by_themselves() -> None:
         waiting = [pool.submit(cache.read, np.array([8 + number, 24 + number])) for number in range(7)]
         # All of them wait for the chunk that is being read; one of them has read the other one by then.
         while (source.counts[24:] != 1).any():
-            threading.Event().wait(0.001)
+            time.sleep(0.001)
         assert not any(each.done() for each in waiting)
         may_fail.set()
         with pytest.raises(OSError, match="the disk stumbled"):

@@ -3,6 +3,8 @@
 import json
 import pickle
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -76,25 +78,73 @@ def mapped(tmp_path_factory: pytest.TempPathFactory) -> TensorStoreSource:
     return source
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_rows_and_columns_are_those_of_numpy(mapped: TensorStoreSource, data: st.DataObject) -> None:
-    rows = np.array(data.draw(st.lists(st.integers(0, 36), max_size=12)), np.int64)
-    if data.draw(st.booleans()):
-        np.testing.assert_array_equal(mapped.read(rows), VALUES[rows])
-    columns = data.draw(
-        st.sampled_from([((0, 32), (0, 512)), ((3, 9), (0, 512)), ((0, 32), (511, 512)), ((4, 4), (0, 7)), ((8, 9), (5, 6))])
-    )
+SMALL = np.random.default_rng(1).integers(0, 2**16, (3000, 8, 16)).astype(np.uint16)
+"""As many files as `VALUES` and more, of rows of 256 bytes."""
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> TensorStoreSource:
+    """3000 rows in chunks of 256: the last one has 184 of them."""
+    source = TensorStoreSource(write(tmp_path_factory.mktemp("small") / "x", SMALL, (256, 8, 16)))
+    assert repr(source) == f"{MAPPED} arrays"
+    return source
+
+
+def check_columns(source: TensorStoreSource, values: Any, rows: Any, columns: Any) -> None:
+    """Reads to destinations of every kind, and looks at what is around them."""
     shape = (len(rows), *(stop - start for start, stop in columns))
     around = np.full((shape[0] + 2, shape[1], shape[2] + 3), 7, np.uint16)
     spread = np.full((shape[0], 2 * shape[1], shape[2]), 7, np.uint16)
     whole = np.empty(shape, np.uint16)
     wider = np.empty(shape, np.int64)
     for out in (around[1:-1, :, 2:-1], spread[:, ::2], spread[:, 1::2], whole, wider, whole[::-1]):
-        mapped.read_into(rows, [columns], [out])
-        np.testing.assert_array_equal(out, VALUES[(rows, *(slice(*each) for each in columns))])
+        source.read_into(rows, [columns], [out])
+        np.testing.assert_array_equal(out, values[rows][(slice(None), *(slice(*each) for each in columns))])
     assert (around[[0, -1]] == 7).all()
     assert (around[..., [0, 1, -1]] == 7).all()
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_rows_and_columns_are_those_of_numpy(mapped: TensorStoreSource, small: TensorStoreSource, data: st.DataObject) -> None:
+    """Of large rows and of small ones, which are copied in other ways."""
+    source, values = data.draw(st.sampled_from([(mapped, VALUES), (small, SMALL)]))
+    rows = np.array(data.draw(st.lists(st.integers(0, len(values) - 1), max_size=12)), np.int64)
+    if data.draw(st.booleans()):
+        np.testing.assert_array_equal(source.read(rows), values[rows])
+    height, width = values.shape[1:]
+    boxes = [
+        ((0, height), (0, width)),
+        ((3, 7), (0, width)),
+        ((0, height), (width - 1, width)),
+        ((4, 4), (0, 7)),
+        ((5, 6), (5, 6)),
+    ]
+    check_columns(source, values, rows, data.draw(st.sampled_from(boxes)))
+
+
+def test_many_rows_of_many_files_at_once(small: TensorStoreSource) -> None:
+    rows = np.random.default_rng(0).integers(0, 3000, 10_000)
+    np.testing.assert_array_equal(small.read(rows), SMALL[rows])
+    np.testing.assert_array_equal(small.read(np.arange(3000)[::-1]), SMALL[::-1])
+    check_columns(small, SMALL, rows[:3000], ((2, 5), (3, 4)))
+
+
+def test_threads_that_map_files_side_by_side(tmp_path: Path) -> None:
+    for turn in range(3):
+        spec = write(tmp_path / f"{turn}", SMALL, (256, 8, 16))
+        source = TensorStoreSource(spec)
+        barrier = threading.Barrier(8)
+
+        def read(seed: int, source: TensorStoreSource = source, barrier: threading.Barrier = barrier) -> None:
+            rng = np.random.default_rng(seed)
+            barrier.wait(20)
+            for _ in range(20):
+                rows = rng.integers(0, 3000, rng.integers(1, 20))
+                np.testing.assert_array_equal(source.read(rows), SMALL[rows])
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(read, range(8)))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +217,8 @@ def test_so_are_other_drivers_and_other_places(tmp_path: Path) -> None:
     metadata = {"chunks": [8, 32, 512], "compressor": None}
     ts.open({**spec, "metadata": metadata}, create=True, dtype=ts.uint16, shape=SHAPE).result().write(VALUES).result()
     memory = ts.KvStore.open("memory://").result()
-    for file in (write(tmp_path / "x") and tmp_path / "x").rglob("*"):
+    write(tmp_path / "x")
+    for file in (tmp_path / "x").rglob("*"):
         if file.is_file():
             memory.write(str(file.relative_to(tmp_path / "x")), file.read_bytes()).result()
     kept = ts.open({"driver": "zarr3"}, kvstore=memory.spec(retain_context=True), read=True).result()
@@ -179,7 +230,7 @@ def test_so_are_other_drivers_and_other_places(tmp_path: Path) -> None:
 def test_so_are_views_and_those_who_ask_for_zeros(tmp_path: Path) -> None:
     spec = write(tmp_path / "x")
     store = ts.open(spec, read=True).result()
-    views = {
+    views: dict[str, tuple[Any, Any]] = {
         "from the fifth row on": (store[5:], VALUES[5:]),
         "counted from another row": (store[5:].translate_to[0], VALUES[5:]),
         "until the fifth row": (store[:5], VALUES[:5]),
@@ -188,7 +239,7 @@ def test_so_are_views_and_those_who_ask_for_zeros(tmp_path: Path) -> None:
         "some columns": (store[:, :, :32], VALUES[:, :, :32]),
         "dimensions swapped": (store[ts.d[1].transpose[2]], VALUES.swapaxes(1, 2)),
         "another dtype": (ts.cast(store, ts.float32), VALUES.astype(np.float32)),
-        "moved": (store.translate_by[10] if hasattr(store, "translate_by") else store[ts.d[0].translate_by[10]], VALUES),
+        "moved": (store[ts.d[0].translate_by[10]], VALUES),
     }
     for view, values in views.values():
         source = TensorStoreSource(view)
@@ -300,7 +351,7 @@ def test_what_it_says_of_itself(mapped: TensorStoreSource) -> None:
     assert mapped.concurrent_reads == 1
     (array,) = mapped._arrays
     assert isinstance(array, MappedChunks)
-    assert (array.shape, array.dtype, array.chunk_starts) == (SHAPE, np.uint16, range(0, 37, 8))
+    assert (array.shape, array.dtype, array.chunk_starts) == (SHAPE, np.dtype(np.uint16), range(0, 37, 8))
 
 
 def test_beside_arrays_that_are_decoded(tmp_path: Path) -> None:

@@ -20,6 +20,14 @@ AWS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REG
 S3 = {"driver": "s3", "bucket": "weather"}
 
 
+def unfinished() -> tuple[Any, Any]:
+    """A promise, and the future that waits for it."""
+    promise: Any
+    future: Any
+    promise, future = ts.Promise.new()
+    return promise, future
+
+
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """An environment that says nothing about S3."""
@@ -178,13 +186,13 @@ class TestWaiting:
         monkeypatch.setattr(storage, "_NOTICE", 0.05)
 
     def test_for_what_is_there(self, caplog: pytest.LogCaptureFixture) -> None:
-        promise, future = ts.Promise.new()
+        promise, future = unfinished()
         promise.set_result(7)
         assert wait(future, "s3://b/x") == 7
         assert not caplog.records
 
     def test_long_says_so_less_and_less_often(self, caplog: pytest.LogCaptureFixture) -> None:
-        promise, future = ts.Promise.new()
+        promise, future = unfinished()
         timer = threading.Timer(0.5, promise.set_result, [7])
         timer.start()
         with caplog.at_level(logging.WARNING, "loadax"):
@@ -196,7 +204,7 @@ class TestWaiting:
         assert {(record.name, record.levelno) for record in caplog.records} == {("loadax", logging.WARNING)}
 
     def test_has_an_end(self, caplog: pytest.LogCaptureFixture) -> None:
-        promise, future = ts.Promise.new()
+        promise, future = unfinished()
         began = time.monotonic()
         with (
             caplog.at_level(logging.WARNING, "loadax"),
@@ -210,14 +218,14 @@ class TestWaiting:
 
     @pytest.mark.parametrize("patience", [0.0, 0.01])
     def test_less_than_a_log_line_takes(self, patience: float, caplog: pytest.LogCaptureFixture) -> None:
-        _promise, future = ts.Promise.new()
+        _promise, future = unfinished()
         with pytest.raises(SourceError, match="no answer after 0 s"):
             wait(future, "x", patience)
         assert not caplog.records
 
     @pytest.mark.parametrize("kind", [ValueError, IndexError, OSError])
     def test_for_what_fails(self, kind: type[Exception]) -> None:
-        promise, future = ts.Promise.new()
+        promise, future = unfinished()
         promise.set_exception(kind("DATA_LOSS: wrong checksum"))
         with pytest.raises(
             SourceError, match=r"x: .*DATA_LOSS: wrong checksum; the stored bytes are damaged: copy that file again$"
@@ -225,16 +233,15 @@ class TestWaiting:
             wait(future, "x")
 
     def test_for_what_is_not_there_to_be_asked(self) -> None:
-        promise, future = ts.Promise.new()
+        promise, future = unfinished()
         promise.set_exception(NotImplementedError("can't be listed"))
         with pytest.raises(NotImplementedError, match="can't be listed"):
             wait(future, "x")
 
     def test_for_a_real_answer(self, tmp_path: Path) -> None:
-        (tmp_path / "file").write_text("x")
-        with pytest.raises(SourceError, match=r"^here: .*[Nn]ot a directory"):
-            store = ts.KvStore.open({"driver": "file", "path": f"{tmp_path}/file/below/"}).result()
-            wait(store.read("x"), "here")
+        nothing = ts.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{tmp_path}/"}})
+        with pytest.raises(SourceError, match=r'^here: NOT_FOUND: .*zarr\.json" does not exist$'):
+            wait(nothing, "here")
 
 
 class TestMessages:
@@ -243,9 +250,12 @@ class TestMessages:
         [
             (
                 "NOT_FOUND: chunk {3} stored at x is missing",
-                "the copy is incomplete, or its writer left out chunks that hold only the fill value: copy it again, or pass "
-                "missing='fill' if those are right",
+                (
+                    "the copy is incomplete, or its writer left out chunks that hold only the fill value: copy it again, or pass "
+                    "missing='fill' if those are right"
+                ),
             ),
+            ("Failed to find valid ZIP EOCD", "the file is no zip file, or was cut short: copy it again"),
             ("DATA_LOSS: Error decoding", "the stored bytes are damaged: copy that file again"),
             ("PERMISSION_DENIED: 403", "access was refused: check the credentials in the environment, and their rights"),
             ("UNAVAILABLE: All 6 retry attempts failed", "no answer after 6 tries: is the server up, and the address right?"),

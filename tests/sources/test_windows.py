@@ -72,7 +72,7 @@ class TestWhatIsRead:
         boxes: list[Any] = []
         out: list[Any] = []
         wanted = [np.zeros(values.shape, np.int64) for values in TREE.values()]
-        expected = []
+        expected: list[Any] = []
         for first, count in parts:
             for leaf, values in enumerate(TREE.values()):
                 if data.draw(st.integers(0, 3)) == 0:

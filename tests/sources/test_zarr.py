@@ -3,6 +3,7 @@
 import functools
 import http.server
 import json
+import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorstore as ts
+import zarr
+import zarr.storage
 
-from loadax.errors import SourceError
+from loadax import from_tensorstore, from_zarr, write_zarr
+from loadax.errors import ArgumentError, SourceError
 from loadax.sources.tensorstore import TensorStoreSource, open_zarr
 
 VALUES = np.arange(1, 41, dtype=np.int32).reshape(10, 4)
@@ -202,3 +206,157 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 def test_what_is_no_path(wrong: Any) -> None:
     with pytest.raises(SourceError, match=r" is a \w+, not a path; pass that of a zarr array or group, or its URL"):
         open_zarr(wrong, None)
+
+
+class TestContainers:
+    """A store within one file, or in the few files of a database."""
+
+    @pytest.fixture
+    def zipped(self, tmp_path: Path) -> Path:
+        """What zarr-python writes: a group of two arrays."""
+        path = tmp_path / "a b.zip"
+        with zarr.storage.ZipStore(path, mode="w") as store:
+            group = zarr.create_group(store)
+            for number, name in enumerate(("x", "y")):
+                group.create_array(name, data=VALUES + 100 * number, chunks=(2, 2))
+        return path
+
+    def test_a_zip_file_that_zarr_python_wrote(self, zipped: Path) -> None:
+        rows = np.array([9, 0, 3])
+        for path in (zipped, f"{zipped}", f"{zipped}/", zipped.as_uri(), f"{zipped}|zip:", f"{zipped.as_uri()}|zip:"):
+            batch = open_zarr(path, None).read(rows)
+            assert sorted(batch) == ["x", "y"]
+            np.testing.assert_array_equal(batch["x"], VALUES[rows])
+            np.testing.assert_array_equal(batch["y"], VALUES[rows] + 100)
+        np.testing.assert_array_equal(open_zarr(zipped, ["y"]).read(rows)["y"], VALUES[rows] + 100)
+        np.testing.assert_array_equal(open_zarr(f"{zipped}|zip:y", None).read(rows), VALUES[rows] + 100)
+        with pytest.raises(SourceError, match=r"a b\.zip has no zarr array 'z'; its arrays are \['x', 'y'\]"):
+            open_zarr(zipped, ["z"])
+
+    @pytest.mark.parametrize("driver", ["zarr", "zarr3"])
+    def test_a_zip_file_that_tensorstore_wrote(self, driver: str, tmp_path: Path) -> None:
+        spec = {"driver": driver, "kvstore": f"{(tmp_path / 'x.zip').as_uri()}|zip:"}
+        ts.open(spec, create=True, dtype=ts.int32, shape=VALUES.shape).result().write(VALUES).result()
+        np.testing.assert_array_equal(open_zarr(tmp_path / "x.zip", None).read(np.array([9, 0])), VALUES[[9, 0]])
+
+    def test_a_zip_file_pickles(self, zipped: Path) -> None:
+        source = pickle.loads(pickle.dumps(open_zarr(zipped, "x")))
+        np.testing.assert_array_equal(source.read(np.array([9]))["x"], VALUES[[9]])
+
+    @pytest.mark.parametrize("left", [0, 100, -30])
+    def test_a_zip_file_that_was_cut_short(self, left: int, zipped: Path) -> None:
+        zipped.write_bytes(zipped.read_bytes()[:left])
+        with pytest.raises(SourceError, match=r"a b\.zip: .*the file is no zip file, or was cut short: copy it again"):
+            open_zarr(zipped, None)
+
+    def test_a_zip_file_that_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(SourceError, match=r"none\.zip: there is no zarr array here, and no group of arrays; check the path"):
+            open_zarr(tmp_path / "none.zip", None)
+
+    def test_a_database(self, tmp_path: Path) -> None:
+        for number, name in enumerate(("x", "y")):
+            kvstore = {"driver": "ocdbt", "base": tmp_path.as_uri() + "/", "path": f"{name}/"}
+            spec = {"driver": "zarr3" if number else "zarr", "kvstore": kvstore}
+            store = ts.open(spec, create=True, dtype=ts.int32, shape=VALUES.shape).result()
+            store.write(VALUES + 100 * number).result()
+        rows = np.array([9, 0, 3])
+        for path in (tmp_path, f"{tmp_path}/", tmp_path.as_uri(), f"{tmp_path}/|ocdbt:"):
+            batch = open_zarr(path, None).read(rows)
+            assert sorted(batch) == ["x", "y"]
+            np.testing.assert_array_equal(batch["x"], VALUES[rows])
+            np.testing.assert_array_equal(batch["y"], VALUES[rows] + 100)
+        np.testing.assert_array_equal(open_zarr(f"{tmp_path}/|ocdbt:y", None).read(rows), VALUES[rows] + 100)
+        with pytest.raises(SourceError, match=r"has no zarr array 'z'; its arrays are \['x', 'y'\]"):
+            open_zarr(tmp_path, "z")
+
+
+class TestChunksThatAreNotThere:
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_are_the_fill_value_when_that_is_asked_for(self, version: int, tmp_path: Path) -> None:
+        group = write_group(tmp_path / "g", version)
+        (group / "x" / ("c/1/0" if version == 3 else "1.0")).unlink()
+        expected = VALUES[[0, 2, 3]].copy()
+        expected[1:, :2] = 0
+        driver = "zarr3" if version == 3 else "zarr"
+        spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{group}/x/"}}
+        strict = ts.open({**spec, "fill_missing_data_reads": False}, read=True).result()
+        rows = [0, 2, 3]
+        np.testing.assert_array_equal(from_zarr(group, missing="fill").read(rows)["x"], expected)
+        for given in (spec, ts.Spec(spec), {**spec, "fill_missing_data_reads": False}, strict):
+            np.testing.assert_array_equal(from_tensorstore(given, missing="fill").read(rows), expected)
+        for given in (spec, ts.Spec(spec), {**spec, "fill_missing_data_reads": True}, ts.open(spec, read=True).result()):
+            with pytest.raises(SourceError, match=r"NOT_FOUND: chunk.*or pass missing='fill' if those are right"):
+                from_tensorstore(given).read(rows)
+        with pytest.raises(SourceError, match="or pass missing='fill' if those are right"):
+            from_zarr(group).read(rows)
+
+    def test_are_an_arrays_own_fill_value(self, tmp_path: Path) -> None:
+        zarr.create_array(tmp_path / "x", shape=(4, 2), chunks=(2, 2), dtype="f4", fill_value=np.nan)[:2] = 1
+        read = from_zarr(tmp_path / "x", missing="fill").read(range(4))
+        np.testing.assert_array_equal(read, [[1, 1], [1, 1], [np.nan, np.nan], [np.nan, np.nan]])
+
+    @pytest.mark.parametrize("door", [from_zarr, from_tensorstore])
+    def test_are_nothing_else(self, door: Any, tmp_path: Path) -> None:
+        write_array(tmp_path / "x")
+        given = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/x/"} if door is from_tensorstore else tmp_path / "x"
+        with pytest.raises(
+            ArgumentError, match=r"missing='zeros': pass 'error', or 'fill' to read chunks that are not there as the fill value"
+        ):
+            door(given, missing="zeros")
+
+
+class TestStoresThatLoadaxWrote:
+    def written(self, path: Path) -> Path:
+        write_zarr({"x": VALUES, "y": VALUES + 100}, path, progress=False)
+        return path
+
+    def test_to_the_end(self, tmp_path: Path) -> None:
+        batch = open_zarr(self.written(tmp_path / "g"), None).read(np.array([9]))
+        np.testing.assert_array_equal(batch["y"], VALUES[[9]] + 100)
+        np.testing.assert_array_equal(open_zarr(tmp_path / "g" / "y", None).read(np.array([9])), VALUES[[9]] + 100)
+
+    def test_half(self, tmp_path: Path) -> None:
+        """The group is refused, and so is each array inside it, which looks whole."""
+        group = self.written(tmp_path / "g")
+        (group / "loadax.json").rename(group / "loadax.partial.json")
+        message = r"it was not written to its end \(no loadax\.json\); go on with `loadax convert … --resume` or write_zarr"
+        for variables in (None, "x", ["x", "y"]):
+            with pytest.raises(SourceError, match=rf"^{group}: {message}"):
+                open_zarr(group, variables)
+        for path in (group / "x", f"{group}/y/", (group / "x").as_uri()):
+            with pytest.raises(SourceError, match=rf"^the group above \S*g/(x|y/): {message}"):
+                open_zarr(path, None)
+
+    def test_half_an_array_by_itself(self, tmp_path: Path) -> None:
+        write_zarr(VALUES, tmp_path / "x", progress=False)
+        np.testing.assert_array_equal(open_zarr(tmp_path / "x", None).read(np.array([9])), VALUES[[9]])
+        (tmp_path / "x" / "loadax.json").rename(tmp_path / "x" / "loadax.partial.json")
+        with pytest.raises(SourceError, match="it was not written to its end"):
+            open_zarr(tmp_path / "x", None)
+
+    def test_to_the_end_with_a_marker_left_over(self, tmp_path: Path) -> None:
+        """Who finished it was stopped before he had tidied up."""
+        group = self.written(tmp_path / "g")
+        (group / "loadax.partial.json").write_text("{}")
+        assert sorted(open_zarr(group, None).read(np.array([0]))) == ["x", "y"]
+
+    def test_by_a_newer_loadax(self, tmp_path: Path) -> None:
+        group = self.written(tmp_path / "g")
+        (group / "loadax.json").write_text('{"version": 99}')
+        with pytest.raises(
+            SourceError, match=r"loadax\.json has version 99, this loadax reads 1; read the store with the loadax that"
+        ):
+            open_zarr(group, None)
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            ("{", r"loadax\.json is no JSON \(.*\); was it cut short\? Copy it again"),
+            ("[]", "holds a list, not an object; copy it"),
+        ],
+    )
+    def test_with_a_damaged_marker(self, content: str, message: str, tmp_path: Path) -> None:
+        group = self.written(tmp_path / "g")
+        (group / "loadax.json").write_text(content)
+        with pytest.raises(SourceError, match=message):
+            open_zarr(group, None)

@@ -1,0 +1,49 @@
+"""How many bytes each host of a block shuffle reads for each one it uses, counted at the store; prints JSON. Started by storage.py.
+
+Hosts are played one after the other, each with a store opened for itself, so that none finds what another one has read.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import tensorstore as ts
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from stores import Stored
+
+import loadax
+
+_HOSTS = (1, 2, 4)
+_EPOCHS = 2
+
+
+def main() -> None:
+    """For each number of hosts, what each of them reads for each byte used."""
+    workload, folder = Stored(**json.loads(sys.argv[1])), Path(sys.argv[2])
+    stored = sum(file.stat().st_size for file in folder.joinpath("store", "c").rglob("*") if file.is_file())
+    found = {hosts: [amplification(workload, folder, stored, host, hosts) for host in range(hosts)] for hosts in _HOSTS}
+    print(json.dumps(found))
+
+
+def amplification(workload: Stored, folder: Path, stored: int, host: int, hosts: int) -> float:
+    """Bytes that one host reads in whole epochs, for each of its share of the store."""
+    before = _bytes_read()
+    data = loadax.from_zarr(folder / "store").shuffle(0, block="chunks", window=workload.window, lanes=workload.lanes)
+    sharding = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec("data"))
+    loader = loadax.Dataloader(
+        data, workload.batch_size, partition=sharding, num_epochs=_EPOCHS, shard_index=host, shard_count=hosts
+    )
+    for batch in loader:
+        jax.block_until_ready(batch)
+    return (_bytes_read() - before) / (_EPOCHS * stored / hosts)
+
+
+def _bytes_read() -> int:
+    metrics = ts.experimental_collect_matching_metrics("/tensorstore/kvstore/file/bytes_read")
+    return sum(value["value"] for metric in metrics for value in metric["values"])
+
+
+if __name__ == "__main__":
+    main()

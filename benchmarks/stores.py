@@ -1,0 +1,149 @@
+"""The data of storage.py: written once a run, the same each time; every row says which one it is."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import tensorstore as ts
+from numpy.lib.format import open_memmap
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+SEQ_LEN = 1024
+_FIELD = (64, 64, 8)
+_MODES = 16  # smooth patterns that a field is made of
+_STEP = 256  # a field's values are multiples of 1/256, as those of packed data are; zstd then halves them
+
+
+@final
+@dataclass(frozen=True)
+class Stored:
+    """Rows in a store, and how they are fed.
+
+    Args:
+        name: "fields" or "chunks" (zarr 3, compressed), "raw-fields" or "raw-tokens" (zarr 3, raw), or "tokens" (a flat file).
+        rows: how many.
+        batch_size: of the global batch.
+        chunk_rows: rows of a chunk.
+        shard_rows: rows of a shard; 0: every chunk is a file of its own.
+        lanes: of the block shuffle; 0: rows are shuffled one by one.
+        window: of the block shuffle.
+    """
+
+    name: str
+    rows: int
+    batch_size: int
+    chunk_rows: int = 1
+    shard_rows: int = 0
+    lanes: int = 0
+    window: int = 0
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches in the rows."""
+        return self.rows // self.batch_size
+
+    def __str__(self) -> str:
+        row = f"{SEQ_LEN + 1} uint16" if "tokens" in self.name else "x".join(map(str, _FIELD)) + " float32"
+        chunks = f"chunks of {self.chunk_rows}" + (f" in shards of {self.shard_rows}" if self.shard_rows else "")
+        store = {"tokens": "windows of a flat file"}.get(
+            self.name, ("raw" if self.name.startswith("raw") else "zstd") + f" zarr 3, {chunks}"
+        )
+        return f"{self.name}: {self.rows:,} rows of {row}, {store}; batch {self.batch_size}, shuffled"
+
+    @property
+    def _row_shape(self) -> tuple[int, ...]:
+        return (SEQ_LEN + 1,) if "tokens" in self.name else _FIELD
+
+    def write(self, folder: Path) -> None:
+        """Writes the store, and beside it the rows as a plain `.npy` file, for whoever checks and for NumPy."""
+        random = np.random.Generator(np.random.SFC64(0))
+        if self.name == "tokens":
+            tokens = np.memmap(folder / "tokens.bin", np.uint16, "w+", shape=(self.rows * SEQ_LEN + 1,))
+            for first, values in _token_rows(random, self.rows, SEQ_LEN):
+                tokens[first * SEQ_LEN : first * SEQ_LEN + values.size] = values.ravel()
+            return
+        dtype = np.dtype(np.uint16 if "tokens" in self.name else np.float32)
+        plain = open_memmap(folder / "rows.npy", mode="w+", dtype=dtype, shape=(self.rows, *self._row_shape))
+        store = self._create(folder / "store", dtype)
+        blocks = _token_rows(random, self.rows, SEQ_LEN + 1) if "tokens" in self.name else _field_rows(random, self.rows)
+        for first, values in blocks:
+            plain[first : first + len(values)] = values
+            store[first : first + len(values)].write(values).result()
+
+    def load(self, folder: Path) -> NDArray[Any]:
+        """The rows as a memory-mapped NumPy array."""
+        # Plain arrays over the maps: np.memmap's own bookkeeping would slow down every slice.
+        if self.name == "tokens":
+            return sliding_window_view(np.asarray(np.memmap(folder / "tokens.bin", np.uint16, "r")), SEQ_LEN + 1)[::SEQ_LEN]
+        return np.asarray(np.load(folder / "rows.npy", mmap_mode="r"))
+
+    def rows_of(self, batch: Any) -> NDArray[np.int64]:
+        """Which rows a batch holds, by what stands in it."""
+        values = np.asarray(batch["tokens"] if isinstance(batch, dict) else batch)
+        if "tokens" in self.name:
+            low, high = values[:, :2].astype(np.int64).T
+            return low + (high << 16)
+        return values[:, 0, 0, 0].astype(np.int64)
+
+    def _create(self, path: Path, dtype: np.dtype[Any]) -> ts.TensorStore:
+        codecs: list[Any] = [{"name": "bytes", "configuration": {"endian": "little"}}]
+        if not self.name.startswith("raw"):
+            codecs += [{"name": "zstd", "configuration": {"level": 1}}, {"name": "crc32c"}]
+        chunk = [self.chunk_rows, *self._row_shape]
+        if self.shard_rows:
+            codecs = [{"name": "sharding_indexed", "configuration": {"chunk_shape": chunk, "codecs": codecs}}]
+            chunk = [self.shard_rows, *self._row_shape]
+        metadata = {
+            "data_type": dtype.name,
+            "shape": [self.rows, *self._row_shape],
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk}},
+            "codecs": codecs,
+        }
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/"}, "metadata": metadata}
+        return ts.open(spec, create=True).result()
+
+
+def _token_rows(random: np.random.Generator, rows: int, length: int) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Rows of tokens, many at a time, each block with the number of its first; their first two hold the row's number."""
+    for first in range(0, rows, 1 << 14):
+        numbers = np.arange(first, min(first + (1 << 14), rows))
+        tokens = random.integers(0, 50_000, (len(numbers), length), np.uint16)
+        tokens[:, 0], tokens[:, 1] = numbers & 0xFFFF, numbers >> 16
+        yield first, tokens
+
+
+def _field_rows(random: np.random.Generator, rows: int) -> Iterator[tuple[int, NDArray[Any]]]:
+    """The same for fields: smooth patterns and a little noise; the first value is the row's number."""
+    modes = random.standard_normal((_MODES, *_FIELD), np.float32).cumsum(1).cumsum(2).reshape(_MODES, -1) / _FIELD[0]
+    for first in range(0, rows, 512):
+        count = min(512, rows - first)
+        fields = random.standard_normal((count, _MODES), np.float32) @ modes
+        fields += np.float32(0.02) * random.standard_normal(fields.shape, np.float32)
+        fields = np.round(fields * _STEP) / np.float32(_STEP)
+        fields[:, 0] = np.arange(first, first + count)
+        yield first, fields.reshape(count, *_FIELD)
+
+
+FULL = {
+    each.name: each
+    for each in (
+        Stored("fields", 4096, 32, shard_rows=512),
+        Stored("chunks", 8192, 32, chunk_rows=64, lanes=16, window=2),
+        Stored("raw-fields", 4096, 32, chunk_rows=64),
+        Stored("raw-tokens", 100_000, 256, chunk_rows=64),
+        Stored("tokens", 100_000, 256),
+    )
+}
+QUICK = {
+    each.name: each
+    for each in (
+        Stored("fields", 256, 32, shard_rows=128),
+        Stored("chunks", 256, 32, chunk_rows=8, lanes=4, window=2),
+        Stored("raw-fields", 256, 32, chunk_rows=64),
+        Stored("raw-tokens", 2048, 256, chunk_rows=64),
+        Stored("tokens", 2048, 256),
+    )
+}

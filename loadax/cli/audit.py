@@ -1,0 +1,105 @@
+"""`loadax audit`: whether the certificates of a run's processes make one whole run, and whether runs saw the same."""
+
+import argparse
+import sys
+from typing import Any
+
+from loadax.errors import ArgumentError
+from loadax.loader.certificate import Certificate
+from loadax.texts import count_text
+
+_DIFFERS = 1  # the exit code: not that of an error, since the check itself went well
+_EXAMPLES = """\
+on every host:
+  loader.certificate().save(f"before/{jax.process_index()}.json")
+example:
+  loadax audit before/*.json after/*.json && echo same
+
+Certificates belong to one run when they have its name: "64 processes", or what certificate(run="…") said.
+
+Exit code: 0 when every run is whole and all are the same, 1 when not, 2 when a file is no certificate.
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Adds `audit` to the commands."""
+    command = commands.add_parser(
+        "audit",
+        help="compare which records runs saw, by the certificates of their processes",
+        description="Adds up the certificates of each run's processes, tells whether any part of any batch is in none of them, and whether "
+        "the runs saw the same records in the same batches. Reads nothing but the certificates.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument(
+        "certificates", metavar="CERTIFICATE", nargs="+", help="files that loader.certificate().save(path) wrote"
+    )
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs it; 1 when something is missing or differs.
+
+    Raises:
+        LoadaxError: when a file is no certificate.
+    """
+    parts: dict[str, list[Certificate]] = {}
+    for path in options.certificates:
+        part = Certificate.load(path)
+        parts.setdefault(part.run, []).append(part)
+    good = True
+    runs = []
+    for name, (first, *others) in parts.items():
+        try:
+            whole = first.merge(*others)
+        except ArgumentError as error:
+            sys.stdout.write(f"{name}: NOT ONE RUN: {error}; if they are several runs, name each with certificate(run=…)\n")
+            good = False
+            continue
+        missing = whole.missing()
+        sys.stdout.write(f"{name}: {_told(whole, len(others) + 1)}\n")
+        sys.stdout.writelines(f"{name}: MISSING: {each} are in no certificate\n" for each in missing)
+        good &= not missing
+        runs += [whole] if not missing else []
+    for other in runs[1:]:
+        difference = _difference(runs[0], other)
+        answer = "yes" if difference is None else f"NO: {difference}"
+        what = "the same batches, bit for bit" if runs[0].contents and other.contents else "the same records in the same batches"
+        sys.stdout.write(f"{runs[0].run} and {other.run}: {what}: {answer}\n")
+        good &= difference is None
+    return 0 if good else _DIFFERS
+
+
+def _told(whole: Certificate, files: int) -> str:
+    steps = " and ".join(f"{start} to {stop - 1}" for start, stop in whole.steps)
+    copies = sorted({span.copies for span in whole.spans})
+    often = f", each part by {' or '.join(map(str, copies))} processes" if copies != [1] else ""
+    read = "with contents" if whole.contents else "without contents"
+    return f"{count_text(files, 'certificate')}, steps {steps}, {count_text(whole.rows, 'record')} {read}{often}; digest {whole.digest}"
+
+
+def _difference(one: Certificate, other: Certificate) -> str | None:
+    """In which way two runs differ; None when they don't."""
+    contents = one.contents and other.contents
+    left, right = (each.total if contents else each.total._replace(contents=0) for each in (one, other))
+    if left == right and one.steps == other.steps:
+        return None
+    found = _first_step(one, other, contents)
+    if one.steps != other.steps:
+        found += "; they are of other steps"
+    same = left.records == right.records
+    return f"{found}; the records as such, each as often, are {'the same' if same else 'others, too'}"
+
+
+def _first_step(one: Certificate, other: Certificate, contents: bool) -> str:
+    left, right = one.per_step(), other.per_step()
+    if left is None or right is None:
+        return "certificates made with per_step=True would tell the first step that differs"
+    for step in sorted({*left, *right}):
+        if step not in left or step not in right:
+            return f"step {step} is in {(one if step in left else other).run} alone"
+        if left[step].visits != right[step].visits:
+            return f"step {step} is the first that differs"
+        if contents and left[step].contents != right[step].contents:
+            return f"step {step} is the first whose contents differ, of the same records"
+    return "every step by itself is the same"

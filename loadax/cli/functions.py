@@ -1,0 +1,38 @@
+"""Functions that are named on the command line: `module:function`."""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from loadax.errors import ArgumentError
+
+
+def import_function(name: str, option: str) -> Callable[..., Any]:
+    """The function of that name; modules in the current folder are found too.
+
+    Raises:
+        ArgumentError: when it has another form, or there is no such function; names the option.
+    """
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise ArgumentError(
+            f"{option} {name}: pass MODULE:FUNCTION, such as quality:is_good for the function is_good in quality.py"
+        )
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = import_module(module)
+    except ImportError as error:
+        raise ArgumentError(
+            f"{option} {name}: module {module} can't be imported: {error}; is it in this folder, or installed?"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ArgumentError(f"{option} {name}: module {module} has no {attribute}; check the name")
+        found = getattr(found, part)
+    if not callable(found):
+        raise ArgumentError(f"{option} {name} is {found!r:.80}, which can't be called; name a function")
+    return found

@@ -1,0 +1,90 @@
+"""`loadax index`: what a filter or a split by groups finds out about rows, before the runs that need it."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from loadax.cli.convert import names_of
+from loadax.cli.functions import import_function
+from loadax.cli.source import SourceOptions, open_source
+from loadax.dataset import Dataset
+from loadax.errors import ArgumentError
+from loadax.sources.storage import local_path
+
+_EXAMPLES = """\
+examples:
+  loadax index train.zarr --filter quality:is_good --out good.index
+      is_good(example) -> bool stands in quality.py; in the run: loadax.from_zarr("train.zarr").filter(is_good, index="good.index")
+  loadax index train.zarr --split-by patient --out patients.index
+      a leaf, or MODULE:FUNCTION; in the run: ….split_by("patient", 0.9, index="patients.index"), with any fraction and seed
+  loadax index datasets:scans --filter quality:is_good --out good.index
+      datasets.py has a function scans() that returns a loadax.Dataset: for data with maps before the filter
+
+SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, a file of tokens (.bin), or MODULE:FUNCTION.
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Adds `index` to the commands."""
+    command = commands.add_parser(
+        "index",
+        help="look at every row once, for Dataset.filter and Dataset.split_by",
+        description="Builds the index that Dataset.filter(index=…) and Dataset.split_by(index=…) read, so that no run has to look at all "
+        "rows. One that is there and fits is left as it is.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset")
+    question = command.add_mutually_exclusive_group(required=True)
+    question.add_argument("--filter", metavar="MODULE:FUNCTION", help="function of an example that says whether it is kept")
+    question.add_argument(
+        "--split-by", metavar="KEY", help="leaf, or MODULE:FUNCTION of an example, that says which group a row is of"
+    )
+    command.add_argument("--out", metavar="PATH", required=True, help="of the index")
+    command.add_argument("--key", help="as filter's key=: says which function it is where its code does not")
+    command.add_argument("--variables", metavar="A,B", type=names_of, help="which arrays of a zarr group (default: all)")
+    command.add_argument("--seq-len", metavar="L", type=int, help="tokens a row, for a file of tokens; each row gets one more")
+    command.add_argument("--dtype", help="of the tokens of a .bin file, such as uint16")
+    command.add_argument("--workers", metavar="N", type=int, help="threads (default: 4, more for remote data)")
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs it.
+
+    Raises:
+        LoadaxError: when an option can't be used, or data can't be read.
+    """
+    dataset = _dataset(options)
+    if options.filter is not None:
+        kept = dataset.filter(
+            import_function(options.filter, "--filter"), options.key, index=options.out, workers=options.workers
+        )
+        said = f"keeps {len(kept)} of {len(dataset)} rows"
+    else:
+        if options.key is not None:
+            raise ArgumentError(f"--key {options.key} goes with --filter, and means nothing for --split-by; leave it out")
+        key: Any = import_function(options.split_by, "--split-by") if ":" in options.split_by else options.split_by
+        dataset.split_by(key, 0.5, index=options.out, workers=options.workers)
+        said = f"knows the groups of {len(dataset)} rows"
+    path = local_path(options.out)
+    if path is None or not path.exists():
+        raise ArgumentError(f"{options.out} was not written: the function can't be recognised when it changes; pass --key")
+    sys.stdout.write(f"{options.out}: {said}\n")
+    return 0
+
+
+def _dataset(options: argparse.Namespace) -> Dataset:
+    # What has a colon is a function, but for URLs and files that are there.
+    if ":" not in options.source or "/" in options.source or "|" in options.source or Path(options.source).exists():
+        return open_source(options.source, SourceOptions(options.variables, options.seq_len, options.dtype))
+    for name in ("variables", "seq_len", "dtype"):
+        if getattr(options, name) is not None:
+            raise ArgumentError(
+                f"{options.source} is a function, for which --{name.replace('_', '-')} means nothing; leave it out"
+            )
+    dataset = import_function(options.source, "SRC")()
+    if not isinstance(dataset, Dataset):
+        raise ArgumentError(f"{options.source}() gave {dataset!r:.80}, not a loadax.Dataset; return one")
+    return dataset

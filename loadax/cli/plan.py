@@ -1,0 +1,149 @@
+"""`loadax plan`: what a run will do on a mesh that is not there, before anybody waits for it."""
+
+import argparse
+import json
+import re
+import sys
+import warnings
+from typing import Any
+
+from loadax.cli.source import SourceOptions, open_source
+from loadax.dataset import Dataset
+from loadax.errors import ArgumentError
+
+_EXAMPLES = """\
+examples:
+  loadax plan corpus.bin --seq-len 2047 --dtype uint16 --mesh data=512,seq=8 --hosts 512 --partition data,seq --batch-size 4096 --shuffle 0
+      a row is cut in 8 along its columns, so that no host reads tokens of other hosts' devices
+  loadax plan fields.zarr --mesh data=64 --hosts 8 --batch-size 512 --shuffle 0 --block chunks --picture plan.png
+      also a picture of which host holds which part of a batch
+  loadax plan train.zarr --mesh data=16,model=4 --hosts 8 --partition "image=data,-,model;label=data" --batch-size 256 --json
+
+A partition says for every dim of a leaf, rows first, which axes of the mesh cut it: a name, several joined by +, or - for none. One for all
+leaves, or LEAF=… for each of them, parted by semicolons.
+
+SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, or a file of tokens (.bin). Nothing of it is read but what says
+how it lies, and no accelerator is touched.
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Adds `plan` to the commands."""
+    command = commands.add_parser(
+        "plan",
+        help="show what a run will read and hold on every host, for any mesh",
+        description="Shows what a training run will read, decode and hold on each host of a mesh that need not be there; warns of what costs "
+        "more than it has to; and plays steps through, to check that each row is read by just the hosts that hold it.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("source", metavar="SRC", help="path or URL of the data")
+    command.add_argument("--mesh", metavar="A=N,B=M", type=_axes, required=True, help="the axes of the mesh and their sizes")
+    command.add_argument("--hosts", metavar="N", type=int, default=1, help="that own equal runs of its devices (default: 1)")
+    command.add_argument("--partition", metavar="P", help="which axes cut which dims (default: rows over a one-axis mesh)")
+    command.add_argument("--batch-size", metavar="B", type=int, required=True, help="rows of the global batch")
+    command.add_argument("--variables", metavar="A,B", type=_names, help="which arrays of a zarr group (default: all)")
+    command.add_argument("--seq-len", metavar="L", type=int, help="tokens a row, for a file of tokens; each row gets one more")
+    command.add_argument("--dtype", help="of the tokens of a .bin file, such as uint16")
+    command.add_argument("--shuffle", metavar="SEED", type=int, help="in random order")
+    command.add_argument("--block", metavar="ROWS", type=_block, help="shuffle blocks of so many rows, or 'chunks'")
+    command.add_argument("--epochs", metavar="N", type=int, default=1, help="how many; 0: for ever (default: 1)")
+    command.add_argument("--remainder", choices=["drop", "pad", "error"], default="drop", help="an epoch's last, partial batch")
+    command.add_argument(
+        "--prefetch-bytes", metavar="N", type=int, default=256 << 20, help="of a host, for reading ahead (default: 256 MiB)"
+    )
+    command.add_argument(
+        "--cache-bytes", metavar="N", type=int, help="of a host, for open chunks (default: half of this machine's memory)"
+    )
+    command.add_argument(
+        "--steps", metavar="N", type=int, help="how many are looked at (default: 8), and checked (default: a second's worth)"
+    )
+    command.add_argument("--json", action="store_true", help="as JSON, for programs")
+    command.add_argument("--picture", metavar="FILE", help="write a PNG of which host holds which part of a batch")
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs it.
+
+    Raises:
+        LoadaxError: when an option can't be used, or there is no data.
+    """
+    from loadax.loader.dataloader import Dataloader  # it imports JAX, which the other commands do without
+    from loadax.sharding import plan_mesh
+
+    loader = Dataloader(
+        _shuffled(open_source(options.source, SourceOptions(options.variables, options.seq_len, options.dtype)), options),
+        options.batch_size,
+        mesh=plan_mesh(options.mesh, hosts=options.hosts),
+        partition=None if options.partition is None else _partition(options.partition),
+        num_epochs=options.epochs or None,
+        remainder=options.remainder,
+        prefetch_bytes=options.prefetch_bytes,
+        cache_bytes=options.cache_bytes,
+    )
+    explanation = loader.explain() if options.steps is None else loader.explain(options.steps)
+    check = loader.check_plan(options.steps)
+    if options.picture:
+        explanation.picture(options.picture)
+    if options.json:
+        sys.stdout.write(json.dumps({**explanation.to_dict(), "check": check.to_dict()}, indent=2) + "\n")
+    else:
+        sys.stdout.write(f"{explanation}\n{explanation.text_picture()}\n{check}\n")
+    return 0
+
+
+def _shuffled(dataset: Dataset, options: argparse.Namespace) -> Dataset:
+    if options.shuffle is None:
+        if options.block is not None:
+            raise ArgumentError(f"--block {options.block} is for a shuffle: pass --shuffle SEED as well")
+        return dataset
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the explanation says it with figures
+        return dataset.shuffle(options.shuffle, block=options.block)
+
+
+def _partition(text: str) -> Any:
+    """Specs, from text as the help has it."""
+    entries = [entry for entry in text.split(";") if entry]
+    if "=" not in text:
+        if len(entries) != 1:
+            raise ArgumentError(f"--partition {text!r}: parts parted by semicolons name their leaves: 'image=data;label=data'")
+        return _spec(entries[0])
+    pairs = [entry.partition("=") for entry in entries]
+    for name, sign, _ in pairs:
+        if not name or not sign:
+            raise ArgumentError(f"--partition {text!r}: {name!r} does not say which leaf and how; write LEAF=AXES for each leaf")
+    return {name.strip(): _spec(spec) for name, _, spec in pairs}
+
+
+def _spec(text: str) -> Any:
+    from jax.sharding import PartitionSpec
+
+    dims = [dim.strip() for dim in text.split(",")]
+    return PartitionSpec(*(None if dim in ("-", "") else tuple(dim.split("+")) if "+" in dim else dim for dim in dims))
+
+
+def _axes(text: str) -> dict[str, int]:
+    axes: dict[str, int] = {}
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\w+)=(\d+)\s*", part)
+        if found is None or found[1] in axes:
+            raise argparse.ArgumentTypeError(f"{text!r} is no mesh; pass axes and their sizes, each once, such as data=512,seq=8")
+        axes[found[1]] = int(found[2])
+    return axes
+
+
+def _block(text: str) -> int | str:
+    if text == "chunks":
+        return text
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no block; pass a number of rows, or 'chunks'")
+    return int(text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name for name in text.split(",") if name)
+    if not names:
+        raise argparse.ArgumentTypeError(f"{text!r} names no array; pass names parted by commas")
+    return names

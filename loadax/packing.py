@@ -1,0 +1,275 @@
+"""Packs documents: finds how long they are, plans the rows, and keeps both in an index on disk."""
+
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, final, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import ArgumentError, LeafError, SourceError
+from loadax.plan.pack import PACK_VERSION, Long, Method, digest, packed, plan_arrays
+from loadax.protocols import Integers, Order, Visits
+from loadax.reader import Reader
+from loadax.sources.packed import PackedSource
+from loadax.sources.ragged import Form
+from loadax.transforms import fingerprint
+from loadax.writing.array_folder import ArrayFolder, Entry
+from loadax.writing.progress import progress_bar
+
+_log = logging.getLogger("loadax")
+
+WINDOW = 1 << 20  # documents that are fitted together by default
+_ENDLESS = 1 << 40  # documents: no data has so many
+_TOGETHER = 512  # documents that one thread reads at a time
+_SAMPLE = 32  # documents whose contents tell data from other data
+_KNOWN_AT_ONCE = 1 << 20  # rows whose lengths are asked for at a time
+
+
+class PackOptions(NamedTuple):
+    """The arguments of `Dataset.pack` that decide the rows."""
+
+    seq_len: int
+    method: Method
+    long: Long
+    window: int
+
+    def check(self) -> None:
+        """Raises an ArgumentError when a value can't be used."""
+        if self.method not in get_args(Method):
+            raise ArgumentError(f"method={self.method!r}: pass 'split' (cut everywhere), 'best_fit' or 'first_fit' (cut nowhere)")
+        if self.long not in get_args(Long):
+            raise ArgumentError(
+                f"long={self.long!r}: pass 'error', 'cut' or 'drop': what becomes of documents longer than seq_len"
+            )
+        if self.method == "split" and self.long != "error":
+            raise ArgumentError(
+                f"long={self.long!r} is for best_fit and first_fit: method='split' cuts documents anyway; leave it out"
+            )
+        if self.seq_len >= 1 << 31:
+            raise ArgumentError(f"seq_len={self.seq_len}: pass less than 2^31")
+
+
+@final
+class Documents:
+    """The documents at the positions of an order, as epoch 0 meets them; see `loadax.sources.packed.Documents`.
+
+    Args:
+        reader: of the documents.
+        order: which of them, and in which order.
+
+    Raises:
+        ArgumentError: when there are none or endlessly many, or a map is random.
+        LeafError: when a record is no document; names its row.
+    """
+
+    def __init__(self, reader: Reader, order: Order):
+        if not order.size:
+            raise ArgumentError("pack() of a dataset without documents; nothing would be left to pack")
+        if order.size >= _ENDLESS:
+            raise ArgumentError("pack() of a dataset that never ends; mix with stop='first' or 'all', or pack before you mix")
+        if reader.random:
+            raise ArgumentError(
+                "pack() reads documents as epoch 0 does, once, but a map before it is random; pack first, then map at random"
+            )
+        self._reader, self._order, self.size = reader, order, order.size
+        self._flat_read = None if reader.maps else getattr(reader.source, "read_parts", None)
+        self.flat = self._flat_read is not None
+        self.concurrent_reads = reader.concurrent_reads
+        self.depth = reader.depth
+        self.form = self._find_form()
+        self.known: Integers | None = None
+        """The lengths, where documents are read whole: what they must still be."""
+
+    def visits(self, numbers: Integers) -> Visits:
+        """Where the documents are."""
+        return self._order.visits(np.zeros_like(numbers), numbers)
+
+    def row_of(self, numbers: Integers) -> Integers:
+        return self.visits(numbers).rows
+
+    def where(self, number: int) -> Any:
+        find = getattr(self._reader.source, "where", None)
+        return None if find is None else find(int(self.row_of(np.array([number]))[0]))
+
+    def leaves(self, numbers: Integers) -> list[list[NDArray[Any]]]:
+        """The leaves of each document, read whole."""
+        visits = self.visits(numbers)
+        examples = self._reader.examples(visits)
+        return [self.form.leaves(example, row) for example, row in zip(examples, visits.rows.tolist(), strict=True)]
+
+    def parts(self, numbers: Integers, skips: Integers, lengths: Integers, wanted: Sequence[bool]) -> list[NDArray[Any] | None]:
+        if self._flat_read is not None:
+            found: list[NDArray[Any] | None] = self._flat_read(self.row_of(numbers), skips, lengths, wanted)
+            return found
+        once, which = np.unique(numbers, return_inverse=True)
+        documents = self.leaves(once)
+        self._check_unchanged(once, documents)
+        bounds = list(zip(which.tolist(), skips.tolist(), (skips + lengths).tolist(), strict=True))
+        return [
+            np.concatenate([np.empty(0, dtype), *(documents[each][leaf][low:high] for each, low, high in bounds)])
+            if want
+            else None
+            for leaf, (dtype, want) in enumerate(zip(self.form.dtypes, wanted, strict=True))
+        ]
+
+    def lengths(self, progress: bool | None) -> Integers:
+        """How long every document is: as the source says, or found by reading all of them, in threads."""
+        tell = None if self._reader.maps else getattr(self._reader.source, "lengths", None)
+        out = np.empty(self.size, np.int64)
+        if tell is not None:
+            for start in range(0, self.size, _KNOWN_AT_ONCE):
+                numbers = np.arange(start, min(start + _KNOWN_AT_ONCE, self.size))
+                out[numbers] = tell(self.row_of(numbers))
+            if (out < 0).any():
+                wrong = np.flatnonzero(out < 0)[:1]
+                raise SourceError(
+                    f"{type(self._reader.source).__name__}.lengths says that row {int(self.row_of(wrong)[0])} has {out[wrong[0]]} entries; give "
+                    "the length of each document, 0 or more"
+                )
+            return out
+        over = threading.Event()
+        workers = max(self.concurrent_reads, min(8, os.cpu_count() or 1))
+
+        def measure(start: int) -> int:
+            numbers = np.arange(start, min(start + _TOGETHER, self.size))
+            if over.is_set():
+                return 0
+            out[numbers] = [len(leaves[0]) for leaves in self.leaves(numbers)]
+            return len(numbers)
+
+        with (
+            progress_bar("reading lengths", self.size, "document", progress) as done,
+            ThreadPoolExecutor(workers, "loadax-lengths") as pool,
+        ):
+            try:
+                for count in pool.map(measure, range(0, self.size, _TOGETHER)):
+                    done(count)
+            finally:
+                over.set()
+        return out
+
+    def identity(self) -> dict[str, Any]:
+        """What tells these documents from others: where they come from is not part of it, a sample of their contents is."""
+        sample = np.unique(np.linspace(0, self.size - 1, min(_SAMPLE, self.size)).astype(np.int64))
+        contents = hashlib.sha256()
+        for leaves in self.leaves(sample):
+            for leaf in leaves:
+                contents.update(f"{leaf.dtype}{len(leaf)}".encode() + np.ascontiguousarray(leaf).tobytes())
+        return {
+            "documents": self.size,
+            "order": self._order.describe(),
+            "maps": self.describe_maps(),
+            "functions": [fingerprint(each.function) for each in self._reader.maps],
+            "leaves": [[path, str(dtype)] for path, dtype in zip(self.form.paths, self.form.dtypes, strict=True)],
+            "contents of a sample": contents.hexdigest()[:16],
+        }
+
+    def describe_order(self) -> list[Any]:
+        """What decides which documents there are, and their order, as JSON."""
+        return self._order.describe()
+
+    def describe_maps(self) -> list[Any]:
+        """The maps before, as JSON."""
+        return self._reader.describe()
+
+    def _find_form(self) -> Form:
+        """Of the first document that is not empty, or of the first."""
+        forms: list[Form] = []
+        for number in range(min(self.size, _TOGETHER)):
+            visits = self.visits(np.array([number]))
+            example, row = self._reader.examples(visits)[0], int(visits.rows[0])
+            forms.append(Form(example, row))
+            if len(forms[-1].leaves(example, row)[0]):
+                return forms[-1]
+        return forms[0]
+
+    def _check_unchanged(self, numbers: Integers, documents: list[list[NDArray[Any]]]) -> None:
+        if self.known is None:
+            return
+        for number, leaves, length in zip(numbers.tolist(), documents, self.known[numbers].tolist(), strict=True):
+            if len(leaves[0]) != length:
+                raise LeafError(
+                    f"row {int(self.row_of(np.array([number]))[0])} is a document of {len(leaves[0])} now, and was one of {length} when it was packed; data "
+                    "and maps must give the same every time: pack anew, and map at random behind pack"
+                )
+
+
+def pack(reader: Reader, order: Order, options: PackOptions, index: Any, progress: bool | None) -> PackedSource:
+    """The packed rows of the documents that a reader gives in an order; see `Dataset.pack`."""
+    options.check()
+    folder = None if index is None else ArrayFolder(index)
+    documents = Documents(reader, order)
+    lengths = _kept_lengths(documents, folder, progress)
+    if not documents.flat:
+        documents.known = lengths.arrays["lengths"]
+    plan = _kept_plan(documents, lengths, options, folder)
+    facts = plan.facts
+    described = [
+        "pack",
+        PACK_VERSION,
+        *options,
+        lengths.facts["digest"],
+        documents.describe_order(),
+        documents.describe_maps(),
+    ]
+    rows = packed(options.method, options.seq_len, plan.arrays)
+    summary = (
+        f"{documents.size} documents packed by {options.method} into rows of {options.seq_len}, {facts['entries'] / rows.size / options.seq_len:.1%} full"
+        + "".join(f", {facts[name]} {name}" for name in ("empty", "cut", "dropped") if facts[name])
+    )
+    return PackedSource(documents, rows, options.seq_len, described, summary)
+
+
+def _kept_lengths(documents: Documents, folder: ArrayFolder | None, progress: bool | None) -> Entry:
+    if folder is None:
+        return _found_lengths(documents, progress)
+    identity = documents.identity()
+    kept = folder.get("lengths", identity)
+    if kept is None:
+        kept = _found_lengths(documents, progress)
+        folder.put("lengths", identity, kept)
+    return kept
+
+
+def _found_lengths(documents: Documents, progress: bool | None) -> Entry:
+    lengths = documents.lengths(progress)
+    return Entry({"lengths": lengths}, {"digest": digest(lengths)})
+
+
+def _kept_plan(documents: Documents, lengths: Entry, options: PackOptions, folder: ArrayFolder | None) -> Entry:
+    # All that decides a plan is in its name and in the lengths, so that plans of several kinds lie side by side.
+    name = "-".join(map(str, (options.method, options.seq_len, options.long, options.window)))
+    identity = {"lengths": lengths.facts["digest"], "version": PACK_VERSION}
+    kept = None if folder is None else folder.get(name, identity)
+    if kept is not None:
+        return kept
+    known = lengths.arrays["lengths"]
+    arrays = plan_arrays(known, *options, row_of=lambda number: int(documents.row_of(np.array([number]))[0]))
+    made = Entry(arrays, _facts(known, options))
+    for what, count in made.facts.items():
+        if what in ("empty", "dropped") and count:
+            _log.info(
+                "pack: %d of %d documents are %s",
+                count,
+                documents.size,
+                "empty" if what == "empty" else f"longer than {options.seq_len}, and dropped",
+            )
+    if folder is not None:
+        folder.put(name, identity, made)
+    return made
+
+
+def _facts(lengths: Integers, options: PackOptions) -> dict[str, int]:
+    too_long = lengths > options.seq_len
+    dropped = too_long if options.long == "drop" else np.zeros_like(too_long)
+    return {
+        "entries": int(lengths.sum()) - int(lengths[dropped].sum()),
+        "empty": int((lengths == 0).sum()),
+        "cut": int(too_long.sum()) if options.method != "split" and options.long == "cut" else 0,
+        "dropped": int(dropped.sum()),
+    }

@@ -1,0 +1,159 @@
+"""Which of some documents go into one row together, none of them cut: by the histogram of their lengths.
+
+Best-fit and first-fit decreasing (Johnson, "Near-optimal bin packing algorithms", 1973) take the documents from the longest to the
+shortest. On the histogram, as Krell, Kosec, Perez and Fitzgibbon do it ("Efficient sequence packing without cross-contamination", 2021; best
+fit is their longest-pack-first), all documents of one length are placed at once, and rows that are filled alike are one run. So the
+cost is that of the distinct lengths, not of the documents.
+"""
+
+import heapq
+from bisect import bisect_left, insort
+from typing import NamedTuple, Protocol, final
+
+import numpy as np
+
+from loadax.protocols import Integers
+
+
+class _Run(NamedTuple):
+    """Rows `first` to before `first + rows`, which all have as much space left."""
+
+    first: int
+    rows: int
+
+
+class _Open(Protocol):
+    """The runs of rows that have space left."""
+
+    def take(self, least: int) -> tuple[int, _Run] | None:
+        """Removes the run to go on with, of those with space for `least`; with its space. None: there is none."""
+        ...
+
+    def put(self, space: int, run: _Run) -> None:
+        """Adds a run, whose rows have so much space."""
+        ...
+
+
+@final
+class _Tightest:
+    """Best fit: the run with the least space that is enough, of these the first."""
+
+    def __init__(self) -> None:
+        self._spaces: list[int] = []  # ascending
+        self._runs: dict[int, list[_Run]] = {}
+
+    def take(self, least: int) -> tuple[int, _Run] | None:
+        place = bisect_left(self._spaces, least)
+        if place == len(self._spaces):
+            return None
+        space = self._spaces[place]
+        runs = self._runs[space]
+        run = heapq.heappop(runs)
+        if not runs:
+            del self._runs[space], self._spaces[place]
+        return space, run
+
+    def put(self, space: int, run: _Run) -> None:
+        if space not in self._runs:
+            self._runs[space] = []
+            insort(self._spaces, space)
+        heapq.heappush(self._runs[space], run)
+
+
+@final
+class _Earliest:
+    """First fit: the run of the first rows that have enough space. A tree of minima over the spaces finds it."""
+
+    def __init__(self, most: int):
+        self._leaves = 1 << most.bit_length()
+        self._none = 1 << 62
+        self._tree = [self._none] * (2 * self._leaves)
+        self._runs: dict[int, list[_Run]] = {}
+
+    def take(self, least: int) -> tuple[int, _Run] | None:
+        low, node, found = least + self._leaves, 0, self._none
+        # All spaces from `least` on: the right siblings on the way up.
+        while low >= 1:
+            if self._tree[low] < found:
+                node, found = low, self._tree[low]
+            while low & 1:
+                low >>= 1
+            low += 1 if low else 0
+        if found == self._none:
+            return None
+        while node < self._leaves:
+            node = 2 * node + (self._tree[2 * node] != found)
+        space = node - self._leaves
+        run = heapq.heappop(self._runs[space])
+        self._update(space)
+        return space, run
+
+    def put(self, space: int, run: _Run) -> None:
+        heapq.heappush(self._runs.setdefault(space, []), run)
+        self._update(space)
+
+    def _update(self, space: int) -> None:
+        runs = self._runs[space]
+        node, value = space + self._leaves, runs[0].first if runs else self._none
+        while node:
+            self._tree[node] = value
+            value = min(value, self._tree[node ^ 1]) if node > 1 else value
+            node >>= 1
+
+
+def fit(lengths: Integers, seq_len: int, best: bool) -> Integers:
+    """The row that each of some documents goes into, int64[n]. Rows are numbered by their first document.
+
+    Args:
+        lengths: each from 1 to `seq_len`.
+        seq_len: how much a row holds.
+        best: best fit, else first fit.
+    """
+    narrow = lengths.astype(np.uint16) if seq_len < 1 << 16 else lengths  # short integers are sorted by counting
+    ascending = np.argsort(narrow, kind="stable")
+    distinct, counts = np.unique(lengths, return_counts=True)
+    placed = np.array(_place(distinct[::-1].tolist(), counts[::-1].tolist(), seq_len, best), np.int64)
+    # Every document of the longest length first, in their order, and so on down to the shortest.
+    ends = np.cumsum(counts)
+    starts = (ends - counts)[::-1]
+    descending = ascending[np.repeat(starts - (np.cumsum(counts[::-1]) - counts[::-1]), counts[::-1]) + np.arange(len(lengths))]
+    first, rows, each = placed.T
+    total = rows * each
+    within = np.arange(len(lengths)) - np.repeat(np.cumsum(total) - total, total)
+    row = np.empty(len(lengths), np.int64)
+    row[descending] = np.repeat(first, total) + within // np.repeat(each, total)
+    return _numbered(row, int((first + rows).max()))
+
+
+def _place(lengths: list[int], counts: list[int], seq_len: int, best: bool) -> list[tuple[int, int, int]]:
+    """For descending lengths: `(first row, how many rows, how many documents of this length in each)`, until all are placed."""
+    placed: list[tuple[int, int, int]] = []
+    rows = 0
+    runs: _Open = _Tightest() if best else _Earliest(seq_len)
+    for length, count in zip(lengths, counts, strict=True):
+        left = count
+        while left:
+            found = runs.take(length)
+            if found is None:
+                # New rows, as many as are filled with this length alone; a last one may get fewer.
+                found = seq_len, _Run(rows, -(-left // (seq_len // length)))
+                rows += found[1].rows
+            space, (first, there) = found
+            each = min(space // length, left)
+            used = min(there, left // each)
+            placed.append((first, used, each))
+            left -= used * each
+            if space > each * length:
+                runs.put(space - each * length, _Run(first, used))
+            if there > used:
+                runs.put(space, _Run(first + used, there - used))
+    return placed
+
+
+def _numbered(row: Integers, rows: int) -> Integers:
+    """Rows numbered by the first document that is in them, so that they stand about in the documents' order."""
+    first = np.empty(rows, np.int64)
+    first[row[::-1]] = np.arange(len(row) - 1, -1, -1)  # of what is written to one place, the last stays
+    rank = np.empty(rows, np.int64)
+    rank[np.argsort(first)] = np.arange(rows)
+    return rank[row]

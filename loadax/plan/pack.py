@@ -1,0 +1,173 @@
+"""Packing: which documents, or which parts of them, a row of fixed length holds. Lengths in, plan out.
+
+A plan is a few flat arrays, so it may lie on disk and be mapped, and any packed row is looked up by itself.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import ArgumentError
+from loadax.plan.fit import fit
+from loadax.protocols import Integers, Segments
+
+PACK_VERSION = 1
+"""Of what a plan makes of lengths. Another number means other rows."""
+
+Method: TypeAlias = Literal["split", "best_fit", "first_fit"]
+Long: TypeAlias = Literal["error", "cut", "drop"]
+Packed: TypeAlias = "Split | Fitted"
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+
+
+@final
+class Split:
+    """All documents one behind another, cut every `seq_len`. The last row may be shorter.
+
+    Args:
+        seq_len: entries of a row.
+        arrays: `ends`, int64[documents]: where each document ends in the stream of all.
+    """
+
+    def __init__(self, seq_len: int, arrays: Mapping[str, NDArray[Any]]):
+        self._seq_len, self._ends = seq_len, arrays["ends"]
+        self.entries = int(self._ends[-1])
+        self.size = -(-self.entries // seq_len)
+
+    def segments(self, rows: Integers) -> Segments:
+        """What `rows` hold."""
+        start = rows * self._seq_len
+        stop = np.minimum(start + self._seq_len, self.entries)
+        first = np.searchsorted(self._ends, start, side="right")
+        counts = np.searchsorted(self._ends, stop, side="left") + 1 - first
+        owners, within = _spread(counts)
+        documents = np.repeat(first, counts) + within
+        ends = np.asarray(self._ends[documents])
+        begins = np.where(documents > 0, self._ends[documents - 1], 0)
+        low, high = np.maximum(begins, start[owners]), np.minimum(ends, stop[owners])
+        there = high > low  # documents of length zero may lie between
+        owners, documents, low = owners[there], documents[there], low[there]
+        lengths = high[there] - low
+        return Segments(owners, documents, low - begins[there], low - start[owners], lengths, _numbers(owners))
+
+
+@final
+class Fitted:
+    """Whole documents, several to a row; the rest of a row is empty.
+
+    Args:
+        seq_len: entries of a row.
+        arrays: `bounds`, int64[rows + 1]: where in the following the documents of each row lie; `documents`: which; `lengths`: how long they
+            are; `skips`, where long documents were cut: the first entry of each that is meant.
+    """
+
+    def __init__(self, seq_len: int, arrays: Mapping[str, NDArray[Any]]):  # noqa: ARG002 - as `Split`
+        self._bounds, self._documents, self._lengths = arrays["bounds"], arrays["documents"], arrays["lengths"]
+        self._skips = arrays.get("skips")
+        self.size = len(self._bounds) - 1
+
+    @property
+    def entries(self) -> int:
+        """How many entries of documents all rows hold."""
+        return int(np.sum(self._lengths, dtype=np.int64))
+
+    def segments(self, rows: Integers) -> Segments:
+        """What `rows` hold."""
+        first = np.asarray(self._bounds[rows])
+        owners, within = _spread(self._bounds[rows + 1] - first)
+        places = first[owners] + within
+        lengths = self._lengths[places].astype(np.int64)
+        before = np.cumsum(lengths) - lengths
+        columns = before - before[np.searchsorted(owners, owners)]
+        skips = np.zeros_like(lengths) if self._skips is None else self._skips[places].astype(np.int64)
+        return Segments(owners, self._documents[places].astype(np.int64), skips, columns, lengths, within + 1)
+
+
+def packed(method: Method, seq_len: int, arrays: Mapping[str, NDArray[Any]]) -> Packed:
+    """The plan of these arrays, which `plan_arrays` made."""
+    return Split(seq_len, arrays) if method == "split" else Fitted(seq_len, arrays)
+
+
+def plan_arrays(
+    lengths: Integers, seq_len: int, method: Method, long: Long, window: int, row_of: Callable[[int], int] = int
+) -> Arrays:
+    """What a plan consists of, by name.
+
+    Args:
+        lengths: of the documents, in their order.
+        seq_len: entries of a row.
+        method: "split", "best_fit" or "first_fit".
+        long: what becomes of documents longer than a row, where they aren't split.
+        window: how many documents are looked at together.
+        row_of: names a document in a message.
+
+    Raises:
+        ArgumentError: when nothing is left to pack, or a document is longer than a row and `long` is "error".
+    """
+    if not lengths.any():
+        raise ArgumentError(f"pack() of {len(lengths)} documents that are all empty: there is nothing to pack")
+    if method == "split":
+        return {"ends": np.cumsum(lengths, dtype=np.int64)}
+    too_long = lengths > seq_len
+    if long == "error" and too_long.any():
+        which = int(np.argmax(too_long))
+        raise ArgumentError(
+            f"row {row_of(which)} is a document of {lengths[which]}, longer than seq_len={seq_len}, as are {int(too_long.sum()) - 1} more of "
+            f"{len(lengths)}; pass long='cut' (into parts that fit), long='drop' (leave them out), or method='split'"
+        )
+    if long == "drop" and not (lengths[~too_long]).any():
+        raise ArgumentError(
+            f"long='drop': all {len(lengths)} documents are empty or longer than seq_len={seq_len}; choose a larger one"
+        )
+    return _fitted_arrays(lengths, seq_len, method == "best_fit", long, window)
+
+
+def _fitted_arrays(lengths: Integers, seq_len: int, best: bool, long: Long, window: int) -> Arrays:
+    small = np.int32 if len(lengths) < 1 << 31 else np.int64
+    cut = bool(long == "cut" and (lengths > seq_len).any())
+    parts: dict[str, list[NDArray[Any]]] = {"bounds": [np.zeros(1, np.int64)], "documents": [], "lengths": []}
+    if cut:
+        parts["skips"] = []
+    before = 0
+    for start in range(0, len(lengths), window):
+        documents, skips, sizes = _items(lengths[start : start + window], seq_len, drop=long == "drop")
+        if not len(documents):
+            continue
+        rows = fit(sizes, seq_len, best)
+        by_row = np.argsort(rows.astype(np.int32), kind="stable")
+        parts["documents"].append((documents[by_row] + start).astype(small))
+        parts["lengths"].append(sizes[by_row].astype(np.int32))
+        if cut:
+            parts["skips"].append(skips[by_row])
+        parts["bounds"].append(before + np.cumsum(np.bincount(rows)))
+        before += len(documents)
+    return {name: np.concatenate(each) for name, each in parts.items()}
+
+
+def _items(lengths: Integers, seq_len: int, drop: bool) -> tuple[Integers, Integers, Integers]:
+    """What is to be placed: documents, the first entry of each that is meant, and how many entries."""
+    counts = -(-lengths // seq_len)  # none of an empty one
+    if drop:
+        counts[counts > 1] = 0
+    documents, within = _spread(counts)
+    skips = within * seq_len
+    return documents, skips, np.minimum(lengths[documents] - skips, seq_len)
+
+
+def _spread(counts: Integers) -> tuple[Integers, Integers]:
+    """Each index as often as `counts` says, and which time it is."""
+    owners = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+    return owners, np.arange(len(owners), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _numbers(owners: Integers) -> Integers:
+    """1, 2, 3 and so on within each run of equal owners."""
+    return np.arange(1, len(owners) + 1) - np.searchsorted(owners, owners)
+
+
+def digest(lengths: Integers) -> str:
+    """A short text that stands for these lengths."""
+    return hashlib.sha256(np.ascontiguousarray(lengths, "<i8").data).hexdigest()[:16]

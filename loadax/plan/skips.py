@@ -1,0 +1,127 @@
+"""Steps that a run leaves out: which ones, and how the steps that are left are numbered."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+
+from loadax.errors import ArgumentError
+from loadax.protocols import Integers
+
+
+@final
+@dataclass(frozen=True)
+class Skips:
+    """Ranges of steps that are left out. A step's `number` counts all of them, a `step` only those that are left.
+
+    Args:
+        ranges: `(start, stop)` of numbers, ascending, none of them empty, with something left between them; see `joined`.
+
+    Example:
+        >>> skips = Skips(((2, 5),))
+        >>> skips.numbers(np.arange(4)), skips.left(4), skips.left(6)
+        (array([0, 1, 5, 6]), 2, 3)
+    """
+
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many numbers are left out."""
+        return int(self._skipped[-1])
+
+    def numbers(self, steps: Integers) -> Integers:
+        """The numbers of the steps: both ascend alike."""
+        if not self.ranges:
+            return steps
+        # The step that follows range k has as many steps before it as numbers stand before the range, less those left out earlier.
+        following = self._starts - self._skipped[:-1]
+        return steps + self._skipped[np.searchsorted(following, steps, side="right")]
+
+    def number(self, step: int) -> int:
+        """The number of one step."""
+        return int(self.numbers(np.array([step], np.int64))[0])
+
+    def left(self, number: int) -> int:
+        """How many numbers below this one are left, so the step of this number, or of the next one that is left."""
+        before = int(np.searchsorted(self._starts, number, side="right"))
+        if not before:
+            return number
+        start, stop = self.ranges[before - 1]
+        return number - int(self._skipped[before - 1]) - (min(number, stop) - start)
+
+    def holds(self, number: int) -> bool:
+        """Whether this number is left out."""
+        before = int(np.searchsorted(self._starts, number, side="right"))
+        return before > 0 and number < self.ranges[before - 1][1]
+
+    def before(self, number: int) -> "Skips":
+        """Those below this number."""
+        return Skips(tuple((start, min(stop, number)) for start, stop in self.ranges if start < number))
+
+    def and_also(self, ranges: Iterable[tuple[int, int]]) -> "Skips":
+        """These and more numbers."""
+        return Skips(joined([*self.ranges, *ranges]))
+
+    @cached_property
+    def _starts(self) -> Integers:
+        return np.array([start for start, _ in self.ranges], np.int64)
+
+    @cached_property
+    def _skipped(self) -> Integers:
+        """How many numbers the first k ranges leave out, for k from 0 on."""
+        return np.cumsum([0, *(stop - start for start, stop in self.ranges)])
+
+
+def step_ranges(steps: Any, num_steps: int | None) -> list[tuple[int, int]]:
+    """Steps of a run as ranges: of an int, a range, a slice, or any number of these.
+
+    Raises:
+        ArgumentError: when it is something else, or the run does not have these steps; shows them.
+    """
+    if isinstance(steps, np.ndarray):
+        steps = steps.tolist()
+    if isinstance(steps, slice):
+        ends = [end for end in (steps.start, steps.stop) if end is not None]
+        if num_steps is None and (steps.stop is None or min(ends) < 0):
+            raise ArgumentError(
+                f"steps={steps!r}: the run goes on for ever, so it has no last steps; name the steps that are meant"
+            )
+        if num_steps is not None and ends and max(ends) > num_steps:
+            raise ArgumentError(f"steps={steps!r}: the run has only {num_steps} steps")
+        steps = range(*steps.indices(num_steps if num_steps is not None else max(ends)))
+    if (
+        isinstance(steps, str | bytes)
+        or not (hasattr(steps, "__index__") or hasattr(steps, "__iter__"))
+        or isinstance(steps, bool)
+    ):
+        raise ArgumentError(f"steps={steps!r}: pass an int, a range, a slice, or a list or set of these")
+    if hasattr(steps, "__index__"):
+        steps = range(int(steps.__index__()), int(steps.__index__()) + 1)
+    if not isinstance(steps, range):
+        return [each for some in steps for each in step_ranges(some, num_steps)]
+    if not steps:
+        return []
+    low, high = min(steps[0], steps[-1]), max(steps[0], steps[-1])
+    if low < 0 or (num_steps is not None and high >= num_steps):
+        last = "" if num_steps is None else f" and below {num_steps}"
+        raise ArgumentError(f"step {low if low < 0 else high} can't be skipped: steps are at least 0{last}")
+    return [(low, high + 1)] if abs(steps.step) == 1 else [(each, each + 1) for each in steps]
+
+
+def joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The same numbers as ascending ranges with gaps between them.
+
+    Example:
+        >>> joined([(7, 9), (0, 3), (2, 4), (4, 5), (6, 6)])
+        ((0, 5), (7, 9))
+    """
+    found: list[tuple[int, int]] = []
+    for start, stop in sorted(each for each in ranges if each[0] < each[1]):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(stop, found[-1][1])
+        else:
+            found.append((start, stop))
+    return tuple(found)

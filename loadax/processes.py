@@ -1,0 +1,23 @@
+"""Which process of a run this is, told without importing JAX: a process that has not imported it is in no run."""
+
+import sys
+from dataclasses import dataclass
+from typing import final
+
+
+@final
+@dataclass(frozen=True)
+class Process:
+    """One of `count` processes that run the same program, numbered from 0."""
+
+    index: int
+    count: int
+
+
+def this_process() -> Process:
+    """This process's place in a `jax.distributed` run; the only one outside of one."""
+    jax = sys.modules.get("jax")
+    distributed = getattr(jax, "distributed", None)
+    if jax is None or distributed is None or not distributed.is_initialized():
+        return Process(0, 1)
+    return Process(int(jax.process_index()), int(jax.process_count()))

@@ -1,0 +1,159 @@
+"""What all processes hold of a batch, at once: the layouts of `layout`, for every process of a mesh in a few calls of NumPy.
+
+`plan_leaf` answers for one process, which is all that a run needs; asked for each of thousands of hosts it takes seconds. Here hosts are
+numbered by their place among the processes that own a device, ascending.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+
+from loadax.protocols import Integers
+from loadax.sharding.layout import MeshGrid, shard_count, shards_at
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LeafHoldings:
+    """What every host holds of one leaf: pairs of a host and a shard, each once, by host and then by shard.
+
+    Args:
+        shape: of the whole leaf, rows first.
+        cuts: in how many shards each dim is cut.
+        hosts: how many there are.
+        host: of each pair.
+        shard: of each pair: its number, with those of the last dim ascending fastest.
+    """
+
+    shape: tuple[int, ...]
+    cuts: tuple[int, ...]
+    hosts: int
+    host: Integers
+    shard: Integers
+
+    @cached_property
+    def extents(self) -> tuple[int, ...]:
+        """The shape of one shard."""
+        return tuple(size // cut for size, cut in zip(self.shape, self.cuts, strict=True))
+
+    @cached_property
+    def columns(self) -> int:
+        """How many shards have the same rows."""
+        return math.prod(self.cuts[1:])
+
+    @cached_property
+    def counts(self) -> Integers:
+        """int64[hosts]: how many shards each host holds."""
+        return np.bincount(self.host, minlength=self.hosts)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class HeldRows:
+    """The rows of a batch that every host reads, as intervals: by host and then ascending, apart.
+
+    Args:
+        batch_size: rows of the batch.
+        hosts: how many there are.
+        host: int64[n], of each interval.
+        start: int64[n], its first row.
+        stop: int64[n], the row behind its last.
+    """
+
+    batch_size: int
+    hosts: int
+    host: Integers
+    start: Integers
+    stop: Integers
+
+    @cached_property
+    def counts(self) -> Integers:
+        """int64[hosts]: how many rows each host reads."""
+        return np.bincount(self.host, self.stop - self.start, self.hosts).astype(np.int64)
+
+    @cached_property
+    def copies(self) -> Integers:
+        """int64[batch_size]: how many hosts read each row."""
+        begun = np.bincount(self.start, minlength=self.batch_size + 1) - np.bincount(self.stop, minlength=self.batch_size + 1)
+        return np.cumsum(begun)[:-1]
+
+    def positions(self, host: int) -> Integers:
+        """int64[n]: the rows of one host, ascending."""
+        mine = self._of(host)
+        return spread(self.start[mine], self.stop[mine])
+
+    @cached_property
+    def alike(self) -> list[Integers]:
+        """The hosts in groups that read the same rows; groups by their first host."""
+        groups: dict[bytes, list[int]] = {}
+        bounds = np.stack([self.start, self.stop], axis=1)
+        for host in range(self.hosts):
+            groups.setdefault(bounds[self._of(host)].tobytes(), []).append(host)
+        return [np.array(group, np.int64) for group in groups.values()]
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        return np.searchsorted(self.host, np.arange(self.hosts + 1)).tolist()
+
+    def _of(self, host: int) -> slice:
+        return slice(self._begins[host], self._begins[host + 1])
+
+
+def hold_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int]) -> LeafHoldings:
+    """What every host holds of an array of `shape`, which `spec` cuts evenly.
+
+    Example:
+        >>> held = hold_leaf(MeshGrid(("data", "model"), np.array([[0, 0], [1, 1]]), process=0), ("data", "model"), (8, 6))
+        >>> held.extents, held.host, held.shard
+        ((4, 3), array([0, 0, 1, 1]), array([0, 1, 2, 3]))
+    """
+    shape = tuple(int(size) for size in shape)
+    entries = (*spec, *(None,) * len(shape))[: len(shape)]
+    cuts = tuple(shard_count(grid, entry) for entry in entries)
+    coordinates = tuple(each.ravel() for each in np.indices(grid.owners.shape))
+    number = np.zeros(grid.owners.size, np.int64)
+    for entry, cut in zip(entries, cuts, strict=True):
+        number = number * cut + shards_at(grid, entry, coordinates)
+    processes, host = np.unique(grid.owners.ravel(), return_inverse=True)
+    held = np.divmod(np.unique(host * math.prod(cuts) + number), math.prod(cuts))
+    return LeafHoldings(shape, cuts, len(processes), *held)
+
+
+def hold_rows(leaves: Sequence[LeafHoldings]) -> HeldRows:
+    """The rows that each host reads for all these leaves, each once.
+
+    Example:
+        >>> grid = MeshGrid(("data",), np.array([0, 0, 1, 1]), process=0)
+        >>> rows = hold_rows([hold_leaf(grid, ("data",), (8,)), hold_leaf(grid, (None, "data"), (8, 4))])
+        >>> rows.counts, rows.copies
+        (array([8, 8]), array([2, 2, 2, 2, 2, 2, 2, 2]))
+    """
+    batch_size, hosts = leaves[0].shape[0], leaves[0].hosts
+    # On one line, with a gap between a host's rows and the next one's, all hosts' intervals are merged at once.
+    width = batch_size + 1
+    starts, stops = [], []
+    for leaf in leaves:
+        host, row = np.divmod(np.unique(leaf.host * leaf.cuts[0] + leaf.shard // leaf.columns), leaf.cuts[0])
+        starts.append(host * width + row * leaf.extents[0])
+        stops.append(starts[-1] + leaf.extents[0])
+    order = np.argsort(np.concatenate(starts), kind="stable")
+    start, reached = np.concatenate(starts)[order], np.maximum.accumulate(np.concatenate(stops)[order])
+    first = np.flatnonzero(np.concatenate([[True], start[1:] > reached[:-1]]))
+    start, stop = start[first], reached[np.append(first[1:], len(order)) - 1]
+    return HeldRows(batch_size, hosts, start // width, start % width, stop % width)
+
+
+def spread(start: Integers, stop: Integers) -> Integers:
+    """The numbers in the intervals, one after the other.
+
+    Example:
+        >>> spread(np.array([0, 6]), np.array([2, 9]))
+        array([0, 1, 6, 7, 8])
+    """
+    sizes = stop - start
+    ends = np.cumsum(sizes)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(start - (ends - sizes), sizes)

@@ -1,0 +1,146 @@
+"""`loadax audit`: what it says about certificates of runs that agree, and of those that don't."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadax import Dataloader, from_arrays
+from loadax.cli import main
+
+DATA = from_arrays({"x": np.arange(100)}).shuffle(2)
+
+
+class Outcome:
+    """What a command said and how it ended."""
+
+    def __init__(self, code: int, out: str, err: str):
+        self.code = code
+        self.lines = out.splitlines()
+        self.err = err
+
+
+@pytest.fixture
+def audit(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Any:
+    def run(*names: str) -> Outcome:
+        capfd.readouterr()
+        code = main(["audit", *(str(path) for name in names for path in sorted(tmp_path.glob(name)))])
+        return Outcome(code, *capfd.readouterr())
+
+    return run
+
+
+def save(folder: Path, name: str, hosts: int, data: Any = DATA, batch_size: int = 12, skip: Any = (), **how: Any) -> None:
+    for host in range(hosts):
+        loader = Dataloader(data, batch_size, shard_index=host, shard_count=hosts).skip(skip)
+        loader.certificate(**how).save(folder / f"{name}-{host}.json")
+
+
+def test_runs_on_other_numbers_of_hosts_that_saw_the_same(tmp_path: Path, audit: Any) -> None:
+    save(tmp_path, "before", 4)
+    save(tmp_path, "after", 3)
+    done = audit("*.json")
+    digest = Dataloader(DATA, 12, shard_index=0, shard_count=1).certificate().digest
+    assert done.lines == [
+        f"3 processes: 3 certificates, steps 0 to 7, 96 records without contents; digest {digest}",
+        f"4 processes: 4 certificates, steps 0 to 7, 96 records without contents; digest {digest}",
+        "3 processes and 4 processes: the same records in the same batches: yes",
+    ]
+    assert (done.code, done.err) == (0, "")
+    save(tmp_path, "before", 4, contents=True)
+    save(tmp_path, "after", 3, contents=True)
+    assert audit("*.json").lines[-1] == "3 processes and 4 processes: the same batches, bit for bit: yes"
+
+
+def test_one_run_alone_and_a_host_that_is_missing(tmp_path: Path, audit: Any) -> None:
+    save(tmp_path, "run", 4)
+    assert audit("*.json").code == 0
+    (tmp_path / "run-2.json").unlink()
+    save(tmp_path, "other", 1)
+    done = audit("*.json")
+    assert done.lines[2:] == ["4 processes: MISSING: positions 6 to 8 of steps 0 to 7 are in no certificate"]
+    assert done.code == 1
+
+
+def test_the_first_step_that_differs_is_named(tmp_path: Path, audit: Any) -> None:
+    changed = DATA.map(lambda example: {"x": example["x"] + (example["x"] == row)})
+    step, row = 5, int(Dataloader(DATA, 12, shard_index=0, shard_count=1).rows(5)[7])
+    how = {"per_step": True, "contents": True}
+    save(tmp_path, "a", 2, **how)
+    save(tmp_path, "b", 3, changed, **how)
+    done = audit("*.json")
+    assert done.lines[2] == (
+        f"2 processes and 3 processes: the same batches, bit for bit: NO: step {step} is the first whose contents differ, of the same records; "
+        "the records as such, each as often, are the same"
+    )
+    assert done.code == 1
+    save(tmp_path, "b", 3, skip=[6], **how)
+    assert (
+        audit("*.json")
+        .lines[2]
+        .endswith(
+            "NO: step 6 is the first that differs; they are of other steps; the records as such, each as often, are others, too"
+        )
+    )
+    save(tmp_path, "b", 3, skip=[7], **how)
+    assert "NO: step 7 is in 2 processes alone; they are of other steps;" in audit("*.json").lines[2]
+    save(tmp_path, "b", 3, from_arrays({"x": np.arange(96)}).shuffle(2), contents=True)
+    assert (
+        "NO: certificates made with per_step=True would tell the first step that differs; the records" in audit("*.json").lines[2]
+    )
+    save(tmp_path, "a", 2, per_step=True)
+    save(tmp_path, "b", 3, changed, per_step=True, contents=True)
+    assert audit("*.json").lines[2] == "2 processes and 3 processes: the same records in the same batches: yes"
+
+
+def test_runs_have_names(tmp_path: Path, audit: Any) -> None:
+    save(tmp_path, "a", 2, run="monday")
+    save(tmp_path, "b", 2, from_arrays({"x": np.arange(100)}).shuffle(3), run="tuesday")
+    save(tmp_path, "c", 2, run="friday")
+    done = audit("*.json")
+    assert [line.partition(": digest")[0].partition(":")[0] for line in done.lines] == [
+        "monday",
+        "tuesday",
+        "friday",
+        "monday and tuesday",
+        "monday and friday",
+    ]
+    assert done.lines[3].startswith("monday and tuesday: the same records in the same batches: NO")
+    assert done.lines[4].endswith("yes")
+    assert done.code == 1
+
+
+def test_two_runs_of_one_name_and_replicas(tmp_path: Path, audit: Any) -> None:
+    save(tmp_path, "a", 2)
+    save(tmp_path, "b", 2)
+    assert (
+        audit("*.json")
+        .lines[0]
+        .startswith("2 processes: 4 certificates, steps 0 to 7, 96 records without contents, each part by 2 processes;")
+    )
+    save(tmp_path, "b", 2, from_arrays({"x": np.arange(100)}).shuffle(3))
+    done = audit("*.json")
+    assert done.lines[0].startswith("2 processes: NOT ONE RUN: positions 0 to 5 of steps 0 to 7 and")
+    assert done.lines[0].endswith("; if they are several runs, name each with certificate(run=…)")
+    assert (len(done.lines), done.code) == (1, 1)
+
+
+def test_what_is_no_certificate(tmp_path: Path, audit: Any) -> None:
+    (tmp_path / "a.json").write_text("[]")
+    done = audit("*.json")
+    assert (done.code, done.lines) == (2, [])
+    assert done.err == f"loadax: error: {tmp_path}/a.json: this is no certificate; make one with loader.certificate()\n"
+
+
+def test_jax_is_not_needed(tmp_path: Path) -> None:
+    """Certificates are compared where they lie, on a machine without accelerators."""
+    save(tmp_path, "a", 1)
+    script = "import sys; from loadax.cli import main; code = main(sys.argv[1:]); assert 'jax' not in sys.modules; sys.exit(code)"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "audit", str(tmp_path / "a-0.json")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("1 process: 1 certificate, steps 0 to 7, 96 records")

@@ -1,0 +1,184 @@
+"""Batch sizes that a schedule changes: the same positions in the same order, in other portions."""
+
+import json
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadax import Dataloader, from_arrays
+from loadax.errors import ArgumentError, PartitionError, StateError
+from loadax.plan.batches import BatchPlan, Remainder
+from loadax.plan.order import Sequential, Shuffled
+from loadax.protocols import Order
+from tests.loader.oracle import mesh_of
+
+ROWS = from_arrays({"x": np.arange(500, dtype=np.int32)})
+
+
+def by_hand(size: int, schedule: list[tuple[int, int]], epochs: int, remainder: Remainder) -> list[tuple[int, int, int, int]]:
+    """(epoch, first position, rows that are there, batch size) of every step."""
+    steps: list[tuple[int, int, int, int]] = []
+    for epoch in range(epochs):
+        position = 0
+        while position < size:
+            batch_size = [rows for first, rows in schedule if first <= len(steps)][-1]
+            there = min(batch_size, size - position)
+            before = steps[-1][3] if position else batch_size  # what is too little for the batches so far is left over
+            if size - position < max(batch_size, before) and remainder == "drop":
+                break
+            steps.append((epoch, position, there, batch_size))
+            position += there
+    return steps
+
+
+@st.composite
+def schedules(choose: st.DrawFn) -> list[tuple[int, int]]:
+    firsts = [0, *sorted(choose(st.sets(st.integers(1, 40), max_size=3)))]
+    return [(first, choose(st.integers(1, 20))) for first in firsts]
+
+
+def plan_or_refused(order: Order, schedule: list[tuple[int, int]], epochs: int, remainder: Remainder) -> BatchPlan | None:
+    """None where a size is refused because no step has it."""
+    try:
+        return BatchPlan(order, tuple(schedule), epochs, remainder)
+    except ArgumentError:
+        return None
+
+
+@settings(deadline=None)
+@given(st.integers(20, 60), schedules(), st.integers(1, 4), st.sampled_from(["drop", "pad"]))
+def test_a_plan_is_what_a_loop_over_steps_gives(
+    size: int, schedule: list[tuple[int, int]], epochs: int, remainder: Remainder
+) -> None:
+    expected = by_hand(size, schedule, epochs, remainder)
+    order = Shuffled(Sequential(size), 3)
+    # A size that no step has is refused; without it the steps are the same.
+    plan = next(
+        plan for count in range(len(schedule), 0, -1) if (plan := plan_or_refused(order, schedule[:count], epochs, remainder))
+    )
+    reached = plan.schedule
+    assert all(first >= len(expected) for first, _ in schedule[len(reached) :])
+    assert plan.num_steps == len(expected)
+    for step, (epoch, position, there, batch_size) in enumerate(expected):
+        assert plan.place(step) == (epoch, position)
+        assert plan.step_at(epoch, position) == (step, 0)
+        assert plan.valid(step) == there
+        rows = order.visits(np.full(there, epoch), np.arange(position, position + there)).rows.tolist()
+        assert plan.visits(step).rows.tolist() == rows + [-1] * (batch_size - there)
+        assert step in plan.epoch_steps(epoch)
+    assert [len(plan.epoch_steps(epoch)) for epoch in range(epochs)] == np.bincount(
+        [epoch for epoch, *_ in expected], minlength=epochs
+    ).tolist()
+    for (first, rows), end in zip(reached, [*(first for first, _ in reached[1:]), len(expected)], strict=True):
+        assert [plan.stretch(step)[0].batch_size for step in range(first, end)] == [rows] * (end - first)
+
+
+@settings(deadline=None)
+@given(schedules(), st.integers(0, 5000))
+def test_an_endless_plan_goes_on_with_the_last_size(schedule: list[tuple[int, int]], step: int) -> None:
+    plan = BatchPlan(Sequential(50), tuple(schedule), None, "drop")
+    assert plan.num_steps is None
+    epoch, position = plan.place(step)
+    assert plan.step_at(epoch, position) == (step, 0)
+    later = schedule[-1][0] + 100 + step
+    assert plan.stretch(later)[0].batch_size == schedule[-1][1]
+    assert plan.place(later + 50 // schedule[-1][1]) == (plan.place(later)[0] + 1, plan.place(later)[1])
+
+
+def test_a_run_has_batches_of_each_size() -> None:
+    loader = Dataloader(ROWS.shuffle(0), batch_size={0: 8, 3: 32, 5: 16}, num_epochs=2, mesh=mesh_of({"data": 8}))
+    with iter(loader) as batches:
+        met = [(np.asarray(batch["x"]), batches.epoch) for batch in batches]
+        assert batches.stats().steps == len(loader)
+    assert [len(rows) for rows, _ in met] == [8] * 3 + [32] * 2 + [16] * (len(loader) - 5)
+    for step, (rows, _) in enumerate(met):
+        np.testing.assert_array_equal(rows, loader.rows(step))
+        np.testing.assert_array_equal(np.asarray(loader[step]["x"]), rows)
+        np.testing.assert_array_equal(loader.host_batch(step)["x"], rows)
+    first = np.concatenate([rows for step, (rows, _) in enumerate(met) if step < loader.steps_per_epoch])
+    assert len(set(first.tolist())) == len(first) == 8 * 3 + 32 * 2 + 16 * 25
+    assert repr(loader).endswith("batch_size={0: 8, 3: 32, 5: 16}, 61 steps)")
+
+
+def test_specs_tell_every_shape_before_the_run() -> None:
+    loader = Dataloader(ROWS, batch_size={0: 8, 3: 32}, mesh=mesh_of({"data": 8}))
+    assert {first: spec["x"].shape for first, spec in loader.specs.items()} == {0: (8,), 3: (32,)}
+    assert loader.spec["x"] == loader.specs[0]["x"]
+    compiled = {first: jax.jit(lambda batch: batch["x"].sum()).lower(spec).compile() for first, spec in loader.specs.items()}
+    for step, batch in enumerate(loader):
+        assert int(compiled[3 if step >= 3 else 0](batch)) == loader.rows(step).sum()
+    assert list(Dataloader(ROWS, batch_size=8).specs) == [0]
+
+
+def test_epochs_have_as_many_steps_as_they_have() -> None:
+    loader = Dataloader(ROWS, batch_size={0: 80, 3: 40, 14: 240}, num_epochs=3)
+    lengths = [(epoch.number, len(epoch), sum(1 for _ in epoch)) for epoch in loader.epochs()]
+    assert [number for number, *_ in lengths] == [0, 1, 2]
+    assert all(promised == met for _, promised, met in lengths)
+    assert sum(met for *_, met in lengths) == len(loader)
+    assert loader.steps_per_epoch == lengths[0][1] == 3 + 6
+
+
+@pytest.mark.parametrize("step", [0, 2, 3, 4, 5, 9, 20])
+def test_a_state_is_a_place_in_the_order(step: int) -> None:
+    scheduled = Dataloader(ROWS.shuffle(0), batch_size={0: 8, 3: 32, 5: 16}, num_epochs=2)
+    with scheduled.iterate(step) as batches:
+        state = json.loads(json.dumps(batches.get_state()))
+        assert state["batch_size"] == (8 if step < 3 else 32 if step < 5 else 16)
+        expected = np.asarray(next(batches)["x"])
+    with scheduled.iterate(state) as resumed:
+        assert resumed.step == step
+        np.testing.assert_array_equal(np.asarray(next(resumed)["x"]), expected)
+    # Another schedule goes on at the same place, with its own sizes.
+    with Dataloader(ROWS.shuffle(0), batch_size=8, num_epochs=2).iterate(state) as other:
+        np.testing.assert_array_equal(np.asarray(next(other)["x"]), expected[:8])
+
+
+def test_a_state_inside_a_batch_of_the_schedule() -> None:
+    state = Dataloader(ROWS, batch_size=8).iterate(4)
+    saved = state.get_state()
+    state.close()
+    with pytest.raises(StateError, match="'position' is 32, inside a batch of batch_size=48"):
+        Dataloader(ROWS, batch_size={0: 8, 1: 48}).iterate(saved)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "message"),
+    [
+        ({}, r"batch_size={}: a schedule begins at step 0, and ascends: {0: 256, 10_000: 1024}"),
+        ({5: 8}, "a schedule begins at step 0"),
+        ({0: 8, 5: 16, 3: 8}, "a schedule begins at step 0, and ascends"),
+        ({0: 8, 5: 0}, "batch_size=0: a batch needs at least one row"),
+        ({0: 8, 5: 1.5}, r"batch_size\[5\]=1.5: pass an int"),
+        ({0: 8, "5": 16}, "a step of batch_size='5': pass an int"),
+        ({0: 8, 5: 1000}, "batch_size=1000 but the dataset has only 500 rows"),
+        ({0: 8, 500: 16}, "batch_size=16 is scheduled from step 500 on, but there are only 62 steps; leave it out"),
+    ],
+)
+def test_what_is_refused(batch_size: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Dataloader(ROWS, batch_size=batch_size)
+
+
+def test_every_size_must_fit_the_mesh_and_the_shards() -> None:
+    with pytest.raises(PartitionError, match=r"dim 0 has 12 rows, P.'data'. cuts it in 8"):
+        Dataloader(ROWS, batch_size={0: 8, 3: 12}, mesh=mesh_of({"data": 8}))
+    with pytest.raises(ArgumentError, match="batch_size=9 can't be cut in shard_count=2 equal parts"):
+        Dataloader(ROWS, batch_size={0: 8, 3: 9}, shard_index=0, shard_count=2)
+    halves = [Dataloader(ROWS, batch_size={0: 8, 3: 16}, shard_index=index, shard_count=2) for index in range(2)]
+    for step in (2, 3):
+        parts = np.concatenate([half.host_batch(step)["x"] for half in halves])
+        np.testing.assert_array_equal(parts, halves[0].rows(step))
+
+
+def test_an_interrupt_at_the_seam_loses_nothing() -> None:
+    loader = Dataloader(ROWS, batch_size={0: 8, 3: 16})
+    with iter(loader) as batches:
+        rows = [np.asarray(next(batches)["x"]) for _ in range(3)]
+        batches.set_state(batches.get_state())
+        rows += [np.asarray(next(batches)["x"]) for _ in range(2)]
+    np.testing.assert_array_equal(np.concatenate(rows), np.arange(8 * 3 + 16 * 2))

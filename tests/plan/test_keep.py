@@ -1,0 +1,138 @@
+"""Keep-lists: they go below shuffles and repeats, and a short list of what is missing is as good as a long one of what is there."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadax.errors import ArgumentError
+from loadax.plan import keep as module
+from loadax.plan.blocks import BlockShuffled
+from loadax.plan.inverse import positions_of
+from loadax.plan.keep import keep_rows, leave_out_rows, met_rows
+from loadax.plan.mix import Mixed, Segment
+from loadax.plan.order import Concatenated, Kept, Repeated, Sequential, Shuffled, Sliced, Without
+from loadax.protocols import Order
+
+ROWS = 60
+KEPT = np.array([0, 3, 4, 9, 17, 18, 19, 20, 31, 40, 41, 58, 59])
+GONE = np.setdiff1d(np.arange(ROWS), KEPT)
+VERBS: dict[str, Callable[[Order], Order]] = {
+    "kept": lambda order: keep_rows(order, "filter", KEPT, ("filter", "x")),
+    "left": lambda order: leave_out_rows(order, "exclude", GONE, ("exclude", "x")),
+}
+both = pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
+
+FIXED: dict[str, Callable[[], Order]] = {
+    "rows": lambda: Sequential(ROWS),
+    "slice": lambda: Sliced(Sequential(ROWS), 2, 3, 15),
+    "backwards": lambda: Sliced(Sequential(ROWS), 59, -1, 50),
+    "split": lambda: Kept(Sequential(ROWS), np.arange(10, 30), ("split", 0.5, 0, True)),
+    "excluded": lambda: Without(Sequential(ROWS), np.array([3, 30]), ("exclude", "y")),
+    "parts": lambda: Concatenated((Sequential(20), Sliced(Sequential(40), 1, 2, 20)), (20, 40)),
+    "a slice of parts": lambda: Sliced(Concatenated((Sequential(20), Sequential(40)), (20, 40)), 10, 1, 30),
+    "nothing": lambda: Sliced(Sequential(ROWS), 0, 1, 0),
+}
+fixed = pytest.mark.parametrize("build", FIXED.values(), ids=FIXED.keys())
+
+
+def rows(order: Order, epoch: int = 0) -> list[int]:
+    found: Any = order.visits(np.full(order.size, epoch), np.arange(order.size)).rows
+    return list(found.tolist())
+
+
+@both
+@fixed
+def test_what_is_left_is_in_the_order_that_it_was(build: Callable[[], Order], verb: Callable[[Order], Order]) -> None:
+    order = build()
+    assert rows(verb(order)) == [row for row in rows(order) if row in set(KEPT.tolist())]
+
+
+@both
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_it_means_the_same_before_and_after_a_shuffle(verb: Callable[[Order], Order], epoch: int) -> None:
+    shuffles: list[Callable[[Order], Order]] = [
+        lambda order: Shuffled(order, 5),
+        lambda order: BlockShuffled(order, 5, 4, 2, 3),
+        lambda order: Repeated(Shuffled(order, 5), 2),
+        lambda order: Shuffled(Repeated(order, 2), 5),
+    ]
+    for shuffle in shuffles:
+        assert rows(verb(shuffle(Sequential(ROWS))), epoch) == rows(shuffle(verb(Sequential(ROWS))), epoch)
+
+
+@both
+def test_parts_are_told_apart_by_the_numbers_of_the_whole(verb: Callable[[Order], Order]) -> None:
+    inner = Shuffled(Concatenated((Sequential(15), Shuffled(Sequential(25), 2)), (15, 25)), 1)
+    assert sorted(rows(verb(Concatenated((Sequential(20), inner), (20, 40))), 2)) == KEPT.tolist()
+
+
+@both
+def test_twice_is_once(verb: Callable[[Order], Order]) -> None:
+    assert rows(verb(verb(Sequential(ROWS)))) == rows(verb(Sequential(ROWS)))
+
+
+@both
+@fixed
+def test_many_rows_are_looked_at_in_pieces(
+    build: Callable[[], Order], verb: Callable[[Order], Order], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = rows(verb(build()))
+    monkeypatch.setattr(module, "_CHUNK", 7)
+    assert rows(verb(build())) == whole
+
+
+@both
+@fixed
+def test_a_row_is_found_where_it_stands(build: Callable[[], Order], verb: Callable[[Order], Order]) -> None:
+    order = Shuffled(verb(build()), 3)
+    asked = np.arange(ROWS)
+    hits = positions_of(order, asked, np.full(ROWS, 2), (0, order.size))
+    assert sorted(zip(hits.positions.tolist(), asked[hits.asked].tolist(), strict=True)) == list(enumerate(rows(order, 2)))
+
+
+@fixed
+def test_the_rows_that_are_met(build: Callable[[], Order], monkeypatch: pytest.MonkeyPatch) -> None:
+    order = build()
+    expected = [row in set(rows(order)) for row in range(ROWS)]
+    assert met_rows(order, "filter", ROWS).tolist() == expected
+    monkeypatch.setattr(module, "_CHUNK", 7)
+    assert met_rows(Repeated(Shuffled(order, 1), 2), "filter", ROWS).tolist() == expected
+
+
+def test_a_list_of_plain_rows_is_not_copied() -> None:
+    """It may be a file that is mapped: processes then share it."""
+    order = keep_rows(Sequential(ROWS), "filter", KEPT, ("filter", "x"))
+    assert isinstance(order, Kept)
+    assert np.shares_memory(order.positions, KEPT)
+
+
+def test_an_empty_list() -> None:
+    none = np.empty(0, np.int64)
+    assert rows(keep_rows(Sliced(Sequential(ROWS), 1, 2, 9), "filter", none, ("filter", "x"))) == []
+    assert rows(leave_out_rows(Sliced(Sequential(ROWS), 1, 2, 9), "exclude", none, ("exclude", "x"))) == list(range(1, 19, 2))
+
+
+def test_what_is_left_out_describes_itself_and_is_dealt_to_nobody() -> None:
+    order = VERBS["left"](Sequential(ROWS))
+    assert order.describe() == [["rows", ROWS], ["exclude", "x", len(KEPT)]]
+    assert order.deals(0, 0, 9) == []
+
+
+@both
+@pytest.mark.parametrize("parent", [Shuffled(Sequential(9), 0), BlockShuffled(Sequential(9), 0, 2, 2, 2)])
+def test_a_slice_of_a_shuffle_has_other_rows_each_epoch(verb: Callable[[Order], Order], parent: Order) -> None:
+    message = (
+        r"(filter|exclude)\(\) after a slice of a shuffle: which rows are there changes every epoch.*(filter|exclude) first, or"
+    )
+    for order in (Sliced(parent, 0, 1, 4), Shuffled(Repeated(Sliced(parent, 0, 1, 4), 2), 1)):
+        with pytest.raises(ArgumentError, match=message):
+            verb(order)
+
+
+@both
+def test_a_mixture_keeps_its_proportions(verb: Callable[[Order], Order]) -> None:
+    mixed = Mixed((Sequential(9), Sequential(9)), (9, 9), ("a", "b"), (Segment(0, (1, 1)),), 0, "first")
+    with pytest.raises(ArgumentError, match=r"\(\) behind mix\(\) would break its proportions; call it on the datasets before"):
+        verb(Shuffled(mixed, 0))

@@ -1,0 +1,166 @@
+"""Packing plans: every entry once, the rows of the textbook's algorithms, and what is refused."""
+
+import time
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadax.errors import ArgumentError
+from loadax.plan.fit import fit
+from loadax.plan.pack import digest, packed, plan_arrays
+from loadax.protocols import Integers
+
+LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=60).filter(any)
+
+
+def fitted_one_by_one(lengths: list[int], seq_len: int, best: bool) -> list[int]:
+    """How many documents' entries each row has, when they are placed one at a time from the longest to the shortest."""
+    spaces: list[int] = []
+    for length in sorted(lengths, reverse=True):
+        fits = [row for row, space in enumerate(spaces) if space >= length]
+        if not fits:
+            spaces.append(seq_len)
+            fits = [len(spaces) - 1]
+        chosen = min(fits, key=lambda row: (spaces[row], row)) if best else fits[0]
+        spaces[chosen] -= length
+    return sorted(seq_len - space for space in spaces)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=80), st.integers(40, 100), st.booleans())
+def test_a_histogram_gives_the_rows_that_one_by_one_gives(lengths: list[int], seq_len: int, best: bool) -> None:
+    rows = fit(np.array(lengths), seq_len, best)
+    filled = np.bincount(rows, weights=lengths).astype(int).tolist()
+    assert sorted(filled) == fitted_one_by_one(lengths, seq_len, best)
+    firsts = [int(np.argmax(rows == row)) for row in range(max(rows) + 1)]
+    assert firsts == sorted(firsts)  # rows stand in the order of their first documents
+
+
+def rows_of(plan: Any, seq_len: int, lengths: list[int]) -> list[list[tuple[int, int, int]]]:
+    """`(document, entry)` of every column of each row, with the number of the segment; read row by row, and checked against all at once."""
+    found: list[list[tuple[int, int, int]]] = []
+    for row in range(plan.size):
+        parts = plan.segments(np.array([row]))
+        assert not parts.rows.any()
+        columns: list[tuple[int, int, int]] = []
+        for document, skip, column, length, number in zip(*(each.tolist() for each in parts[1:]), strict=True):
+            assert column == len(columns)  # no gaps
+            assert length > 0
+            assert skip + length <= lengths[document]
+            columns += [(document, skip + entry, number) for entry in range(length)]
+        assert len(columns) <= seq_len
+        found.append(columns)
+    together = plan.segments(np.arange(plan.size)[::-1])
+    counts = np.bincount(together.rows, minlength=plan.size)
+    in_order = [list(dict.fromkeys((number, document) for document, _, number in row)) for row in found[::-1]]
+    assert together.documents.tolist() == [document for row in in_order for _, document in row]
+    assert counts.tolist() == [len({number for *_, number in row}) for row in found[::-1]]
+    return found
+
+
+@settings(max_examples=200, deadline=None)
+@given(LENGTHS, st.integers(1, 50))
+def test_split_is_the_stream_of_all_documents(lengths: list[int], seq_len: int) -> None:
+    plan = packed("split", seq_len, plan_arrays(np.array(lengths), seq_len, "split", "error", 0))
+    rows = rows_of(plan, seq_len, lengths)
+    stream = [(document, entry) for document, length in enumerate(lengths) for entry in range(length)]
+    assert [each[:2] for row in rows for each in row] == stream
+    assert [len(row) for row in rows[:-1]] == [seq_len] * (plan.size - 1)
+    for row in rows:
+        numbers = [number for *_, number in row]
+        assert numbers == (np.cumsum([0, *(np.diff([document for document, *_ in row]) > 0)]) + 1).tolist()
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    LENGTHS, st.integers(1, 50), st.sampled_from(["best_fit", "first_fit"]), st.sampled_from(["cut", "drop"]), st.integers(1, 70)
+)
+def test_fits_hold_every_entry_once_and_cut_nothing_that_fits(
+    lengths: list[int], seq_len: int, method: Any, long: Any, window: int
+) -> None:
+    if long == "drop" and not any(0 < length <= seq_len for length in lengths):
+        with pytest.raises(ArgumentError, match=r"all .* documents are empty or longer than seq_len"):
+            plan_arrays(np.array(lengths), seq_len, method, long, window)
+        return
+    plan = packed(method, seq_len, plan_arrays(np.array(lengths), seq_len, method, long, window))
+    rows = rows_of(plan, seq_len, lengths)
+    kept = [document for document, length in enumerate(lengths) if long == "cut" or length <= seq_len]
+    assert sorted(each[:2] for row in rows for each in row) == [(each, entry) for each in kept for entry in range(lengths[each])]
+    for row in rows:
+        segments: dict[int, list[tuple[int, int]]] = {}
+        for document, entry, number in row:
+            segments.setdefault(number, []).append((document, entry))
+        assert list(segments) == list(range(1, len(segments) + 1))
+        for segment in segments.values():
+            document = segment[0][0]
+            first = segment[0][1]
+            assert first % seq_len == 0
+            assert segment == [(document, entry) for entry in range(first, min(first + seq_len, lengths[document]))]
+        documents = [segment[0][0] for segment in segments.values()]
+        assert documents == sorted(documents)
+        assert len({document // window for document in documents}) == 1
+
+
+def lognormal(count: int, longest: int, seed: int = 0) -> Integers:
+    lengths = np.random.default_rng(seed).lognormal(np.log(600) - 0.5, 1, count)
+    return np.clip(lengths, 1, longest).astype(np.int64)
+
+
+@pytest.mark.parametrize("method", ["split", "best_fit", "first_fit"])
+def test_a_million_documents_take_a_second_and_little_memory(method: Any) -> None:
+    lengths = lognormal(1_000_000, 4096)
+    began = time.perf_counter()
+    arrays = plan_arrays(lengths, 2048, method, "error" if method == "split" else "cut", 1 << 18)
+    took = time.perf_counter() - began
+    plan = packed(method, 2048, arrays)
+    assert lengths.sum() / (plan.size * 2048) > 0.999
+    assert took < 4  # about 0.3 on a quiet machine
+    tracemalloc.start()
+    try:
+        plan_arrays(lengths, 2048, method, "error" if method == "split" else "cut", 1 << 18)
+        assert tracemalloc.get_traced_memory()[1] < 100 * len(lengths)  # bytes a document
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_cost_is_that_of_the_distinct_lengths() -> None:
+    for best in (True, False):
+        began = time.perf_counter()
+        rows = fit(np.tile([700, 300, 1100, 5], 250_000), 2048, best)
+        assert time.perf_counter() - began < 2
+        assert np.bincount(rows, weights=np.tile([700, 300, 1100, 5], 250_000)).max() <= 2048
+
+
+@pytest.mark.parametrize(
+    ("lengths", "arguments", "message"),
+    [
+        ([0, 0], (4, "split", "error", 0), r"pack\(\) of 2 documents that are all empty"),
+        (
+            [3, 9, 4, 5],
+            (4, "best_fit", "error", 9),
+            r"row 101 is a document of 9, longer than seq_len=4, as are 1 more of 4; pass long='cut' .* long='drop' .* or method='split'",
+        ),
+        ([9, 0, 5], (4, "first_fit", "drop", 9), r"long='drop': all 3 documents are empty or longer than seq_len=4"),
+    ],
+)
+def test_what_can_not_be_packed(lengths: list[int], arguments: tuple[int, Any, Any, int], message: str) -> None:
+    seq_len, method, long, window = arguments
+    with pytest.raises(ArgumentError, match=message):
+        plan_arrays(np.array(lengths), seq_len, method, long, window, row_of=lambda document: document + 100)
+
+
+def test_plans_and_digests_stay_what_they_are() -> None:
+    """Golden: a saved run goes on with the same rows. Another plan needs another PACK_VERSION."""
+    lengths = np.arange(2000) ** 2 * 31 % 53
+    assert digest(lengths) == digest(lengths.astype(np.int32))
+    assert digest(lengths) != digest(lengths[::-1])
+    methods: list[Any] = ["split", "best_fit", "first_fit"]
+    found = {
+        method: digest(packed(method, 64, plan_arrays(lengths, 64, method, "error", 500)).segments(np.arange(50)).documents)
+        for method in methods
+    }
+    assert found == {"split": "a8dd11ebf0f06cc6", "best_fit": "c1e70cd072c15ede", "first_fit": "e603bffa3ac2279b"}

@@ -1,0 +1,86 @@
+"""Steps that are left out: numbers as a list gives them."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadax.plan.batches import BatchPlan, Remainder
+from loadax.plan.order import Sequential, Shuffled
+from loadax.plan.skips import Skips, joined
+
+RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda each: (each[0], sum(each))), max_size=6)
+
+
+@given(RANGES)
+def test_joined_ranges_are_the_same_numbers_with_gaps_between(ranges: list[tuple[int, int]]) -> None:
+    found = joined(ranges)
+    assert [number for start, stop in found for number in range(start, stop)] == sorted(
+        {number for start, stop in ranges for number in range(start, stop)}
+    )
+    assert all(one[1] < other[0] for one, other in pairwise(found))
+
+
+@given(RANGES, RANGES)
+def test_numbers_are_those_of_a_list(ranges: list[tuple[int, int]], more: list[tuple[int, int]]) -> None:
+    skips = Skips(joined(ranges))
+    skipped = {number for start, stop in ranges for number in range(start, stop)}
+    left = [number for number in range(80) if number not in skipped]
+    assert skips.count == len(skipped)
+    assert skips.numbers(np.arange(len(left))).tolist() == left
+    for number in range(80):
+        assert skips.left(number) == sum(each < number for each in left)
+        assert skips.holds(number) == (number in skipped)
+        assert skips.before(number) == Skips(joined((each, each + 1) for each in skipped if each < number))
+    both = skipped | {number for start, stop in more for number in range(start, stop)}
+    assert skips.and_also(more) == Skips(joined((each, each + 1) for each in both))
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 60),
+    st.lists(st.tuples(st.integers(1, 8), st.integers(1, 12)), max_size=2),
+    st.integers(1, 3),
+    st.sampled_from(["drop", "pad"]),
+    RANGES,
+    st.data(),
+)
+def test_a_plan_that_skips_is_the_list_of_the_steps_that_are_left(
+    rows: int,
+    schedule: list[tuple[int, int]],
+    epochs: int,
+    remainder: Remainder,
+    ranges: list[tuple[int, int]],
+    data: st.DataObject,
+) -> None:
+    order = Shuffled(Sequential(rows), 1)
+    whole: Any = BatchPlan(order, min(4, rows), epochs, remainder)
+    if schedule and schedule[0][0] < whole.num_steps and (remainder == "pad" or schedule[0][1] <= rows):
+        whole = BatchPlan(order, ((0, min(4, rows)), schedule[0]), epochs, remainder)
+    skips = Skips(joined((start, min(stop, whole.num_steps)) for start, stop in ranges))
+    plan = BatchPlan(order, whole.batch_size, epochs, remainder, skips)
+    left = [number for number in range(whole.num_steps) if not skips.holds(number)]
+    assert plan.num_steps == len(left)
+    for step, number in enumerate(left):
+        assert plan.visits(step).rows.tolist() == whole.visits(number).rows.tolist()
+        assert plan.place(step) == whole.place(number)
+        assert plan.valid(step) == whole.valid(number)
+        assert step in plan.epoch_steps(whole.place(number)[0])
+        stretch, end = plan.stretch(step)
+        assert stretch == whole.stretch(number)[0]
+        assert end is not None
+        assert {whole.stretch(each)[0] for each in left[step:end]} == {stretch}
+        assert end == len(left) or whole.stretch(left[end])[0] != stretch
+    assert sum(len(plan.epoch_steps(epoch)) for epoch in range(epochs)) == len(left)
+    assert plan.first_steps == [
+        step for step in range(len(left)) if step == 0 or plan.stretch(step)[0] != plan.stretch(step - 1)[0]
+    ]
+    if left:
+        first = data.draw(st.integers(0, len(left) - 1))
+        stop = plan.stretch(first)[1]
+        steps = range(first, data.draw(st.integers(first + 1, stop or first + 1)))
+        positions = np.arange(plan.stretch(first)[0].batch_size)
+        together = plan.visits_of(steps, positions).rows.tolist()
+        assert together == [row for step in steps for row in plan.visits(step).rows.tolist()]

@@ -1,0 +1,528 @@
+"""`pack`, from the outside: packed rows in chains of verbs and in runs, the index on disk, and what is refused."""
+
+import json
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import grain
+import numpy as np
+import pytest
+from grain import experimental
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+from numpy.typing import NDArray
+
+from loadax import Dataloader, Dataset, concat, from_arrays, from_documents, from_source, mix
+from loadax.errors import ArgumentError, LeafError, SourceError, StateError
+from loadax.sharding import plan_mesh
+from tests.loader.oracle import mesh_of
+
+Array = NDArray[Any]
+METHODS: tuple[Any, ...] = ("split", "best_fit", "first_fit")
+
+
+def documents(count: int = 200, longest: int = 12, seed: int = 0) -> list[Array]:
+    """Every token is another number, of which nothing is zero."""
+    lengths = np.random.default_rng(seed).integers(0, longest + 1, count)
+    return np.split(np.arange(1, lengths.sum() + 1, dtype=np.int32), np.cumsum(lengths)[:-1])
+
+
+def flat(given: list[Array]) -> Dataset:
+    return from_documents(np.concatenate(given), np.cumsum([0, *map(len, given)]))
+
+
+def tokens_of(packed: Dataset) -> list[int]:
+    """Every token, in the order of the rows."""
+    rows = packed.read(range(len(packed)))
+    return rows["tokens"][rows["segment_ids"] > 0].tolist()
+
+
+def segments_of(packed: Dataset) -> list[list[int]]:
+    rows = packed.read(range(len(packed)))
+    return [
+        row[numbers == number].tolist()
+        for row, numbers in zip(rows["tokens"], rows["segment_ids"], strict=True)
+        for number in range(1, numbers.max() + 1)
+    ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_token_once_and_documents_whole(method: Any) -> None:
+    given = documents()
+    for data in (flat(given), from_source(given)):
+        packed = data.pack(16, method=method)
+        assert sorted(tokens_of(packed)) == np.concatenate(given).tolist()
+        if method != "split":
+            assert sorted(segments_of(packed)) == [each.tolist() for each in given if len(each)]
+
+
+def test_documents_are_packed_in_the_order_of_epoch_0() -> None:
+    given = documents()
+    shuffled = flat(given).shuffle(seed=3)
+    expected = [token for position in range(len(given)) for token in shuffled[position].tolist()]
+    assert expected != sorted(expected)
+    assert tokens_of(shuffled.pack(16)) == expected
+    assert tokens_of(shuffled[20:60].repeat(2).pack(16)) == [
+        token for order in (shuffled[20:60], shuffled[20:60].repeat(2)[40:]) for i in range(40) for token in order[i].tolist()
+    ]
+    first, rest = flat(given).split(0.5, seed=1)
+    assert sorted([*tokens_of(first.pack(16)), *tokens_of(rest.pack(16))]) == np.concatenate(given).tolist()
+    for data in (flat(given), from_source(given)):
+        long = data.filter(lambda each: len(each) > 5)
+        assert tokens_of(long.pack(16)) == np.concatenate([each for each in given if len(each) > 5]).tolist()
+
+
+def test_verbs_behind_are_about_packed_rows() -> None:
+    packed = flat(documents()).pack(16, method="best_fit")
+    whole = packed.read(range(len(packed)))["tokens"]
+    shuffled = packed.shuffle(seed=0)
+    orders = [shuffled.read(range(len(packed)), epoch=epoch)["tokens"] for epoch in range(2)]
+    assert not np.array_equal(orders[0], orders[1])
+    for order in orders:
+        assert sorted(map(tuple, order)) == sorted(map(tuple, whole))
+    first, rest = packed.split(0.5, seed=0)
+    assert len(first) + len(rest) == len(packed)
+    shifted = packed.map(lambda each: {"next": np.roll(each["tokens"], -1)})
+    np.testing.assert_array_equal(shifted.read([3])["next"][0], np.roll(whole[3], -1))
+    noisy = packed.map(lambda each, rng: rng.random(), rng=True)
+    assert noisy.read([3], epoch=0) != noisy.read([3], epoch=1)
+    np.testing.assert_array_equal(concat([packed, packed[:3]]).read([len(packed) + 2])["tokens"][0], whole[2])
+
+
+def test_maps_come_before() -> None:
+    texts = ["one", "two words", "", "three more words"]
+
+    def tokenize(text: str) -> list[int]:
+        return list(text.encode())
+
+    packed = from_source(texts).map(tokenize).pack(8)
+    assert bytes(tokens_of(packed)).decode() == "".join(texts)
+    assert "4 documents packed by split into rows of 8, 87.5% full, 1 empty" in repr(packed)
+    leaves = from_source([{"text": text} for text in texts]).map(
+        lambda each: {"a": tokenize(each["text"]), "b": [1] * len(each["text"])}
+    )
+    assert sorted(leaves.pack(8).spec) == ["a", "b", "loss_mask", "positions", "segment_ids"]
+
+
+def test_maps_may_write_to_their_example() -> None:
+    given = documents(5)
+    before = [each.copy() for each in given]
+
+    def negate(each: Array) -> Array:
+        each *= -1
+        return each
+
+    packed = from_source(given).map(negate).pack(8)
+    assert tokens_of(packed) == [-token for each in before for token in each.tolist()]
+    assert [each.tolist() for each in given] == [each.tolist() for each in before]
+
+
+def test_rows_of_one_length_are_documents_too() -> None:
+    rows = np.arange(40).reshape(8, 5)
+    assert tokens_of(from_arrays(rows).pack(7)) == list(range(40))
+    assert tokens_of(from_arrays(rows).shuffle(0).map(lambda each: each + 1).pack(7)) != list(range(1, 41))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("objects", [False, True])
+def test_batches_are_the_same_on_any_mesh_and_share(method: Any, objects: bool) -> None:
+    given = documents()
+    data = (from_source(given) if objects else flat(given)).pack(16, method=method).shuffle(seed=4)
+    whole = data.read(range(8))
+    for axes, partition in (
+        ({"data": 8}, P("data")),
+        ({"data": 2, "seq": 4}, P("data", "seq")),
+        ({"seq": 8}, P(None, "seq")),
+        (
+            {"data": 4, "seq": 2},
+            {"tokens": P("data", "seq"), "segment_ids": P("data"), "positions": P(None, "seq"), "loss_mask": P()},
+        ),
+    ):
+        batch = Dataloader(data, batch_size=8, mesh=mesh_of(axes), partition=partition)[0]
+        for name, leaf in whole.items():
+            np.testing.assert_array_equal(np.asarray(batch[name]), leaf)
+    for count in (1, 2, 4):
+        parts = [Dataloader(data, batch_size=8, shard_index=index, shard_count=count).host_batch(0) for index in range(count)]
+        for name, leaf in whole.items():
+            np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), leaf)
+
+
+class CountedTokens:
+    """A flat array in memory, of which is known how much was read."""
+
+    far = False
+    dtype = np.dtype(np.int32)
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def __len__(self) -> int:
+        return 64 * 1000
+
+    def gather(self, starts: Array, lengths: Array) -> Array:
+        self.read += int(lengths.sum())
+        return np.zeros(int(lengths.sum()), np.int32)
+
+    def where(self, start: int, stop: int) -> list[Any]:
+        return []
+
+
+def test_a_host_reads_its_part_of_the_sequence_alone() -> None:
+    from loadax.sources.documents import DocumentSource
+
+    tokens = CountedTokens()
+    bounds = np.arange(1001) * 64
+    data = from_source(DocumentSource(tokens, bounds[:-1], bounds[1:])).pack(256)
+    mesh = plan_mesh({"data": 2, "seq": 4}, hosts=8, process=3)
+    tokens.read = 0
+    Dataloader(data, batch_size=8, mesh=mesh, partition=P("data", "seq")).local_rows(0)
+    assert tokens.read == 0  # rows are planned from lengths alone
+    loader = Dataloader(
+        data,
+        batch_size=8,
+        mesh=mesh_of({"data": 2, "seq": 4}),
+        partition={"tokens": P("data", "seq")} | dict.fromkeys(("segment_ids", "positions", "loss_mask"), P("data")),
+    )
+    loader[0]
+    assert tokens.read == 8 * 256  # each of the devices' parts once
+
+
+def test_a_run_goes_on_where_it_was() -> None:
+    def loader(**more: Any) -> Dataloader:
+        return Dataloader(flat(documents()).pack(16, **more).shuffle(seed=4), batch_size=8, num_epochs=3)
+
+    run = iter(loader())
+    for _ in range(7):
+        next(run)
+    state = json.loads(json.dumps(run.get_state()))
+    expected = [np.asarray(batch["tokens"]) for batch in run]
+    found = [np.asarray(batch["tokens"]) for batch in loader().iterate(state)]
+    np.testing.assert_array_equal(found, expected)
+    for other in ({"method": "best_fit"}, {"method": "first_fit"}):
+        with pytest.raises(StateError, match="not those of the run that was saved"):
+            loader(**other).iterate(state)
+
+
+def described(data: Dataset) -> str:
+    return json.dumps(data.describe())
+
+
+def test_all_that_decides_the_rows_is_in_the_state() -> None:
+    given = documents()
+    texts = {
+        described(data)
+        for data in (
+            flat(given).pack(16),
+            flat(given).pack(17),
+            flat(given).pack(16, method="best_fit"),
+            flat(given).pack(16, method="best_fit", window=50),
+            flat(given).pack(16, method="best_fit", long="cut"),
+            flat(given).pack(16, method="first_fit"),
+            flat(given).shuffle(0).pack(16),
+            flat(given).shuffle(1).pack(16),
+            flat(given)[:-1].pack(16),
+            flat([*given[1:], given[0]]).pack(16),
+            from_source(given).map(lambda each: each + 1).pack(16),
+        )
+    }
+    assert len(texts) == 11
+    assert described(from_source(given).pack(16)) == described(flat(given).pack(16))
+    # Also within a mixture.
+    two = [mix({"a": flat(given).pack(16, method=method)}, (1,)) for method in METHODS]
+    assert len({described(each) for each in two}) == 3
+
+
+def test_a_mix_of_packed_documents() -> None:
+    parts = {
+        "web": flat(documents(seed=0)).pack(16).shuffle(0),
+        "code": flat(documents(seed=1)).pack(16, method="best_fit").shuffle(1),
+    }
+    mixed = mix(parts, {"web": 3, "code": 1}, stop="never")
+    rows = mixed.read(range(64))
+    expected = [parts[name].read(range(count))["tokens"] for name, count in (("web", 48), ("code", 16))]
+    assert sorted(map(tuple, rows["tokens"])) == sorted(map(tuple, np.concatenate(expected)))
+    batch = Dataloader(mixed, batch_size=8, mesh=mesh_of({"data": 2, "seq": 4}), partition=P("data", "seq"), num_epochs=None)[2]
+    np.testing.assert_array_equal(np.asarray(batch["tokens"]), mixed.read(range(16, 24))["tokens"])
+
+
+@pytest.mark.parametrize("method", ["best_fit", "first_fit"])
+def test_long_documents(method: Any, caplog: pytest.LogCaptureFixture) -> None:
+    given = documents(longest=40)
+    with pytest.raises(
+        ArgumentError, match=r"row \d+ is a document of \d+, longer than seq_len=16, as are \d+ more of 200; pass long='cut'"
+    ):
+        flat(given).pack(16, method=method)
+    first = next(number for number, each in enumerate(given[::-1]) if len(each) > 16)
+    with pytest.raises(ArgumentError, match=rf"row {199 - first} is a document of {len(given[199 - first])}"):
+        flat(given)[::-1].pack(16, method=method)
+    cut = flat(given).pack(16, method=method, long="cut")
+    assert sorted(tokens_of(cut)) == np.concatenate(given).tolist()
+    assert sorted(segments_of(cut)) == [each[low : low + 16].tolist() for each in given for low in range(0, len(each), 16)]
+    with caplog.at_level(logging.INFO, "loadax"):
+        dropped = flat(given).pack(16, method=method, long="drop")
+    assert sorted(segments_of(dropped)) == [each.tolist() for each in given if 0 < len(each) <= 16]
+    too_long = sum(len(each) > 16 for each in given)
+    assert f"{too_long} dropped" in repr(dropped)
+    assert f"{too_long} cut" in repr(cut)
+    assert f"pack: {too_long} of 200 documents are longer than 16, and dropped" in caplog.text
+    assert f"pack: {sum(not len(each) for each in given)} of 200 documents are empty" in caplog.text
+
+
+class Counting:
+    """Documents, of which is known how many were read."""
+
+    def __init__(self, given: list[Array]):
+        self.given, self.count = given, 0
+
+    def __len__(self) -> int:
+        return len(self.given)
+
+    def __getitem__(self, row: int) -> Array:
+        self.count += 1
+        return self.given[row]
+
+
+def test_the_index_is_used_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source = Counting(documents())
+    data = from_source(source).map(lambda each: each + 1).shuffle(0)
+    expected = data.pack(16, method="best_fit")
+    first = data.pack(16, method="best_fit", index=tmp_path / "index")
+    source.count = 0
+    second = data.pack(16, method="best_fit", index=tmp_path / "index")
+    assert source.count < 40  # a sample tells that the data are the same
+    other_length = data.pack(20, method="best_fit", index=tmp_path / "index")  # the lengths are known already
+    assert source.count < 80
+    assert "anew" not in caplog.text
+    for each in (first, second):
+        assert described(each) == described(expected)
+        assert repr(each) == repr(expected)
+        np.testing.assert_array_equal(each.read(range(len(each)))["tokens"], expected.read(range(len(expected)))["tokens"])
+    assert len(other_length) < len(first)
+    assert not [each for each in (tmp_path / "index").iterdir() if each.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("change", "fields"),
+    [
+        (lambda data: data[:-1], "documents, order, contents of a sample"),
+        (lambda data: data.shuffle(0), "order, contents of a sample"),
+        (lambda data: from_source([each + 1 for each in documents()]).map(same), "contents of a sample"),
+        (lambda data: data.map(same), "maps, functions"),
+        (lambda _: from_source(documents()).map(lambda each: each[::-1][::-1]), "functions"),
+        (lambda _: from_source([each.astype(np.int16) for each in documents()]).map(same), "leaves, contents of a sample"),
+    ],
+)
+def test_an_index_of_other_data_is_made_anew(change: Any, fields: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = from_source(documents()).map(same)
+    data.pack(16, index=tmp_path)
+    other = change(data)
+    found, expected = other.pack(16, index=tmp_path), other.pack(16)
+    assert f"lengths.json is of other data ({fields} differs): it is made anew" in caplog.text
+    assert described(found) == described(expected)
+    np.testing.assert_array_equal(found.read(range(len(found)))["tokens"], expected.read(range(len(expected)))["tokens"])
+    # What nobody needs any more is gone.
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".json", ".npy", ".npy"]
+    caplog.clear()
+    other.pack(16, index=tmp_path)
+    assert not caplog.text
+
+
+def same(each: Array) -> Array:
+    return each
+
+
+def test_an_index_that_is_damaged_is_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = from_source(documents())
+    expected = data.pack(16, index=tmp_path)
+    for damage in ("missing", "cut", "no json", "empty json"):
+        described_by, array = tmp_path / "split-16-error-0.json", next(tmp_path.glob("split*.npy"))
+        match damage:
+            case "missing":
+                array.unlink()
+            case "cut":
+                array.write_bytes(array.read_bytes()[:-9])
+            case "no json":
+                described_by.write_text("{")
+            case "empty json":
+                described_by.write_text("{}")
+        caplog.clear()
+        found = data.pack(16, index=tmp_path)
+        assert "split-16-error-0.json can't be used" in caplog.text
+        assert "it is made anew" in caplog.text
+        assert tokens_of(found) == tokens_of(expected)
+        caplog.clear()
+        data.pack(16, index=tmp_path)
+        assert not caplog.text
+
+
+def test_processes_that_share_an_index_write_the_same(tmp_path: Path) -> None:
+    expected = tokens_of(from_source(documents()).pack(16))
+    found: list[list[int]] = []
+
+    def pack() -> None:
+        found.extend(tokens_of(from_source(documents()).pack(16, index=tmp_path)) for _ in range(5))
+
+    threads = [threading.Thread(target=pack) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 20
+
+
+def test_lengths_are_read_by_threads_under_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    names: set[str] = set()
+
+    def watched(each: Array) -> Array:
+        names.add(threading.current_thread().name)
+        return each
+
+    from_source(documents(3000)).map(watched).pack(16, progress=True)
+    assert any(name.startswith("loadax-lengths") for name in names)
+    assert "reading lengths" in capsys.readouterr().err
+    from_source(documents()).pack(16, progress=False)
+    flat(documents()).pack(16, progress=True)  # nothing is read
+    assert capsys.readouterr().err == ""
+
+
+def test_what_a_document_raises_names_its_row() -> None:
+    def fails(each: Array) -> Array:
+        if each.size and each[0] > 5000:
+            raise RuntimeError("broken")
+        return each
+
+    given = documents(3000)
+    row = next(number for number, each in enumerate(given) if each.size and each[0] > 5000)
+    with pytest.raises(RuntimeError, match="broken") as caught:
+        from_source(given).map(fails).pack(16)
+    assert f"on row {row} in epoch 0" in caught.value.__notes__[0]
+
+
+class Telling:
+    """A source of its user's own, that says how long its documents are, and gives them one by one."""
+
+    spec = None
+    told = (3, 4, 5)
+
+    def __len__(self) -> int:
+        return 3
+
+    def read(self, rows: Array) -> Any:
+        raise AssertionError("documents are read one by one")
+
+    def lengths(self, rows: Array) -> Array:
+        return np.array(self.told)[rows]
+
+    def examples(self, rows: Array) -> list[Array]:
+        if rows.tolist() == [1, 2]:
+            raise OSError("the disk is gone")
+        return [np.full(row + 3, row + 1, np.int32) for row in rows.tolist()]
+
+
+def test_lengths_that_are_told_are_not_read() -> None:
+    packed = from_source(Telling()).pack(4)
+    assert packed.read([0])["tokens"].tolist() == [[1, 1, 1, 2]]
+    with pytest.raises(OSError, match="the disk is gone") as caught:
+        packed.read([1])
+    assert "loadax: reading 2 rows (1, 2)" in caught.value.__notes__
+    wrong = Telling()
+    wrong.told = (3, -4, 5)
+    with pytest.raises(SourceError, match=r"Telling\.lengths says that row 1 has -4 entries; give the length of each document"):
+        from_source(wrong)[::-1].pack(4)
+    wrong.told = (3, 9, 5)
+    with pytest.raises(LeafError, match="row 1 is a document of 4 now, and was one of 9 when it was packed"):
+        from_source(wrong).pack(4).read([0])
+
+
+class Growing:
+    """A document becomes longer after a while."""
+
+    def __init__(self) -> None:
+        self.lengths = [3, 4, 5]
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, row: int) -> Array:
+        return np.ones(self.lengths[row], np.int32)
+
+
+def test_documents_that_change_are_noticed() -> None:
+    source = Growing()
+    packed = from_source(source).pack(4)
+    packed.read([0, 1])
+    source.lengths[1] = 6
+    with pytest.raises(
+        LeafError, match="row 1 is a document of 6 now, and was one of 4 when it was packed; data and maps must give"
+    ):
+        packed.read([1])
+
+
+def noisy(each: Array, rng: np.random.Generator) -> Array:
+    return each[: rng.integers(1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda data: data.pack(0), "seq_len=0: pass 1 or more"),
+        (lambda data: data.pack("16"), "seq_len='16': pass an int"),
+        (lambda data: data.pack(1 << 31), r"seq_len=2147483648: pass less than 2\^31"),
+        (lambda data: data.pack(16, method="best"), "method='best': pass 'split' .*, 'best_fit' or 'first_fit'"),
+        (lambda data: data.pack(16, method="best_fit", long="trim"), "long='trim': pass 'error', 'cut' or 'drop'"),
+        (
+            lambda data: data.pack(16, long="cut"),
+            "long='cut' is for best_fit and first_fit: method='split' cuts documents anyway",
+        ),
+        (lambda data: data.pack(16, window=5), "window=5 is for best_fit and first_fit: method='split' needs none"),
+        (lambda data: data.pack(16, method="best_fit", window=0), "window=0: pass 1 or more"),
+        (lambda data: data[:0].pack(16), r"pack\(\) of a dataset without documents"),
+        (lambda data: from_source([[], []]).pack(16), r"pack\(\) of 2 documents that are all empty"),
+        (lambda data: data.map(noisy, rng=True).pack(16), r"a map before it is random; pack first, then map at random"),
+        (lambda data: data.map_batch(np.negative).pack(16), "map_batch .* wants rows that are all alike, .* use map before pack"),
+        (
+            lambda data: mix([np.ones((3, 4)), np.ones((3, 4))], (1, 1), stop="never").pack(16),
+            r"pack\(\) of a dataset that never ends; mix with stop='first' or 'all'",
+        ),
+        (
+            lambda data: data.pack(16, index="s3://bucket/index"),
+            "index='s3://bucket/index': pass the path of a folder on this machine",
+        ),
+        (lambda data: data.pack(16, index=3), "index=3: pass the path of a folder"),
+        (lambda data: data.pack(16, index=__file__), r"index='.*test_packing\.py' is a file; pass the path of a folder"),
+    ],
+)
+def test_what_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        make(from_source(documents()))
+
+
+def test_a_loader_of_documents_says_what_is_missing() -> None:
+    with pytest.raises(SourceError, match=r"documents have different lengths, .* with \.pack\(seq_len\)"):
+        next(iter(Dataloader(flat(documents()), batch_size=8)))
+
+
+def grain_rows(given: list[Array], seq_len: int, method: str) -> int:
+    parent = grain.MapDataset.source([{"tokens": each} for each in given]).to_iter_dataset(
+        grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+    )
+    shape = {"tokens": seq_len}
+    match method:
+        case "split":
+            rows = experimental.ConcatThenSplitIterDataset(parent, length_struct=shape)
+        case "best_fit":
+            rows = experimental.BestFitPackIterDataset(parent, length_struct=shape, num_packing_bins=64)
+        case _:
+            rows = experimental.FirstFitPackIterDataset(parent, length_struct=shape, num_packing_bins=64)
+    return sum(1 for _ in rows)
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.sampled_from(METHODS), st.integers(0, 100), st.sampled_from([20, 50, 200]))
+def test_rows_are_at_least_as_full_as_grains(method: Any, seed: int, mean: int) -> None:
+    lengths = np.clip(np.random.default_rng(seed).lognormal(np.log(mean), 1, 2000).astype(int), 1, 256)
+    given = [np.ones(length, np.int32) for length in lengths]
+    assert len(flat(given).pack(256, method=method)) <= grain_rows(given, 256, method)
