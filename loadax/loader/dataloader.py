@@ -6,20 +6,30 @@ read ahead, and an iterator hands the batches out.
 """
 
 import copy
-import os
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
 
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from loadax.dataset import Dataset
 from loadax.doors import as_dataset
 from loadax.errors import ArgumentError, RowIndexError, UnsupportedError
+from loadax.loader.arguments import (
+    at_least,
+    integer,
+    mesh_of,
+    part_of,
+    schedule,
+    together,
+    value_at,
+    with_positions,
+    worker_count,
+)
 from loadax.loader.assemble import made
 from loadax.loader.certificate import Certificate, certify, stretches
 from loadax.loader.explain import Explanation
@@ -27,21 +37,19 @@ from loadax.loader.feed import Feed
 from loadax.loader.forecast import Setting, forecast
 from loadax.loader.history import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator, Epoch, Run
+from loadax.loader.lengths import cut_to
 from loadax.loader.open_chunks import OpenChunks, check_memory, find_open_chunks, held_columns, keep_open_chunks, row_bytes
 from loadax.loader.plan_check import PlanCheck, check_run
 from loadax.loader.prefetch import Window
-from loadax.loader.share import KEY, MASK, Part, Share, batch_spec, resolve_share
+from loadax.loader.share import KEY, MASK, BatchSpec, Share, batch_spec, resolve_share
 from loadax.loader.state import order_hash, step_of
-from loadax.plan.batches import BatchPlan, Remainder
+from loadax.plan.batches import BatchPlan, Remainder, Stretch
 from loadax.plan.inverse import Place
-from loadax.plan.mix import Mixed
 from loadax.plan.skips import step_ranges
 from loadax.protocols import Integers, Tree, Visits
 from loadax.sharding.dtypes import cast_into
 from loadax.sharding.mesh import PlannedMesh, current_mesh, grid_of, resolve_mesh
 from loadax.trees import flatten
-
-_MOST_WORKERS = 8  # threads beyond that mostly wait for each other; pass num_workers for more
 
 
 @final
@@ -62,6 +70,8 @@ class Dataloader:
         num_epochs: None for ever. Epochs never share a batch, and each is shuffled anew.
         remainder: an epoch's last, partial batch. "drop": left out. "pad": filled up with zeros, and every batch of the run gets a
             bool leaf "mask", False there. "error": refused here.
+        seq_len: how much of the sequences a batch has, or a schedule of that by step, `{0: 512, 5_000: 2048}`: every leaf that is as long as
+            the longest one, in its first dimension behind the rows, is cut to its first so many entries. None: whole.
         microbatches: k: leaves have shape (k, batch_size / k, …), for a step that goes through k microbatches in turn, and the partition
             is that of a microbatch. Row r of the batch is entry (r % k, r // k), so that no row changes its device.
         key_seed: an int: every batch gets a leaf "key", uint32 of shape (batch_size, 2): `jax.random.wrap_key_data(batch["key"])` is a random key
@@ -104,6 +114,7 @@ class Dataloader:
         partition: Any = None,
         num_epochs: int | None = 1,
         remainder: Remainder = "drop",
+        seq_len: int | Mapping[int, int] | None = None,
         microbatches: int = 1,
         key_seed: int | None = None,
         num_workers: int | None = None,
@@ -121,28 +132,34 @@ class Dataloader:
             raise UnsupportedError(f"on_error={on_error!r}: only 'raise' is there so far; leave it out")
         if isinstance(data, Dataloader):
             raise ArgumentError("data is a Dataloader already; pass its dataset: Dataloader(loader.dataset, …)")
-        schedule = _schedule(batch_size)
-        self.dataset = _scheduled(as_dataset(data), schedule, num_epochs)
+        sizes = schedule("batch_size", batch_size)
+        self._lengths = None if seq_len is None else schedule("seq_len", seq_len)
+        if self._lengths is not None:
+            sizes = together(sizes, self._lengths)
+        self.dataset = with_positions(as_dataset(data), sizes, num_epochs)
         self._plan = BatchPlan(
             self.dataset.order,
-            schedule[0][1] if len(schedule) == 1 else schedule,
-            None if num_epochs is None else _integer("num_epochs", num_epochs),
+            sizes[0][1] if len(sizes) == 1 else sizes,
+            None if num_epochs is None else integer("num_epochs", num_epochs),
             remainder,
         )
-        self._workers = _workers(num_workers, self.dataset.reader.concurrent_reads)
-        self._depth = _at_least("prefetch", prefetch, 0)
-        self._budget = _at_least("prefetch_bytes", prefetch_bytes, 1)
-        self._cache = None if cache_bytes is None else _at_least("cache_bytes", cache_bytes, 0)
-        self._part = _part(shard_index, shard_count, [size for _, size in schedule])
-        self._micro = _at_least("microbatches", microbatches, 1)
-        for size in (size for _, size in schedule if size % self._micro):
+        self._workers = worker_count(num_workers, self.dataset.reader.concurrent_reads)
+        self._depth = at_least("prefetch", prefetch, 0)
+        self._budget = at_least("prefetch_bytes", prefetch_bytes, 1)
+        self._cache = None if cache_bytes is None else at_least("cache_bytes", cache_bytes, 0)
+        self._part = part_of(shard_index, shard_count, [size for _, size in sizes])
+        self._micro = at_least("microbatches", microbatches, 1)
+        for size in (size for _, size in sizes if size % self._micro):
             raise ArgumentError(f"batch_size={size} can't be cut in microbatches={self._micro}; use a multiple of {self._micro}")
-        self._key_seed = None if key_seed is None else _integer("key_seed", key_seed)
-        self._batch = batch_spec(self.dataset.spec, [MASK] * (remainder == "pad") + [KEY] * (key_seed is not None))
+        self._key_seed = None if key_seed is None else integer("key_seed", key_seed)
+        made_leaves = [MASK] * (remainder == "pad") + [KEY] * (key_seed is not None)
+        self._whole = _Form(self.dataset, batch_spec(self.dataset.spec, made_leaves))
+        cut = {length: cut_to(self.dataset, length) for _, length in self._lengths or ()}
+        self._forms = {length: _Form(each, batch_spec(each.spec, made_leaves)) for length, each in cut.items()}
         self._order = order_hash(self.dataset)
         self._partition = partition
         # A sharding brings its mesh along.
-        self._mesh = _mesh_of(partition) if mesh is None else mesh
+        self._mesh = mesh_of(partition) if mesh is None else mesh
         self._made_in = current_mesh()
         self._shares: dict[Any, Share] = {}
         self._used_up = self._warned = False
@@ -197,15 +214,17 @@ class Dataloader:
 
     def host_batch(self, step: int) -> Tree:
         """The rows of `local_rows(step)` of every leaf, whole, as numpy; padding is zeros."""
-        return self._batch.structure.build(self._host_leaves(self._plan.visits(self._checked(step), self._positions(step))))
+        form = self._form(self._plan.stretch(self._checked(step))[0])
+        leaves = self._host_leaves(form, self._plan.visits(step, self._positions(step)))
+        return form.batch.structure.build(leaves)
 
-    def _host_leaves(self, visits: Visits) -> list[NDArray[Any]]:
+    def _host_leaves(self, form: "_Form", visits: Visits) -> list[NDArray[Any]]:
         there = visits.rows >= 0
         leaves: list[NDArray[Any]] = []
         if there.any():
-            leaves = flatten(self.dataset.reader.read_visits(type(visits)(visits.rows[there], visits.epochs[there])))[0]
+            leaves = flatten(form.dataset.reader.read_visits(type(visits)(visits.rows[there], visits.epochs[there])))[0]
         out = []
-        for leaf in self._batch.leaves:
+        for leaf in form.batch.leaves:
             array = np.zeros((len(there), *leaf.spec.shape), leaf.dtype)
             if leaf.source is None:
                 array[...] = made(leaf.made, visits, self._key_seed)
@@ -224,8 +243,10 @@ class Dataloader:
             at: a step of the batch size to explain, where that is scheduled.
         """
         at = self._checked(at)
-        setting = Setting(self.dataset, self._plan, self._share(at), at, self._depth, self._budget)
-        return forecast(setting, _at_least("steps", steps, 1))
+        setting = Setting(
+            self._form(self._plan.stretch(at)[0]).dataset, self._plan, self._share(at), at, self._depth, self._budget
+        )
+        return forecast(setting, at_least("steps", steps, 1))
 
     def check_plan(self, steps: int | None = None) -> PlanCheck:
         """Plays the run through with all hosts of its mesh: each row must be read by those, and only those, that hold it.
@@ -236,13 +257,14 @@ class Dataloader:
         Raises:
             ConformanceError: when that is not so; names the step and the position.
         """
-        return check_run(self._plan, self._share, None if steps is None else _at_least("steps", steps, 1))
+        return check_run(self._plan, self._share, None if steps is None else at_least("steps", steps, 1))
 
     def __getitem__(self, step: int) -> Tree:
         """The placed global batch of that step: the very one that iteration hands out."""
         step = self._checked(step)
         # Nothing is kept open for one step alone.
-        feed = Feed(self._plan, self.dataset.reader, self._share(step), keep=self._budget, end=step + 1, key_seed=self._key_seed)
+        reader = self._form(self._plan.stretch(step)[0]).dataset.reader
+        feed = Feed(self._plan, reader, self._share(step), keep=self._budget, end=step + 1, key_seed=self._key_seed)
         window = Window(feed, step, step + 1, depth=1, budget=1, workers=0)
         return window.take()[1]
 
@@ -329,7 +351,7 @@ class Dataloader:
             ArgumentError: when there is no such part, or the run has no end and nothing says where to look.
             RowIndexError: when there is no such row.
         """
-        return find_places(self._plan, self.dataset.source, _integer("row", row), dataset, epochs, steps)
+        return find_places(self._plan, self.dataset.source, integer("row", row), dataset, epochs, steps)
 
     def skip(self, steps: Any) -> "Dataloader":
         """A loader of the same run without some steps: step t is the t-th of those that are left. Nothing else about them changes.
@@ -401,7 +423,7 @@ class Dataloader:
             run if run is not None else self._run_name(),
             chosen,
             self._stretches if held is None else lambda _: stretches(held.astype(np.int64)),
-            self._host_leaves if contents else None,
+            partial(self._host_leaves, self._whole) if contents else None,
             per_step,
         )
 
@@ -425,21 +447,30 @@ class Dataloader:
     def _share(self, step: int = 0) -> Share:
         """This process's share of a step on the mesh of the caller's thread, which is where this must be called."""
         mesh = resolve_mesh(self._mesh if self._mesh is not None else current_mesh() or self._made_in)
-        return self._share_on(mesh, self._plan.stretch(step)[0].batch_size)
+        return self._share_on(mesh, self._plan.stretch(step)[0])
 
-    def _share_on(self, mesh: Any, batch_size: int) -> Share:
-        share = self._shares.get((mesh, batch_size))
+    def _share_on(self, mesh: Any, stretch: Stretch) -> Share:
+        form = self._form(stretch)
+        share = self._shares.get((mesh, stretch.batch_size, form))
         if share is None:
-            share = resolve_share(self._batch, batch_size, mesh, self._partition, self._part, self._micro)
-            check_memory(self._open_chunks(share, batch_size), self._cache)
+            share = resolve_share(form.batch, stretch.batch_size, mesh, self._partition, self._part, self._micro)
+            check_memory(self._open_chunks(share, stretch), self._cache)
             # Of other meshes nothing is kept.
-            self._shares = {key: kept for key, kept in self._shares.items() if key[0] == mesh} | {(mesh, batch_size): share}
+            kept = {key: each for key, each in self._shares.items() if key[0] == mesh}
+            self._shares = kept | {(mesh, stretch.batch_size, form): share}
         return share
 
-    def _open_chunks(self, share: Share, batch_size: int | None = None) -> list[OpenChunks]:
-        reader, batch_size = self.dataset.reader, batch_size or self.batch_size
+    def _form(self, stretch: Stretch) -> "_Form":
+        """What the batches of a stretch are made of."""
+        if self._lengths is None:
+            return self._whole
+        return self._forms[value_at(self._lengths, stretch.first)]
+
+    def _open_chunks(self, share: Share, stretch: Stretch | None = None) -> list[OpenChunks]:
+        stretch = stretch or self._plan.stretches[0]
+        reader = self._form(stretch).dataset.reader
         each_row = row_bytes(reader, held_columns(reader, share))
-        return find_open_chunks(reader, BatchPlan(self._plan.order, batch_size, None, "pad"), share.positions, each_row)
+        return find_open_chunks(reader, BatchPlan(self._plan.order, stretch.batch_size, None, "pad"), share.positions, each_row)
 
     def _positions(self, step: int) -> Integers:
         if self._part is not None and self._mesh is None and (current_mesh() or self._made_in) is None:
@@ -448,92 +479,25 @@ class Dataloader:
         return self._share(step).positions
 
     def _feed(self, mesh: Mesh, step: int) -> Feed:
-        """What feeds that step, and those after it that have as many rows."""
+        """What feeds that step, and those after it that look alike."""
         stretch, end = self._plan.stretch(step)
-        share = self._share_on(mesh, stretch.batch_size)
-        reader = self.dataset.reader
-        found = self._open_chunks(share, stretch.batch_size)
+        share = self._share_on(mesh, stretch)
+        reader = self._form(stretch).dataset.reader
+        found = self._open_chunks(share, stretch)
         reader = keep_open_chunks(reader, found, self._cache, held_columns(reader, share), self._budget)
         return Feed(self._plan, reader, share, keep=self._budget, end=end, key_seed=self._key_seed)
 
     def _checked(self, step: Any) -> int:
-        return self._plan.check(_integer("step", step))
+        return self._plan.check(integer("step", step))
 
     def _mark_used_up(self) -> None:
         self._used_up = True
 
 
-def _schedule(batch_size: Any) -> tuple[tuple[int, int], ...]:
-    """(first step, rows) of a batch size, or of a schedule of them."""
-    if not isinstance(batch_size, Mapping):
-        return ((0, _integer("batch_size", batch_size)),)
-    steps = [_integer("a step of batch_size", step) for step in batch_size]
-    if not steps or steps[0] != 0 or steps != sorted(set(steps)):
-        raise ArgumentError(
-            f"batch_size={dict(batch_size)!r}: a schedule begins at step 0, and ascends: {{0: 256, 10_000: 1024}}"
-        )
-    return tuple((step, _integer(f"batch_size[{step}]", size)) for step, size in zip(steps, batch_size.values(), strict=True))
+@final
+@dataclass(frozen=True, eq=False)
+class _Form:
+    """What batches are made of: the dataset, with its sequences as long as they are at that time, and what a batch of it looks like."""
 
-
-def _scheduled(dataset: Dataset, schedule: tuple[tuple[int, int], ...], num_epochs: Any) -> Dataset:
-    """The dataset with what is scheduled by step scheduled by position, now that the batch sizes are known.
-
-    Raises:
-        ArgumentError: when something is scheduled for a later epoch, whose first step depends on what becomes of the last batch.
-    """
-    order = dataset.order
-    if not isinstance(order, Mixed) or not order.by_step:
-        return dataset
-    known = order.at_positions(schedule)
-    last = known.segments[-1].start
-    if num_epochs != 1 and last + schedule[-1][1] > known.size:
-        raise ArgumentError(
-            f"weights are scheduled from step {order.segments[-1].start} on, which is example {last}, but an epoch has only {known.size} "
-            "examples; schedule by example, or pass stop='never' to mix()"
-        )
-    return replace(dataset, order=known)
-
-
-def _integer(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ArgumentError(f"{name}={value!r}: pass an int")
-    return int(value.__index__())
-
-
-def _at_least(name: str, value: Any, least: int) -> int:
-    number = _integer(name, value)
-    if number < least:
-        raise ArgumentError(f"{name}={number}: pass {least} or more")
-    return number
-
-
-def _workers(num_workers: int | None, concurrent_reads: int) -> int:
-    if num_workers is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(min(cores, _MOST_WORKERS), concurrent_reads)
-    return _at_least("num_workers", num_workers, 0)
-
-
-def _part(index: int | None, count: int | None, batch_sizes: list[int]) -> Part | None:
-    if index is None and count is None:
-        return None
-    if index is None or count is None:
-        raise ArgumentError(f"shard_index={index} and shard_count={count}: pass both, or neither")
-    count = _at_least("shard_count", count, 1)
-    index = _integer("shard_index", index)
-    if not 0 <= index < count:
-        raise ArgumentError(f"shard_index={index} is not one of shard_count={count} parts: pass 0 to {count - 1}")
-    for batch_size in batch_sizes:
-        if batch_size % count:
-            raise ArgumentError(
-                f"batch_size={batch_size} can't be cut in shard_count={count} equal parts; use a multiple of {count}"
-            )
-    return Part(index, count)
-
-
-def _mesh_of(partition: Any) -> Mesh | None:
-    """The mesh of the first sharding in `partition`, if there is one."""
-    for leaf in flatten(partition)[0]:
-        if isinstance(leaf, NamedSharding) and isinstance(leaf.mesh, Mesh):
-            return leaf.mesh
-    return None
+    dataset: Dataset
+    batch: BatchSpec

@@ -96,7 +96,7 @@ class BatchPlan:
             epoch, start = _place(found[-1], first) if found else (0, 0)
             if found and self.num_epochs is not None and first >= found[-1].begin(self.num_epochs):
                 raise ArgumentError(
-                    f"batch_size={batch_size} is scheduled from step {first} on, but there are only {found[-1].begin(self.num_epochs)} steps; "
+                    f"a batch size or length is scheduled from step {first} on, but there are only {found[-1].begin(self.num_epochs)} steps; "
                     "leave it out, or pass a larger num_epochs"
                 )
             steps, epoch_steps = (self._steps(rows, batch_size) for rows in (self.order.size - start, self.order.size))

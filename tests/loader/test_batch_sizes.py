@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
 
-from loadax import Dataloader, from_arrays
+from loadax import Dataloader, from_arrays, from_source
 from loadax.errors import ArgumentError, PartitionError, StateError
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.order import Sequential, Shuffled
 from loadax.protocols import Order
-from tests.loader.oracle import mesh_of
+from tests.loader.oracle import ColumnSource, mesh_of
 
 ROWS = from_arrays({"x": np.arange(500, dtype=np.int32)})
 
@@ -156,7 +157,7 @@ def test_a_state_inside_a_batch_of_the_schedule() -> None:
         ({0: 8, 5: 1.5}, r"batch_size\[5\]=1.5: pass an int"),
         ({0: 8, "5": 16}, "a step of batch_size='5': pass an int"),
         ({0: 8, 5: 1000}, "batch_size=1000 but the dataset has only 500 rows"),
-        ({0: 8, 500: 16}, "batch_size=16 is scheduled from step 500 on, but there are only 62 steps; leave it out"),
+        ({0: 8, 500: 16}, "a batch size or length is scheduled from step 500 on, but there are only 62 steps; leave it out"),
     ],
 )
 def test_what_is_refused(batch_size: Any, message: str) -> None:
@@ -173,6 +174,67 @@ def test_every_size_must_fit_the_mesh_and_the_shards() -> None:
     for step in (2, 3):
         parts = np.concatenate([half.host_batch(step)["x"] for half in halves])
         np.testing.assert_array_equal(parts, halves[0].rows(step))
+
+
+TOKENS = {"tokens": np.arange(400 * 16, dtype=np.int32).reshape(400, 16), "weight": np.arange(400, dtype=np.float32)}
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("axes", [{"data": 8, "sequence": 1}, {"data": 2, "sequence": 4}])
+def test_sequences_grow_by_step(mapped: bool, axes: dict[str, int]) -> None:
+    data = from_arrays(TOKENS).shuffle(3)
+    if mapped:
+        data = data.map_batch(lambda batch: {**batch, "tokens": batch["tokens"] + 1})
+    loader = Dataloader(
+        data,
+        batch_size={0: 8, 6: 16},
+        seq_len={0: 4, 3: 8, 9: 16},
+        partition={"tokens": P("data", "sequence"), "weight": P("data")},
+        mesh=mesh_of(axes),
+    )
+    shapes = {0: (8, 4), 3: (8, 8), 6: (16, 8), 9: (16, 16)}
+    assert {first: spec["tokens"].shape for first, spec in loader.specs.items()} == shapes
+    for step, batch in enumerate(loader):
+        rows, length = shapes[max(first for first in shapes if first <= step)]
+        expected = TOKENS["tokens"][loader.rows(step)][:, :length] + mapped
+        np.testing.assert_array_equal(np.asarray(batch["tokens"]), expected)
+        assert batch["weight"].shape == (rows,)
+        np.testing.assert_array_equal(loader.host_batch(step)["tokens"], expected)
+        again = loader[step]
+        np.testing.assert_array_equal(np.asarray(again["tokens"]), expected)
+    # The rows are those of a run with whole sequences.
+    whole = Dataloader(data, batch_size={0: 8, 6: 16})
+    assert len(whole) == len(loader)
+    assert all((whole.rows(step) == loader.rows(step)).all() for step in range(len(loader)))
+
+
+def test_only_the_columns_that_are_left_are_read() -> None:
+    source = ColumnSource(TOKENS)
+    loader = Dataloader(from_source(source), batch_size=8, seq_len=4, mesh=mesh_of({"data": 8}))
+    for _ in loader:
+        pass
+    assert source.whole_reads == 0
+    tokens = source.counts[0]
+    assert (tokens[:, :4] == 1).all()
+    assert (tokens[:, 4:] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "message"),
+    [
+        (0, r"seq_len=0: the longest leaf of an example has 16 entries .*; pass 1 to 16"),
+        (17, "seq_len=17: the longest leaf of an example has 16 entries"),
+        ({0: 4, 3: 20}, "seq_len=20: the longest leaf"),
+        ({1: 4}, "seq_len={1: 4}: a schedule begins at step 0"),
+        ("4", "seq_len='4': pass an int"),
+        ({0: 4, 1000: 8}, "a batch size or length is scheduled from step 1000 on, but there are only 50 steps"),
+    ],
+)
+def test_what_is_refused_of_lengths(seq_len: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Dataloader(from_arrays(TOKENS), batch_size=8, seq_len=seq_len)
+    with pytest.raises(ArgumentError, match="the longest leaf of an example has 0 entries"):
+        Dataloader(ROWS, batch_size=8, seq_len=3)
 
 
 def test_an_interrupt_at_the_seam_loses_nothing() -> None:

@@ -1,0 +1,111 @@
+"""The arguments of a `Dataloader`, checked: what is wrong is named, shown, and said how to put right."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from jax.sharding import Mesh, NamedSharding
+
+from loadax.dataset import Dataset
+from loadax.errors import ArgumentError
+from loadax.loader.share import Part
+from loadax.plan.mix import Mixed
+from loadax.trees import flatten
+
+_MOST_WORKERS = 8  # threads beyond that mostly wait for each other; pass num_workers for more
+
+Schedule = tuple[tuple[int, int], ...]
+"""`(first step, value)`: each value holds until the next one begins."""
+
+
+def schedule(name: str, value: Any) -> Schedule:
+    """An int, or a dict of ints by step, as a schedule.
+
+    Raises:
+        ArgumentError: when steps don't begin at 0 and ascend, or a value is no int.
+    """
+    if not isinstance(value, Mapping):
+        return ((0, integer(name, value)),)
+    steps = [integer(f"a step of {name}", step) for step in value]
+    if not steps or steps[0] != 0 or steps != sorted(set(steps)):
+        raise ArgumentError(f"{name}={dict(value)!r}: a schedule begins at step 0, and ascends: {{0: 256, 10_000: 1024}}")
+    return tuple((step, integer(f"{name}[{step}]", each)) for step, each in zip(steps, value.values(), strict=True))
+
+
+def value_at(scheduled: Schedule, step: int) -> int:
+    """What a schedule says for a step."""
+    return next(value for first, value in reversed(scheduled) if first <= step)
+
+
+def together(one: Schedule, other: Schedule) -> Schedule:
+    """The values of `one`, with a seam wherever either has one."""
+    return tuple((step, value_at(one, step)) for step in sorted({step for step, _ in (*one, *other)}))
+
+
+def with_positions(dataset: Dataset, schedule: tuple[tuple[int, int], ...], num_epochs: Any) -> Dataset:
+    """The dataset with what is scheduled by step scheduled by position, now that the batch sizes are known.
+
+    Raises:
+        ArgumentError: when something is scheduled for a later epoch, whose first step depends on what becomes of the last batch.
+    """
+    order = dataset.order
+    if not isinstance(order, Mixed) or not order.by_step:
+        return dataset
+    known = order.at_positions(schedule)
+    last = known.segments[-1].start
+    if num_epochs != 1 and last + schedule[-1][1] > known.size:
+        raise ArgumentError(
+            f"weights are scheduled from step {order.segments[-1].start} on, which is example {last}, but an epoch has only {known.size} "
+            "examples; schedule by example, or pass stop='never' to mix()"
+        )
+    return replace(dataset, order=known)
+
+
+def integer(name: str, value: Any) -> int:
+    """The value, when it is an int."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ArgumentError(f"{name}={value!r}: pass an int")
+    return int(value.__index__())
+
+
+def at_least(name: str, value: Any, least: int) -> int:
+    """The value, when it is an int of at least that."""
+    number = integer(name, value)
+    if number < least:
+        raise ArgumentError(f"{name}={number}: pass {least} or more")
+    return number
+
+
+def worker_count(num_workers: int | None, concurrent_reads: int) -> int:
+    """How many threads read: one a core, or as many as the source wants; what is given is checked."""
+    if num_workers is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(min(cores, _MOST_WORKERS), concurrent_reads)
+    return at_least("num_workers", num_workers, 0)
+
+
+def part_of(index: int | None, count: int | None, batch_sizes: Sequence[int]) -> Part | None:
+    """Which part of each batch `shard_index` and `shard_count` ask for; None: they don't."""
+    if index is None and count is None:
+        return None
+    if index is None or count is None:
+        raise ArgumentError(f"shard_index={index} and shard_count={count}: pass both, or neither")
+    count = at_least("shard_count", count, 1)
+    index = integer("shard_index", index)
+    if not 0 <= index < count:
+        raise ArgumentError(f"shard_index={index} is not one of shard_count={count} parts: pass 0 to {count - 1}")
+    for batch_size in batch_sizes:
+        if batch_size % count:
+            raise ArgumentError(
+                f"batch_size={batch_size} can't be cut in shard_count={count} equal parts; use a multiple of {count}"
+            )
+    return Part(index, count)
+
+
+def mesh_of(partition: Any) -> Mesh | None:
+    """The mesh of the first sharding in `partition`, if there is one."""
+    for leaf in flatten(partition)[0]:
+        if isinstance(leaf, NamedSharding) and isinstance(leaf.mesh, Mesh):
+            return leaf.mesh
+    return None
