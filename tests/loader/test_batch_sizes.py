@@ -194,13 +194,14 @@ def test_sequences_grow_by_step(mapped: bool, axes: dict[str, int]) -> None:
     )
     shapes = {0: (8, 4), 3: (8, 8), 6: (16, 8), 9: (16, 16)}
     assert {first: spec["tokens"].shape for first, spec in loader.specs.items()} == shapes
-    for step, batch in enumerate(loader):
+    batches = list(loader)
+    for step in range(len(loader)):
+        batch, again = batches[step], loader[step]
         rows, length = shapes[max(first for first in shapes if first <= step)]
         expected = TOKENS["tokens"][loader.rows(step)][:, :length] + mapped
         np.testing.assert_array_equal(np.asarray(batch["tokens"]), expected)
         assert batch["weight"].shape == (rows,)
         np.testing.assert_array_equal(loader.host_batch(step)["tokens"], expected)
-        again = loader[step]
         np.testing.assert_array_equal(np.asarray(again["tokens"]), expected)
     # The rows are those of a run with whole sequences.
     whole = Dataloader(data, batch_size={0: 8, 6: 16})
