@@ -25,11 +25,12 @@ from loadax.loader.feed import Feed
 from loadax.loader.share import batch_spec, resolve_share
 from loadax.plan.batches import BatchPlan
 from loadax.plan.blocks import BlockShuffled
+from loadax.plan.mix import Mixed, Segment
 from loadax.plan.order import Concatenated, Repeated, Sequential, Shuffled, Sliced
 from loadax.protocols import Order
 from loadax.sharding import data_parallel
 
-_BATCHES = (256, 1024, 65_536)
+_BATCHES = (256, 1024, 4096, 65_536)
 _ROWS = 10**9  # of the orders: what a step costs does not depend on it
 _RUN = 8  # steps that are read together
 
@@ -63,6 +64,14 @@ def plan() -> None:
         "shuffled, repeated, cut": Sliced(Repeated(Shuffled(rows, 0), 3), 5, 2, _ROWS),
         "shuffled in blocks of 64": BlockShuffled(rows, 0, 64, 4, 128),
         "two shuffled, concatenated": Concatenated((Shuffled(rows, 0), Shuffled(rows, 1)), (_ROWS, _ROWS)),
+        "a mixture of ten": Mixed(
+            tuple(Shuffled(Sequential(_ROWS - part), part) for part in range(10)),
+            (_ROWS,) * 10,
+            tuple("abcdefghij"),
+            (Segment(0, tuple(range(1, 11))),),
+            seed=0,
+            stop="first",
+        ),
     }
     for name, order in orders.items():
         for size in _BATCHES:

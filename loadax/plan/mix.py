@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.errors import ArgumentError, ScheduleError
+from loadax.plan.order import Sequential, Shuffled
 from loadax.protocols import Deal, Integers, Order, Visits
 
 Stop = Literal["first", "all", "never"]
@@ -129,18 +130,19 @@ class Mixed:
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         part, draws = self.draws(epochs * self.size + positions if epochs.any() else positions)
-        rows, inner = np.empty_like(positions), np.empty_like(positions)
-        # Sorted by part once, instead of a search for each.
-        order = np.argsort(part, kind="stable")
-        bounds = np.searchsorted(part[order], np.arange(len(self.parts) + 1))
-        first_row = 0
-        for number, each in enumerate(self.parts):
-            mine = order[bounds[number] : bounds[number + 1]]
-            if len(mine):
-                epoch, position = np.divmod(draws[mine], each.size)
-                found = each.visits(epoch, position)
-                rows[mine], inner[mine] = found.rows + first_row, found.epochs
-            first_row += self.rows[number]
+        inner, place = np.divmod(draws, self._sizes[part])
+        rows = np.empty_like(positions)
+        plain = self._plain[part]
+        if plain.any():
+            # The shuffles of many parts in one call: each call has a fixed cost, and a step may hold few rows of a part.
+            mine = slice(None) if plain.all() else np.flatnonzero(plain)
+            which = part[mine]
+            keys = seeds.derive(self._seeds[which], "shuffle", inner[mine])
+            rows[mine] = seeds.permute(place[mine], self._sizes[which], keys) + self._first_rows[which]
+        for number in np.unique(part[~plain]).tolist():
+            mine = np.flatnonzero(part == number)
+            found = self.parts[number].visits(inner[mine], place[mine])
+            rows[mine], inner[mine] = found.rows + self._first_rows[number], found.epochs
         return Visits(rows, inner)
 
     def draws(self, positions: Integers) -> tuple[Integers, Integers]:
@@ -195,6 +197,24 @@ class Mixed:
         ]
 
     @cached_property
+    def _sizes(self) -> Integers:
+        return np.array([part.size for part in self.parts])
+
+    @cached_property
+    def _first_rows(self) -> Integers:
+        """The row with which each part's source begins."""
+        return np.cumsum(self.rows) - self.rows
+
+    @cached_property
+    def _plain(self) -> NDArray[np.bool_]:
+        """Which parts are a source in full shuffle and nothing else."""
+        return np.array([_seed_of(part) is not None for part in self.parts])
+
+    @cached_property
+    def _seeds(self) -> Integers:
+        return np.array([_seed_of(part) or 0 for part in self.parts])
+
+    @cached_property
     def _starts(self) -> Integers:
         return np.array([segment.start for segment in self.segments])
 
@@ -214,3 +234,10 @@ class Mixed:
 
     def _pattern(self, block: Integers, patterns: _Patterns) -> Integers:
         return (seeds.derive(self.seed, "pattern", block) % np.uint64(len(patterns.part))).astype(np.int64)
+
+
+def _seed_of(part: Order) -> int | None:
+    """The seed of an order that is a full shuffle of a source; None for any other."""
+    if isinstance(part, Shuffled) and isinstance(part.parent, Sequential) and -(1 << 63) <= part.seed < 1 << 63:
+        return part.seed
+    return None

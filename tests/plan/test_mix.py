@@ -16,7 +16,13 @@ from loadax.protocols import Order
 
 
 def mixed(sizes: list[int], *segments: tuple[int, tuple[int, ...]], seed: int = 0, stop: Stop = "never") -> Mixed:
-    parts: list[Order] = [Shuffled(Sequential(size), number) for number, size in enumerate(sizes)]
+    # Every third part is no plain shuffle of a source, and every fourth has a seed that no word holds.
+    parts: list[Order] = [
+        Shuffled(
+            Sliced(Sequential(size), 0, 1, size) if number % 3 == 2 else Sequential(size), number - (number % 4 == 3) * 10**30
+        )
+        for number, size in enumerate(sizes)
+    ]
     names = tuple("abcdefgh"[: len(sizes)])
     return Mixed(tuple(parts), tuple(sizes), names, tuple(Segment(*each) for each in segments), seed, stop)
 
