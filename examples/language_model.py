@@ -1,21 +1,25 @@
 """Trains a small language model on the source of Python's standard library, with the sequence cut over devices.
 
-    python examples/language_model.py                 # 8 virtual CPU devices, one process
-    python examples/language_model.py --processes 2   # the same training in two processes of 4 devices each: the same losses
+    python examples/language_model.py                                 # 8 virtual CPU devices, one process
+    python examples/language_model.py --processes 2                   # in two processes of 4 devices each: the same losses
+    python examples/language_model.py --processes 2 --resume-with 1   # begun in two, ended in a fresh one: the same losses
 
-The text is on every machine that has Python. It is written as flat files of uint16 tokens, one a byte and one more between files, as
-tokenisers leave them, and `loadax.from_tokens` reads windows of it where they lie. On a mesh of 2 x 4 devices,
-`P("data", "sequence")` cuts a batch into rows over "data" and into stretches of text over "sequence": loadax reads for each device
-just that, so on a cluster a host reads no tokens of other hosts' stretches. Half-way the run is given up, as for a restart, and
-another iterator goes on from its state, a few integers in JSON.
+The text is on every machine that has Python. Documents are what stands between blank lines, a function mostly, as tokens, one a byte,
+one behind the other in flat files. `pack` fits them together in rows: `segment_ids` and `positions` say which document a token is of,
+and attention and loss stay inside it. Two such datasets are mixed, by weights that change on the way, and batches grow; the step is
+compiled for both sizes before training begins, because `loader.specs` tells them.
 
-The model must do better than a table of which byte follows which. It ends like this, on Python 3.11, after about a minute on two
-busy cores:
+On a mesh of 2 x 4 devices, `P("data", "sequence")` cuts a batch into rows over "data" and into stretches of text over "sequence":
+loadax reads for each device just that, so on a cluster a host reads no tokens of other hosts' stretches. Half-way the run is given
+up, and goes on from the loader's state, a few integers in JSON: by itself in another iterator, with `--resume-with` in processes
+that know nothing but weights and state, and as many as you like.
 
-    step 175: 2.968 bits per byte
-    step 200: 2.937 bits per byte
-    2.895 bits per byte on 256 held-out windows, where bigrams take 3.461
-    training waited 0.006 s of 52.4 s for data (0.0%)
+The model must do better than a table of which byte follows which. It ends like this, on Python 3.11, after half a minute on two cores:
+
+    step 175: 2.945 bits per byte
+    step 200: 3.009 bits per byte
+    training waited 0.029 s of 25.4 s for data (0.1%)
+    3.001 bits per byte on 256 held-out rows, where bigrams take 3.533
 
 By itself it uses virtual CPU devices. For accelerators: `JAX_PLATFORMS=cuda python examples/language_model.py`.
 """
@@ -36,10 +40,11 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -54,54 +59,63 @@ from tqdm import tqdm
 import loadax
 from loadax.sharding import with_sharding_constraint
 
-SEPARATOR = 256  # the token between two files
+PACKAGES = ("asyncio", "email", "http", "json", "logging", "multiprocessing", "unittest", "urllib", "xml")
+END = 256  # the token behind a document
 VOCABULARY = 257
-WINDOW = 256  # tokens that a row of a batch predicts
-BATCH = 16
-EVALUATED = 256  # held-out windows
+SEQUENCE = 256  # tokens of a row
+BATCH = 16  # rows, and half as many at first
+EVALUATED = 256  # held-out rows
 REPORTED = 25  # steps, between lines
-TRAINING_FILES = 4  # into which the tokens to train on are written
 GOOD_ENOUGH = 0.9  # of the bigrams' bits per byte, above which this script fails
 TIME_LIMIT = 280  # seconds, after which the processes that this one started are ended
+STATE = "state.json"
 STRETCHES = P("data", "sequence")
 
-Tokens = NDArray[np.uint16]
 Batch = dict[str, jax.Array]
-Bar: TypeAlias = "tqdm[NoReturn]"
+Trained: TypeAlias = "tuple[LanguageModel, nnx.Optimizer[LanguageModel]]"
 
 
-def tokenise(files: Iterable[Path]) -> Tokens:
-    """The bytes of the files one after the other, each file ended by the separator."""
-    parts: list[Tokens] = []
-    for file in files:
-        parts += [np.frombuffer(file.read_bytes(), np.uint8).astype(np.uint16), np.array([SEPARATOR], np.uint16)]
-    return np.concatenate(parts)
+def write_documents(modules: Iterable[Path], file: Path) -> None:
+    """Writes what stands between the modules' blank lines to `file`, as flat uint16, and where each piece begins beside it."""
+    texts = (text for module in modules for text in module.read_bytes().split(b"\n\n") if text.strip())
+    documents = [np.array([*text, END], np.uint16) for text in texts]
+    np.concatenate(documents).tofile(file)
+    np.save(file.with_suffix(".npy"), np.cumsum([0, *map(len, documents)]))
 
 
-def write_tokens(folder: Path) -> Tokens:
-    """Writes the standard library's own modules to `train-0.bin` and so on and `held_out.bin`; returns what is to be trained on.
-
-    Every tenth module is held out, so that none of it is in the training data.
-    """
-    modules = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    tokenise(modules[9::10]).tofile(folder / "held_out.bin")
-    train = tokenise(module for number, module in enumerate(modules) if number % 10 != 9)
-    # Cut anywhere: the files are one stream, and windows go on from one to the next.
-    for number, part in enumerate(np.array_split(train, TRAINING_FILES)):
-        part.tofile(folder / f"train-{number}.bin")
-    return train
+def write_library(folder: Path) -> None:
+    """Writes the standard library's own modules in two groups; every tenth module is held out, so that none of it is trained on."""
+    library = Path(sysconfig.get_path("stdlib"))
+    packages = chain.from_iterable(library.glob(f"{package}/**/*.py") for package in PACKAGES)
+    for name, found in (("modules", library.glob("*.py")), ("packages", packages)):
+        files = sorted(found)
+        write_documents(files[9::10], folder / f"{name}-held-out.bin")
+        write_documents((file for number, file in enumerate(files) if number % 10 != 9), folder / f"{name}.bin")
 
 
-def bits_of_bigrams(train: Tokens, windows: dict[str, Tokens]) -> float:
-    """Bits per byte of the table that counts which token follows which, with one added to each count, on the same windows."""
+def packed_rows(file: Path, seed: int) -> loadax.Dataset:
+    """The documents of a file, side by side in rows; in another order each epoch."""
+    documents = loadax.from_documents(file, file.with_suffix(".npy"), dtype="uint16")
+    return documents.shuffle(seed).pack(SEQUENCE, method="best_fit", long="cut").shuffle(seed)
+
+
+def bits_of_bigrams(train: Iterable[loadax.Dataset], held_out: loadax.Dataset) -> float:
+    """Bits per byte of the table that counts which token follows which, with one added to each count, on rows it has not seen."""
+
+    def pairs(dataset: loadax.Dataset) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
+        rows = dataset.read(np.arange(len(dataset)))
+        predicted = rows["loss_mask"][:, 1:]
+        return rows["tokens"][:, :-1][predicted], rows["tokens"][:, 1:][predicted]
+
     counts = np.ones((VOCABULARY, VOCABULARY))
-    np.add.at(counts, (train[:-1], train[1:]), 1)
+    for dataset in train:
+        np.add.at(counts, pairs(dataset), 1)
     chances = counts / counts.sum(axis=1, keepdims=True)
-    return float(-np.mean(np.log2(chances[windows["inputs"], windows["targets"]])))
+    return float(-np.mean(np.log2(chances[pairs(held_out)])))
 
 
 class Block(nnx.Module):
-    """Attention to what came before, then two dense layers, each added to what it was given."""
+    """Attention as far as `reach` lets it, then two dense layers, each added to what it was given."""
 
     def __init__(self, rngs: nnx.Rngs, width: int, heads: int):
         self.heads = heads
@@ -112,57 +126,71 @@ class Block(nnx.Module):
         self.widen = nnx.Linear(width, 4 * width, rngs=rngs)
         self.narrow = nnx.Linear(4 * width, width, rngs=rngs)
 
-    def __call__(self, hidden: jax.Array) -> jax.Array:
+    def __call__(self, hidden: jax.Array, reach: jax.Array) -> jax.Array:
         """(B, T, width) -> (B, T, width)."""
         rows, length, width = hidden.shape
         projected = self.project(self.norm(hidden)).reshape(rows, length, self.heads, 3 * width // self.heads)
         query, key, value = jnp.split(projected, 3, axis=-1)
         # A device asks for its own stretch, and must see all that may come before: this gathers keys and values over "sequence".
         key, value = with_sharding_constraint((key, value), P("data"))
-        seen = jax.nn.dot_product_attention(query, key, value, bias=nearness(length, self.heads), is_causal=True)
+        seen = jax.nn.dot_product_attention(query, key, value, bias=reach)
         hidden += self.combine(seen.reshape(rows, length, width))
         return hidden + self.narrow(nnx.gelu(self.widen(self.norm_again(hidden))))
 
 
-def nearness(length: int, heads: int) -> jax.Array:
-    """(1, heads, T, T): what is far away counts less, for each head to another degree; so positions need no embedding."""
+def attention_reach(segments: jax.Array, positions: jax.Array, heads: int) -> jax.Array:
+    """(B, T), (B, T) -> (B, heads, T, T): what is added to the scores of attention.
+
+    A token sees its own segment up to itself, nothing else. What is far away counts less, for each head to another degree; so
+    positions need no embedding.
+    """
+    key_segments, key_positions = with_sharding_constraint((segments, positions), P("data"))
+    distance = positions[:, :, None] - key_positions[:, None, :]
+    seen = (segments[:, :, None] == key_segments[:, None, :]) & (distance >= 0)
     slopes = 2.0 ** -jnp.arange(0, 8, 8 / heads)
-    distance = jnp.arange(length)[:, None] - jnp.arange(length)
-    return -(slopes[:, None, None] * jnp.maximum(distance, 0))[None]
+    return jnp.where(seen[:, None], -slopes[:, None, None] * distance[:, None], -jnp.inf)
 
 
 class LanguageModel(nnx.Module):
     """A decoder-only transformer over bytes."""
 
     def __init__(self, rngs: nnx.Rngs, width: int = 64, heads: int = 4, layers: int = 2):
+        self.heads = heads
         self.embed = nnx.Embed(VOCABULARY, width, rngs=rngs)
         self.blocks = nnx.List([Block(rngs, width, heads) for _ in range(layers)])
         self.norm = nnx.RMSNorm(width, rngs=rngs)
         self.predict = nnx.Linear(width, VOCABULARY, rngs=rngs)
 
-    def __call__(self, tokens: jax.Array) -> jax.Array:
-        """(B, T) tokens -> (B, T, vocabulary) logits of the token that follows each."""
-        hidden = self.embed(tokens)
+    def __call__(self, batch: Batch) -> jax.Array:
+        """(B, T) tokens, with their segments and positions -> (B, T, vocabulary) logits of the token that follows each."""
+        hidden = self.embed(batch["tokens"])
+        reach = attention_reach(batch["segment_ids"], batch["positions"], self.heads)
         for block in self.blocks:
-            hidden = block(with_sharding_constraint(hidden, STRETCHES))
+            hidden = block(with_sharding_constraint(hidden, STRETCHES), reach)
         return self.predict(self.norm(hidden))
 
 
-def bits_per_byte(model: LanguageModel, batch: Batch) -> jax.Array:
-    """The mean over a batch, in bits for each token."""
-    losses = optax.softmax_cross_entropy_with_integer_labels(model(batch["inputs"]), batch["targets"].astype(jnp.int32))
-    return losses.mean() / math.log(2)
+def bits_and_count(model: LanguageModel, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    """The bits of all tokens that are to be predicted from the one before, and how many they are."""
+    # The last token of a row predicts none: what `roll` brings there from the front is False in the mask.
+    following, predicted = (jnp.roll(batch[name], -1, axis=1) for name in ("tokens", "loss_mask"))
+    losses = optax.softmax_cross_entropy_with_integer_labels(model(batch), following.astype(jnp.int32))
+    return jnp.sum(losses, where=predicted) / math.log(2), predicted.sum()
 
 
-@nnx.jit
 def train_step(model: LanguageModel, optimizer: nnx.Optimizer[LanguageModel], batch: Batch) -> jax.Array:
     """One step on one global batch; returns its bits per byte."""
-    bits, gradients = nnx.value_and_grad(bits_per_byte)(model, batch)
+
+    def bits_per_byte(model: LanguageModel) -> jax.Array:
+        bits, count = bits_and_count(model, batch)
+        return bits / count
+
+    bits, gradients = nnx.value_and_grad(bits_per_byte)(model)
     optimizer.update(model, gradients)
     return bits
 
 
-evaluate = nnx.jit(bits_per_byte)
+evaluate = nnx.jit(bits_and_count)
 
 
 @jax.jit
@@ -171,68 +199,106 @@ def same(one: Batch, other: Batch) -> jax.Array:
     return jnp.array([jnp.array_equal(one[name], other[name]) for name in one]).all()
 
 
-def fit(
-    model: LanguageModel, optimizer: nnx.Optimizer[LanguageModel], batches: Iterable[Batch], history: list[float], bar: Bar
-) -> None:
-    """Trains on the batches, and writes the bits per byte of each step into the history."""
-    for batch in batches:
-        history.append(float(train_step(model, optimizer, batch)))
-        bar.update()
-        if len(history) % REPORTED == 0 and jax.process_index() == 0:
-            bar.write(f"step {len(history):3}: {np.mean(history[-REPORTED:]):.3f} bits per byte")
+def compile_steps(loader: loadax.Dataloader, trained: Trained) -> dict[int, Callable[[Batch], jax.Array]]:
+    """The training step for each size of batch, compiled before training begins: the loader tells what will come."""
+    step = nnx.jit(train_step, in_shardings=(P(), P(), None))  # weights are whole on every device, batches cut as they come
+    return {len(spec["tokens"]): partial(step.lower(*trained, spec).compile(), *trained) for spec in loader.specs.values()}
 
 
-def show_stretches(inputs: jax.Array) -> None:
-    """Prints which part of a batch each device holds."""
-    print(
-        f"a batch of inputs is {inputs.shape}, {inputs.nbytes} bytes; each device holds its rows and its stretch of each window"
-    )
-    for shard in inputs.addressable_shards:
-        rows, tokens = (cut.indices(size) for cut, size in zip(shard.index, inputs.shape, strict=True))
-        where = f"rows {rows[0]:2} to {rows[1]:2}, tokens {tokens[0]:3} to {tokens[1]:3}"
-        print(f"  {shard.device}: {where}, {shard.data.nbytes} bytes")
+def say(line: str) -> None:
+    """Prints a line, above the progress bar; the first process speaks for all."""
+    if jax.process_index() == 0:
+        tqdm.write(line)
 
 
-def train(folder: Path, options: argparse.Namespace) -> float:
-    """Trains and evaluates on the current mesh; returns the held-out bits per byte relative to those of bigrams."""
-    first = jax.process_index() == 0
-    tokens = write_tokens(folder)
-    files = [folder / f"train-{number}.bin" for number in range(TRAINING_FILES)]
-    data = loadax.from_tokens(files, WINDOW, dtype="uint16", targets=True)
-    loader = loadax.Dataloader(data.shuffle(options.seed), batch_size=BATCH, partition=STRETCHES, num_epochs=None)
+def show_batches(loader: loadax.Dataloader) -> None:
+    """Prints how large batches are from which step on, and which part of the first one this process's devices hold."""
+    for step, spec in loader.specs.items():
+        say(f"from step {step:3} on, batches are {spec['tokens'].shape}")
+    tokens = loader[0]["tokens"]
+    say(f"of the first one's {tokens.nbytes} bytes of tokens, each device holds its rows and its stretch")
+    for shard in tokens.addressable_shards:
+        rows, stretch = (cut.indices(size) for cut, size in zip(shard.index, tokens.shape, strict=True))
+        where = f"rows {rows[0]} to {rows[1]}, tokens {stretch[0]:3} to {stretch[1]:3}"
+        say(f"  {shard.device}: {where}, {shard.data.nbytes} bytes")
+
+
+def save(folder: Path, trained: Trained, state: str, history: list[float]) -> None:
+    """Leaves in a folder all that other processes need to go on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "weights.npz", *map(np.asarray, jax.tree.leaves(nnx.state(trained))))
+    (folder / STATE).write_text(json.dumps([state, history]))
+
+
+def restore(folder: Path, trained: Trained) -> tuple[str, list[float]]:
+    """Takes up what `save` left; returns the loader's state, and the bits per byte of the steps so far."""
+    with np.load(folder / "weights.npz") as weights:
+        nnx.update(trained, jax.tree.unflatten(jax.tree.structure(nnx.state(trained)), list(weights.values())))
+    state, history = json.loads((folder / STATE).read_text())
+    return state, history
+
+
+def fit(loader: loadax.Dataloader, trained: Trained, options: argparse.Namespace) -> list[float]:
+    """Trains, and returns the bits per byte of each step.
+
+    Half-way it stops. What goes on then knows of what was before only the weights and the loader's state: another iterator, or with
+    `--checkpoint` the next call of this function, in other processes.
+    """
+    half, folder = options.steps // 2, options.checkpoint
+    saved = folder is not None and (folder / STATE).exists()
+    state, history = restore(folder, trained) if saved else ("0", [])
+    stops = [half, options.steps]
+    if folder is not None:
+        stops = stops[1:] if saved else stops[:1]
+    steps = compile_steps(loader, trained)
+    waited = elapsed = 0.0
+    quiet = jax.process_index() > 0
+    with tqdm(total=options.steps, initial=len(history), desc="training", unit="step", leave=False, disable=quiet) as bar:
+        for stop in stops:
+            with loader.iterate(json.loads(state)) as batches:
+                for batch in islice(batches, stop - len(history)):
+                    if len(history) == half:
+                        assert same(batch, loader[half]), f"the batch after {state} is another one"
+                        say(f"stopped, and went on with the very batch that came next, from {state}")
+                    history.append(float(steps[len(batch["tokens"])](batch)))
+                    bar.update()
+                    if len(history) % REPORTED == 0:
+                        say(f"step {len(history):3}: {np.mean(history[-REPORTED:]):.3f} bits per byte")
+                state, stats = json.dumps(batches.get_state()), batches.stats()
+            waited, elapsed = waited + stats.wait, elapsed + stats.elapsed
+    say(f"training waited {waited:.3f} s of {elapsed:.1f} s for data ({waited / elapsed:.1%})")
+    if folder is not None and not saved and not quiet:
+        save(folder, trained, state, history)
+    return history
+
+
+def train(folder: Path, options: argparse.Namespace) -> bool:
+    """Trains on the current mesh, and evaluates what is trained to the end; returns whether it is good enough."""
+    write_library(folder)
+    library = {name: packed_rows(folder / f"{name}.bin", options.seed) for name in ("modules", "packages")}
+    quarter = options.steps // 4
+    weights = {0: {"modules": 0.8, "packages": 0.2}, 3 * quarter: {"modules": 0.5, "packages": 0.5}}
+    mixture = loadax.mix(library, weights, options.seed, stop="never", by="step")
+    loader = loadax.Dataloader(mixture, batch_size={0: BATCH // 2, quarter: BATCH}, partition=STRETCHES)
     model = LanguageModel(nnx.Rngs(options.seed))
     schedule = optax.warmup_cosine_decay_schedule(0, 1e-2, warmup_steps=options.steps // 10, decay_steps=options.steps)
     optimizer = nnx.Optimizer(model, optax.adamw(schedule), wrt=nnx.Param)
-    if first:
-        show_stretches(loader[0]["inputs"])
+    for name, dataset in library.items():
+        say(f"{name}: {dataset}")
+    show_batches(loader)
+    history = fit(loader, (model, optimizer), options)
+    if options.losses and jax.process_index() == 0:
+        options.losses.write_text(json.dumps(history))
+    if len(history) < options.steps:
+        return True
 
-    history: list[float] = []
-    half = options.steps // 2
-    with tqdm(total=options.steps, desc="training", unit="step", mininterval=0.5, leave=False, disable=not first) as bar:
-        with loader.iterate() as batches:
-            fit(model, optimizer, islice(batches, half), history, bar)
-            state = json.dumps(batches.get_state())
-            missed = next(batches)
-            before = batches.stats()
-        with loader.iterate(json.loads(state)) as batches:
-            resumed = next(batches)
-            assert same(resumed, missed), f"the batch after {state} is another one"
-            if first:
-                bar.write(f"stopped, and went on with the very batch that came next, from {state}")
-            fit(model, optimizer, chain([resumed], islice(batches, options.steps - half - 1)), history, bar)
-            after = batches.stats()
-
-    held_out = loadax.from_tokens(folder / "held_out.bin", WINDOW, dtype="uint16", targets=True).shuffle(options.seed)[:EVALUATED]
+    held_out = loadax.concat([packed_rows(folder / f"{name}-held-out.bin", options.seed) for name in library])
+    held_out = held_out.shuffle(options.seed)[:EVALUATED]
     evaluation = loadax.Dataloader(held_out, batch_size=BATCH, partition=STRETCHES)
-    bits = float(np.mean([float(evaluate(model, batch)) for batch in evaluation]))
-    bigrams = bits_of_bigrams(tokens, held_out.read(np.arange(EVALUATED)))
-    if first:
-        waited, elapsed = before.wait + after.wait, before.elapsed + after.elapsed
-        print(f"{bits:.3f} bits per byte on {EVALUATED} held-out windows, where bigrams take {bigrams:.3f}")
-        print(f"training waited {waited:.3f} s of {elapsed:.1f} s for data ({waited / elapsed:.1%})")
-        if options.losses:
-            options.losses.write_text(json.dumps(history))
-    return bits / bigrams
+    bits, count = np.sum([jax.device_get(evaluate(model, batch)) for batch in evaluation], axis=0)
+    bigrams = bits_of_bigrams(library.values(), held_out)
+    say(f"{bits / count:.3f} bits per byte on {EVALUATED} held-out rows, where bigrams take {bigrams:.3f}")
+    return bool(bits / count <= options.at_most * bigrams)
 
 
 def parse() -> argparse.Namespace:
@@ -246,25 +312,31 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--at-most", type=float, default=GOOD_ENOUGH, help=share)
     parser.add_argument("--losses", type=Path, metavar="FILE", help="write the bits per byte of every step there, as JSON")
     parser.add_argument("--processes", type=int, default=1, choices=(1, 2, 4, 8), help="start that many and train in all of them")
+    again = "train in --processes until half-way, and go on in that many fresh ones"
+    parser.add_argument("--resume-with", type=int, choices=(1, 2, 4, 8), help=again)
+    stop = "stop half-way and leave all that is needed in FOLDER, or go on from there; --resume-with does both"
+    parser.add_argument("--checkpoint", type=Path, metavar="FOLDER", help=stop)
     join = "be process NUMBER of --processes that meet at ADDRESS (host:port of process 0); --processes does this for you"
     parser.add_argument("--join", nargs=2, metavar=("ADDRESS", "NUMBER"), help=join)
     options = parser.parse_args()
-    if options.steps < 2:
-        parser.error(f"--steps {options.steps}: pass 2 or more, since the run stops half-way and goes on")
+    if options.steps < 4:
+        parser.error(
+            f"--steps {options.steps}: pass 4 or more, since batches grow after a quarter of them and the run stops half-way"
+        )
     return options
 
 
-def start_processes(count: int) -> int:
+def start_processes(count: int, *arguments: str) -> int:
     """Runs this script `count` times as one JAX run on this machine; returns its exit status. They end when this one does."""
     with socket.socket() as probe:  # a port that is free now
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     devices = int(os.environ["JAX_NUM_CPU_DEVICES"]) // count
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
-    commands = [[sys.executable, *sys.argv, "--join", address, str(number)] for number in range(count)]
+    command = [sys.executable, *sys.argv, *arguments, "--processes", str(count), "--join", address]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # In sessions of their own, so that Ctrl-C reaches this process alone, and it ends the others.
-    children = [subprocess.Popen(command, env=environment, start_new_session=True) for command in commands]
+    children = [subprocess.Popen([*command, str(number)], env=environment, start_new_session=True) for number in range(count)]
     deadline = time.monotonic() + TIME_LIMIT
     try:
         # Until all have ended, or one has failed: the others would wait for it.
@@ -289,6 +361,10 @@ def quieten_gloo() -> None:
 def main() -> int:
     """Runs what the command line asks for; returns the exit status."""
     options = parse()
+    if options.resume_with and options.join is None:
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = ("--checkpoint", folder)
+            return start_processes(options.processes, *arguments) or start_processes(options.resume_with, *arguments)
     if options.processes > 1 and options.join is None:
         return start_processes(options.processes)
     if options.join is not None:
@@ -301,8 +377,7 @@ def main() -> int:
     # sequence axis is for, and no process then reads a whole one.
     mesh = Mesh(devices.reshape(sequence, -1).T, ("data", "sequence"), axis_types=(AxisType.Auto,) * 2)
     with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh):
-        share = train(Path(folder), options)
-    return 0 if share <= options.at_most else 1
+        return 0 if train(Path(folder), options) else 1
 
 
 if __name__ == "__main__":

@@ -1,58 +1,193 @@
-"""The language model trains the same in one process and in two that hold different stretches of the text, and goes on where it was."""
+"""The language model trains the same in one process and in two, goes on the same in another number of them, and keeps documents apart."""
 
+import importlib.util
 import json
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from flax import nnx
+
+import loadax
 
 LANGUAGE_MODEL = Path(__file__).parents[2] / "examples" / "language_model.py"
+STEPS = 8
 
 
 def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, str(LANGUAGE_MODEL), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=55)
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=110)
 
 
 def train(folder: Path, *arguments: str) -> tuple[list[float], str]:
-    """The bits per byte of six steps, and what the script printed."""
+    """The bits per byte of all steps, and what the script printed."""
     losses = folder / "losses.json"
-    result = run(folder, "--steps", "6", "--at-most", "9", "--losses", str(losses), *arguments)
+    result = run(folder, "--steps", str(STEPS), "--at-most", "9", "--losses", str(losses), *arguments)
     assert result.returncode == 0, result.stderr
     return json.loads(losses.read_text()), result.stdout
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], str]:
+    """One process, from beginning to end."""
+    return train(tmp_path_factory.mktemp("alone"))
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    """The script, imported."""
+    spec = importlib.util.spec_from_file_location("language_model", LANGUAGE_MODEL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def stretches(printed: str) -> list[tuple[int, ...]]:
+    """Rows and tokens that devices hold, in order."""
+    parts = r"rows (\d+) to (\d+), tokens +(\d+) to +(\d+), 512 bytes"
+    return sorted(tuple(map(int, part)) for part in re.findall(parts, printed))
+
+
+EVERYTHING = [(row, row + 4, token, token + 64) for row in (0, 4) for token in (0, 64, 128, 192)]
+RESUMED = r'the very batch that came next, from \{.*"step": 4, .*"position": 48,'
+
+
+def check_last_lines(printed: str) -> None:
+    waited, held_out = printed.splitlines()[-2:]
+    assert re.fullmatch(r"training waited \d+\.\d+ s of \d+\.\d+ s for data \(\d+\.\d%\)", waited), printed
+    assert re.fullmatch(r"\d\.\d{3} bits per byte on 256 held-out rows, where bigrams take 3\.\d{3}", held_out), printed
+
+
+def test_one_process_announces_its_batches_learns_and_goes_on_half_way(alone: tuple[list[float], str]) -> None:
+    losses, printed = alone
+    assert len(losses) == STEPS
+    assert losses[-1] < losses[0] - 1
+    assert re.findall(r"from step +(\d+) on, batches are \((\d+), 256\)", printed) == [("0", "8"), ("2", "16")]
+    assert stretches(printed) == EVERYTHING
+    assert len(re.findall(RESUMED, printed)) == 1, printed
+    check_last_lines(printed)
+
+
 @pytest.mark.timeout(120)
-def test_two_processes_of_half_the_text_each_reach_the_same_losses(tmp_path: Path) -> None:
-    alone, printed_alone = train(tmp_path)
-    together, printed_together = train(tmp_path, "--processes", "2")
-    assert len(alone) == 6
-    assert alone[-1] < alone[0]
+def test_two_processes_of_half_the_text_each_reach_the_same_losses(alone: tuple[list[float], str], tmp_path: Path) -> None:
+    together, printed = train(tmp_path, "--processes", "2")
     # Tokens are equal; the sums over them are taken in another order.
-    assert together == pytest.approx(alone, abs=1e-3)
-    parts = r"rows +(\d+) to +(\d+), tokens +(\d+) to +(\d+), 1024 bytes"
-    held = [tuple(map(int, part)) for part in re.findall(parts, printed_alone)]
-    everything = [(row, row + 8, token, token + 64) for row in (0, 8) for token in (0, 64, 128, 192)]
-    assert sorted(held) == everything
-    held = [tuple(map(int, part)) for part in re.findall(parts, printed_together)]
-    assert sorted(held) == [part for part in everything if part[3] <= 128], "process 0 holds the first half of every window"
-    for printed in (printed_alone, printed_together):
-        assert len(re.findall(r'the very batch that came next, from \{.*"step": 3,', printed)) == 1, printed
-        assert re.search(r"\d\.\d{3} bits per byte on 256 held-out windows, where bigrams take 3\.\d{3}\n", printed), printed
-        last = printed.splitlines()[-1]
-        assert re.fullmatch(r"training waited \d+\.\d+ s of \d+\.\d+ s for data \(\d+\.\d%\)", last), printed
-    assert "[Gloo]" not in printed_together
+    assert together == pytest.approx(alone[0], abs=1e-3)
+    assert stretches(printed) == [part for part in EVERYTHING if part[3] <= 128], "process 0 holds the first half of every row"
+    assert len(re.findall(RESUMED, printed)) == 1, printed
+    check_last_lines(printed)
+    assert "[Gloo]" not in printed
+
+
+@pytest.mark.timeout(120)
+def test_a_run_begun_in_two_processes_and_ended_in_one_has_the_losses_of_a_whole_one(
+    alone: tuple[list[float], str], tmp_path: Path
+) -> None:
+    losses, printed = train(tmp_path, "--processes", "2", "--resume-with", "1")
+    assert losses == pytest.approx(alone[0], abs=1e-3)
+    before, after = (stretches(part) for part in printed.split("training waited", 1))
+    assert before == [part for part in EVERYTHING if part[3] <= 128], "two processes begin"
+    assert after == EVERYTHING, "one goes on"
+    assert re.search(RESUMED, printed.split("training waited", 1)[1]), printed
+    check_last_lines(printed)
+
+
+def test_a_first_half_that_fails_is_not_gone_on_with(tmp_path: Path) -> None:
+    result = run(tmp_path, "--steps", "4", "--resume-with", "1", "--losses", str(tmp_path / "no such folder" / "losses.json"))
+    assert result.returncode == 1
+    assert "no such folder" in result.stderr
+    assert "went on" not in result.stdout
+
+
+def segments(lengths: list[int], padding: int) -> dict[str, jax.Array]:
+    """One row of tokens drawn at random, in segments of these lengths, as `pack` gives it."""
+    numbers = [np.full(length, number, np.int32) for number, length in enumerate(lengths, 1)]
+    empty = np.zeros(padding, np.int32)
+    tokens = np.random.default_rng(sum(lengths)).integers(1, 257, sum(lengths))
+    positions = np.concatenate([*(np.arange(length) for length in lengths), empty]).astype(np.int32)
+    row = {
+        "tokens": np.concatenate([tokens, empty]).astype(np.uint16),
+        "segment_ids": np.concatenate([*numbers, empty]),
+        "positions": positions,
+        "loss_mask": positions > 0,
+    }
+    return {name: jnp.asarray(leaf[None]) for name, leaf in row.items()}
+
+
+def cut(row: dict[str, jax.Array], start: int, stop: int) -> dict[str, jax.Array]:
+    return {name: leaf[:, start:stop] for name, leaf in row.items()}
+
+
+def test_a_segment_of_a_packed_row_is_predicted_as_if_it_were_alone(example: ModuleType) -> None:
+    model = example.LanguageModel(nnx.Rngs(0))
+    row = segments([20, 30, 9], padding=5)
+    together = np.asarray(model(row))
+    assert np.isfinite(together).all(), "padding too"
+    for start, stop in ((0, 20), (20, 50), (50, 59)):
+        np.testing.assert_allclose(together[:, start:stop], model(cut(row, start, stop)), atol=1e-4)
+
+
+def test_a_token_is_predicted_from_what_came_before_it_alone(example: ModuleType) -> None:
+    model = example.LanguageModel(nnx.Rngs(0))
+    row = segments([20, 12], padding=0)
+    changed = row | {"tokens": row["tokens"].at[0, 10].add(1)}
+    differs = (jnp.abs(model(row) - model(changed)).max(axis=-1) > 1e-6)[0]
+    assert differs.tolist() == [10 <= token < 20 for token in range(32)]
+
+
+def test_the_loss_counts_what_follows_inside_a_segment_and_nothing_else(example: ModuleType) -> None:
+    model = example.LanguageModel(nnx.Rngs(0))
+    row = segments([20, 30, 9], padding=5)
+    bits, count = example.bits_and_count(model, row)
+    chances = np.asarray(jax.nn.log_softmax(model(row)))[0] / np.log(2)
+    numbers, tokens = np.asarray(row["segment_ids"])[0], np.asarray(row["tokens"])[0]
+    expected = [-chances[i, tokens[i + 1]] for i in range(63) if numbers[i] == numbers[i + 1] != 0]
+    assert int(count) == len(expected) == 19 + 29 + 8
+    assert float(bits) == pytest.approx(sum(expected), rel=1e-5)
+
+
+def test_no_held_out_document_is_trained_on(example: ModuleType, tmp_path: Path) -> None:
+    example.write_library(tmp_path)
+    for name in ("modules", "packages"):
+        trained, held_out = (set(documents(example, tmp_path / f"{name}{part}.bin")) for part in ("", "-held-out"))
+        # Modules are held out whole; what is left in common are lines such as `if __name__ == "__main__":`, which many modules have.
+        common = trained & held_out
+        assert len(held_out) > 100
+        assert sum(map(len, common)) < 0.05 * sum(map(len, held_out))
+
+
+def documents(example: ModuleType, file: Path) -> list[bytes]:
+    tokens, offsets = np.fromfile(file, np.uint16), np.load(file.with_suffix(".npy"))
+    assert (tokens[offsets[1:] - 1] == example.END).all()
+    return [tokens[start : stop - 1].astype(np.uint8).tobytes() for start, stop in pairwise(offsets)]
+
+
+def test_bigrams_are_counted_inside_segments(example: ModuleType) -> None:
+    dataset = loadax.from_documents(np.array([1, 2, 1, 2, 3, 3]), offsets=[0, 4, 6]).pack(8, method="best_fit")
+    bits = example.bits_of_bigrams([dataset], dataset)
+    # 1 -> 2 twice, 2 -> 1 once, 3 -> 3 once; 2 -> 3 stands between two documents and does not count. One is added to each count.
+    chances = np.array([3 / 259, 2 / 258, 3 / 259, 2 / 258])
+    assert bits == pytest.approx(-np.log2(chances).mean())
 
 
 def test_a_model_that_is_no_better_than_bigrams_fails(tmp_path: Path) -> None:
-    result = run(tmp_path, "--steps", "2")
+    result = run(tmp_path, "--steps", "4")
     assert result.returncode == 1, result.stderr
     assert "where bigrams take" in result.stdout
 
 
 def test_a_run_too_short_to_stop_is_refused(tmp_path: Path) -> None:
-    result = run(tmp_path, "--steps", "1")
+    result = run(tmp_path, "--steps", "3")
     assert result.returncode == 2
-    assert "--steps 1: pass 2 or more, since the run stops half-way and goes on" in result.stderr
+    assert "--steps 3: pass 4 or more, since batches grow after a quarter of them and the run stops half-way" in result.stderr, (
+        result.stderr
+    )
