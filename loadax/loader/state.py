@@ -30,8 +30,10 @@ def order_hash(dataset: Dataset) -> OrderHash:
     def before(epoch: int, position: int) -> str:
         if not isinstance(order, Mixed):
             return _hash(described)
-        past = order.until(epoch * order.size + position)
-        return _hash([described[0], past.describe(), *described[2:]])
+        begin = epoch * order.size
+        past = order.until(begin + position)
+        # What is scheduled for an epoch's very first example is not of the past, but says where the epoch before it ends.
+        return _hash([described[0], past.describe(), *described[2:], *([begin] if epoch else [])])
 
     return before
 
