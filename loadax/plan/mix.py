@@ -203,7 +203,8 @@ class Mixed:
     @cached_property
     def _first_rows(self) -> Integers:
         """The row with which each part's source begins."""
-        return np.cumsum(self.rows) - self.rows
+        rows = np.array(self.rows, np.int64)
+        return np.cumsum(rows) - rows
 
     @cached_property
     def _plain(self) -> NDArray[np.bool_]:

@@ -44,6 +44,7 @@ class MappedChunks:
         parts = ["c"] * (encoding["name"] == "default"), ["0"] * (len(self.shape) - 1)
         self._file: Callable[[int], Path] = lambda chunk: folder / separator.join([*parts[0], str(chunk), *parts[1]])
         self._arguments = folder, metadata, dtype, where
+        self._whole = tuple(slice(0, extent) for extent in self.shape[1:])
         self._maps: list[NDArray[Any] | None] = [None] * len(self.chunk_starts)
         self._lock = threading.Lock()
 
@@ -64,21 +65,24 @@ class MappedChunks:
         cuts: Any = tuple(slice(*column) for column in columns)
         order = np.argsort(numbers, kind="stable")
         bounds = np.flatnonzero(np.diff(numbers[order], prepend=-1, append=-1)).tolist()
-        if len(bounds) == 2 and self._may_take(columns, out):
+        if len(bounds) == 2 and cuts == self._whole and out.flags.c_contiguous and out.dtype == self.dtype:
             np.take(self._map(int(numbers[0])), inside, axis=0, out=out, mode="clip")
         elif _FEW * len(bounds) > len(rows):
             # Few rows of each file: an indexed copy for each would cost more than a plain one for each row.
-            for place, (number, row) in enumerate(zip(numbers.tolist(), inside.tolist(), strict=True)):
-                out[place] = self._map(number)[(row, *cuts)]
+            for number in numbers[order[bounds[:-1]]].tolist():
+                self._map(number)
+            maps: list[Any] = self._maps
+            if cuts == self._whole:
+                for place, (number, row) in enumerate(zip(numbers.tolist(), inside.tolist(), strict=True)):
+                    out[place] = maps[number][row]
+            else:
+                for place, (number, row) in enumerate(zip(numbers.tolist(), inside.tolist(), strict=True)):
+                    out[place] = maps[number][(row, *cuts)]
         else:
             for low, high in itertools.pairwise(bounds):
                 mine = order[low:high]
                 out[mine] = self._map(int(numbers[mine[0]]))[(inside[mine], *cuts)]
         return _nothing
-
-    def _may_take(self, columns: Columns, out: NDArray[Any]) -> bool:
-        """Whether whole rows are wanted just as they lie."""
-        return columns == tuple((0, extent) for extent in self.shape[1:]) and out.flags.c_contiguous and out.dtype == self.dtype
 
     def _map(self, number: int) -> NDArray[Any]:
         mapped = self._maps[number]
