@@ -65,6 +65,7 @@ READERS: dict[str, dict[str, Prepare]] = {
     "chunks": {"loadax": loadax_chunks, "row-shuffle": loadax_rows},
     "raw-fields": {"loadax": loadax_rows, "numpy": numpy_loop},
     "raw-tokens": {"loadax": loadax_rows, "numpy": numpy_loop},
+    "raw-tokens-small": {"loadax": loadax_rows, "numpy": numpy_loop},
     "tokens": {"loadax": loadax_rows, "numpy": numpy_loop},
 }
 

@@ -16,7 +16,7 @@ from stores import FULL, QUICK, Stored
 from turns import child, environment, machine, take_turns
 
 _HERE = Path(__file__).parent
-_TARGETS = {"fields": 0.95, "chunks": 15.0, "raw-fields": 0.5, "raw-tokens": 0.5, "tokens": 1.0}
+_TARGETS = {"fields": 0.95, "chunks": 15.0, "raw-fields": 0.5, "raw-tokens": 0.5, "raw-tokens-small": 0.5, "tokens": 1.0}
 _FEW = 16  # batches: a turn takes a multiple of them, since steps that are read at the same time come in bunches
 
 

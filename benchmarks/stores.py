@@ -23,7 +23,7 @@ class Stored:
     """Rows in a store, and how they are fed.
 
     Args:
-        name: "fields" or "chunks" (zarr 3, compressed), "raw-fields" or "raw-tokens" (zarr 3, raw), or "tokens" (a flat file).
+        name: "fields" or "chunks" (zarr 3, compressed), "raw-fields", "raw-tokens" or "raw-tokens-small" (zarr 3, raw), or "tokens" (a flat file).
         rows: how many.
         batch_size: of the global batch.
         chunk_rows: rows of a chunk.
@@ -133,7 +133,8 @@ FULL = {
         Stored("fields", 4096, 32, shard_rows=512),
         Stored("chunks", 8192, 32, chunk_rows=64, lanes=16, window=2),
         Stored("raw-fields", 4096, 32, chunk_rows=64),
-        Stored("raw-tokens", 100_000, 256, chunk_rows=64),
+        Stored("raw-tokens", 100_000, 256, chunk_rows=4096),
+        Stored("raw-tokens-small", 100_000, 256, chunk_rows=64),
         Stored("tokens", 100_000, 256),
     )
 }
@@ -143,7 +144,8 @@ QUICK = {
         Stored("fields", 256, 32, shard_rows=128),
         Stored("chunks", 256, 32, chunk_rows=8, lanes=4, window=2),
         Stored("raw-fields", 256, 32, chunk_rows=64),
-        Stored("raw-tokens", 2048, 256, chunk_rows=64),
+        Stored("raw-tokens", 2048, 256, chunk_rows=512),
+        Stored("raw-tokens-small", 2048, 256, chunk_rows=64),
         Stored("tokens", 2048, 256),
     )
 }
