@@ -282,8 +282,10 @@ class Dataset:
         if self.order.varies or self.reader.random:
             what = "the order changes every epoch" if self.order.varies else "a map is random"
             raise ArgumentError(f"cache() writes every row once, but {what}; cache first, then shuffle and map at random")
+        rows = Written(self)
+        rows.check_elsewhere(path)
         write_zarr(
-            Written(self),
+            rows,
             path,
             chunk_rows=chunk_rows,
             shard_rows=shard_rows,
@@ -291,6 +293,7 @@ class Dataset:
             resume=not overwrite,
             overwrite=overwrite,
             progress=progress,
+            go_on="call cache() again, and it goes on",
         )
         source = open_written(path, self.spec)
         return Dataset(source, Sequential(len(source)))
@@ -506,19 +509,36 @@ class Written:
 
     def describe(self) -> Any:
         version, order, maps, examples = self.dataset.describe()
-        functions = [fingerprint(each.function) for each in self.dataset.maps]
+        functions = [f"{name_of(each.function).split(' ')[0]} {fingerprint(each.function)}" for each in self.dataset.maps]
         described = {"order version": version, "order": order, "maps": maps, "examples": examples, "functions": functions}
         return {**described, "sample": self._sample()}
 
     def _sample(self) -> str:
-        """A hash of a few rows before any map: other data that looks alike has another one."""
+        """A hash of a few rows before the maps, and of one behind them: other data, or a map that does something else now, has another one."""
         positions = np.unique(np.array([0, len(self) // 2, len(self) - 1], np.int64))
         visits = self.dataset.order.visits(np.zeros_like(positions), positions)
         digest = hashlib.sha256()
-        for leaf in flatten(self.dataset.reader.read_source(visits))[0]:
-            if not leaf.dtype.hasobject:  # those are addresses
-                digest.update(np.ascontiguousarray(leaf).tobytes())
+        for tree in (self.dataset.reader.read_source(visits), self.read(positions[len(positions) // 2 :][:1])):
+            for leaf in flatten(tree)[0]:
+                if not leaf.dtype.hasobject:  # those are addresses
+                    digest.update(np.ascontiguousarray(leaf).tobytes())
         return digest.hexdigest()[:16]
+
+    def check_elsewhere(self, path: str | os.PathLike[str]) -> None:
+        """Refuses to write where the dataset reads."""
+        from loadax.sources.storage import address_of, key_value_spec
+
+        found: list[str] = []
+
+        def look(source: Source, times: float) -> Source:  # noqa: ARG001
+            found.extend(getattr(source, "addresses", ()))
+            return source
+
+        self.dataset.reader.over(look)
+        target = address_of(key_value_spec(path)).rstrip("/") + "/"
+        for address in found:
+            if f"{address.rstrip('/')}/".startswith(target) or target.startswith(f"{address.rstrip('/')}/"):
+                raise ArgumentError(f"{os.fspath(path)} is what this dataset reads; choose another path to write to")
 
 
 def _integer(name: str, value: Any) -> int:

@@ -250,8 +250,10 @@ def write_zarr(
     """
     from loadax.writing.write import write_zarr as write
 
+    rows = Written(as_dataset(dataset))
+    rows.check_elsewhere(path)
     write(
-        Written(as_dataset(dataset)),
+        rows,
         path,
         chunk_rows=chunk_rows,
         shard_rows=shard_rows,

@@ -17,6 +17,7 @@ from loadax.protocols import Integers, Order, Visits
 from loadax.reader import Reader
 from loadax.sources.packed import PackedSource
 from loadax.sources.ragged import Form
+from loadax.texts import count_text
 from loadax.transforms import fingerprint
 from loadax.writing.array_folder import ArrayFolder, Entry
 from loadax.writing.progress import progress_bar
@@ -52,6 +53,9 @@ class PackOptions(NamedTuple):
             )
         if self.seq_len >= 1 << 31:
             raise ArgumentError(f"seq_len={self.seq_len}: pass less than 2^31")
+
+
+_SAID = {"empty": "empty and left out", "cut": "cut", "dropped": "too long and left out"}  # of what there is something to say
 
 
 @final
@@ -220,7 +224,7 @@ def pack(reader: Reader, order: Order, options: PackOptions, index: Any, progres
     rows = packed(options.method, options.seq_len, plan.arrays)
     summary = (
         f"{documents.size} documents packed by {options.method} into rows of {options.seq_len}, {facts['entries'] / rows.size / options.seq_len:.1%} full"
-        + "".join(f", {facts[name]} {name}" for name in ("empty", "cut", "dropped") if facts[name])
+        + "".join(f", {count_text(facts[name], 'document')} {said}" for name, said in _SAID.items() if facts[name])
     )
     return PackedSource(documents, rows, options.seq_len, described, summary)
 

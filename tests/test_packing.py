@@ -100,7 +100,7 @@ def test_maps_come_before() -> None:
 
     packed = from_source(texts).map(tokenize).pack(8)
     assert bytes(tokens_of(packed)).decode() == "".join(texts)
-    assert "4 documents packed by split into rows of 8, 87.5% full, 1 empty" in repr(packed)
+    assert "4 documents packed by split into rows of 8, 87.5% full, 1 document empty and left out" in repr(packed)
     leaves = from_source([{"text": text} for text in texts]).map(
         lambda each: {"a": tokenize(each["text"]), "b": [1] * len(each["text"])}
     )
@@ -265,8 +265,8 @@ def test_long_documents(method: Any, caplog: pytest.LogCaptureFixture) -> None:
         dropped = flat(given).pack(16, method=method, long="drop")
     assert sorted(segments_of(dropped)) == [each.tolist() for each in given if 0 < len(each) <= 16]
     too_long = sum(len(each) > 16 for each in given)
-    assert f"{too_long} dropped" in repr(dropped)
-    assert f"{too_long} cut" in repr(cut)
+    assert f"{too_long} documents too long and left out" in repr(dropped)
+    assert f"{too_long} documents cut" in repr(cut)
     assert f"pack: {too_long} of 200 documents are longer than 16, and dropped" in caplog.text
     assert f"pack: {sum(not len(each) for each in given)} of 200 documents are empty" in caplog.text
 

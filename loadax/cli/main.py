@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _log_on_stderr():
             return int(options.run(options))
     except LoadaxError as error:
-        _say(f"loadax: error: {error}")
+        _say(f"loadax: error: {_as_options(str(error))}")
         for note in getattr(error, "__notes__", ()):
             _say(note)
         return _WRONG
@@ -33,6 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for note in getattr(error, "__notes__", ()):
             _say(note)
         return _INTERRUPTED
+
+
+def _as_options(message: str) -> str:
+    """A message about arguments, for somebody who gives them on the command line."""
+    return re.sub(r"\b(overwrite|resume)=True", r"--\1", message).replace("pass dtype=", "pass --dtype ")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -94,17 +94,19 @@ def reads_columns(dataset: Dataset) -> bool:
 def _batches(setting: Setting) -> Batches:
     plan = setting.plan
     stretch, end = plan.stretch(setting.at)
-    size, left = plan.order.size, plan.order.size % stretch.batch_size
+    epoch = plan.epoch_steps(plan.place(setting.at)[0])
+    last = epoch.stop - 1  # of its epoch: where the batch size changes, another one may be served last
+    valid = plan.valid(last)
     return Batches(
         batch_size=stretch.batch_size,
         first=stretch.first,
         last=None if end is None else end - 1,
         steps=plan.num_steps,
-        steps_per_epoch=stretch.epoch_steps,
+        steps_per_epoch=len(epoch),
         num_epochs=plan.num_epochs,
-        rows_per_epoch=size,
-        dropped=left if plan.remainder == "drop" else 0,
-        padded=-size % stretch.batch_size if plan.remainder == "pad" else 0,
+        rows_per_epoch=plan.order.size,
+        dropped=plan.order.size - plan.place(last)[1] - valid if plan.remainder == "drop" else 0,
+        padded=plan.stretch(last)[0].batch_size - valid if plan.remainder == "pad" else 0,
     )
 
 

@@ -161,7 +161,8 @@ def find_places(plan: BatchPlan, source: Source, row: int, dataset: str | None, 
     first, rows = (0, len(source)) if dataset is None else _part(source, dataset)
     if not 0 <= row < rows:
         of = "" if dataset is None else f" of {dataset!r}"
-        raise RowIndexError(f"row {row}{of} is not there: rows are at least 0 and below {rows}")
+        packs = "; these are packed rows: trace() tells which documents each holds" if hasattr(source, "documents") else ""
+        raise RowIndexError(f"row {row}{of} is not there: rows are at least 0 and below {rows}{packs}")
     return find(plan, first + row, _steps_to_look_at(plan, epochs, steps))
 
 
@@ -220,6 +221,10 @@ def _asked(source: Source | None, name: str, row: int) -> tuple[Any, ...] | None
 
 
 def _shown(record: Record) -> str:
+    if record.where is None and record.documents:
+        return f"documents {', '.join(str(part.row) for part in record.documents[:4])}" + (
+            " …" if len(record.documents) > 4 else ""
+        )
     if record.where is None:
         return "not known"
     first, *others = record.where

@@ -37,6 +37,7 @@ def write_zarr(
     shard: Share | None = None,
     progress: bool | None = None,
     workers: int | None = None,
+    go_on: str = "go on with resume=True, on the command line --resume",
 ) -> None:
     """Writes all rows, in the order of their positions, to a zarr3 store with a checksum on every chunk.
 
@@ -56,6 +57,7 @@ def write_zarr(
         shard: `(i, n)`: this is process i of n that write side by side. Whichever is the last to be done finishes the store.
         progress: whether to show a bar; None: when stderr is a terminal.
         workers: threads that read rows.
+        go_on: what to do when the writing was stopped, for messages.
 
     Raises:
         ArgumentError: when a value can't be used, or something stands at `path`.
@@ -73,7 +75,7 @@ def write_zarr(
     if not destination.begin(content, resume=resume, overwrite=overwrite, share=share):
         _log.info("%s: finished already", destination.location)
         return
-    with _hint(destination.location):
+    with _hint(destination.location, go_on):
         arrays = destination.create(layout)
         parts = Parts(rows, layout, arrays, [destination.where(each.name) for each in layout.arrays])
         index, count = share or (0, 1)
@@ -97,12 +99,12 @@ def open_written(path: str | os.PathLike[str], spec: Tree) -> TensorStoreSource:
 
 
 @contextmanager
-def _hint(location: str) -> Iterator[None]:
+def _hint(location: str, go_on: str) -> Iterator[None]:
     """Whatever stops the writing, Ctrl-C too, says how to go on."""
     try:
         yield
     except BaseException as error:
-        error.add_note(f"loadax: {location} was not written to its end; go on with resume=True, on the command line --resume")
+        error.add_note(f"loadax: {location} was not written to its end; {go_on}")
         raise
 
 

@@ -178,7 +178,7 @@ def test_an_interrupt_ends_in_a_line_and_resume_goes_on(tmp_path: Path, command:
         (("foo://x", "out"), "unsupported URL scheme"),
         (("x.npy", "./x.npy"), "x.npy is both what is read and where it is written; choose another DST"),
         (("x.npy", "out", "--chunk-rows", "0"), "chunk_rows=0: pass an int, 1 or more"),
-        (("x.npy", "out", "--resume", "--overwrite"), "overwrite=True with resume=True"),
+        (("x.npy", "out", "--resume", "--overwrite"), "--overwrite with --resume"),
         (("words.npy", "out"), "words.npy: it can't be opened as .npy"),
     ],
 )
