@@ -8,7 +8,7 @@ from typing import Any
 from loadax.dataset import Dataset
 from loadax.doors import as_dataset
 from loadax.errors import ArgumentError
-from loadax.plan.mix import Mixed, Segment, Stop
+from loadax.plan.mix import ENDLESS, Mixed, Segment, Stop
 from loadax.plan.order import Concatenated
 from loadax.sources.concatenated import ConcatenatedSource
 
@@ -27,6 +27,11 @@ def concat(datasets: Sequence[Any]) -> Dataset:
     parts = [as_dataset(each) for each in datasets]
     if not parts:
         raise ArgumentError("concat() got no dataset; pass at least one")
+    for number, part in enumerate(parts[:-1]):
+        if len(part) >= ENDLESS:
+            raise ArgumentError(
+                f"concat: part {number} never ends, so nothing behind it would be met; mix() it, or cut it: ds[:n]"
+            )
     order = Concatenated(tuple(part.order for part in parts), tuple(len(part.source) for part in parts))
     return Dataset(ConcatenatedSource([part.reader for part in parts]), order)
 
@@ -65,7 +70,10 @@ def mix(
     named = dict(datasets) if isinstance(datasets, Mapping) else {str(number): each for number, each in enumerate(datasets)}
     if not named:
         raise ArgumentError("mix() got no dataset; pass at least one")
-    parts = {str(name): as_dataset(each) for name, each in named.items()}
+    for name in named:
+        if not isinstance(name, str):
+            raise ArgumentError(f"mix: a dataset is called {name!r}; call it by a str, since weights by int are a schedule")
+    parts = {name: as_dataset(each) for name, each in named.items()}
     for name, part in parts.items():
         if not len(part):
             raise ArgumentError(f"mix: dataset {name!r} has no rows; leave it out")

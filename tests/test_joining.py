@@ -73,7 +73,7 @@ def test_every_weight_that_is_given_counts() -> None:
         (lambda: web_and_code(seed="0"), "seed='0': pass an int"),
         (
             lambda: web_and_code({0: (1, 1), 9: (1, 0)}, stop="all"),
-            "the weights never draw all of 'code', so the mixture would not end",
+            "the weights never draw all of 'code', or it never ends, so the mixture would not end",
         ),
         (lambda: mix({"web": data(0, 5), "none": data(0, 5)[:0]}, (1, 1)), "dataset 'none' has no rows; leave it out"),
         (
@@ -149,3 +149,20 @@ def test_weights_by_step() -> None:
     with pytest.raises(TypeError, match="without another verb behind"):
         Dataloader(mixed[:100], batch_size=8)
     assert mixed.map(lambda each: {"x": each["x"] * 2}).order is mixed.order  # a map is no such verb
+
+
+@pytest.mark.parametrize("weight", [1, 2, 3, 9])
+def test_a_part_that_never_ends(weight: int) -> None:
+    endless = mix([data(0, 8), data(100, 4)], (1, 1), stop="never")
+    mixed = mix({"endless": endless, "short": data(1000, 12)}, (1, weight))
+    rows = mixed.read(range(len(mixed)))["x"]
+    assert (rows >= 1000).sum() == 12  # it ends when the other part would begin anew
+    with pytest.raises(ArgumentError, match="the weights never draw all of 'endless', or it never ends"):
+        mix({"endless": endless, "short": data(1000, 12)}, (1, weight), stop="all")
+    with pytest.raises(ArgumentError, match="part 0 never ends, so nothing behind it would be met"):
+        loadax.concat([endless, data(0, 4)])
+
+
+def test_names_are_text() -> None:
+    with pytest.raises(ArgumentError, match="a dataset is called 0; call it by a str, since weights by int are a schedule"):
+        mix({0: data(0, 4), 1: data(0, 4)}, {0: 3, 1: 1})  # type: ignore[dict-item]

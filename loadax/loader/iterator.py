@@ -79,7 +79,7 @@ class DataIterator:
             self._run.used_up()
             raise StopIteration
         self._check_mesh()
-        if self._step == self._end:  # batches of another size begin
+        if self._step == self._end and self._close.alive:  # batches of another shape begin
             self._earlier = self.stats()
             self.close()
             self._open()

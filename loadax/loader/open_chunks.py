@@ -48,6 +48,7 @@ class OpenChunks:
         chunk_bytes: of memory for one.
         lanes: that this process meets.
         touched: chunks that one block lies in, at most.
+        source: whose rows are shuffled.
     """
 
     shuffle: BlockShuffled
@@ -57,12 +58,18 @@ class OpenChunks:
     chunk_bytes: int
     lanes: int
     touched: int
+    source: Source
+
+    @property
+    def bytes(self) -> int:
+        """Of memory for all that is open."""
+        return self.chunks * self.chunk_bytes
 
     def __str__(self) -> str:
         shuffle = self.shuffle
         return (
             f"block shuffle: {shuffle.lanes} lanes x {shuffle.window} blocks of {shuffle.block} rows, chunks of {self.chunk_rows}; this process has "
-            f"{self.chunks} chunks open, {size_text(self.chunks * self.chunk_bytes)}, and decodes {self.amplification:.2f} rows for each one used "
+            f"{self.chunks} chunks open, {size_text(self.bytes)}, and decodes {self.amplification:.2f} rows for each one used "
             f"(a full shuffle: up to {self.chunk_rows})"
         )
 
@@ -94,7 +101,7 @@ def find_open_chunks(reader: Reader, plan: BatchPlan, positions: Integers, each_
         share = lanes * plan.batch_size_of(0) / (shuffle.lanes * max(1, len(positions)))
         chunks = min(lanes * min(shuffle.window, -(-shuffle.blocks // shuffle.lanes)) * touched, len(starts))
         rows = largest_chunk(starts, len(source))
-        found.append(OpenChunks(shuffle, rows, chunks, decoded * share, rows * each_row, lanes, touched))
+        found.append(OpenChunks(shuffle, rows, chunks, decoded * share, rows * each_row, lanes, touched, source))
     return found
 
 
@@ -108,15 +115,15 @@ def check_memory(found: list[OpenChunks], limit: int | None) -> None:
     for each in found:
         _log.info("%s", each)
     # Those of the parts of a mixture are open together.
-    needed = sum(each.chunks * each.chunk_bytes for each in found)
+    needed = sum(each.bytes for each in found)
     if needed > most:
-        each = max(found, key=lambda one: one.chunks * one.chunk_bytes)
-        its_share = most - needed + each.chunks * each.chunk_bytes
+        each = max(found, key=lambda one: one.bytes)
+        its_share = most - needed + each.bytes
         fitting = each.fitting(max(0, its_share))
         others = f"; with the other shuffles {size_text(needed)}" if len(found) > 1 else ""
         raise ArgumentError(
             f"shuffle(block={each.shuffle.block}, window={each.shuffle.window}, lanes={each.shuffle.lanes}) has {each.chunks} chunks open on this process, "
-            f"{size_text(each.chunks * each.chunk_bytes)}{others}, and cache_bytes allows {size_text(most)}: every chunk would be decoded again and "
+            f"{size_text(each.bytes)}{others}, and cache_bytes allows {size_text(most)}: every chunk would be decoded again and "
             "again; pass " + (f"{fitting} to shuffle, or " if fitting else "") + f"cache_bytes={needed} to the Dataloader"
         )
 
@@ -136,19 +143,40 @@ def keep_open_chunks(
     if not found:
         return reader
     most = limit if limit is not None else _machine_memory() // 2
-    chunks = max(each.chunks for each in found)  # every source may need as many
-    chunk_bytes = max(1, *(each.chunk_bytes for each in found))
-    slots = max(chunks, min(_SPARE * chunks - (-ahead // chunk_bytes), most // chunk_bytes))
+    needed = sum(each.bytes for each in found)
+    slots: dict[int, int] = {}  # of every source, by its identity
+    for each in found:
+        spare = max(0, most - needed) * each.bytes // max(1, needed) // max(1, each.chunk_bytes)
+        wanted = each.chunks + min(spare, (_SPARE - 1) * each.chunks - (-ahead // max(1, each.chunk_bytes)))
+        leaves = _leaves(each.source)
+        rows = sum(len(leaf) for leaf, _ in leaves)
+        for leaf, times in leaves:
+            # A chunk of windows holds each row so many times, and was counted so.
+            slots[id(leaf)] = slots.get(id(leaf), 0) + math.ceil(wanted * times * len(leaf) / rows)
 
     def wrap(source: Source, times: float) -> Source:
-        if source.spec is None or chunk_starts(source) is None:
+        if source.spec is None or id(source) not in slots or chunk_starts(source) is None:
             return source
         # What a source below another one is asked for shows when it is asked.
         known = boxes if source is reader.source else None
-        # A chunk of windows holds each row so many times, and was counted so.
-        return ChunkCache(source, normalise_spec(source.spec, "spec"), math.ceil(slots * times), times, known)
+        return ChunkCache(source, normalise_spec(source.spec, "spec"), slots[id(source)], times, known)
 
     return reader.over(wrap)
+
+
+def _leaves(source: Source) -> list[tuple[Source, float]]:
+    """What stands at the bottom of a source, and how often it is asked for each of its rows."""
+    found: list[tuple[Source, float]] = []
+
+    def look(leaf: Source, times: float) -> Source:
+        found.append((leaf, times))
+        return leaf
+
+    further = getattr(source, "over", None)
+    if further is None:
+        return [(source, 1.0)]
+    further(look)
+    return found
 
 
 def held_columns(reader: Reader, share: Share) -> list[Columns | None]:

@@ -173,8 +173,9 @@ def resolve_share(
         # Nobody is really there: the constructor's share says which of the hosts to be.
         grid = replace(grid, process=int(np.unique(grid.owners)[part.index]))
     spans = bool((grid.owners != grid.process).any())
-    first = 0
+    first, parts = 0, 1
     if part is not None and not spans:
+        parts = part.count
         batch_size //= part.count
         first = part.index * batch_size
     shapes = [(batch_size, *leaf.spec.shape) for leaf in batch.leaves]
@@ -185,7 +186,7 @@ def resolve_share(
             (start, stop), *_ = layout.boxes[0]
             raise PartitionError(
                 f"leaf {leaf.path or 'of the example'}: {spec} gives a device {stop - start} of the {batch_size} rows, which microbatches={microbatches} "
-                f"does not divide; use a batch_size that is a multiple of {batch_size // (stop - start) * microbatches}"
+                f"does not divide; use a batch_size that is a multiple of {batch_size // (stop - start) * microbatches * parts}"
             )
     share = Share(batch, mesh, tuple(specs), layouts, batch_size, first, microbatches)
     if part is not None and spans:

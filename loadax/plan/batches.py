@@ -101,15 +101,22 @@ class BatchPlan:
                 )
             steps, epoch_steps = (self._steps(rows, batch_size) for rows in (self.order.size - start, self.order.size))
             found.append(Stretch(first, epoch, start, batch_size, steps, epoch_steps))
+        if self.remainder == "error":
+            for stretch, following in zip_longest(found, found[1:]):
+                self._check_ends(stretch, self.num_epochs if following is None else following.epoch)
         return tuple(found)
+
+    def _check_ends(self, stretch: Stretch, end: int | None) -> None:
+        """Refuses rows left over at the ends of those epochs, before `end`, that a stretch lasts to."""
+        for epoch, rows in ((stretch.epoch, self.order.size - stretch.start), (stretch.epoch + 1, self.order.size)):
+            if (end is None or epoch < end) and rows % stretch.batch_size:
+                raise ArgumentError(
+                    f"remainder='error': {rows} rows leave {rows % stretch.batch_size} over after batches of batch_size={stretch.batch_size}; "
+                    "pass remainder='drop' or 'pad', or a batch_size that divides the rows"
+                )
 
     def _steps(self, rows: int, batch_size: int) -> int:
         """How many steps so many rows of an epoch make."""
-        if self.remainder == "error" and rows % batch_size:
-            raise ArgumentError(
-                f"remainder='error': {rows} rows leave {rows % batch_size} over after batches of batch_size={batch_size}; "
-                "pass remainder='drop' or 'pad', or a batch_size that divides the rows"
-            )
         if self.remainder == "drop" and self.order.size < batch_size:
             raise ArgumentError(
                 f"batch_size={batch_size} but the dataset has only {self.order.size} rows: remainder='drop' would leave no batch at all; "

@@ -99,15 +99,19 @@ class Mixed:
             )
         if self.stop == "never":
             return ENDLESS
-        ends = [self.position_of(part, order.size - (self.stop == "all")) for part, order in enumerate(self.parts)]
+        # A part that never ends, because it is such a mixture, is never through.
+        ends = [
+            None if order.size >= ENDLESS else self.position_of(part, order.size - (self.stop == "all"))
+            for part, order in enumerate(self.parts)
+        ]
         if self.stop == "first":
             found = [end for end in ends if end is not None]
             return min(found) if found else ENDLESS
         for name, end in zip(self.names, ends, strict=True):
             if end is None:
                 raise ArgumentError(
-                    f"stop='all': the weights never draw all of {name!r}, so the mixture would not end; give it a weight in the last "
-                    "part of the schedule, or pass stop='first'"
+                    f"stop='all': the weights never draw all of {name!r}, or it never ends, so the mixture would not end; give it a weight in "
+                    "the last part of the schedule, or pass stop='first' or 'never'"
                 )
         return max(end for end in ends if end is not None) + 1
 

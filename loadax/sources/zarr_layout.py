@@ -102,6 +102,10 @@ class Folder:
                     raise SourceError(
                         f"{self.text.rstrip('/')}/{key} is no JSON ({error}); was it cut short? Copy it again"
                     ) from error
+                if not isinstance(metadata, dict):
+                    raise SourceError(
+                        f"{self.text.rstrip('/')}/{key} holds a {type(metadata).__name__}, no zarr metadata; copy it again"
+                    )
                 return (None if metadata.get("node_type") == "group" else driver), metadata
         return None
 

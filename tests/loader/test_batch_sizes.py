@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
-from loadax import Dataloader, from_arrays, from_source
-from loadax.errors import ArgumentError, PartitionError, StateError
+from loadax import Dataloader, concat, from_arrays, from_source, mix
+from loadax.errors import ArgumentError, ClosedError, PartitionError, StateError
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.order import Sequential, Shuffled
 from loadax.protocols import Order
@@ -245,3 +245,39 @@ def test_an_interrupt_at_the_seam_loses_nothing() -> None:
         batches.set_state(batches.get_state())
         rows += [np.asarray(next(batches)["x"]) for _ in range(2)]
     np.testing.assert_array_equal(np.concatenate(rows), np.arange(8 * 3 + 16 * 2))
+
+
+def test_a_closed_iterator_stays_closed_at_the_seam() -> None:
+    batches = iter(Dataloader(ROWS, batch_size={0: 8, 2: 16}))
+    next(batches)
+    next(batches)
+    batches.close()
+    for _ in range(2):
+        with pytest.raises(ClosedError, match="this iterator is closed"):
+            next(batches)
+
+
+def test_rows_are_left_over_only_where_an_epoch_ends() -> None:
+    assert len(Dataloader(ROWS[:100], batch_size={0: 30, 2: 20}, remainder="error")) == 4
+    assert len(Dataloader(ROWS[:100], batch_size={0: 25, 4: 50}, num_epochs=2, remainder="error")) == 6
+    for schedule, epochs, rows, over in (
+        ({0: 30, 2: 30}, 1, 40, 10),
+        ({0: 50, 1: 25, 4: 40}, 3, 75, 35),
+        ({0: 30, 2: 20, 5: 30}, 2, 80, 20),
+    ):
+        with pytest.raises(
+            ArgumentError, match=f"remainder='error': {rows} rows leave {over} over|remainder='error': 100 rows leave"
+        ):
+            Dataloader(ROWS[:100], batch_size=schedule, num_epochs=epochs, remainder="error")
+
+
+@pytest.mark.parametrize("join", [concat, lambda parts: mix(parts, (1, 1), stop="all")])
+def test_lengths_leave_the_maps_of_parts_their_epochs(join: Any) -> None:
+    def noisy(example: Any, rng: np.random.Generator) -> Any:
+        return {**example, "tokens": example["tokens"] + rng.integers(1 << 16, dtype=np.int32)}
+
+    data = join([from_arrays(TOKENS).map(noisy, rng=True, seed=seed) for seed in range(2)])
+    whole, cut = (Dataloader(data, batch_size=8, num_epochs=2, seq_len=length, mesh=mesh_of({"data": 8})) for length in (None, 4))
+    for step in (0, whole.steps_per_epoch, len(whole) - 1):
+        one, other = whole[step], cut[step]
+        np.testing.assert_array_equal(np.asarray(one["tokens"])[:, :4], np.asarray(other["tokens"]))

@@ -94,6 +94,13 @@ def test_what_is_refused(arguments: Any, error: type[Exception], message: str) -
         Dataloader(DATA, mesh=mesh_of({"data": 8}), **arguments)
 
 
+def test_the_size_that_would_do_is_that_of_the_whole_batch() -> None:
+    shard: dict[str, Any] = {"shard_index": 1, "shard_count": 2, "mesh": mesh_of({"data": 8}), "microbatches": 4}
+    with pytest.raises(PartitionError, match=r"a device 2 of the 16 rows, .*; use a batch_size that is a multiple of 64"):
+        Dataloader(DATA, batch_size=32, **shard)
+    assert Dataloader(DATA, batch_size=64, **shard)[0]["label"].shape == (4, 8)
+
+
 def key_by_hand(seed: int, epoch: int, row: int) -> list[int]:
     key = int(derive(seed, "key", epoch, row))
     return [key >> 32, key & 0xFFFFFFFF]

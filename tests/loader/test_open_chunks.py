@@ -16,6 +16,7 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.loader.open_chunks import OpenChunks, held_columns, keep_open_chunks
 from loadax.plan.blocks import BlockShuffled
 from loadax.sharding import plan_mesh
+from loadax.sources.chunk_cache import ChunkCache
 from tests.loader.oracle import mesh_of
 from tests.sources.chunked import ChunkedSource
 
@@ -225,7 +226,7 @@ class TestWhatIsDecoded:
         loader = Dataloader(data, 32, mesh=mesh, partition=P("data", "model"))
         assert said() == [(8, "2.0 KiB", 1.0)]  # of half the columns
         assert isinstance(data.order, BlockShuffled)
-        found = OpenChunks(data.order, 16, 8, 1.0, 16 * 4 * 4, 4, 1)
+        found = OpenChunks(data.order, 16, 8, 1.0, 16 * 4 * 4, 4, 1, source)
         reader = keep_open_chunks(data.reader, [found], None, held_columns(data.reader, loader._share()))
         assert reader.source_into is not None
         out = np.empty((4, 4), np.int32)
@@ -423,3 +424,20 @@ def test_a_mixture_of_block_shuffles_keeps_the_chunks_of_all_its_parts() -> None
         ArgumentError, match=r"has 16 chunks open on this process, .* KiB; with the other shuffles .* KiB, and cache_bytes"
     ):
         Dataloader(mixed, batch_size=32, cache_bytes=8 << 10, mesh=mesh_of({"data": 8}))
+
+
+def test_the_parts_of_a_mixture_share_the_memory() -> None:
+    """Also where no host uses up a chunk, and where a part of large chunks is not shuffled by blocks at all."""
+    small = [ChunkedSource({"x": np.zeros((1024, 8), np.int64)}, 32) for _ in range(3)]
+    large = ChunkedSource({"x": np.zeros((1024, 8), np.int64)}, 512)
+    parts = [from_source(source).shuffle(0, block="chunks", window=2, lanes=4) for source in small]
+    mixed = mix([*parts, from_source(large)], (1, 1, 1, 1))
+    needed = 3 * 8 * 32 * 64
+    loader = Dataloader(mixed, batch_size=32, cache_bytes=needed, shard_index=0, shard_count=2)
+    found = loader._open_chunks(loader._share())
+    reader = keep_open_chunks(mixed.reader, found, needed, None)
+    caches: list[Any] = []
+    reader.over(lambda source, times: caches.append(source) or source)  # type: ignore[func-returns-value]
+    held = [cache for cache in caches if isinstance(cache, ChunkCache)]
+    assert len(held) == 3
+    assert sum(cache._slots * 32 * 64 for cache in held) <= needed

@@ -302,7 +302,8 @@ def test_processes_share_a_folder(count: int, limit: int, tmp_path: Path, http_p
             digest += int(local.read(rows)["tokens"].astype(np.int64).sum() * (1 + rows[0]))
         assert json.loads(out) == digest
     assert 1 <= len(blocks(folder)) <= limit // HELD
-    assert most <= limit // HELD
+    # A folder is not listed in one moment: each process may have replaced a block meanwhile.
+    assert most <= limit // HELD + count
     assert not list((folder / "loadax-blocks").glob("*/writing-*"))
 
 

@@ -183,6 +183,13 @@ def test_an_array_has_no_variables(version: int, tmp_path: Path) -> None:
         open_zarr(tmp_path / "x", ["a"])
 
 
+@pytest.mark.parametrize("name", ["zarr.json", ".zarray"])
+def test_metadata_that_is_no_object(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("[1]")
+    with pytest.raises(SourceError, match=rf"/{name} holds a list, no zarr metadata; copy it again"):
+        open_zarr(tmp_path, None)
+
+
 def test_metadata_that_was_cut_short(tmp_path: Path) -> None:
     (tmp_path / "zarr.json").write_text("{")
     with pytest.raises(SourceError, match=r"/zarr\.json is no JSON \(.*\); was it cut short\? Copy it again"):
