@@ -501,3 +501,12 @@ def test_thousands_of_hosts_take_no_time() -> None:
     assert found.reading.rows == Spread(8, 8.0, 8)
     assert found.reading.nbytes == Spread(8 * 4100, 8.0 * 4100, 8 * 4100)
     assert "3840-4095" in text
+
+
+def test_an_epoch_of_several_batch_sizes_is_counted_as_it_is() -> None:
+    loader = Dataloader(
+        from_arrays({"x": np.arange(1000)}), batch_size={0: 8, 3: 16, 6: 32}, mesh=plan_mesh({"data": 8}, hosts=2)
+    )
+    batches = loader.explain().batches
+    assert (batches.steps, batches.steps_per_epoch, batches.first, batches.last) == (35, 35, 0, 2)
+    assert batches.dropped == 1000 - sum(len(loader.rows(step)) for step in range(35))
