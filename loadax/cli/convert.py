@@ -4,16 +4,13 @@ import argparse
 import re
 import sys
 import warnings
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 from loadax.cli.source import SourceOptions, open_source
 from loadax.dataset import Dataset
+from loadax.doors import write_zarr
 from loadax.errors import ArgumentError
-from loadax.protocols import Integers, Tree
-from loadax.seeds import ORDER_VERSION
 from loadax.sources.storage import local_path
-from loadax.writing.write import write_zarr
 
 _EXAMPLES = """\
 examples:
@@ -27,28 +24,6 @@ examples:
 
 SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, or a file of tokens (.bin).
 """
-
-
-@final
-@dataclass(frozen=True)
-class _Rows:
-    """A dataset, and what it is: where it lies, and its order."""
-
-    dataset: Dataset
-    origin: dict[str, Any]
-
-    @property
-    def spec(self) -> Tree:
-        return self.dataset.spec
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def read(self, positions: Integers) -> Tree:
-        return self.dataset.read(positions)
-
-    def describe(self) -> Any:
-        return {**self.origin, "order": [ORDER_VERSION, self.dataset.order.describe()]}
 
 
 def add_command(commands: Any) -> None:
@@ -93,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     if options.shuffle is not None:
         dataset = _shuffled(dataset, options.shuffle, options.source)
     write_zarr(
-        _Rows(dataset, {"source": _absolute(options.source)}),
+        dataset,
         options.destination,
         chunk_rows=options.chunk_rows,
         shard_rows=options.shard_rows,

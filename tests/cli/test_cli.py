@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import zarr
 
+import loadax
 from loadax.cli import main
-from loadax.doors import from_zarr
+from loadax.doors import from_npy, from_zarr
 from loadax.texts import count_text, size_text, table
 from loadax.writing.write import write_zarr
 from tests.writing.rows import TreeRows, made_up, tree_of
@@ -383,3 +384,13 @@ def test_sizes(size: int, text: str) -> None:
 def test_tables_line_up() -> None:
     assert table(["a", "long"], [["xyz", "1"], ["", "22"]]) == "a    long\nxyz  1\n     22\n"
     assert (count_text(1, "row"), count_text(0, "row")) == ("1 row", "0 rows")
+
+
+def test_what_the_command_began_a_program_finishes(tmp_path: Path) -> None:
+    """Both say in the same words what a store holds."""
+    values = np.arange(40, dtype=np.int32)
+    np.save(tmp_path / "x.npy", values)
+    command = ["convert", str(tmp_path / "x.npy"), str(tmp_path / "out"), "--shard-rows", "10", "--shards", "0/2"]
+    assert main(command) == 0
+    loadax.write_zarr(from_npy(tmp_path / "x.npy"), tmp_path / "out", shard_rows=10, shard=(1, 2), progress=False)
+    np.testing.assert_array_equal(from_zarr(tmp_path / "out").read(range(40)), values)
