@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.errors import LeafError
-from loadax.loader.share import MASK
+from loadax.loader.leaves import MASK
 from loadax.loader.slab import Slab, SlabPlan, Tile
 from loadax.loader.stats import Timing
 from loadax.protocols import Columns, Integers, Tree, Visits

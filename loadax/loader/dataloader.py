@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
+from loadax.casting import cast_into
 from loadax.dataset import Dataset
 from loadax.doors import as_dataset
 from loadax.errors import ArgumentError, RowIndexError, UnsupportedError
@@ -37,17 +38,17 @@ from loadax.loader.feed import Feed
 from loadax.loader.forecast import Setting, forecast
 from loadax.loader.history import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator, Epoch, Run
+from loadax.loader.leaves import KEY, MASK, BatchSpec
 from loadax.loader.lengths import cut_to
 from loadax.loader.open_chunks import OpenChunks, check_memory, find_open_chunks, held_columns, keep_open_chunks, row_bytes
 from loadax.loader.plan_check import PlanCheck, check_run
 from loadax.loader.prefetch import Window
-from loadax.loader.share import KEY, MASK, BatchSpec, Share, batch_spec, resolve_share
+from loadax.loader.share import Share, batch_spec, resolve_share
 from loadax.loader.state import order_hash, step_of
 from loadax.plan.batches import BatchPlan, Remainder, Stretch
 from loadax.plan.inverse import Place
 from loadax.plan.skips import step_ranges
 from loadax.protocols import Integers, Tree, Visits
-from loadax.sharding.dtypes import cast_into
 from loadax.sharding.mesh import PlannedMesh, current_mesh, grid_of, resolve_mesh
 from loadax.trees import flatten
 

@@ -11,8 +11,9 @@ import numpy as np
 from loadax.buffers import BufferPool
 from loadax.loader.assemble import Assembler, Piece
 from loadax.loader.share import Share
-from loadax.loader.slab import Slab, SlabPlan
+from loadax.loader.slab import Slab
 from loadax.loader.stats import Timing
+from loadax.loader.tiles import slab_plan
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
@@ -91,7 +92,7 @@ class Feed:
 
     def __init__(self, plan: BatchPlan, reader: Reader, share: Share, keep: int, end: int | None, key_seed: int | None = None):
         self.end = end
-        self._slabs = SlabPlan(share)
+        self._slabs = slab_plan(share)
         self._visits = VisitsAhead(plan, share.positions, end)
         self._assembler = Assembler(reader, self._slabs, key_seed)
         self._structure = share.batch.structure

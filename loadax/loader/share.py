@@ -3,26 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from loadax.errors import ArgumentError, MeshError, PartitionError
+from loadax.loader.leaves import KEY, MASK, BatchLeaf, BatchSpec
 from loadax.protocols import ArraySpec, Integers, Tree
 from loadax.sharding.dtypes import placed_dtype
 from loadax.sharding.layout import LeafLayout, merge, plan_leaf, positions
 from loadax.sharding.mesh import PlannedMesh, grid_of
 from loadax.sharding.partition import resolve_partition
 from loadax.specs import flatten_spec
-from loadax.trees import Structure, flatten
-
-MASK = "mask"
-"""The key of the bool leaf that says which rows of a padded batch are real."""
-
-KEY = "key"
-"""The key of the leaf with the data of a JAX random key for every row."""
+from loadax.trees import flatten
 
 _MADE = {MASK: ArraySpec((), np.dtype(bool)), KEY: ArraySpec((2,), np.dtype(np.uint32))}
 _WHY = {MASK: "remainder='pad'", KEY: "key_seed="}
@@ -35,29 +30,6 @@ class Part:
 
     index: int
     count: int
-
-
-class BatchLeaf(NamedTuple):
-    """One leaf of the batch.
-
-    `source` is its number among the leaves of an example; None for one that the loader makes, whose key `made` then is. `spec` is what
-    the dataset gives for a row, `dtype` what the device gets.
-    """
-
-    path: str
-    source: int | None
-    spec: ArraySpec
-    dtype: np.dtype[Any]
-    made: str = ""
-
-
-@final
-@dataclass(frozen=True)
-class BatchSpec:
-    """What a batch looks like, wherever it is: its leaves in JAX's order."""
-
-    structure: Structure
-    leaves: tuple[BatchLeaf, ...]
 
 
 def batch_spec(example: Tree, made: Sequence[str]) -> BatchSpec:

@@ -6,7 +6,6 @@ no gaps, and then all rows of all k steps lie one behind the other and a source 
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -15,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.buffers import align
-from loadax.loader.share import BatchLeaf, Share
+from loadax.casting import cast_into
+from loadax.loader.leaves import BatchLeaf
 from loadax.protocols import Columns, Integers
-from loadax.sharding.dtypes import cast_into
-from loadax.sharding.layout import ColumnGroup
 
 
 @final
@@ -78,26 +76,22 @@ class Tile:
 
 
 @final
+@dataclass(frozen=True, eq=False)
 class SlabPlan:
-    """How the memory of steps is laid out on a share.
+    """How the memory of steps is laid out.
 
-    Attributes:
+    Args:
         tiles: all of them, by leaf.
-        bytes_per_step: of one step's memory.
+        order: per leaf, for each of its boxes in the layout's order, `(tile, box of the tile)`.
     """
 
-    def __init__(self, share: Share):
-        self.tiles: list[Tile] = []
-        self._order: list[list[tuple[int, int]]] = []  # per leaf, for each box in the layout's order: (tile, box of the tile)
-        for leaf, layout in zip(share.batch.leaves, share.layouts, strict=True):
-            places = {}
-            for group in layout.groups:
-                for box, start in enumerate(group.starts):
-                    places[(start, group.columns)] = (len(self.tiles), box)
-                select = _select(share, group)
-                self.tiles.append(Tile(leaf, group.columns, len(group.starts), group.height, select))
-            self._order.append([places[(box[0][0], box[1:])] for box in layout.boxes])
-        self.bytes_per_step = sum(tile.boxes * tile.stride for tile in self.tiles)
+    tiles: tuple[Tile, ...]
+    order: tuple[tuple[tuple[int, int], ...], ...]
+
+    @cached_property
+    def bytes_per_step(self) -> int:
+        """Of one step's memory."""
+        return sum(tile.boxes * tile.stride for tile in self.tiles)
 
     def size(self, count: int) -> int:
         """Bytes that a slab of `count` steps takes."""
@@ -105,22 +99,22 @@ class SlabPlan:
 
     def slab(self, memory: NDArray[np.uint8], count: int) -> "Slab":
         """`memory` (uint8, of `size(count)`, aligned) as the slab of `count` steps."""
-        return Slab(self.tiles, self._order, memory, count)
+        return Slab(self, memory, count)
 
 
 @final
 class Slab:
     """The memory of `count` steps."""
 
-    def __init__(self, tiles: Sequence[Tile], order: list[list[tuple[int, int]]], memory: NDArray[np.uint8], count: int):
-        self._order = order
+    def __init__(self, plan: SlabPlan, memory: NDArray[np.uint8], count: int):
+        self._order = plan.order
         self._views: list[NDArray[Any]] = []
         offset = 0
-        for tile in tiles:
+        for tile in plan.tiles:
             shape = (count, tile.boxes, tile.height, *tile.extents)
             self._views.append(np.ndarray(shape, tile.leaf.dtype, memory, offset, tile.strides))
             offset += count * tile.boxes * tile.stride
-        self._tiles = tiles
+        self._tiles = plan.tiles
 
     def rows(self, number: int) -> NDArray[Any] | None:
         """All rows of tile `number`, step by step and box by box, as one array to write to; None when there are gaps."""
@@ -149,10 +143,3 @@ class Slab:
         """The boxes of a leaf for the slab's `step`-th step, in the order of its layout."""
         views = self._views
         return [views[tile][step, box] for tile, box in self._order[leaf]]
-
-
-def _select(share: Share, group: ColumnGroup) -> Integers | None:
-    rows = (np.asarray(group.starts)[:, None] + np.arange(group.height)).ravel()
-    if np.array_equal(rows, share.local_rows):
-        return None
-    return np.searchsorted(share.local_rows, rows)

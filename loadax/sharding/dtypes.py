@@ -1,8 +1,4 @@
-"""How host data becomes what JAX holds: which dtype it gets, and a copy that refuses to change a value.
-
-JAX without x64 makes int64 into int32 and lets the values wrap; here one that does not fit is an error. Floats and complex
-numbers lose precision silently, as everywhere in JAX.
-"""
+"""Which dtype host data gets in JAX; `casting` copies it there."""
 
 from typing import Any
 
@@ -10,17 +6,8 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.casting import leaf_name
 from loadax.errors import LeafError, LeafTypeError
-
-
-def leaf_name(path: str) -> str:
-    """How an error names the leaf at `path`; the path is empty when it is the only one.
-
-    Example:
-        >>> leaf_name("['tokens']"), leaf_name("")
-        ("leaf ['tokens']", 'the only leaf')
-    """
-    return f"leaf {path}" if path else "the only leaf"
 
 
 def placed_dtype(dtype: Any, path: str) -> np.dtype[Any]:
@@ -80,37 +67,3 @@ def host_array(leaf: Any, path: str) -> NDArray[Any]:
     if isinstance(leaf, int) and not -(2**63) <= leaf < 2**64:
         raise LeafError(f"{leaf_name(path)}: the value {leaf} does not fit 64 bits. Make it smaller, or a float, in a map")
     return np.asarray(leaf)
-
-
-def cast_into(destination: NDArray[Any], source: NDArray[Any], path: str) -> None:
-    """Copies `source` into `destination` of the same shape, and refuses integers that the latter's dtype can't hold.
-
-    Args:
-        destination: written; its dtype is `placed_dtype` of the source's.
-        source: read.
-        path: of the leaf, for the error.
-
-    Raises:
-        LeafError: when an integer does not fit; nothing was written then.
-
-    Example:
-        >>> narrow = np.empty(2, np.int32)
-        >>> cast_into(narrow, np.array([1, 2]), "['id']")
-        >>> narrow
-        array([1, 2], dtype=int32)
-    """
-    if destination.dtype != source.dtype and source.dtype.kind in "iu" and destination.dtype.kind in "iu" and source.size:
-        _check_range(destination.dtype, source, path)
-    # A float that is too large becomes inf, as in JAX; NumPy would warn of it.
-    with np.errstate(over="ignore"):
-        np.copyto(destination, source, casting="unsafe")
-
-
-def _check_range(dtype: np.dtype[Any], source: NDArray[Any], path: str) -> None:
-    limits = np.iinfo(dtype)
-    for value in (int(source.max()), int(source.min())):
-        if not limits.min <= value <= limits.max:
-            raise LeafError(
-                f"{leaf_name(path)}: the {source.dtype} value {value} does not fit {dtype}. "
-                "Set jax_enable_x64, or bring it into range in a map"
-            )

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.casting import leaf_name
 from loadax.errors import LeafTypeError, PartitionError
-from loadax.sharding.dtypes import leaf_name
 from loadax.sharding.layout import Box, Interval
 from loadax.sharding.partition import DataPartitionType, is_full
 

@@ -13,8 +13,8 @@ from typing import Any, final
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
+from loadax.casting import leaf_name
 from loadax.errors import ArgumentError, MeshError, PartitionError, UnsupportedError
-from loadax.sharding.dtypes import leaf_name
 from loadax.sharding.layout import axes_of
 from loadax.sharding.mesh import PlannedMesh, axis_sizes
 from loadax.trees import Structure, broadcast_prefix

@@ -10,9 +10,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from loadax.buffers import aligned_empty
+from loadax.casting import cast_into, leaf_name
 from loadax.errors import ArgumentError, MeshError, PartitionError
 from loadax.sharding.constraint import with_sharding_constraint
-from loadax.sharding.dtypes import cast_into, host_array, leaf_name, placed_dtype
+from loadax.sharding.dtypes import host_array, placed_dtype
 from loadax.sharding.fetch import global_to_host_array
 from loadax.sharding.layout import Box, DimensionShare, LeafLayout, MeshGrid, plan_leaf, share_along
 from loadax.sharding.mesh import PlannedMesh, axis_sizes, current_mesh, grid_of, resolve_mesh

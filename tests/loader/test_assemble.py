@@ -12,7 +12,8 @@ from loadax import Dataloader, Dataset, from_source
 from loadax.buffers import aligned_bytes
 from loadax.loader.assemble import Assembler, Piece
 from loadax.loader.share import Share
-from loadax.loader.slab import Slab, SlabPlan
+from loadax.loader.slab import Slab
+from loadax.loader.tiles import slab_plan
 from loadax.plan.batches import BatchPlan
 from loadax.trees import flatten
 from tests.loader.oracle import BATCH, ELEMENTWISE, MAP, NONE, ColumnSource, Oracle, ReadSource, Recipe, arrays
@@ -32,7 +33,7 @@ def partitions(case: MeshCase) -> Iterator[Any]:
 
 def fill(share: Share, data: Dataset, plan: BatchPlan, seed: int) -> Slab:
     """The slab of all steps, filled in pieces that are cut anywhere and come in any order; what nobody writes is 0xEE."""
-    layout = SlabPlan(share)
+    layout = slab_plan(share)
     memory = aligned_bytes(layout.size(STEPS))
     memory[:] = 0xEE
     slab = layout.slab(memory, STEPS)

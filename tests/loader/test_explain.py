@@ -19,7 +19,7 @@ from loadax.loader.chunk_reads import chunk_reads
 from loadax.loader.everybody import Everybody
 from loadax.loader.explain import Explanation, Spread
 from loadax.loader.plan_check import _shares
-from loadax.loader.slab import SlabPlan
+from loadax.loader.tiles import slab_plan
 from loadax.loader.words import order_words, rows_text
 from loadax.protocols import Deal, Integers, Visits
 from loadax.sharding import plan_mesh
@@ -63,7 +63,7 @@ def test_rows_bytes_copies_and_memory_are_those_of_each_host_by_itself(case: Mes
         assert found.reading.nbytes == spread(read)
         assert found.reading.times == sum(read) / (BATCH * 17 * 4)
         assert found.reading.copies == spread(np.bincount(np.concatenate(positions), minlength=BATCH))
-        assert found.memory.step == spread([SlabPlan(loader._share()).bytes_per_step for loader in hosts])
+        assert found.memory.step == spread([slab_plan(loader._share()).bytes_per_step for loader in hosts])
         box = [math.prod(stop - start for start, stop in each.boxes[0]) for each in hosts[0]._share().layouts]
         assert found.memory.batch == 4 * sum(box)
         assert (found.hosts, found.devices) == (case.processes, 8)
@@ -75,7 +75,7 @@ def read_step(loader: Dataloader, step: int) -> None:
     from loadax.loader.assemble import Assembler, Piece
 
     share = loader._share()
-    slabs = SlabPlan(share)
+    slabs = slab_plan(share)
     slab = slabs.slab(aligned_bytes(slabs.size(1)), 1)
     visits = loader._plan.visits(step, share.positions)
     Assembler(loader.dataset.reader, slabs, None).fill(Piece(visits, 0, len(share.positions), slab))
@@ -256,7 +256,7 @@ def test_a_process_with_a_mesh_of_its_own() -> None:
     for number, loader in enumerate(parts):
         np.testing.assert_array_equal(everybody.rows.positions(number), loader._share().positions)
         np.testing.assert_array_equal(everybody.share(number).positions, loader._share().positions)
-        assert SlabPlan(loader._share()).bytes_per_step == found.memory.step.most
+        assert slab_plan(loader._share()).bytes_per_step == found.memory.step.most
     assert parts[2].check_plan().hosts == 4
 
 

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from loadax.buffers import aligned_bytes
 from loadax.errors import LeafError
 from loadax.loader.share import batch_spec, resolve_share
-from loadax.loader.slab import SlabPlan
+from loadax.loader.tiles import slab_plan
 from loadax.protocols import ArraySpec
 from loadax.sharding import plan_mesh
 
@@ -23,7 +23,7 @@ def test_rows_in_any_pieces(data: st.DataObject) -> None:
     dtype = np.dtype(data.draw(st.sampled_from(["u1", "i2", "f4"])))
     mesh = plan_mesh({"data": 4}, owners=data.draw(st.sampled_from([[0, 0, 0, 0], [1, 0, 1, 0], [0, 0, 1, 1]])))
     share = resolve_share(batch_spec(ArraySpec((width,), dtype), []), 4 * height, mesh, P("data"), None)
-    plan = SlabPlan(share)
+    plan = slab_plan(share)
     memory = aligned_bytes(plan.size(count))
     slab = plan.slab(memory, count)
     total = count * len(share.positions)
@@ -46,7 +46,7 @@ def test_no_two_boxes_share_a_byte() -> None:
     specs = {"a": ArraySpec((3, 5), np.dtype("u1")), "b": ArraySpec((), np.dtype("i8")), "c": ArraySpec((6,), np.dtype("f2"))}
     mesh = plan_mesh({"x": 2, "y": 2}, hosts=1)
     partition = {"a": P("x"), "b": P(("x", "y")), "c": P("y", "x")}
-    plan = SlabPlan(resolve_share(batch_spec(specs, []), 8, mesh, partition, None))
+    plan = slab_plan(resolve_share(batch_spec(specs, []), 8, mesh, partition, None))
     memory = aligned_bytes(plan.size(3))
     slab = plan.slab(memory, 3)
     spans = []
@@ -64,7 +64,7 @@ def test_no_two_boxes_share_a_byte() -> None:
 
 def test_what_does_not_fit_names_its_leaf_also_between_gaps() -> None:
     mesh = plan_mesh({"data": 2}, hosts=1)
-    plan = SlabPlan(resolve_share(batch_spec({"id": ArraySpec((), np.dtype("i8"))}, []), 4, mesh, P("data"), None))
+    plan = slab_plan(resolve_share(batch_spec({"id": ArraySpec((), np.dtype("i8"))}, []), 4, mesh, P("data"), None))
     slab = plan.slab(aligned_bytes(plan.size(1)), 1)
     for low, high in ((0, 4), (1, 3)):
         with pytest.raises(LeafError, match=r"leaf \['id'\]: the int64 value 4294967296 does not fit int32"):

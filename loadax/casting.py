@@ -1,0 +1,56 @@
+"""How host data gets the dtype that JAX will hold, by a copy that refuses to change a value. Without JAX.
+
+JAX without x64 makes int64 into int32 and lets the values wrap; here one that does not fit is an error. Floats and complex
+numbers lose precision silently, as everywhere in JAX.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import LeafError
+
+
+def leaf_name(path: str) -> str:
+    """How an error names the leaf at `path`; the path is empty when it is the only one.
+
+    Example:
+        >>> leaf_name("['tokens']"), leaf_name("")
+        ("leaf ['tokens']", 'the only leaf')
+    """
+    return f"leaf {path}" if path else "the only leaf"
+
+
+def cast_into(destination: NDArray[Any], source: NDArray[Any], path: str) -> None:
+    """Copies `source` into `destination` of the same shape, and refuses integers that the latter's dtype can't hold.
+
+    Args:
+        destination: written; its dtype is `placed_dtype` of the source's.
+        source: read.
+        path: of the leaf, for the error.
+
+    Raises:
+        LeafError: when an integer does not fit; nothing was written then.
+
+    Example:
+        >>> narrow = np.empty(2, np.int32)
+        >>> cast_into(narrow, np.array([1, 2]), "['id']")
+        >>> narrow
+        array([1, 2], dtype=int32)
+    """
+    if destination.dtype != source.dtype and source.dtype.kind in "iu" and destination.dtype.kind in "iu" and source.size:
+        _check_range(destination.dtype, source, path)
+    # A float that is too large becomes inf, as in JAX; NumPy would warn of it.
+    with np.errstate(over="ignore"):
+        np.copyto(destination, source, casting="unsafe")
+
+
+def _check_range(dtype: np.dtype[Any], source: NDArray[Any], path: str) -> None:
+    limits = np.iinfo(dtype)
+    for value in (int(source.max()), int(source.min())):
+        if not limits.min <= value <= limits.max:
+            raise LeafError(
+                f"{leaf_name(path)}: the {source.dtype} value {value} does not fit {dtype}. "
+                "Set jax_enable_x64, or bring it into range in a map"
+            )

@@ -1,0 +1,38 @@
+"""What a batch looks like, wherever it is. Without JAX, so that worker processes can tell."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from loadax.protocols import ArraySpec
+from loadax.trees import Structure
+
+MASK = "mask"
+"""The key of the bool leaf that says which rows of a padded batch are real."""
+
+KEY = "key"
+"""The key of the leaf with the data of a JAX random key for every row."""
+
+
+class BatchLeaf(NamedTuple):
+    """One leaf of the batch.
+
+    `source` is its number among the leaves of an example; None for one that the loader makes, whose key `made` then is. `spec` is what
+    the dataset gives for a row, `dtype` what the device gets.
+    """
+
+    path: str
+    source: int | None
+    spec: ArraySpec
+    dtype: np.dtype[Any]
+    made: str = ""
+
+
+@final
+@dataclass(frozen=True)
+class BatchSpec:
+    """What a batch looks like, wherever it is: its leaves in JAX's order."""
+
+    structure: Structure
+    leaves: tuple[BatchLeaf, ...]
