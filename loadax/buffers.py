@@ -8,6 +8,7 @@ each view, and so each `jax.Array`, keeps alive.
 import threading
 import weakref
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ class BufferPool:
 
     Args:
         keep: how many idle bytes are kept for the next lease; what comes back beyond that goes to the system.
+        make: gives new memory, uint8 of so many bytes on a 64-byte boundary; called under this pool's lock.
+        drop: is told of memory that goes to the system; called under this pool's lock.
 
     Example:
         >>> pool = BufferPool(keep=1 << 20)
@@ -52,8 +55,14 @@ class BufferPool:
         1024
     """
 
-    def __init__(self, keep: int):
+    def __init__(
+        self,
+        keep: int,
+        make: Callable[[int], NDArray[np.uint8]] = aligned_bytes,
+        drop: Callable[[NDArray[np.uint8]], None] = lambda _: None,
+    ):
         self._keep = keep
+        self._make, self._drop = make, drop
         self._idle: OrderedDict[int, list[NDArray[np.uint8]]] = OrderedDict()  # by capacity, the longest unused first
         self._idle_bytes = 0
         self._returned: deque[NDArray[np.uint8]] = deque()  # what came back and is not sorted in yet
@@ -72,8 +81,8 @@ class BufferPool:
         with self._lock:
             self._sort_in()
             memory = self._take(capacity)
-        if memory is None:
-            memory = aligned_bytes(capacity)
+            if memory is None:
+                memory = self._make(capacity)
         # Through a memoryview, so that `lease` is not a view of `memory` in NumPy's eyes: every array made from `lease`, and
         # every jax.Array on one of those, then refers to `lease` itself, whose end `finalize` sees.
         lease = np.frombuffer(memory.data, np.uint8, count=size)
@@ -101,7 +110,7 @@ class BufferPool:
         while self._idle_bytes > self._keep and self._idle:
             capacity, stack = next(iter(self._idle.items()))
             if stack:
-                stack.pop()
+                self._drop(stack.pop())
                 self._idle_bytes -= capacity
             if not stack:
                 del self._idle[capacity]

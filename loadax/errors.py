@@ -12,7 +12,8 @@
     ├── ClosedError (RuntimeError)          an iterator or an epoch that is over was asked for more
     ├── ScheduleError (TypeError)           a length that is not known, because a schedule counts steps and there is no batch size yet
     ├── ConformanceError (AssertionError)   a source or a map that breaks a law of its contract; see `loadax.testing`
-    └── StateError (ValueError)             a saved state that belongs to other data
+    ├── StateError (ValueError)             a saved state that belongs to other data
+    └── WorkerError (RuntimeError)          a worker process that died again and again, or that the data can't be sent to
 
 Every message names the argument or the leaf, shows the value, and says what to do. An exception that a user's own function
 raises keeps its type; loadax adds a note that says which step and which rows it happened on.
@@ -69,3 +70,7 @@ class ConformanceError(LoadaxError, AssertionError):
 
 class StateError(LoadaxError, ValueError):
     """A saved state belongs to other data, or is no state at all."""
+
+
+class WorkerError(LoadaxError, RuntimeError):
+    """A worker process can't be started, can't be told what to read, or dies of it."""

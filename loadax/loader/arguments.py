@@ -85,6 +85,13 @@ def worker_count(num_workers: int | None, concurrent_reads: int) -> int:
     return at_least("num_workers", num_workers, 0)
 
 
+def keep_limit(keep_on_device: Any) -> tuple[bool, int | None]:
+    """Whether the dataset is kept on the devices, and how many bytes a device may give to it; None: it is not said."""
+    if keep_on_device is None or isinstance(keep_on_device, bool):
+        return bool(keep_on_device), None
+    return True, at_least("keep_on_device", keep_on_device, 1)
+
+
 def part_of(index: int | None, count: int | None, batch_sizes: Sequence[int]) -> Part | None:
     """Which part of each batch `shard_index` and `shard_count` ask for; None: they don't."""
     if index is None and count is None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any, final
 
 import numpy as np
@@ -12,6 +11,7 @@ from loadax import seeds
 from loadax.errors import LeafError
 from loadax.loader.leaves import MASK
 from loadax.loader.slab import Slab, SlabPlan, Tile
+from loadax.loader.stages import Mark, StageClock, unmarked
 from loadax.loader.stats import Timing
 from loadax.protocols import Columns, Integers, Tree, Visits
 from loadax.reader import Reader
@@ -119,8 +119,9 @@ def made(name: str, visits: Visits, key_seed: int | None) -> NDArray[Any]:
 class Assembler:
     """Fills slabs of one plan with rows of one dataset. Thread-safe: pieces may be filled side by side."""
 
-    def __init__(self, reader: Reader, plan: SlabPlan, key_seed: int | None):
+    def __init__(self, reader: Reader, plan: SlabPlan, key_seed: int | None, mark: Mark = unmarked):
         self._reader = reader
+        self._mark = mark
         self._key_seed = key_seed
         self._data: list[tuple[int, Tile]] = []
         self._made: list[tuple[int, Tile]] = []
@@ -138,73 +139,71 @@ class Assembler:
             Exception: what the source or a map raises, with a note; a LeafError when a value does not fit its leaf.
         """
         job = _Job(piece, may_pad=any(tile.leaf.made == MASK for _, tile in self._made))
+        clock = StageClock(self._mark)
         if not len(job.visits.rows):
-            timing = self._only_padding(job)
+            self._only_padding(job)
         elif not self._by_columns:
-            timing = self._by_rows(job)
+            self._by_rows(job, clock)
         elif self._reader.maps:
-            timing = self._mapped_columns(job)
+            self._mapped_columns(job, clock)
         else:
-            timing = self._plain_columns(job)
+            self._plain_columns(job, clock)
         for number, tile in self._made:
-            values = made(tile.leaf.made, piece.visits, self._key_seed)
-            wanted = job.wanted(tile)
-            cut: Any = (slice(None) if wanted is None else wanted, *(slice(*column) for column in tile.columns))
-            job.deliver(number, tile, values[cut])
-        return timing._replace(rows=len(job.visits.rows))
+            with clock("assemble"):
+                values = made(tile.leaf.made, piece.visits, self._key_seed)
+                wanted = job.wanted(tile)
+                cut: Any = (slice(None) if wanted is None else wanted, *(slice(*column) for column in tile.columns))
+                job.deliver(number, tile, values[cut])
+        return clock.timing()._replace(rows=len(job.visits.rows))
 
-    def _only_padding(self, job: _Job) -> Timing:
+    def _only_padding(self, job: _Job) -> None:
         for number, tile in self._data:
             job.deliver(number, tile, np.zeros((0, *tile.extents), tile.leaf.spec.dtype))
-        return Timing()
 
-    def _by_rows(self, job: _Job) -> Timing:
+    def _by_rows(self, job: _Job, clock: StageClock) -> None:
         """Whole rows, through every map, then cut into tiles."""
-        began = perf_counter()
-        batch = self._reader.read_source(job.visits)
-        read = perf_counter()
-        leaves = flatten(self._reader.apply(batch, job.visits))[0]
-        mapped = perf_counter()
-        for number, tile in self._data:
-            values, real = leaves[_source(tile)], job.real(tile)
-            values = values if real is None else values[real]
-            job.deliver(number, tile, values if tile.whole else values[(slice(None), *(slice(*c) for c in tile.columns))])
-        return Timing(read - began, mapped - read, perf_counter() - mapped)
+        with clock("read"):
+            batch = self._reader.read_source(job.visits)
+        if self._reader.maps:
+            with clock("transform"):
+                batch = self._reader.apply(batch, job.visits)
+        with clock("assemble"):
+            leaves = flatten(batch)[0]
+            for number, tile in self._data:
+                values, real = leaves[_source(tile)], job.real(tile)
+                values = values if real is None else values[real]
+                job.deliver(number, tile, values if tile.whole else values[(slice(None), *(slice(*c) for c in tile.columns))])
 
-    def _plain_columns(self, job: _Job) -> Timing:
+    def _plain_columns(self, job: _Job, clock: StageClock) -> None:
         """The columns that are held, from the source to where they belong, in one go where there are no gaps."""
-        began, assembled = perf_counter(), 0.0
         for tiles in self._rounds:
-            targets = [job.destination(number, tile) for number, tile in tiles]
-            values = self._read(job, tiles, targets)
-            paused = perf_counter()
-            for (number, tile), target, value in zip(tiles, targets, values, strict=True):
-                if target is None:
-                    job.deliver(number, tile, value)
-            assembled += perf_counter() - paused
-        return Timing(perf_counter() - began - assembled, 0.0, assembled)
+            with clock("read"):
+                targets = [job.destination(number, tile) for number, tile in tiles]
+                values = self._read(job, tiles, targets)
+            missed = [each for each in zip(tiles, targets, values, strict=True) if each[1] is None]
+            if missed:
+                with clock("assemble"):
+                    for (number, tile), _, value in missed:
+                        job.deliver(number, tile, value)
 
-    def _mapped_columns(self, job: _Job) -> Timing:
+    def _mapped_columns(self, job: _Job, clock: StageClock) -> None:
         """The columns that are held, through elementwise maps, then to where they belong."""
-        began = perf_counter()
         groups: list[list[tuple[int, Tile]]] = [[] for _ in self._structure.paths]
         pieces: list[list[NDArray[Any]]] = [[] for _ in self._structure.paths]
-        for tiles in self._rounds:
-            for entry, value in zip(tiles, self._read(job, tiles, [None] * len(tiles)), strict=True):
-                groups[_source(entry[1])].append(entry)
-                pieces[_source(entry[1])].append(value)
-        read = perf_counter()
-        assembled = 0.0
+        with clock("read"):
+            for tiles in self._rounds:
+                for entry, value in zip(tiles, self._read(job, tiles, [None] * len(tiles)), strict=True):
+                    groups[_source(entry[1])].append(entry)
+                    pieces[_source(entry[1])].append(value)
         for turn in range(max(map(len, pieces))):
             # A leaf with fewer tiles than others comes along again; its result was delivered the first time.
             chosen = [values[min(turn, len(values) - 1)] for values in pieces]
-            results = self._apply_elementwise(self._structure.build(chosen), job.visits)
-            paused = perf_counter()
-            for entries, value in zip(groups, results, strict=True):
-                if turn < len(entries):
-                    job.deliver(*entries[turn], value)
-            assembled += perf_counter() - paused
-        return Timing(read - began, perf_counter() - read - assembled, assembled)
+            with clock("transform"):
+                results = self._apply_elementwise(self._structure.build(chosen), job.visits)
+            with clock("assemble"):
+                for entries, value in zip(groups, results, strict=True):
+                    if turn < len(entries):
+                        job.deliver(*entries[turn], value)
 
     def _apply_elementwise(self, batch: Tree, visits: Visits) -> list[NDArray[Any]]:
         for each, spec in zip(self._reader.maps, self._reader.specs[1:], strict=True):

@@ -7,7 +7,8 @@ read ahead, and an iterator hands the batches out.
 
 import copy
 import warnings
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
@@ -23,6 +24,7 @@ from loadax.errors import ArgumentError, RowIndexError, UnsupportedError
 from loadax.loader.arguments import (
     at_least,
     integer,
+    keep_limit,
     mesh_of,
     part_of,
     schedule,
@@ -33,18 +35,24 @@ from loadax.loader.arguments import (
 )
 from loadax.loader.assemble import made
 from loadax.loader.certificate import Certificate, certify, stretches
+from loadax.loader.crew.processes import Processes
+from loadax.loader.device_map import DeviceMap
 from loadax.loader.explain import Explanation
-from loadax.loader.feed import Feed
+from loadax.loader.feed import Feed, Finish
 from loadax.loader.forecast import Setting, forecast
+from loadax.loader.headroom import Headroom, Replay, measure
 from loadax.loader.history import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator, Epoch, Run
+from loadax.loader.kept import Kept, Picks, check_fixed
 from loadax.loader.leaves import KEY, MASK, BatchSpec
 from loadax.loader.lengths import cut_to
 from loadax.loader.open_chunks import OpenChunks, check_memory, find_open_chunks, held_columns, keep_open_chunks, row_bytes
 from loadax.loader.plan_check import PlanCheck, check_run
 from loadax.loader.prefetch import Window
+from loadax.loader.report import short_name
 from loadax.loader.share import Share, batch_spec, resolve_share
 from loadax.loader.state import order_hash, step_of
+from loadax.loader.warm import Warm
 from loadax.plan.batches import BatchPlan, Remainder, Stretch
 from loadax.plan.inverse import Place
 from loadax.plan.skips import step_ranges
@@ -77,9 +85,16 @@ class Dataloader:
             is that of a microbatch. Row r of the batch is entry (r % k, r // k), so that no row changes its device.
         key_seed: an int: every batch gets a leaf "key", uint32 of shape (batch_size, 2): `jax.random.wrap_key_data(batch["key"])` is a random key
             for each row that follows from the seed, the epoch and the row alone. For augmentation on the device.
+        device_map: a function of one example, as that of `map`, that JAX traces and the devices run: on every row of a placed batch by itself,
+            ahead of the consumer. So uint8 crosses the wire, and a normalised bfloat16 comes out. Where the partition cuts columns, it gets
+            those of a device. `host_batch` and certificates are of what it is given.
+        keep_on_device: True: all rows are read once, when iteration first begins, and stay on the devices, where batches are picked out of them; the
+            same batches. A device may give a quarter of its memory to them; an int: so many bytes. Not for maps with rng=True.
         num_workers: threads that read ahead. None: one a core, 8 at most, or as many reads as the source wants under way at
             once; they sleep while the consumer does not have to wait. 0: all on the caller's thread.
-        worker_type: "thread".
+        worker_type: "thread": they share this process, and are fastest for data whose reading and maps don't hold the interpreter. "process": fresh
+            interpreters, for maps in pure Python; they write to memory that this process shares. Functions of scripts and notebooks, lambdas and
+            closures are fine; what they refer to is copied there once. Batches are the same either way.
         prefetch: placed batches kept ahead of the consumer.
         prefetch_bytes: host memory for reading ahead, beyond the batches that are placed.
         cache_bytes: host memory for the chunks that a block shuffle of chunked data has open, so that each is decoded once. None: as much as
@@ -118,6 +133,8 @@ class Dataloader:
         seq_len: int | Mapping[int, int] | None = None,
         microbatches: int = 1,
         key_seed: int | None = None,
+        device_map: Callable[[Tree], Tree] | None = None,
+        keep_on_device: bool | int = False,
         num_workers: int | None = None,
         worker_type: str = "thread",
         prefetch: int = 2,
@@ -127,8 +144,8 @@ class Dataloader:
         shard_count: int | None = None,
         on_error: str = "raise",
     ):
-        if worker_type != "thread":
-            raise UnsupportedError(f"worker_type={worker_type!r}: only 'thread' is there so far; leave it out")
+        if worker_type not in ("thread", "process"):
+            raise ArgumentError(f"worker_type={worker_type!r}: pass 'thread' or 'process'")
         if on_error != "raise":
             raise UnsupportedError(f"on_error={on_error!r}: only 'raise' is there so far; leave it out")
         if isinstance(data, Dataloader):
@@ -144,7 +161,8 @@ class Dataloader:
             None if num_epochs is None else integer("num_epochs", num_epochs),
             remainder,
         )
-        self._workers = worker_count(num_workers, self.dataset.reader.concurrent_reads)
+        self._in_processes = worker_type == "process"
+        self._workers = worker_count(num_workers, 1 if self._in_processes else self.dataset.reader.concurrent_reads)
         self._depth = at_least("prefetch", prefetch, 0)
         self._budget = at_least("prefetch_bytes", prefetch_bytes, 1)
         self._cache = None if cache_bytes is None else at_least("cache_bytes", cache_bytes, 0)
@@ -164,6 +182,13 @@ class Dataloader:
         self._made_in = current_mesh()
         self._shares: dict[Any, Share] = {}
         self._used_up = self._warned = False
+        self._newest: weakref.ref[DataIterator] | None = None
+        self._device_map = None if device_map is None else DeviceMap(device_map)
+        self._keep, self._keep_limit = keep_limit(keep_on_device)
+        self._kept: tuple[Any, Kept] | None = None
+        self._warm: Warm | None = None
+        if self._keep:
+            check_fixed(self.dataset)
         if self._mesh is not None or self._made_in is not None:
             for stretch in self._plan.stretches:
                 self._share(stretch.first)
@@ -191,12 +216,15 @@ class Dataloader:
     @property
     def spec(self) -> Tree:
         """The batch as a pytree of `jax.ShapeDtypeStruct` with shardings, for ahead-of-time compilation; the first one, where it changes."""
-        return self._share().shape_dtypes
+        return self._shape_dtypes(self._share())
 
     @property
     def specs(self) -> dict[int, Tree]:
         """What batches look like from which step on: one entry for each time that their shapes change."""
-        return {step: self._share(step).shape_dtypes for step in self._plan.first_steps}
+        return {step: self._shape_dtypes(self._share(step)) for step in self._plan.first_steps}
+
+    def _shape_dtypes(self, share: Share) -> Tree:
+        return share.shape_dtypes if self._device_map is None else self._device_map.on(share).shape_dtypes
 
     def rows(self, step: int) -> Integers:
         """int64[batch_size]: the row ids of that step in batch order, the same on every host; -1 for padding.
@@ -265,7 +293,9 @@ class Dataloader:
         step = self._checked(step)
         # Nothing is kept open for one step alone.
         reader = self._form(self._plan.stretch(step)[0]).dataset.reader
-        feed = Feed(self._plan, reader, self._share(step), keep=self._budget, end=step + 1, key_seed=self._key_seed)
+        share = self._share(step)
+        finish = self._finish(share)
+        feed = Feed(self._plan, reader, share, keep=self._budget, end=step + 1, key_seed=self._key_seed, finish=finish)
         window = Window(feed, step, step + 1, depth=1, budget=1, workers=0)
         return window.take()[1]
 
@@ -287,11 +317,37 @@ class Dataloader:
         Raises:
             StateError: when the state belongs to other data, or lies inside a batch of this size.
         """
-        step_of(self._plan, self._order, start)
-        share = self._share()
-        mesh = share.shardings[0].mesh
+        step = step_of(self._plan, self._order, start)
+        run = self._run()
+        warm, self._warm = self._warm, None
+        begun = None if warm is None else warm.take(run, step)
+        batches = DataIterator(run, step) if begun is None else begun
+        self._newest = weakref.ref(batches)
+        return batches
+
+    def warmup(self, start: Any = 0) -> None:
+        """Begins to read ahead in the background, while a model compiles or is restored; the next iterator from `start` on goes on with it.
+
+        Of use where there are workers. When the next iterator begins elsewhere, or on another mesh, this ends and was in vain.
+
+        Args:
+            start: as for `iterate`.
+
+        Raises:
+            StateError: as for `iterate`.
+        """
+        step = step_of(self._plan, self._order, start)
+        run = self._run()
+        warm, self._warm = self._warm, None
+        if warm is not None:
+            warm.close()
+        self._warm = Warm(run, step)
+
+    def _run(self) -> Run:
+        """A run on the mesh of the caller's thread."""
+        mesh = self._share().shardings[0].mesh
         assert isinstance(mesh, Mesh)
-        run = Run(
+        return Run(
             feed=partial(self._feed, mesh),
             plan=self._plan,
             order=self._order,
@@ -300,9 +356,55 @@ class Dataloader:
             depth=self._depth,
             budget=self._budget,
             workers=self._workers,
+            in_processes=self._in_processes and not self._keep,  # numbers of rows are no work
             used_up=self._mark_used_up,
+            maps=tuple(short_name(each.function) for each in self.dataset.reader.maps),
         )
-        return DataIterator(run, start)
+
+    @property
+    def newest(self) -> DataIterator | None:
+        """The iterator that was made last, as long as it is used: for who watches the loader of a training loop from outside."""
+        return None if self._newest is None else self._newest()
+
+    def replay(self, batches: int = 4, start: Any = 0) -> Replay:
+        """The run as a perfect loader would give it: its first few batches again and again, for as many steps as the run has.
+
+        Train on it as you do on the loader, and `replay.headroom(it)` says what a perfect loader would gain. What is learned is worth nothing.
+
+        Args:
+            batches: how many are read first, and kept on the devices.
+            start: a step or a state, as for `iterate`.
+
+        Raises:
+            ArgumentError: when the run has no batch from there on.
+        """
+        count = at_least("batches", batches, 1)
+        run = self.iterate(start)
+        if run.step == run.num_steps:
+            run.close()
+            raise ArgumentError(
+                f"start={start!r}: the run ends there, at step {run.step}; begin earlier, so that there is a batch to replay"
+            )
+        return Replay(run, count)
+
+    def headroom(self, train: Callable[[Tree], Any], steps: int = 50, *, batches: int = 4) -> Headroom:
+        """What a perfect loader would gain: trains some steps on this run and as many on its replay, and waits for each.
+
+        Args:
+            train: called with a batch; what it returns is waited for. It must not donate the batch.
+            steps: how many, at most those of the run; the first two are not counted, so that `train` may be compiled in them.
+            batches: how many are replayed.
+
+        Raises:
+            ArgumentError: when there are fewer than 12 steps.
+
+        Example:
+            >>> import numpy as np
+            >>> loader = Dataloader(np.zeros((100, 8), np.float32), batch_size=4)
+            >>> print(loader.headroom(lambda batch: batch.sum(), steps=20))
+            a perfect loader would take ...
+        """
+        return measure(self.iterate(), partial(self.replay, batches), train, at_least("steps", steps, 12))
 
     def epochs(self, start: Any = 0) -> Iterator[Epoch]:
         """One sized iterator an epoch: `for epoch in loader.epochs(): for batch in epoch: …`.
@@ -378,7 +480,7 @@ class Dataloader:
         if skipping.num_steps == 0:
             raise ArgumentError(f"steps={steps!r} are all steps of the run; leave some")
         made = copy.copy(self)
-        vars(made).update(_plan=skipping, _used_up=False, _warned=False)
+        vars(made).update(_plan=skipping, _used_up=False, _warned=False, _warm=None, _newest=None)
         return made
 
     def certificate(
@@ -455,7 +557,9 @@ class Dataloader:
         share = self._shares.get((mesh, stretch.batch_size, form))
         if share is None:
             share = resolve_share(form.batch, stretch.batch_size, mesh, self._partition, self._part, self._micro)
-            check_memory(self._open_chunks(share, stretch), self._cache)
+            check_memory(self._open_chunks(share, stretch), self._cache, max(1, self._workers) if self._in_processes else 1)
+            if self._device_map is not None:
+                self._device_map.on(share)  # what does not fit is said when the partition is looked at
             # Of other meshes nothing is kept.
             kept = {key: each for key, each in self._shares.items() if key[0] == mesh}
             self._shares = kept | {(mesh, stretch.batch_size, form): share}
@@ -479,14 +583,35 @@ class Dataloader:
             return np.arange(self._part.index * size, (self._part.index + 1) * size, dtype=np.int64)
         return self._share(step).positions
 
-    def _feed(self, mesh: Mesh, step: int) -> Feed:
+    def _feed(self, mesh: Mesh, step: int, processes: Processes | None) -> Feed:
         """What feeds that step, and those after it that look alike."""
         stretch, end = self._plan.stretch(step)
         share = self._share_on(mesh, stretch)
+        feed = partial(Feed, self._plan, keep=self._budget, end=end, key_seed=self._key_seed)
+        if self._keep:
+            picks = self._kept_on(mesh, stretch).picks(share)
+            return feed(picks.reader, picks.share, finish=self._finish(share, picks))
         reader = self._form(stretch).dataset.reader
         found = self._open_chunks(share, stretch)
-        reader = keep_open_chunks(reader, found, self._cache, held_columns(reader, share), self._budget)
-        return Feed(self._plan, reader, share, keep=self._budget, end=end, key_seed=self._key_seed)
+        reader = keep_open_chunks(reader, found, self._cache, held_columns(reader, share), self._budget, processes.count if processes else 1)
+        return feed(reader, share, processes=processes, finish=self._finish(share))
+
+    def _finish(self, share: Share, picks: Picks | None = None) -> Finish:
+        """What becomes of placed leaves: those that they pick out of what is kept, and the user's function of these."""
+        last: Finish = share.batch.structure.build
+        if self._device_map is not None:
+            last = self._device_map.on(share)
+        return last if picks is None else lambda leaves: last(picks(leaves))
+
+    def _kept_on(self, mesh: Mesh, stretch: Stretch) -> Kept:
+        """The dataset on the devices; read when it is not there yet."""
+        form = self._form(stretch)
+        if self._kept is None or self._kept[0] != (mesh, form):
+            self._kept = None  # of other meshes and lengths nothing is kept, and there may be no room for two
+            share = self._share_on(mesh, stretch)
+            kept = Kept(form.dataset, share, self._keep_limit, self._budget, self._workers, self._in_processes)
+            self._kept = ((mesh, form), kept)
+        return self._kept[1]
 
     def _checked(self, step: Any) -> int:
         return self._plan.check(integer("step", step))

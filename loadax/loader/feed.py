@@ -2,14 +2,18 @@
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, final
 
 import numpy as np
+from jax.profiler import TraceAnnotation
+from numpy.typing import NDArray
 
 from loadax.buffers import BufferPool
 from loadax.loader.assemble import Assembler, Piece
+from loadax.loader.crew.processes import Job, Processes
 from loadax.loader.share import Share
 from loadax.loader.slab import Slab
 from loadax.loader.stats import Timing
@@ -18,6 +22,8 @@ from loadax.plan.batches import BatchPlan
 from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.sharding.placer import Placer
+
+Finish = Callable[[list[Any]], Tree]
 
 _LOOKAHEAD = 1 << 16  # visits computed in one call: then its fixed cost, and waiting for the GIL, is spread over so many
 
@@ -70,11 +76,12 @@ class VisitsAhead:
 @final
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """The slab of a run of steps, and how many there are."""
+    """The slab of a run of steps, how many there are, and the memory that it lies in."""
 
     first: int
     count: int
     slab: Slab
+    lease: NDArray[np.uint8]
 
 
 @final
@@ -88,37 +95,62 @@ class Feed:
         keep: idle bytes of host memory that are kept for reuse.
         end: the step with which batches of this share end; None: never.
         key_seed: of the random keys, where there are any.
+        processes: that read, into memory that they share with this one. None: whoever calls `fill` does.
+        finish: makes the batch of its placed leaves, without waiting for them. None: they are the batch.
     """
 
-    def __init__(self, plan: BatchPlan, reader: Reader, share: Share, keep: int, end: int | None, key_seed: int | None = None):
+    def __init__(
+        self,
+        plan: BatchPlan,
+        reader: Reader,
+        share: Share,
+        keep: int,
+        end: int | None,
+        key_seed: int | None = None,
+        processes: Processes | None = None,
+        finish: Finish | None = None,
+    ):
         self.end = end
         self._slabs = slab_plan(share)
         self._visits = VisitsAhead(plan, share.positions, end)
-        self._assembler = Assembler(reader, self._slabs, key_seed)
-        self._structure = share.batch.structure
-        self._pool = BufferPool(keep)
+        self._assembler = Assembler(reader, self._slabs, key_seed, TraceAnnotation)
+        self._finish = share.batch.structure.build if finish is None else finish
+        self._job = None if processes is None else Job(processes, reader, self._slabs, key_seed, keep)
+        self._pool = BufferPool(keep) if self._job is None else self._job.arena
         self._placers = [
             Placer(layout, sharding, leaf.dtype, share.microbatches)
             for layout, sharding, leaf in zip(share.layouts, share.shardings, share.batch.leaves, strict=True)
         ]
         self.probed = reader.probed
+        self.to_accelerator = any(
+            device.platform != "cpu" for sharding in share.shardings[:1] for device in sharding.mesh.local_devices
+        )
         self.rows_per_step = len(share.positions)
         self.bytes_per_step = self._slabs.bytes_per_step
 
     def memory(self, first: int, count: int) -> Memory:
         """Memory for the steps from `first` on."""
-        return Memory(first, count, self._slabs.slab(self._pool.lease(self._slabs.size(count)), count))
+        lease = self._pool.lease(self._slabs.size(count))
+        return Memory(first, count, self._slabs.slab(lease, count), lease)
 
     def fill(self, memory: Memory, low: int, high: int) -> Timing:
         """Reads the rows `low` to `high` of the run's steps into its memory."""
         each = self.rows_per_step
         visits = self._visits(memory.first, memory.count)
-        piece = Piece(Visits(visits.rows[low:high], visits.epochs[low:high]), low, each, memory.slab)
+        visits = Visits(visits.rows[low:high], visits.epochs[low:high])
+        if self._job is None:
+            timing = self._assembler.fill(Piece(visits, low, each, memory.slab))
+        else:
+            timing = self._job.fill(memory.lease, memory.count, low, each, visits)
         share = (high - low) / max(1, each)
-        return self._assembler.fill(piece)._replace(bytes=round(share * self.bytes_per_step))
+        return timing._replace(bytes=round(share * self.bytes_per_step))
 
     def place(self, memory: Memory, step: int) -> tuple[Tree, Timing]:
         """The batch of a step of the run whose memory is full, as global arrays. Never communicates."""
         began = perf_counter()
-        arrays: list[Any] = [placer(memory.slab.buffers(leaf, step - memory.first)) for leaf, placer in enumerate(self._placers)]
-        return self._structure.build(arrays), Timing(place=perf_counter() - began)
+        with TraceAnnotation("loadax.place"):
+            arrays: list[Any] = [
+                placer(memory.slab.buffers(leaf, step - memory.first)) for leaf, placer in enumerate(self._placers)
+            ]
+            batch = self._finish(arrays)
+        return batch, Timing(place=perf_counter() - began, began=began)

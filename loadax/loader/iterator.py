@@ -1,5 +1,6 @@
 """What a training loop holds: an iterator over placed batches, and its epochs one by one."""
 
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,11 +9,15 @@ from typing import Any, final
 from jax.sharding import Mesh
 
 from loadax.errors import ClosedError, MeshError
+from loadax.loader.crew.processes import Processes
 from loadax.loader.feed import Feed
+from loadax.loader.picture import draw
 from loadax.loader.pool import Pool
 from loadax.loader.prefetch import Window
+from loadax.loader.report import Report, report
 from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.loader.stats import Stats
+from loadax.loader.timeline import Recorder
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Tree
 from loadax.sharding.mesh import current_mesh
@@ -23,10 +28,10 @@ from loadax.sharding.mesh import current_mesh
 class Run:
     """What stays the same from step to step: how to read and place, and within which bounds.
 
-    `feed(step)` is for that step and those after it that have as many rows.
+    `feed(step, processes)` is for that step and those after it that have as many rows, read by these processes, or by none but this one.
     """
 
-    feed: Callable[[int], Feed]
+    feed: Callable[[int, Processes | None], Feed]
     plan: BatchPlan
     order: OrderHash
     mesh: Mesh
@@ -34,7 +39,9 @@ class Run:
     depth: int
     budget: int
     workers: int
+    in_processes: bool
     used_up: Callable[[], None]
+    maps: tuple[str, ...] = ()
 
 
 @final
@@ -50,16 +57,39 @@ class DataIterator:
         self._error: BaseException | None = None
         self._interrupted = False
         self._earlier = Stats()
+        self._recorder = Recorder()
+        self._processes: Processes | None = None
         self._open()
+
+    def serve(self, run: Run) -> None:
+        """Goes on as what `run` began, which is alike; the statistics begin here."""
+        self._run = run
+        self._earlier, self._recorder = Stats(), Recorder()
+        self._window.count_from_here(self._recorder)
 
     def _open(self) -> None:
         run = self._run
-        feed = run.feed(min(self._step, run.plan.num_steps - 1) if run.plan.num_steps is not None else self._step)
-        self._end = feed.end
-        window = Window(feed, self._step, feed.end, run.depth, run.budget, run.workers)
+        # They outlive windows: they are started once for all batch sizes.
+        if run.in_processes and run.workers and (self._processes is None or self._processes.closed):
+            self._processes = Processes(run.workers)
+        try:
+            self._window, pool = self._begin()
+        except BaseException:
+            if self._processes is not None:
+                self._processes.close()
+            raise
         # Also runs at the end of the program, before the interpreter takes modules apart under the threads.
-        self._close = weakref.finalize(self, Pool(window, run.workers).close)
-        self._window = window
+        self._close = weakref.finalize(self, pool.close)
+        self._pause = pool.pause
+
+    def _begin(self) -> tuple[Window, Pool]:
+        run = self._run
+        step = min(self._step, run.plan.num_steps - 1) if run.plan.num_steps is not None else self._step
+        feed = run.feed(step, self._processes)
+        self._end = feed.end
+        threads = run.workers if self._processes is None else self._processes.threads
+        window = Window(feed, self._step, feed.end, run.depth, run.budget, threads, self._recorder)
+        return window, Pool(window, threads, self._processes)
 
     def __iter__(self) -> "DataIterator":
         return self
@@ -81,8 +111,7 @@ class DataIterator:
         self._check_mesh()
         if self._step == self._end and self._close.alive:  # batches of another shape begin
             self._earlier = self.stats()
-            self.close()
-            self._open()
+            self._reopen()
         if self._interrupted:
             # A Ctrl-C may have come at any point, so what the window thinks is not to be relied on: begin anew from this step.
             self.set_state(self._step)
@@ -120,15 +149,45 @@ class DataIterator:
         """
         step = step_of(self._run.plan, self._run.order, state)
         self._interrupted = True  # until all is new
-        self.close()
         self._step, self._error = step, None
-        self._earlier = Stats()
-        self._open()
+        self._earlier, self._recorder = Stats(), Recorder()
+        self._reopen()
         self._interrupted = False
+
+    def _reopen(self) -> None:
+        """Begins to read at the present step; worker processes that are there stay."""
+        if self._close.detach() is not None:
+            self._pause()
+        self._open()
 
     def stats(self) -> Stats:
         """Where the time went since this iterator began, or its state was set."""
         return self._earlier.plus(self._window.snapshot())
+
+    def report(self) -> Report:
+        """Whether the loader is the bottleneck, what it is busy with, and what to do: a sentence, and the numbers behind it."""
+        return report(self.stats(), self._run.maps)
+
+    def timeline(self, path: str | os.PathLike[str]) -> None:
+        """Writes a picture of who did what when: a page for any browser (`.html`), or an image (`.png`).
+
+        It shows the last 20,000 events: pieces read, batches placed and handed out.
+
+        Raises:
+            ArgumentError: when the name ends in something else, or matplotlib is not there for an image.
+        """
+        draw(self._window.timeline(), self.report(), path)
+
+    @property
+    def num_steps(self) -> int | None:
+        """How many steps the run has, from its first one; None: it goes on for ever."""
+        return self._run.plan.num_steps
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of the next global batch; of the last one, when the run is over."""
+        last = self._step if self.num_steps is None else min(self._step, self.num_steps - 1)
+        return self._run.plan.stretch(last)[0].batch_size
 
     def close(self) -> None:
         """Stops every worker. Idempotent; also done on garbage collection and at the end of the program."""
@@ -206,6 +265,24 @@ class Epoch:
     def stats(self) -> Stats:
         """Where the time of the run went; see `DataIterator.stats`."""
         return self._batches.stats()
+
+    def report(self) -> Report:
+        """Whether the loader is the bottleneck; see `DataIterator.report`."""
+        return self._batches.report()
+
+    def timeline(self, path: str | os.PathLike[str]) -> None:
+        """Writes a picture of the run so far; see `DataIterator.timeline`."""
+        self._batches.timeline(path)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of the next global batch."""
+        return self._batches.batch_size
+
+    @property
+    def num_steps(self) -> int:
+        """Behind the last step of this epoch, counted from the run's first."""
+        return self._stop
 
     def __repr__(self) -> str:
         return f"Epoch({self.number}, {len(self)} batches left)"

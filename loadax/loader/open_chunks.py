@@ -105,15 +105,20 @@ def find_open_chunks(reader: Reader, plan: BatchPlan, positions: Integers, each_
     return found
 
 
-def check_memory(found: list[OpenChunks], limit: int | None) -> None:
+def check_memory(found: list[OpenChunks], limit: int | None, processes: int = 1) -> None:
     """Says what is open, and refuses a window that does not fit.
+
+    Args:
+        found: what is open.
+        limit: bytes.
+        processes: that read, each with chunks of its own.
 
     Raises:
         ArgumentError: when more is open than `limit` bytes (None: half of this machine's memory); shows the numbers and what would fit.
     """
-    most = limit if limit is not None else _machine_memory() // 2
+    most = (limit if limit is not None else _machine_memory() // 2) // processes
     for each in found:
-        _log.info("%s", each)
+        _log.info("%s%s", each, f", in each of {processes} worker processes" if processes > 1 else "")
     # Those of the parts of a mixture are open together.
     needed = sum(each.bytes for each in found)
     if needed > most:
@@ -121,15 +126,23 @@ def check_memory(found: list[OpenChunks], limit: int | None) -> None:
         its_share = most - needed + each.bytes
         fitting = each.fitting(max(0, its_share))
         others = f"; with the other shuffles {size_text(needed)}" if len(found) > 1 else ""
+        others += f", in each of {processes} worker processes" if processes > 1 else ""
         raise ArgumentError(
             f"shuffle(block={each.shuffle.block}, window={each.shuffle.window}, lanes={each.shuffle.lanes}) has {each.chunks} chunks open on this process, "
             f"{size_text(each.bytes)}{others}, and cache_bytes allows {size_text(most)}: every chunk would be decoded again and "
-            "again; pass " + (f"{fitting} to shuffle, or " if fitting else "") + f"cache_bytes={needed} to the Dataloader"
+            "again; pass "
+            + (f"{fitting} to shuffle, or " if fitting else "")
+            + f"cache_bytes={needed * processes} to the Dataloader"
         )
 
 
 def keep_open_chunks(
-    reader: Reader, found: list[OpenChunks], limit: int | None, boxes: Sequence[Columns | None] | None, ahead: int = 0
+    reader: Reader,
+    found: list[OpenChunks],
+    limit: int | None,
+    boxes: Sequence[Columns | None] | None,
+    ahead: int = 0,
+    processes: int = 1,
 ) -> Reader:
     """The reader, with the chunks of its sources kept as long as they are open; itself when there is none to keep.
 
@@ -139,10 +152,11 @@ def keep_open_chunks(
         limit: bytes, as for `check_memory`.
         boxes: the columns of every leaf of the source that this process holds; None: not known.
         ahead: bytes of rows that are read ahead: where rows are small those may be many windows, and their chunks are open as well.
+        processes: that read, each with chunks of its own.
     """
     if not found:
         return reader
-    most = limit if limit is not None else _machine_memory() // 2
+    most = (limit if limit is not None else _machine_memory() // 2) // processes
     needed = sum(each.bytes for each in found)
     slots: dict[int, int] = {}  # of every source, by its identity
     for each in found:

@@ -16,9 +16,14 @@ class Pace:
 
     Handing a batch from thread to thread costs about as much as placing it. So a consumer that comes back at once is served
     fastest when it places for itself, while the workers read; for one that trains in between, batches are placed ahead.
+
+    Args:
+        to_accelerator: placing begins a copy to another device, which should be under way while that one computes: then a batch is placed as
+            soon as it is there, whoever has to be woken for it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, to_accelerator: bool = False):
+        self._to_accelerator = to_accelerator
         self._away = math.inf
         self._place = 0.0
         self._starved = math.inf  # share of its time that the consumer waited for rows
@@ -27,6 +32,8 @@ class Pace:
     @property
     def ahead(self) -> bool:
         """Whether workers should place: the consumer stays away long, or has done so since its last batch."""
+        if self._to_accelerator:
+            return True
         away = self._away if self._left is None else max(self._away, perf_counter() - self._left)
         return away > _WORTH * self._place
 
@@ -37,7 +44,7 @@ class Pace:
 
     def nap(self, before: int) -> float:
         """Seconds until a worker looks again whether a batch was taken, after so many naps in vain."""
-        if self._away <= _WORTH * self._place:
+        if self._away <= _WORTH * self._place and not self._to_accelerator:
             return _LONGEST_NAP
         return min(max(self._away / 2, _SHORTEST_NAP) * 2.0 ** min(before, 16), _LONGEST_NAP)
 

@@ -4,6 +4,7 @@ import threading
 from time import monotonic
 from typing import final
 
+from loadax.loader.crew.processes import Processes
 from loadax.loader.prefetch import Window
 
 _PATIENCE = 1.0  # seconds that closing waits for pieces under way, in all; the threads are daemons, so none can hold up the end
@@ -12,10 +13,17 @@ _NAME = "loadax-worker-"
 
 @final
 class Pool:
-    """Threads that do a window's tasks until it is closed."""
+    """Threads that do a window's tasks until it is closed.
 
-    def __init__(self, window: Window, workers: int):
+    Args:
+        window: gives the tasks.
+        workers: how many threads.
+        processes: that these threads have do the reading; None: they read themselves.
+    """
+
+    def __init__(self, window: Window, workers: int, processes: Processes | None = None):
         self._window = window
+        self._processes = processes
         self._threads = [
             threading.Thread(target=_work, args=(window,), name=f"{_NAME}{number}", daemon=True) for number in range(workers)
         ]
@@ -27,6 +35,13 @@ class Pool:
             raise
 
     def close(self) -> None:
+        """As `pause`, and ends the processes too."""
+        self._window.close()
+        if self._processes is not None:
+            self._processes.close()
+        self.pause()
+
+    def pause(self) -> None:
         """Closes the window and waits for the threads, not for long. Idempotent; from any thread.
 
         A worker (of any pool) that collected the iterator as garbage does not wait: it may hold a lock that others need to end.

@@ -9,15 +9,18 @@ placing when it would have to wait; with no workers at all it does everything.
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from time import perf_counter
+from dataclasses import dataclass, field, replace
+from time import perf_counter, process_time
 from typing import final
+
+from jax.profiler import TraceAnnotation
 
 from loadax.errors import ClosedError
 from loadax.loader.feed import Feed, Memory
 from loadax.loader.pace import Pace
 from loadax.loader.pieces import PieceSizes
 from loadax.loader.stats import Stats
+from loadax.loader.timeline import Recorder, Timeline
 from loadax.protocols import Tree
 
 Task = Callable[[], None]
@@ -61,11 +64,17 @@ class Window:
         depth: placed batches that are kept ahead of the consumer.
         budget: bytes of steps that may be read and not placed yet; one run is always allowed.
         workers: how many threads will claim tasks; with 0, `take` does all the work.
+        recorder: what happens when; of the run so far, where it goes on with batches of another shape.
     """
 
-    def __init__(self, feed: Feed, first: int, stop: int | None, depth: int, budget: int, workers: int):
-        self.stats = Stats(probed=feed.probed)
-        self._began = perf_counter()
+    def __init__(
+        self, feed: Feed, first: int, stop: int | None, depth: int, budget: int, workers: int, recorder: Recorder | None = None
+    ):
+        self.stats = Stats(probed=feed.probed, workers=workers, prefetch=depth, prefetch_bytes=budget)
+        self.recorder = recorder or Recorder()
+        self._began, self._cpu_began = perf_counter(), process_time()
+        self._left = self._began  # when the consumer got its last batch
+        self._final: Stats | None = None  # once it is closed
         self._feed = feed
         self._next, self._stop = first, stop  # the step to open next, and the end
         self._depth, self._budget, self._workers = depth, budget, workers
@@ -73,7 +82,7 @@ class Window:
         self._runs: deque[Run] = deque()
         self._ready: deque[tuple[int, Tree]] = deque()
         self._placing = False
-        self._pace = Pace()
+        self._pace = Pace(feed.to_accelerator)
         self._broken: BaseException | None = None  # what ended a worker
         self._napping = False  # one of the idle workers looks again by itself
         self._idle = 0  # workers that wait for something to do
@@ -112,8 +121,7 @@ class Window:
             with self._work:
                 if self._ready:
                     taken = self._ready.popleft()
-                    self.stats.steps += 1
-                    self.stats.wait += perf_counter() - began
+                    self._count_taken(taken[0], began)
                     self._hungry = False
                     self._pace.went(starved)
                     if self._idle == self._workers and not self._pace.ahead:
@@ -139,15 +147,42 @@ class Window:
         self._starved = self._pace.starving or self._idle == self._workers
         if self._starved:
             self._wake_worker()
-        self._arrived.wait()
+        no_room = self._idle > 0 and self._full() and not any(run.waiting for run in self._runs)
+        with TraceAnnotation("loadax.wait"):
+            self._arrived.wait()
         self._starved = False
-        return perf_counter() - began
+        waited = perf_counter() - began
+        self.stats.no_room += waited * no_room
+        return waited
+
+    def _count_taken(self, step: int, began: float) -> None:
+        now = perf_counter()
+        self.stats.took(step, now - began, began - self._left)
+        self.stats.active = now - self._began
+        self.recorder.taken(began, now - began, step, len(self._ready))
+        self._left = now
+
+    def count_from_here(self, recorder: Recorder) -> None:
+        """Begins the statistics anew: what was done so far was done before anybody waited for it."""
+        with self._work:
+            now = self.stats
+            self.stats = Stats(probed=now.probed, workers=now.workers, prefetch=now.prefetch, prefetch_bytes=now.prefetch_bytes)
+            self.recorder = recorder
+            self._began, self._cpu_began = perf_counter(), process_time()
+            self._left = self._began
 
     def snapshot(self) -> Stats:
-        """A copy of the statistics, as of now."""
+        """A copy of the statistics, as of now, or as of when it was closed."""
         with self._work:
-            elapsed = perf_counter() - self._began
-            return Stats(**{**vars(self.stats), "ready": len(self._ready), "elapsed": elapsed})
+            if self._final is not None:
+                return replace(self._final)
+            elapsed, cpu = perf_counter() - self._began, process_time() - self._cpu_began
+            return replace(self.stats, ready=len(self._ready), elapsed=elapsed, cpu=cpu)
+
+    def timeline(self) -> Timeline:
+        """What happened when, as far as it is kept."""
+        with self._work:
+            return self.recorder.timeline()
 
     def abort(self, error: BaseException) -> None:
         """Makes `take` raise `error`: a thread that should have gone on could not."""
@@ -158,6 +193,7 @@ class Window:
     def close(self) -> None:
         """Stops handing out tasks, and forgets all batches; what is under way ends by itself."""
         with self._work:
+            self._final = replace(self.snapshot(), ready=0)
             self._closed = True
             self._runs, self._ready = deque(), deque()
             self._work.notify_all()
@@ -225,8 +261,12 @@ class Window:
             return False
         if not self._runs:
             return True
+        return len(self._runs) < _RUNS_PER_WORKER * max(1, self._workers) and not self._full()
+
+    def _full(self) -> bool:
+        """Whether the budget has no room for a further run."""
         held = sum(run.memory.count for run in self._runs) + self._count()
-        return len(self._runs) < _RUNS_PER_WORKER * max(1, self._workers) and held * self._feed.bytes_per_step <= self._budget
+        return bool(self._runs) and held * self._feed.bytes_per_step > self._budget
 
     def _count(self) -> int:
         """How many steps the next run has."""
@@ -248,15 +288,18 @@ class Window:
     def _read(self, run: Run, low: int, high: int) -> None:
         began = perf_counter()
         try:
-            timing = self._feed.fill(run.memory, low, high)
+            with TraceAnnotation("loadax.piece"):
+                timing = self._feed.fill(run.memory, low, high)
         except BaseException as error:
             if self._workers == 0 and not isinstance(error, Exception):
                 raise  # the caller's own thread was interrupted, which is no fault of this step
             self._failed(run, error)
             return
         with self._work:
+            ended = perf_counter()
             self.stats.add(timing)
-            self._sizes.measured(high - low, perf_counter() - began)
+            self.recorder.piece(timing, ended, run.memory.first + low // max(1, self._feed.rows_per_step))
+            self._sizes.measured(high - low, ended - began)
             run.unread -= 1
             if run.unread == 0 and self._runs and run is self._runs[0]:
                 self._arrived.notify()
@@ -300,6 +343,7 @@ class Window:
             if self._closed:
                 return
             self.stats.add(timing)
+            self.recorder.placed(timing, step)
             self._pace.placed(timing.place)
             self._ready.append((step, batch))
             run.next_step += 1

@@ -74,6 +74,10 @@ class ChunkCache:
     def __repr__(self) -> str:
         return f"{self._source!r}, {self._slots} chunks open"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # In another process: as large, and empty.
+        return ChunkCache, (self._source, self.spec, self._slots, self._times, self._open.boxes)
+
     @property
     def concurrent_reads(self) -> int:
         """As the source's."""

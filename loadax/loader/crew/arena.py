@@ -1,0 +1,122 @@
+"""The memory that worker processes write to: one segment for all leaves, without a name that could stay behind.
+
+A slot of it is used again only when no array lives on it, as with any other memory of the loader (`buffers`). The segment is a file
+without a name: it goes when the last process that has it open is gone, however that ended, and no limit of `/dev/shm` holds for it.
+"""
+
+import contextlib
+import mmap
+import os
+import tempfile
+from typing import NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.buffers import BufferPool
+
+_SLOTS_AT_FIRST = 16  # that the first region has room for
+
+
+def nameless_file() -> int:
+    """A descriptor of an empty file in memory that has no name; where the system has none, of a temporary file that is deleted already."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("loadax")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class Slot(NamedTuple):
+    """Where in the segment a lease lies: a region, by its first byte and its size, and the byte of it with which the lease begins."""
+
+    region: int
+    size: int
+    first: int
+
+
+@final
+class Arena:
+    """The segment, seen by the process that hands out its slots.
+
+    It grows by regions, each as large as all before it together: a map, and the descriptor that comes with it, is there for many slots.
+
+    Args:
+        keep: idle bytes that are kept for the next lease; those beyond it go back to the system.
+    """
+
+    def __init__(self, keep: int):
+        self.descriptor = nameless_file()
+        self._pool = BufferPool(keep, make=self._make, drop=self._drop)
+        self._maps: dict[int, mmap.mmap] = {}  # of the regions, by their first byte
+        self._newest = Slot(0, 0, 0)  # the region that slots are cut from, and where the next one begins
+        self._slots: dict[int, Slot] = {}  # by address
+        self._holes: dict[int, list[Slot]] = {}  # places that nobody uses, by size
+
+    def lease(self, size: int) -> NDArray[np.uint8]:
+        """uint8[size] on a 64-byte boundary, contents undefined; it is yours until the last view of it is gone."""
+        return self._pool.lease(size)
+
+    def slot(self, lease: NDArray[np.uint8]) -> Slot:
+        """Where a lease lies."""
+        return self._slots[lease.ctypes.data]
+
+    def close(self) -> None:
+        """Closes the descriptor; leases stay good. Idempotent."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    # Both are called under the pool's lock.
+
+    def _make(self, capacity: int) -> NDArray[np.uint8]:
+        size = _whole_pages(capacity)
+        holes = self._holes.get(size)
+        slot = holes.pop() if holes else self._cut(size)
+        memory = np.frombuffer(self._maps[slot.region], np.uint8, capacity, slot.first)
+        self._slots[memory.ctypes.data] = slot
+        return memory
+
+    def _cut(self, size: int) -> Slot:
+        region, length, first = self._newest
+        if first + size > length:
+            region, length, first = region + length, max(_SLOTS_AT_FIRST * size, region + length), 0
+            # A file of zeros takes no memory before somebody writes to it.
+            os.ftruncate(self.descriptor, region + length)
+            self._maps[region] = mmap.mmap(self.descriptor, length, offset=region)
+        self._newest = Slot(region, length, first + size)
+        return Slot(region, length, first)
+
+    def _drop(self, memory: NDArray[np.uint8]) -> None:
+        slot, size = self._slots.pop(memory.ctypes.data), _whole_pages(len(memory))
+        # Without it the pages live as long as the segment does.
+        with contextlib.suppress(AttributeError, OSError):
+            self._maps[slot.region].madvise(mmap.MADV_REMOVE, slot.first, size)
+        self._holes.setdefault(size, []).append(slot)
+
+
+@final
+class ArenaView:
+    """The segment, seen by a worker process.
+
+    Args:
+        descriptor: of the segment; closed by this object.
+    """
+
+    def __init__(self, descriptor: int):
+        self._descriptor = descriptor
+        self._maps: dict[int, mmap.mmap] = {}
+
+    def memory(self, slot: Slot, size: int) -> NDArray[np.uint8]:
+        """uint8[size]: what lies in a slot."""
+        if slot.region not in self._maps:
+            self._maps[slot.region] = mmap.mmap(self._descriptor, slot.size, offset=slot.region)
+        return np.frombuffer(self._maps[slot.region], np.uint8, size, slot.first)
+
+    def close(self) -> None:
+        """Forgets the segment."""
+        self._maps.clear()
+        os.close(self._descriptor)
+
+
+def _whole_pages(size: int) -> int:
+    return -(-max(size, 1) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY

@@ -1,0 +1,52 @@
+"""What the trainer's process tells a worker, and what that answers; a `Failure` is an answer as well."""
+
+from typing import Any, NamedTuple
+
+from loadax.loader.crew.arena import Slot
+
+
+class Load(NamedTuple):
+    """Take up a job; the descriptors of its parcel and of the arena come along."""
+
+    message: bytes
+    arrays: tuple[tuple[int, int], ...]
+
+
+class Fill(NamedTuple):
+    """Read a piece of the job into its slot.
+
+    Args:
+        slot: of the run that the piece belongs to.
+        count: steps of that run.
+        low: the first of the run's rows that is meant.
+        per_step: rows of a step.
+        rows: int64, as bytes.
+        epochs: the same.
+    """
+
+    slot: Slot
+    count: int
+    low: int
+    per_step: int
+    rows: bytes
+    epochs: bytes
+
+
+class Drop(NamedTuple):
+    """Forget the job."""
+
+
+class Loaded(NamedTuple):
+    """It is done."""
+
+
+class Missing(NamedTuple):
+    """The job needs a module that can't be imported here."""
+
+    module: str
+
+
+class Filled(NamedTuple):
+    """The piece is in its slot; that took so long."""
+
+    timing: tuple[Any, ...]

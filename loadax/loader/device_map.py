@@ -1,0 +1,234 @@
+"""What a user's function makes of the rows of a batch on the devices themselves, each row by itself.
+
+The function is one of an example, as that of `map` is, so it can't mix rows, and the devices need not talk: every one of them maps the
+rows that it holds. What the result looks like is found out by tracing the function once, before there is any batch.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import Any, final
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from loadax.errors import ArgumentError, LeafError, PartitionError
+from loadax.loader.share import Share
+from loadax.protocols import Tree
+from loadax.sharding.dtypes import leaf_name
+from loadax.sharding.layout import axes_of
+from loadax.sharding.mesh import PlannedMesh, axis_sizes
+from loadax.sharding.own_devices import OwnDevices, Program
+from loadax.transforms import name_of
+from loadax.trees import Structure, flatten
+
+Function = Callable[[Tree], Tree]
+
+
+@final
+class DeviceMap:
+    """A function of an example, for batches of any share.
+
+    Raises:
+        ArgumentError: when it is no function.
+    """
+
+    def __init__(self, function: Any):
+        if not callable(function):
+            raise ArgumentError(
+                f"device_map={function!r} can't be called; pass a function of one example, traced by JAX, that returns an example"
+            )
+        self._function: Function = function
+        self._known: dict[Share, Mapped] = {}
+
+    def on(self, share: Share) -> "Mapped":
+        """The function for batches of this share; each is traced and compiled once."""
+        found = self._known.get(share)
+        if found is None:
+            found = Mapped(self._function, share)
+            self._known = {key: each for key, each in self._known.items() if key.mesh == share.mesh} | {share: found}
+        return found
+
+
+@final
+class Mapped:
+    """The function for the batches of one share.
+
+    Raises:
+        LeafError: when the function gives no example; names the leaf.
+        PartitionError: when a device does not hold what the function would need; names the leaf.
+    """
+
+    def __init__(self, function: Function, share: Share):
+        self._share = share
+        self._name = f"device_map {name_of(function)}"
+        self._example = _Example(function, share.batch.structure, self._name)
+        shapes = [jax.ShapeDtypeStruct(leaf.spec.shape, leaf.dtype) for leaf in share.batch.leaves]
+        self._traced = _Traced(self._example, shapes)
+        self._paths = self._example.result.paths
+        self._specs = self._resolve_specs()
+
+    @property
+    def shape_dtypes(self) -> Tree:
+        """The batch behind the function as `jax.ShapeDtypeStruct`s, with shardings where the mesh is there."""
+        return self._example.result.build(self._outputs)
+
+    @cached_property
+    def _outputs(self) -> list[jax.ShapeDtypeStruct]:
+        share, mesh = self._share, self._share.mesh
+        before: tuple[Any, ...] = (None,) if share.microbatches > 1 else ()
+        rows = flatten(share.shape_dtypes)[0][0].shape[: len(before) + 1]
+        outputs = []
+        for shape, spec in zip(self._traced.shapes, self._specs, strict=True):
+            sharding = None if isinstance(mesh, PlannedMesh) else NamedSharding(mesh, PartitionSpec(*before, *spec))
+            outputs.append(jax.ShapeDtypeStruct((*rows, *shape.shape), shape.dtype, sharding=sharding))
+        return outputs
+
+    def __call__(self, arrays: Sequence[jax.Array]) -> Tree:
+        """The batch of these leaves, mapped. Never communicates, and waits for nothing."""
+        made = iter(self.program(arrays))
+        passed = self._traced.passed
+        return self._example.result.build(next(made) if number is None else arrays[number] for number in passed)
+
+    @cached_property
+    def program(self) -> Program:
+        """Makes what the function changes; leaves that it hands on are not touched, and their memory is not either."""
+        outputs = [each for each, number in zip(self._outputs, self._traced.passed, strict=True) if number is None]
+        if not outputs:
+            return lambda _: []
+        assert not isinstance(self._share.mesh, PlannedMesh)
+        inputs = flatten(self._share.shape_dtypes)[0]
+        return OwnDevices(self._share.mesh).compile(self._of_part, inputs, outputs)
+
+    def _of_part(self, *leaves: jax.Array) -> list[jax.Array]:
+        """The function for all rows of a device."""
+
+        def changed(leaves: Sequence[jax.Array]) -> list[jax.Array]:
+            results = self._example(*leaves)
+            return [each for each, number in zip(results, self._traced.passed, strict=True) if number is None]
+
+        rows = jax.vmap(changed)
+        return (jax.vmap(rows) if self._share.microbatches > 1 else rows)(leaves)
+
+    def _resolve_specs(self) -> list[PartitionSpec]:
+        """How each leaf of the result is cut: as the leaf in whose place it stands, or over its rows."""
+        share = self._share
+        paths = [leaf.path for leaf in share.batch.leaves]
+        rows = [self._axes(spec[:1]) for spec in share.specs]
+        for path, axes, spec in zip(paths, rows, share.specs, strict=True):
+            if axes != rows[0]:
+                raise PartitionError(
+                    f"{self._name}: {leaf_name(paths[0])} is partitioned {share.specs[0]} and {leaf_name(path)} {spec}, so a device holds other "
+                    "rows of the one than of the other; give all leaves the same rows, or leave device_map out"
+                )
+        given = {path: (leaf.spec, spec) for path, leaf, spec in zip(paths, share.batch.leaves, share.specs, strict=True)}
+        specs = []
+        for path, shape in zip(self._paths, self._traced.shapes, strict=True):
+            before, spec = given.get(path, (None, share.specs[0]))
+            same = before is not None and len(before.shape) == len(shape.shape)
+            specs.append(spec if same else PartitionSpec(*spec[:1]))
+        if any(self._axes(spec[1:]) for spec in share.specs):
+            self._check_columns(specs)
+        return specs
+
+    def _check_columns(self, specs: Sequence[PartitionSpec]) -> None:
+        """Where a device has some columns of a leaf, what follows from that leaf must be cut alike."""
+        share = self._share
+        for path, spec, sources in zip(self._paths, specs, self._traced.sources, strict=True):
+            held = set(self._axes(spec[1:]))
+            for number in sorted(sources):
+                if not held.issuperset(self._axes(share.specs[number][1:])):
+                    raise PartitionError(
+                        f"{self._name}: {leaf_name(path)} of the result follows from {leaf_name(share.batch.leaves[number].path)}, of which "
+                        f"{share.specs[number]} gives a device some columns only; put the result in that leaf's place, with as many dims, "
+                        "or partition its rows alone"
+                    )
+        parts = [self._part(leaf.spec.shape, spec) for leaf, spec in zip(share.batch.leaves, share.specs, strict=True)]
+        shapes = [jax.ShapeDtypeStruct(part, leaf.dtype) for part, leaf in zip(parts, share.batch.leaves, strict=True)]
+        results = _Traced(self._example, shapes).shapes
+        for path, spec, whole, part in zip(self._paths, specs, self._traced.shapes, results, strict=True):
+            if part.shape != self._part(whole.shape, spec):
+                raise PartitionError(
+                    f"{self._name}: {leaf_name(path)} has the shape {list(whole.shape)} for an example, and for the columns of a device "
+                    f"{list(part.shape)}, which {spec} does not fit; where columns are cut, the function must act on each by itself"
+                )
+
+    def _part(self, shape: tuple[int, ...], spec: PartitionSpec) -> tuple[int, ...]:
+        """How much of an example's leaf a device holds."""
+        sizes = axis_sizes(self._share.mesh)
+        cuts = [int(np.prod([sizes[axis] for axis in axes_of(entry)])) for entry in spec[1:]]
+        return tuple(size // count for size, count in zip(shape, [*cuts, *[1] * len(shape)], strict=False))
+
+    def _axes(self, entries: Sequence[Any]) -> tuple[str, ...]:
+        """The axes that really cut."""
+        sizes = axis_sizes(self._share.mesh)
+        return tuple(axis for entry in entries for axis in axes_of(entry) if sizes[axis] > 1)
+
+
+@final
+class _Example:
+    """The function from leaves to leaves, under JAX's trace.
+
+    Attributes:
+        result: the structure of what it gives, once it was traced.
+    """
+
+    def __init__(self, function: Function, structure: Structure, name: str):
+        self._function = function
+        self._structure = structure
+        self._name = name
+        self.result = structure
+
+    def __call__(self, *leaves: Any) -> list[jax.Array]:
+        try:
+            result = self._function(self._structure.build(leaves))
+        except Exception as error:
+            error.add_note(f"loadax: in {self._name}, which JAX traces with one example")
+            raise
+        if result is None:
+            raise LeafError(f"{self._name} returned None; did you forget to return the example?")
+        values, self.result = flatten(result)
+        if not values:
+            raise LeafError(f"{self._name} returned {result!r}, which has no leaves; return an example")
+        return [_strong(value, f"{self._name}: {leaf_name(path)}") for value, path in zip(values, self.result.paths, strict=True)]
+
+
+def _strong(value: Any, name: str) -> jax.Array:
+    """A result as an array whose dtype does not yield to others."""
+    try:
+        array = jax.numpy.asarray(value)
+    except TypeError:
+        raise LeafError(f"{name} of the result is a {type(value).__name__}, {value!r}; return arrays") from None
+    return jax.numpy.asarray(array, dtype=array.dtype) if array.weak_type else array
+
+
+@final
+class _Traced:
+    """What the trace of a function of an example tells of its results.
+
+    Attributes:
+        shapes: shape and dtype of each.
+        passed: the number of the leaf that it is, unchanged; None: it is computed.
+        sources: the numbers of the leaves that it follows from.
+    """
+
+    def __init__(self, example: Callable[..., list[jax.Array]], shapes: Sequence[jax.ShapeDtypeStruct]):
+        traced = jax.make_jaxpr(partial(_fresh, example))(*shapes).jaxpr
+        numbers = {variable: number for number, variable in enumerate(traced.invars)}
+        sources = {variable: {number} for variable, number in numbers.items()}
+        for equation in traced.eqns:
+            found = {number for each in equation.invars if not _literal(each) for number in sources.get(each, ())}
+            sources.update(dict.fromkeys(equation.outvars, found))
+        results = traced.outvars
+        self.shapes = [jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each in results]
+        self.passed = [None if _literal(each) else numbers.get(each) for each in results]
+        self.sources = [set() if _literal(each) else sources.get(each, set()) for each in results]
+
+
+def _fresh(example: Callable[..., list[jax.Array]], *leaves: Any) -> list[jax.Array]:
+    """Another function for each trace: JAX would hand out an earlier trace, made before a function that is called was edited."""
+    return example(*leaves)
+
+
+def _literal(variable: Any) -> bool:
+    return hasattr(variable, "val")

@@ -1,0 +1,161 @@
+"""What a perfect loader would gain: the same training loop, on batches that cost nothing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from types import TracebackType
+from typing import Any, final
+
+import jax
+
+from loadax.errors import ArgumentError, ClosedError, LeafError
+from loadax.loader.iterator import DataIterator
+from loadax.loader.report import percent_text
+from loadax.loader.stats import Stats
+from loadax.protocols import Tree
+from loadax.trees import flatten
+
+_FEWEST = 10  # measured steps
+_NOTHING = 0.02
+
+
+@final
+@dataclass(frozen=True)
+class Headroom:
+    """How much faster training would be if batches cost nothing. `str()` says it in a sentence.
+
+    Args:
+        seconds: what a step takes now.
+        perfect: what it takes with batches that are there already.
+    """
+
+    seconds: float
+    perfect: float
+
+    @property
+    def gain(self) -> float:
+        """How much faster, as a part of the present speed: 0.16 for 16%. A little below 0 by chance."""
+        return self.seconds / self.perfect - 1 if self.perfect else 0.0
+
+    def __str__(self) -> str:
+        perfect, now = f"{self.perfect * 1e3:.3g} ms a step", f"{self.seconds * 1e3:.3g} ms"
+        if self.gain < _NOTHING:
+            return f"a perfect loader would take {perfect}, and this one takes {now}: there is nothing to win"
+        return f"a perfect loader would take {perfect} instead of {now}: {percent_text(self.gain)} faster"
+
+
+@final
+class Replay:
+    """Hands out a run's first batches again and again, for as many steps as the run has. Made by `loader.replay`.
+
+    Args:
+        batches: of the run; a few are taken from it, and it is closed.
+        count: how many.
+    """
+
+    def __init__(self, batches: DataIterator, count: int):
+        self.num_steps = batches.num_steps
+        """Behind the last step of the run; None: for ever."""
+        self._step = batches.step
+        if self.num_steps is not None:
+            count = min(count, self.num_steps - self._step)
+        self.batch_size = batches.batch_size
+        """Rows of a batch."""
+        with batches:
+            self._batches: tuple[Tree, ...] = tuple(jax.block_until_ready(next(batches)) for _ in range(count))
+        self._leaves = [flatten(batch)[0] for batch in self._batches]
+        self._stats = Stats()
+        self._began = self._left = perf_counter()
+        self._closed = False
+
+    def __iter__(self) -> "Replay":
+        return self
+
+    def __next__(self) -> Tree:
+        """One of the batches.
+
+        Raises:
+            StopIteration: after the run's last step.
+            LeafError: when the training step has deleted it.
+            ClosedError: after `close()`.
+        """
+        began = perf_counter()
+        if self._step == self.num_steps:
+            raise StopIteration
+        if self._closed:
+            raise ClosedError("this replay is closed; make a new one with loader.replay()")
+        number = self._step % len(self._batches)
+        self._check(number)
+        now = perf_counter()
+        self._stats.took(self._step, now - began, began - self._left)
+        self._stats.active = now - self._began
+        self._step += 1
+        self._left = now
+        return self._batches[number]
+
+    def _check(self, number: int) -> None:
+        for leaf, path in zip(self._leaves[number], flatten(self._batches[number])[1].paths, strict=True):
+            if leaf.is_deleted():
+                raise LeafError(
+                    f"leaf {path or 'of the batch'} is deleted: the training step donates its batch, and a replay hands out each "
+                    "batch many times; leave the batch out of donate_argnums while you measure"
+                )
+
+    @property
+    def step(self) -> int:
+        """The number of the next step."""
+        return self._step
+
+    def stats(self) -> Stats:
+        """As of an iterator: `step_seconds` is what training takes when it waits for nothing."""
+        return self._stats.plus(Stats(elapsed=self._left - self._began, cores=self._stats.cores))
+
+    def headroom(self, batches: Any) -> Headroom:
+        """What batches that cost nothing gain against those of an iterator (or its `Stats`), over the same training loop.
+
+        Raises:
+            ArgumentError: when either was used for too few steps.
+        """
+        return compare(batches if isinstance(batches, Stats) else batches.stats(), self.stats())
+
+    def close(self) -> None:
+        """Gives up the batches."""
+        self._batches, self._leaves, self._closed = (), [], True
+
+    def __enter__(self) -> "Replay":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Replay(step={self.step}, {len(self._batches)} batches)"
+
+
+def compare(real: Stats, perfect: Stats) -> Headroom:
+    """The headroom, from the statistics of a run and those of its replay.
+
+    Raises:
+        ArgumentError: when either was used for too few steps.
+    """
+    for name, stats in (("the run", real), ("the replay", perfect)):
+        if stats.measured < _FEWEST:
+            raise ArgumentError(
+                f"{name} has handed out {stats.steps} batches, too few to tell what a step takes; go through at least {_FEWEST + 2}"
+            )
+    return Headroom(real.step_seconds, perfect.step_seconds)
+
+
+def measure(real: DataIterator, replay: Callable[[], Replay], train: Callable[[Tree], Any], steps: int) -> Headroom:
+    """Trains that many steps on a run, then on its replay; each step is waited for."""
+    with real:
+        _go(real, train, steps)
+    with replay() as perfect:
+        _go(perfect, train, steps)
+        return compare(real.stats(), perfect.stats())
+
+
+def _go(batches: DataIterator | Replay, train: Callable[[Tree], Any], steps: int) -> None:
+    # One batch more than steps that are measured: a step ends when the next batch is asked for.
+    for _, batch in zip(range(steps), batches, strict=False):
+        jax.block_until_ready(train(batch))

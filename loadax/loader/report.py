@@ -1,0 +1,166 @@
+"""Is the loader the bottleneck? The verdict in a sentence, from what was measured."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+from loadax.loader.stats import Stats
+from loadax.texts import count_text, size_text
+
+_NOTHING = 0.02  # of the time: who waits less than that has nothing to win
+_FEWEST_STEPS, _LEAST_SECONDS = 10, 1.0  # with fewer steps in less time, chance decides
+_MOST_OF_IT = 0.5
+_SATURATED = 0.9  # of the cores
+_WAITS = 0.5  # a stage whose processor time is below that part of its time mostly waits
+_ONE_AT_A_TIME = 0.4  # cores that are busy at least with threads of which one at a time runs
+_WORK = {"read": "reading the source", "assemble": "laying rows out for the devices", "place": "placing on the devices"}
+
+
+@final
+@dataclass(frozen=True)
+class Report:
+    """Whether training waits for data, what the loader is busy with, and what to do. `str()` says it in a sentence.
+
+    Attributes:
+        verdict: the sentence.
+        waited: the part of training's time that it waited, from the third step on; None when there are too few steps to tell.
+        bottleneck: the stage that takes most of the loader's time, "read", "transform", "assemble" or "place"; or "memory", when
+            workers had no room to read ahead. None when the loader is not the bottleneck.
+        advice: what to try; None when there is nothing to win.
+        shares: of the loader's work, by stage.
+        step_seconds: what a step takes, waiting and training together.
+        stats: what all of this follows from.
+    """
+
+    verdict: str
+    waited: float | None
+    bottleneck: str | None
+    advice: str | None
+    shares: dict[str, float]
+    step_seconds: float
+    stats: Stats
+
+    def __str__(self) -> str:
+        return self.verdict
+
+
+def report(stats: Stats, maps: Sequence[str] = ()) -> Report:
+    """The verdict on a run.
+
+    Args:
+        stats: of an iterator.
+        maps: the names of the user's functions, for the sentence.
+
+    Example:
+        >>> fast = Stats(steps=102, measured=100, waited=0.004, trained=0.996)
+        >>> print(report(fast))
+        training waited 0.4% of the time: the loader is not the bottleneck
+    """
+    seconds = {stage: getattr(stats, stage) for stage in ("read", "transform", "assemble", "place")}
+    work = sum(seconds.values())
+    shares = {stage: each / work if work else 0.0 for stage, each in seconds.items()}
+
+    def made(verdict: str, waited: float | None, bottleneck: str | None = None, advice: str | None = None) -> Report:
+        return Report(verdict, waited, bottleneck, advice, shares, stats.step_seconds, stats)
+
+    if stats.measured < _FEWEST_STEPS and stats.waited + stats.trained < _LEAST_SECONDS:
+        return made(_too_few(stats), None)
+    share = stats.waited_share
+    waited = f"training waited {percent_text(share)} of the time"
+    if share < _NOTHING:
+        return made(f"{waited}: the loader is not the bottleneck{_first(stats)}", share)
+    if stats.measured >= _FEWEST_STEPS and stats.longest > _MOST_OF_IT * stats.waited:
+        advice = "look at what ran then with it.timeline('run.html')"
+        once = f"{percent_text(stats.longest / stats.waited)} of that once, at step {stats.longest_step} ({stats.longest:.2f} s)"
+        return made(f"{waited}, {once}: a pause, not the loader's speed; {advice}", share, None, advice)
+    stage = max(shares, key=lambda each: shares[each])
+    if stats.no_room > _MOST_OF_IT * stats.wait:
+        advice = f"pass prefetch_bytes of more than {size_text(stats.prefetch_bytes)}"
+        return made(f"{waited}: workers are idle, because there is no room to read ahead; {advice}", share, "memory", advice)
+    what = _what(stage, maps)
+    how, advice = _advice(stats, stage, seconds[stage], what)
+    verb = "take" if stage == "transform" and len(maps) > 1 else "takes"
+    verdict = f"{waited}: {what} {verb} {percent_text(shares[stage])} of the work {_where(stats)}{how}; {advice}{_first(stats)}"
+    return made(verdict, share, stage, advice)
+
+
+def short_name(function: Callable[..., Any]) -> str:
+    """A user's function as he calls it; a lambda by where it was written."""
+    while isinstance(function, partial):
+        function = function.func
+    name = str(getattr(function, "__name__", None) or type(function).__name__)
+    code = getattr(function, "__code__", None)
+    return f"lambda ({Path(code.co_filename).name}:{code.co_firstlineno})" if name == "<lambda>" and code else name
+
+
+def _too_few(stats: Stats) -> str:
+    if stats.steps == 0:
+        return "no batch was handed out yet, so there is nothing to tell"
+    return f"too few steps to tell: {stats.steps} {'batch' if stats.steps == 1 else 'batches'}, the first one after {stats.first:.2f} s"
+
+
+def _first(stats: Stats) -> str:
+    """What to say of the first batch, when it took longer than all that was measured."""
+    if stats.first < max(0.1, stats.waited + stats.trained):
+        return ""
+    return f" (but the first batch took {stats.first:.2f} s, longer than all other steps together)"
+
+
+def _what(stage: str, maps: Sequence[str]) -> str:
+    if stage != "transform":
+        return _WORK[stage]
+    if not maps:
+        return "what the maps do"
+    return f"map {maps[0]}" if len(maps) == 1 else f"the maps {', '.join(maps)}"
+
+
+def _where(stats: Stats) -> str:
+    if stats.workers == 0:
+        return "on the training thread"
+    kind = "processes" if stats.worker_type == "process" else "threads"
+    return f"on {stats.workers} {kind if stats.workers > 1 else kind.removesuffix('es' if kind == 'processes' else 's')}"
+
+
+def _advice(stats: Stats, stage: str, seconds: float, what: str) -> tuple[str, str]:
+    """What the measurements say of a stage, to follow "takes 81% of the work", and what to try."""
+    cores = stats.cores
+    in_processes = stats.worker_type == "process"
+    if stats.workers == 0:
+        return "", "leave num_workers out, so that it is done while training goes on"
+    if stage == "place":
+        if stats.prefetch == 0:
+            return ", when it is asked for", "leave prefetch out, so that batches are placed ahead"
+        return "", "give the devices fewer bytes: rows as uint8 or uint16, made floats by the training step"
+    of_stage = {"read": stats.read_cpu, "transform": stats.transform_cpu}.get(stage, seconds)
+    of_workers = stats.read_cpu + stats.transform_cpu + stats.assemble
+    busy = (stats.cpu + of_workers * in_processes) / stats.elapsed if stats.elapsed else 0.0
+    at_work = of_workers / stats.active if stats.active else 0.0
+    if busy > _SATURATED * cores:
+        return (
+            "",
+            f"the machine's {count_text(cores, 'core')} {'is' if cores == 1 else 'are'} busy, so do less there, or keep its results in a file",
+        )
+    one_at_a_time = not in_processes and stats.workers > 1 and _has_gil() and _ONE_AT_A_TIME < at_work < 1.25
+    if stage in {"read", "transform"} and one_at_a_time and of_stage < 0.8 * seconds:
+        return ", of which one at a time runs, as code that holds the GIL does", "try worker_type='process'"
+    if of_stage < _WAITS * seconds:
+        return (
+            f" and mostly waits ({percent_text(of_stage / seconds)} of that is processor time)",
+            f"try num_workers={2 * stats.workers}",
+        )
+    if stats.workers < cores:
+        return f", and the machine has {cores} cores", f"try num_workers={cores}"
+    return "", f"make {what} faster, or keep its results in a file"
+
+
+def _has_gil() -> bool:
+    enabled = getattr(sys, "_is_gil_enabled", None)  # there since Python 3.13
+    return enabled is None or bool(enabled())
+
+
+def percent_text(share: float) -> str:
+    """A share as one would say it: `0.4%`, `38%`."""
+    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"

@@ -1,0 +1,114 @@
+"""What a worker process runs: `python -m loadax.loader.worker`. It reads the pieces that it is told to, until nobody is there any more.
+
+It never imports JAX of itself, and the trainer's process has hidden all accelerators from it.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from typing import Any, final
+
+import numpy as np
+
+from loadax.loader.assemble import Assembler, Piece
+from loadax.loader.crew.arena import ArenaView
+from loadax.loader.crew.channel import Channel
+from loadax.loader.crew.failures import wrap
+from loadax.loader.crew.orders import Drop, Fill, Filled, Load, Loaded, Missing
+from loadax.loader.crew.parcel import Parcel, unpack
+from loadax.protocols import Visits
+
+_LOOK = 1000  # milliseconds between two looks whether the process that started this one is there
+
+
+def main() -> None:
+    """Takes orders from the socket that the command line names, by its descriptor and by the process at its other end."""
+    descriptor, parent = (int(argument) for argument in sys.argv[1:])
+    # A Ctrl-C in the terminal reaches all processes there; what becomes of it is for the trainer's process to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, args=(descriptor, parent), name="loadax-lifeline", daemon=True).start()
+    channel = Channel(socket.socket(fileno=descriptor))
+    desk = _Desk()
+    try:
+        while True:
+            order, descriptors = channel.receive()
+            channel.send(desk.answer(order, descriptors))
+            _flush()
+    except (EOFError, OSError):
+        pass  # nobody is there any more
+
+
+def _end_with_parent(descriptor: int, parent: int) -> None:
+    """Ends this process when the one that started it is gone, even while a user's function is at work."""
+    poll = select.poll()
+    poll.register(descriptor, 0)  # a hang-up is told of whatever is asked for
+    # A copy of the parent by fork may hold the other end of the socket open: so its number is looked at too.
+    while not poll.poll(_LOOK) and os.getppid() == parent:
+        pass
+    _flush()
+    os._exit(0)
+
+
+def _flush() -> None:
+    """Whoever reads what users' functions print must not wait for a full buffer; and whether anybody does is no matter here."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+@final
+class _Desk:
+    """Does what orders say, with the job that was loaded last."""
+
+    def __init__(self) -> None:
+        self._assembler: Assembler | None = None
+        self._arena: ArenaView | None = None
+        self._plan: Any = None
+
+    def answer(self, order: Any, descriptors: list[int]) -> Any:
+        """What comes back for an order; an error is an answer too."""
+        try:
+            match order:
+                case Load():
+                    return self._load(order, *descriptors)
+                case Fill():
+                    return self._fill(order)
+                case Drop():
+                    self._forget()
+                    return Loaded()
+        except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, also what would end this process
+            return wrap(error)
+        raise AssertionError(order)
+
+    def _load(self, order: Load, parcel: int, arena: int) -> Any:
+        self._forget()
+        self._arena = ArenaView(arena)
+        try:
+            reader, self._plan, key_seed = unpack(Parcel(order.message, parcel, order.arrays))
+        except ModuleNotFoundError as error:
+            return Missing(error.name or "")
+        finally:
+            os.close(parcel)
+        self._assembler = Assembler(reader, self._plan, key_seed)
+        return Loaded()
+
+    def _fill(self, order: Fill) -> Filled:
+        assert self._assembler is not None
+        assert self._arena is not None
+        memory = self._arena.memory(order.slot, self._plan.size(order.count))
+        visits = Visits(np.frombuffer(order.rows, np.int64), np.frombuffer(order.epochs, np.int64))
+        piece = Piece(visits, order.low, order.per_step, self._plan.slab(memory, order.count))
+        return Filled(tuple(self._assembler.fill(piece)))
+
+    def _forget(self) -> None:
+        if self._arena is not None:
+            self._arena.close()
+        self._assembler = self._arena = self._plan = None
+
+
+if __name__ == "__main__":
+    main()

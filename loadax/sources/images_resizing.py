@@ -1,0 +1,144 @@
+"""Images resized as Pillow does it with antialiasing, at a fraction of the cost.
+
+Pillow weighs the stored pixels around each new one by a triangle that is as wide as two new pixels. OpenCV's resize is fast, but
+weighs by a triangle as wide as two *stored* ones. So the image is filtered first, by the few weights that make the second triangle the first:
+`filter * triangle(1) = triangle(scale)`, as nearly as can be. On photographs the result is within 43 dB of Pillow's, mostly within 47.
+"""
+
+import math
+from functools import lru_cache
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Fit: TypeAlias = Literal["crop", "stretch", "pad"]
+Pixels: TypeAlias = NDArray[np.uint8]
+
+_SHIFTED = 1.25  # the scale from which on a shift by less than a pixel can be part of the filter; below it blurs
+
+
+class Axis(NamedTuple):
+    """One dimension of an image that is resized: the `extent` stored pixels from `start` on become `length` pixels."""
+
+    start: float
+    extent: float
+    length: int
+
+    @property
+    def scale(self) -> float:
+        """Stored pixels for each new one."""
+        return self.extent / self.length
+
+    def reduced(self, factor: int) -> "Axis":
+        """The same part of an image that was stored this much smaller."""
+        return Axis(self.start / factor, self.extent / factor, self.length)
+
+
+def fitted(stored: tuple[int, int], size: tuple[int, int], fit: Fit) -> tuple[Axis, Axis]:
+    """Which part of an image of (height, width) `stored` becomes one of `size`; with "pad" a smaller one, whose sides keep their ratio.
+
+    These are the rules of `PIL.ImageOps.fit`, `PIL.Image.resize` and `PIL.ImageOps.pad`.
+    """
+    height, width = stored
+    down, across = size
+    if fit == "crop":
+        if width / height >= across / down:
+            inside = across / down * height
+            return Axis(0, height, down), Axis((width - inside) / 2, inside, across)
+        inside = width / (across / down)
+        return Axis((height - inside) / 2, inside, down), Axis(0, width, across)
+    if fit == "pad" and width / height > across / down:
+        down = max(1, round(height / width * across))
+    elif fit == "pad":
+        across = max(1, round(width / height * down))
+    return Axis(0, height, down), Axis(0, width, across)
+
+
+def resize(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
+    """The part of an image that the axes name, resized with antialiasing."""
+    import cv2
+
+    (top, drop), (left, slip) = _whole(down), _whole(across)
+    if (drop and down.scale < _SHIFTED) or (slip and across.scale < _SHIFTED):
+        return _warp(pixels, down, across)
+    vertical, horizontal = weights(down.scale, drop), weights(across.scale, slip)
+    # The filter looks beyond the part, where there is something.
+    above, before = min(top, len(vertical) // 2), min(left, len(horizontal) // 2)
+    height, width = _count(down, top, len(pixels)), _count(across, left, pixels.shape[1])
+    part = pixels[
+        top - above : top + height + len(vertical) // 2,
+        left - before : left + width + len(horizontal) // 2,
+    ]
+    filtered = _filter(part, vertical, horizontal)[above : above + height, before : before + width]
+    # By factors, not sizes: the sizes are whole pixels of a part that is not.
+    return _pixels(cv2.resize(filtered, None, fx=1 / across.scale, fy=1 / down.scale, interpolation=cv2.INTER_LINEAR))
+
+
+def sample(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
+    """As `resize`, without the filter, and of whole pixels: the part is as much larger on both sides, so that its middle stays."""
+    import cv2
+
+    top, left = (math.floor(axis.start) for axis in (down, across))
+    bottom, right = (math.ceil(axis.start + axis.extent - 1e-9) for axis in (down, across))
+    return _pixels(cv2.resize(pixels[top:bottom, left:right], (across.length, down.length), interpolation=cv2.INTER_LINEAR))
+
+
+def _warp(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
+    """As `resize`, for any shift: more slowly."""
+    import cv2
+
+    filtered = _filter(pixels, weights(down.scale, 0.0), weights(across.scale, 0.0))
+    moves = [
+        [across.scale, 0.0, across.start + (across.scale - 1) / 2],
+        [0.0, down.scale, down.start + (down.scale - 1) / 2],
+    ]
+    return _pixels(
+        cv2.warpAffine(
+            filtered,
+            np.array(moves),
+            (across.length, down.length),
+            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+            borderMode=cv2.BORDER_REPLICATE,
+        )
+    )
+
+
+def _filter(pixels: Pixels, vertical: NDArray[np.float32], horizontal: NDArray[np.float32]) -> Pixels:
+    import cv2
+
+    if len(vertical) == len(horizontal) == 1:
+        return pixels
+    return _pixels(cv2.sepFilter2D(pixels, -1, horizontal, vertical, borderType=cv2.BORDER_REFLECT))
+
+
+def _pixels(array: object) -> Pixels:
+    assert isinstance(array, np.ndarray)  # what OpenCV's types leave open
+    return array
+
+
+def _whole(axis: Axis) -> tuple[int, float]:
+    """The whole pixel at which an axis nearly begins, and by how much it begins after it: -0.5 to 0.5 pixels."""
+    first = math.ceil(axis.start - 0.5)
+    return first, axis.start - first
+
+
+def _count(axis: Axis, first: int, there: int) -> int:
+    """How many whole pixels an axis takes, of which it resizes as many as it says."""
+    return min(round(axis.extent), there - first)
+
+
+@lru_cache(maxsize=1 << 14)  # a scale and shift for every size of image that a dataset has
+def weights(scale: float, shift: float) -> NDArray[np.float32]:
+    """The filter after which interpolation between neighbours acts as a triangle of `scale` pixels to each side, moved by `shift`.
+
+    Example:
+        >>> weights(2.0, 0.0).round(2).tolist()
+        [0.25, 0.5, 0.25]
+    """
+    scale = max(scale, 1.0)
+    reach = max(0, math.ceil(scale + abs(shift) - 1 - 1e-9))
+    places = (np.arange(-(reach + 2) * 16, (reach + 2) * 16) + 0.5) / 16
+    neighbours = np.maximum(0, 1 - np.abs(places[:, None] - np.arange(-reach, reach + 1)))
+    found = np.linalg.lstsq(neighbours, np.maximum(0, 1 - np.abs(places - shift) / scale), rcond=None)[0]
+    return (found / found.sum()).astype(np.float32)
