@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from loadax.cli import audit, convert, index, inspect, plan, verify
+from loadax.cli import audit, bench, convert, index, inspect, plan, verify
 from loadax.errors import LoadaxError
 
 _WRONG = 2  # exit codes: the arguments or the data can't be used (argparse's own code too); Ctrl-C, as shells count it
@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
         description="Writes, checks and explains the stores that loadax reads training data from.",
     )
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for module in (convert, verify, inspect, index, plan, audit):
+    for module in (convert, verify, inspect, index, plan, audit, bench):
         module.add_command(commands)
     return top
 

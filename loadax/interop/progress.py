@@ -1,5 +1,6 @@
 """A bar for a training loop: how far, how fast, how much of it waiting."""
 
+from collections.abc import Sized
 from time import perf_counter
 from typing import Any, Protocol, final
 
@@ -15,8 +16,6 @@ class Batches(Protocol):
 
     step: int
     """The number of the next step."""
-    num_steps: int | None
-    """Behind its last step; None: it goes on for ever."""
     batch_size: int
     """Rows of the next batch."""
 
@@ -47,11 +46,15 @@ def progress(loader: Any, *, start: Any = None, **options: Any) -> "Progress":
     """
     if isinstance(loader, Dataloader):
         return Progress(loader.iterate(0 if start is None else start), options)
-    if not all(hasattr(loader, name) for name in ("__next__", "step", "num_steps", "batch_size", "stats")):
+    if not all(hasattr(loader, name) for name in ("__next__", "step", "batch_size", "stats")):
         raise ArgumentError(f"loader={loader!r}: pass a Dataloader, or an iterator of one: loader.iterate(), or an epoch")
     if start is not None:
         raise ArgumentError(f"start={start!r}: this iterator has begun already; pass the Dataloader, or set_state(start) before")
     return Progress(loader, options)
+
+
+def _steps(batches: Batches) -> int | None:
+    return getattr(batches, "num_steps", None)
 
 
 @final
@@ -68,8 +71,9 @@ class Progress:
 
         self._batches = batches
         self._shown_at, self._shown_step, self._size = perf_counter(), batches.step, batches.batch_size
-        settings = {"total": batches.num_steps, "initial": batches.step, "unit": "step", "dynamic_ncols": True}
-        self._bar = tqdm(**settings | options)
+        # An epoch is sized, and its bar is that of the epoch; else it is that of the run, of which some may lie behind.
+        whole = {"total": len(batches)} if isinstance(batches, Sized) else {"total": _steps(batches), "initial": batches.step}
+        self._bar = tqdm(**{"unit": "step", "dynamic_ncols": True} | whole | options)
 
     def __iter__(self) -> "Progress":
         return self

@@ -43,10 +43,11 @@ from loadax.loader.forecast import Setting, forecast
 from loadax.loader.headroom import Headroom, Replay, measure
 from loadax.loader.history import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator, Epoch, Run
-from loadax.loader.kept import Kept, Picks, check_fixed
+from loadax.loader.kept import Kept, check_fixed
 from loadax.loader.leaves import KEY, MASK, BatchSpec
 from loadax.loader.lengths import cut_to
 from loadax.loader.open_chunks import OpenChunks, check_memory, find_open_chunks, held_columns, keep_open_chunks, row_bytes
+from loadax.loader.picks import Picks
 from loadax.loader.plan_check import PlanCheck, check_run
 from loadax.loader.prefetch import Window
 from loadax.loader.report import short_name
@@ -90,8 +91,8 @@ class Dataloader:
             those of a device. `host_batch` and certificates are of what it is given.
         keep_on_device: True: all rows are read once, when iteration first begins, and stay on the devices, where batches are picked out of them; the
             same batches. A device may give a quarter of its memory to them; an int: so many bytes. Not for maps with rng=True.
-        num_workers: threads that read ahead. None: one a core, 8 at most, or as many reads as the source wants under way at
-            once; they sleep while the consumer does not have to wait. 0: all on the caller's thread.
+        num_workers: threads or processes that read ahead. None: found by trying: one to begin with, or as many reads as the source wants under way at
+            once, and more while training waits for data and that serves it faster, up to one a core, 8 at most. 0: all on the caller's thread.
         worker_type: "thread": they share this process, and are fastest for data whose reading and maps don't hold the interpreter. "process": fresh
             interpreters, for maps in pure Python; they write to memory that this process shares. Functions of scripts and notebooks, lambdas and
             closures are fine; what they refer to is copied there once. Batches are the same either way.
@@ -162,7 +163,9 @@ class Dataloader:
             remainder,
         )
         self._in_processes = worker_type == "process"
-        self._workers = worker_count(num_workers, 1 if self._in_processes else self.dataset.reader.concurrent_reads)
+        at_once = 1 if self._in_processes else self.dataset.reader.concurrent_reads
+        self._workers = worker_count(num_workers, at_once)
+        self._least = None if num_workers is not None else at_once
         self._depth = at_least("prefetch", prefetch, 0)
         self._budget = at_least("prefetch_bytes", prefetch_bytes, 1)
         self._cache = None if cache_bytes is None else at_least("cache_bytes", cache_bytes, 0)
@@ -356,6 +359,7 @@ class Dataloader:
             depth=self._depth,
             budget=self._budget,
             workers=self._workers,
+            least=self._least,
             in_processes=self._in_processes and not self._keep,  # numbers of rows are no work
             used_up=self._mark_used_up,
             maps=tuple(short_name(each.function) for each in self.dataset.reader.maps),
@@ -600,7 +604,7 @@ class Dataloader:
         """What becomes of placed leaves: those that they pick out of what is kept, and the user's function of these."""
         last: Finish = share.batch.structure.build
         if self._device_map is not None:
-            last = self._device_map.on(share)
+            last = self._device_map.compiled(share)
         return last if picks is None else lambda leaves: last(picks(leaves))
 
     def _kept_on(self, mesh: Mesh, stretch: Stretch) -> Kept:

@@ -27,7 +27,7 @@ Function = Callable[[Tree], Tree]
 
 @final
 class DeviceMap:
-    """A function of an example, for batches of any share.
+    """A function of an example, for batches of any share. It computes with 64 bits when it was made where JAX does.
 
     Raises:
         ArgumentError: when it is no function.
@@ -39,14 +39,23 @@ class DeviceMap:
                 f"device_map={function!r} can't be called; pass a function of one example, traced by JAX, that returns an example"
             )
         self._function: Function = function
+        self._x64 = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
         self._known: dict[Share, Mapped] = {}
 
     def on(self, share: Share) -> "Mapped":
-        """The function for batches of this share; each is traced and compiled once."""
+        """The function for batches of this share; traced once for each."""
         found = self._known.get(share)
         if found is None:
-            found = Mapped(self._function, share)
+            with jax.enable_x64(self._x64):
+                found = Mapped(self._function, share)
             self._known = {key: each for key, each in self._known.items() if key.mesh == share.mesh} | {share: found}
+        return found
+
+    def compiled(self, share: Share) -> "Mapped":
+        """The same, ready to be called on any thread; compiled once for each."""
+        found = self.on(share)
+        with jax.enable_x64(self._x64):
+            _ = found.program
         return found
 
 

@@ -17,10 +17,13 @@ from loadax.loader.prefetch import Window
 from loadax.loader.report import Report, report
 from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.loader.stats import Stats
+from loadax.loader.team import Team
 from loadax.loader.timeline import Recorder
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Tree
 from loadax.sharding.mesh import current_mesh
+
+_SETTLING = 0.6  # seconds until a new worker process has started and knows its work
 
 
 @final
@@ -39,6 +42,7 @@ class Run:
     depth: int
     budget: int
     workers: int
+    least: int | None
     in_processes: bool
     used_up: Callable[[], None]
     maps: tuple[str, ...] = ()
@@ -59,6 +63,7 @@ class DataIterator:
         self._earlier = Stats()
         self._recorder = Recorder()
         self._processes: Processes | None = None
+        self._team: Team | None = None  # what it has found out holds for later windows too
         self._open()
 
     def serve(self, run: Run) -> None:
@@ -71,7 +76,7 @@ class DataIterator:
         run = self._run
         # They outlive windows: they are started once for all batch sizes.
         if run.in_processes and run.workers and (self._processes is None or self._processes.closed):
-            self._processes = Processes(run.workers)
+            self._processes = Processes(run.workers, run.least)
         try:
             self._window, pool = self._begin()
         except BaseException:
@@ -87,8 +92,12 @@ class DataIterator:
         step = min(self._step, run.plan.num_steps - 1) if run.plan.num_steps is not None else self._step
         feed = run.feed(step, self._processes)
         self._end = feed.end
-        threads = run.workers if self._processes is None else self._processes.threads
-        window = Window(feed, self._step, feed.end, run.depth, run.budget, threads, self._recorder)
+        threads, least, settling = run.workers, run.least, 0.0
+        if self._processes is not None:
+            threads, settling = self._processes.threads, _SETTLING
+            least = None if least is None else self._processes.least_threads
+        self._team = self._team or Team(threads if least is None else least, threads, settling)
+        window = Window(feed, self._step, feed.end, run.depth, run.budget, threads, self._team, self._recorder)
         return window, Pool(window, threads, self._processes)
 
     def __iter__(self) -> "DataIterator":
@@ -278,11 +287,6 @@ class Epoch:
     def batch_size(self) -> int:
         """Rows of the next global batch."""
         return self._batches.batch_size
-
-    @property
-    def num_steps(self) -> int:
-        """Behind the last step of this epoch, counted from the run's first."""
-        return self._stop
 
     def __repr__(self) -> str:
         return f"Epoch({self.number}, {len(self)} batches left)"

@@ -5,7 +5,7 @@ and those travel as any batch does: read ahead, placed ahead, padded, cut in mic
 left to the devices, too: which row comes where, and which are padding, is decided by the same plan, so the batches are the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, final
@@ -13,24 +13,22 @@ from typing import Any, final
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from numpy.typing import NDArray
 
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.loader.crew.processes import Processes
 from loadax.loader.feed import Feed
-from loadax.loader.leaves import BatchLeaf
+from loadax.loader.leaves import BatchLeaf, BatchSpec
+from loadax.loader.picks import NUMBER, Numbers, Picks
 from loadax.loader.pool import Pool
 from loadax.loader.prefetch import Window
 from loadax.loader.share import Share, batch_spec
 from loadax.plan.batches import BatchPlan
 from loadax.plan.keep import met_rows
-from loadax.protocols import ArraySpec, Deal, Integers, Tree, Visits
-from loadax.reader import Reader
+from loadax.protocols import Deal, Integers, Visits
 from loadax.sharding.layout import plan_leaf
 from loadax.sharding.mesh import grid_of
 from loadax.sharding.own_devices import OwnDevices, Placed, Program
-from loadax.specs import flatten_spec
 from loadax.texts import size_text
 from loadax.trees import flatten
 from loadax.writing.progress import progress_bar
@@ -38,7 +36,6 @@ from loadax.writing.progress import progress_bar
 _UNKNOWN_LIMIT = 4 << 30  # bytes, where a device does not tell how much memory it has
 _PART_OF_DEVICE = 4  # a quarter of a device's memory: the rest is for training
 _BLOCK_BYTES = 8 << 20  # that are read and placed at a time
-_NUMBER = np.dtype(np.int32)  # of a row, on the device: half the bytes of int64, and there without x64
 
 
 def check_fixed(dataset: Dataset) -> None:
@@ -52,6 +49,14 @@ def check_fixed(dataset: Dataset) -> None:
             "keep_on_device: a map has rng=True, so a row is another one in each epoch, and can't be read once for all; leave keep_on_device out, "
             "or make the random part a device_map, with key_seed= for its random keys"
         )
+
+
+def usual_limit(stats: Sequence[Mapping[str, int]]) -> tuple[int, str]:
+    """How many bytes a device may keep when nobody says it, by what the devices tell of their memory; and why so many."""
+    limits = [each["bytes_limit"] for each in stats if "bytes_limit" in each]
+    if not limits:
+        return _UNKNOWN_LIMIT, "where devices don't tell how much memory they have"
+    return min(limits) // _PART_OF_DEVICE, "by default, a quarter of a device's memory"
 
 
 @final
@@ -75,13 +80,12 @@ class Kept:
         assert isinstance(mesh, Mesh)
         self._mesh = mesh
         self._devices = OwnDevices(mesh)
-        self._source = _Numbers(_rows_of(dataset), dataset.reader.num_rows)
-        batch = batch_spec(dataset.spec, [])
-        of_leaf = {
-            leaf.source: spec for leaf, spec in zip(share.batch.leaves, share.specs, strict=True) if leaf.source is not None
-        }
+        self._source = Numbers(_rows_of(dataset), dataset.reader.num_rows)
+        given = {leaf.source: (leaf, spec) for leaf, spec in zip(share.batch.leaves, share.specs, strict=True) if not leaf.made}
+        example = batch_spec(dataset.spec, [])  # without what the loader makes
+        batch = BatchSpec(example.structure, tuple(given[leaf.source][0] for leaf in example.leaves))
         # Rows stand whole on each device, columns are cut as in a batch.
-        self._specs = tuple(PartitionSpec(None, *of_leaf[leaf.source][1:]) for leaf in batch.leaves)
+        self._specs = tuple(PartitionSpec(None, *given[leaf.source][1][1:]) for leaf in batch.leaves)
         self._placed = [
             self._on_mesh((1 + self._source.count, *leaf.spec.shape), leaf, spec) for leaf, spec in self._each(batch.leaves)
         ]
@@ -90,7 +94,7 @@ class Kept:
         self._picks: dict[Share, Picks] = {}
         self._arrays = self._read(dataset, budget, workers, in_processes)
 
-    def picks(self, share: Share) -> "Picks":
+    def picks(self, share: Share) -> Picks:
         """How batches of this share are picked out of what is kept; compiled once for each."""
         found = self._picks.get(share)
         if found is None:
@@ -105,28 +109,23 @@ class Kept:
 
     def _check_size(self, limit: int | None) -> None:
         rows = self._source.count
-        if rows >= np.iinfo(_NUMBER).max:
-            raise ArgumentError(f"keep_on_device: the dataset has {rows} rows, more than {_NUMBER} can number; leave it out")
+        if rows >= np.iinfo(NUMBER).max:
+            raise ArgumentError(f"keep_on_device: the dataset has {rows} rows, more than {NUMBER} can number; leave it out")
         size = sum(prod(each.sharding.shard_shape(each.shape)) * each.dtype.itemsize for each in self._placed)
-        most, why = (limit, "that it was given") if limit is not None else self._usual_limit()
+        known = [device.memory_stats() or {} for device in self._mesh.local_devices]
+        most, why = (limit, "that it was given") if limit is not None else usual_limit(known)
         if size > most:
             raise ArgumentError(
                 f"keep_on_device: the {rows} rows take {size_text(size)} of each device, and {size_text(most)} is the limit {why}; pass "
                 f"keep_on_device={size} or more if the device has that to spare, partition columns over more devices, or leave it out"
             )
 
-    def _usual_limit(self) -> tuple[int, str]:
-        known = [device.memory_stats() or {} for device in self._mesh.local_devices]
-        limits = [stats["bytes_limit"] for stats in known if "bytes_limit" in stats]
-        if not limits:
-            return _UNKNOWN_LIMIT, "where a device does not tell its memory"
-        return min(limits) // _PART_OF_DEVICE, "by default, a quarter of a device's memory"
-
     def _read(self, dataset: Dataset, budget: int, workers: int, in_processes: bool) -> list[jax.Array]:
         """Reads all rows, block by block, and writes each to the devices: the host never holds more than a few."""
         rows = self._source.count
         row_bytes = sum(leaf.dtype.itemsize * prod(leaf.spec.shape) for leaf in self._batch.leaves)
-        height = max(1, min(rows, min(_BLOCK_BYTES, budget) // max(1, row_bytes)))
+        most = max(1, min(_BLOCK_BYTES, budget) // max(1, row_bytes))
+        height = -(-rows // -(-rows // most))  # as few blocks as need be, about equal
         blocks = _Blocks(self._source.rows, rows, height)
         grid = grid_of(self._mesh)
         layouts = tuple(plan_leaf(grid, spec, (height, *leaf.spec.shape)) for leaf, spec in self._each(self._batch.leaves))
@@ -147,13 +146,16 @@ class Kept:
                     # Waited for, so that blocks don't pile up before a slow link.
                     arrays = jax.block_until_ready(write([*arrays, *flatten(window.take()[1])[0]]))
                     shown(min(height, rows - step * height))
+        except Exception as error:
+            error.add_note(f"loadax: while keep_on_device read the {rows} rows, {height} a step")
+            raise
         finally:
             pool.close()
         return arrays[:-1]
 
     def _writer(self, share: Share, height: int) -> tuple[list[jax.Array], Program]:
         """Zeros, with the number of the next block behind them, and what writes a block there and counts on."""
-        counter = jax.ShapeDtypeStruct((1,), _NUMBER, sharding=NamedSharding(self._mesh, PartitionSpec()))
+        counter = jax.ShapeDtypeStruct((1,), NUMBER, sharding=NamedSharding(self._mesh, PartitionSpec()))
         outputs = [*self._placed, counter]
         parts = [self._devices.part(each) for each in outputs]
         last = 1 + self._source.count - height  # where the last block begins: its first rows may have been there before
@@ -175,58 +177,6 @@ class Kept:
         return self._devices.compile(nothing, [], outputs)([]), program
 
 
-@final
-class Picks:
-    """Batches of one share, picked out of what the devices keep.
-
-    Attributes:
-        reader: gives the numbers of rows, in place of the rows.
-        share: of batches of these.
-    """
-
-    def __init__(self, share: Share, source: "_Numbers", placed: Sequence[Placed], arrays: Sequence[jax.Array]):
-        self._arrays = list(arrays)
-        rows = [PartitionSpec(*spec[:1]) for spec in share.specs]
-        leaves = list(zip(share.batch.leaves, rows, strict=True))
-        # A device needs the numbers of those rows that it holds: one leaf for each way in which rows are cut.
-        cuts = list(dict.fromkeys(spec for leaf, spec in leaves if leaf.source is not None))
-        made = [leaf.made for leaf in share.batch.leaves if leaf.made]
-        spec: Tree = {_ROWS: [ArraySpec((), _NUMBER)] * len(cuts)}
-        batch = batch_spec(spec, made)
-        own = {leaf.made: number for number, leaf in enumerate(share.batch.leaves) if leaf.made}
-        grid = grid_of(share.mesh)
-        specs = [share.specs[own[leaf.made]] if leaf.made else cuts[leaf.source or 0] for leaf in batch.leaves]
-        layouts = [
-            plan_leaf(grid, each, (share.batch_size, *leaf.spec.shape)) for each, leaf in zip(specs, batch.leaves, strict=True)
-        ]
-        self.reader = Reader(source.with_spec(spec), (), None)
-        self.share = Share(batch, share.mesh, tuple(specs), tuple(layouts), share.batch_size, share.first, share.microbatches)
-        numbers = {leaf.source: number for number, leaf in enumerate(batch.leaves) if not leaf.made}
-        self._numbers = [numbers[number] for number in range(len(cuts))]
-        self._made = {leaf.made: number for number, leaf in enumerate(batch.leaves) if leaf.made}
-        self._leaves = share.batch.leaves
-        of = [cuts.index(spec) for leaf, spec in leaves if leaf.source is not None]
-        sources = [leaf.source or 0 for leaf in share.batch.leaves if leaf.source is not None]
-
-        def pick(*given: jax.Array) -> list[jax.Array]:
-            kept, numbers = given[: len(placed)], given[len(placed) :]
-            return [kept[which].at[numbers[cut]].get(mode="promise_in_bounds") for which, cut in zip(sources, of, strict=True)]
-
-        assert isinstance(share.mesh, Mesh)
-        inputs = flatten(self.share.shape_dtypes)[0]
-        whole = flatten(share.shape_dtypes)[0]
-        outputs = [each for leaf, each in zip(share.batch.leaves, whole, strict=True) if leaf.source is not None]
-        self._program = OwnDevices(share.mesh).compile(pick, [*placed, *(inputs[number] for number in self._numbers)], outputs)
-
-    def __call__(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
-        """The leaves of the batch whose rows have these numbers. Never communicates, and waits for nothing."""
-        picked = iter(self._program([*self._arrays, *(arrays[number] for number in self._numbers)]))
-        return [arrays[self._made[leaf.made]] if leaf.made else next(picked) for leaf in self._leaves]
-
-
-_ROWS = "rows"
-
-
 def _rows_of(dataset: Dataset) -> Integers | None:
     """The rows that the dataset ever meets, ascending; None: all of its source, or which ones is not known before an epoch begins."""
     if dataset.order.size >= dataset.reader.num_rows:
@@ -236,33 +186,6 @@ def _rows_of(dataset: Dataset) -> Integers | None:
     except ArgumentError:  # a mixture, or a slice of a shuffle: other rows every epoch
         return None
     return np.flatnonzero(met)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Numbers:
-    """A source that gives for a row where it stands among those that are kept, which begin with one of zeros."""
-
-    rows: Integers | None
-    num_rows: int
-    spec: Tree = None
-
-    @property
-    def count(self) -> int:
-        """How many rows are kept."""
-        return self.num_rows if self.rows is None else len(self.rows)
-
-    def __len__(self) -> int:
-        return self.num_rows
-
-    def with_spec(self, spec: Tree) -> "_Numbers":
-        return _Numbers(self.rows, self.num_rows, spec)
-
-    def read(self, rows: Integers) -> Tree:
-        places = rows if self.rows is None else np.searchsorted(self.rows, rows)
-        leaves, structure = flatten_spec(self.spec)
-        numbers: NDArray[Any] = (places + 1).astype(_NUMBER)
-        return structure.build([numbers] * len(leaves))
 
 
 @final

@@ -20,6 +20,7 @@ from loadax.loader.feed import Feed, Memory
 from loadax.loader.pace import Pace
 from loadax.loader.pieces import PieceSizes
 from loadax.loader.stats import Stats
+from loadax.loader.team import Team
 from loadax.loader.timeline import Recorder, Timeline
 from loadax.protocols import Tree
 
@@ -64,11 +65,20 @@ class Window:
         depth: placed batches that are kept ahead of the consumer.
         budget: bytes of steps that may be read and not placed yet; one run is always allowed.
         workers: how many threads will claim tasks; with 0, `take` does all the work.
+        team: says how many of them are at work. None: all.
         recorder: what happens when; of the run so far, where it goes on with batches of another shape.
     """
 
     def __init__(
-        self, feed: Feed, first: int, stop: int | None, depth: int, budget: int, workers: int, recorder: Recorder | None = None
+        self,
+        feed: Feed,
+        first: int,
+        stop: int | None,
+        depth: int,
+        budget: int,
+        workers: int,
+        team: Team | None = None,
+        recorder: Recorder | None = None,
     ):
         self.stats = Stats(probed=feed.probed, workers=workers, prefetch=depth, prefetch_bytes=budget)
         self.recorder = recorder or Recorder()
@@ -78,6 +88,7 @@ class Window:
         self._feed = feed
         self._next, self._stop = first, stop  # the step to open next, and the end
         self._depth, self._budget, self._workers = depth, budget, workers
+        self._team = team or Team(workers, workers)
         self._sizes = PieceSizes(feed.rows_per_step, workers)
         self._runs: deque[Run] = deque()
         self._ready: deque[tuple[int, Tree]] = deque()
@@ -99,7 +110,7 @@ class Window:
         naps = 0
         with self._work:
             while not self._closed:
-                task = self._next_task()
+                task = None if self._awake() > self._team.size else self._next_task()
                 if task is not None:
                     if self._starved:
                         self._wake_worker()
@@ -124,7 +135,8 @@ class Window:
                     self._count_taken(taken[0], began)
                     self._hungry = False
                     self._pace.went(starved)
-                    if self._idle == self._workers and not self._pace.ahead:
+                    grown = self._team.served(self._left, self._pace.starving)
+                    if grown or (self._idle == self._workers and not self._pace.ahead):
                         self._wake_worker()
                     return taken
                 if self._closed:
@@ -147,7 +159,7 @@ class Window:
         self._starved = self._pace.starving or self._idle == self._workers
         if self._starved:
             self._wake_worker()
-        no_room = self._idle > 0 and self._full() and not any(run.waiting for run in self._runs)
+        no_room = self._awake() < self._team.size and self._full() and not any(run.waiting for run in self._runs)
         with TraceAnnotation("loadax.wait"):
             self._arrived.wait()
         self._starved = False
@@ -177,7 +189,7 @@ class Window:
             if self._final is not None:
                 return replace(self._final)
             elapsed, cpu = perf_counter() - self._began, process_time() - self._cpu_began
-            return replace(self.stats, ready=len(self._ready), elapsed=elapsed, cpu=cpu)
+            return replace(self.stats, ready=len(self._ready), elapsed=elapsed, cpu=cpu, at_work=self._team.size)
 
     def timeline(self) -> Timeline:
         """What happened when, as far as it is kept."""
@@ -236,8 +248,12 @@ class Window:
         One that is awake goes on by itself as long as it finds something. So this is called when all are idle, and when the
         consumer has to wait: the more threads, the more they get in each other's way, and a consumer that is served needs no more.
         """
-        if self._idle and self._available():
+        if self._idle and self._awake() < self._team.size and self._available():
             self._work.notify()
+
+    def _awake(self) -> int:
+        """How many workers are at work, or look for some."""
+        return self._workers - self._idle
 
     def _available(self) -> bool:
         """Whether there is a task to claim."""
@@ -299,7 +315,8 @@ class Window:
             ended = perf_counter()
             self.stats.add(timing)
             self.recorder.piece(timing, ended, run.memory.first + low // max(1, self._feed.rows_per_step))
-            self._sizes.measured(high - low, ended - began)
+            # Without what the piece waited for a worker process that had another one in hand.
+            self._sizes.measured(high - low, min(ended - began, timing.read + timing.transform + timing.assemble))
             run.unread -= 1
             if run.unread == 0 and self._runs and run is self._runs[0]:
                 self._arrived.notify()

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any, final
 
 from loadax.loader.stats import Stats
-from loadax.texts import count_text, size_text
+from loadax.texts import size_text
 
 _NOTHING = 0.02  # of the time: who waits less than that has nothing to win
 _FEWEST_STEPS, _LEAST_SECONDS = 10, 1.0  # with fewer steps in less time, chance decides
 _MOST_OF_IT = 0.5
 _SATURATED = 0.9  # of the cores
 _WAITS = 0.5  # a stage whose processor time is below that part of its time mostly waits
-_ONE_AT_A_TIME = 0.4  # cores that are busy at least with threads of which one at a time runs
+_ONE, _NOT_TWO = 0.4, 1.25  # cores that are busy with threads of which one at a time can run
+_USERS = {"read", "transform"}  # code that may hold the GIL
 _WORK = {"read": "reading the source", "assemble": "laying rows out for the devices", "place": "placing on the devices"}
 
 
@@ -113,7 +114,7 @@ def _what(stage: str, maps: Sequence[str]) -> str:
     if stage != "transform":
         return _WORK[stage]
     if not maps:
-        return "what the maps do"
+        return "the maps' work"
     return f"map {maps[0]}" if len(maps) == 1 else f"the maps {', '.join(maps)}"
 
 
@@ -126,34 +127,47 @@ def _where(stats: Stats) -> str:
 
 def _advice(stats: Stats, stage: str, seconds: float, what: str) -> tuple[str, str]:
     """What the measurements say of a stage, to follow "takes 81% of the work", and what to try."""
-    cores = stats.cores
-    in_processes = stats.worker_type == "process"
     if stats.workers == 0:
         return "", "leave num_workers out, so that it is done while training goes on"
     if stage == "place":
         if stats.prefetch == 0:
             return ", when it is asked for", "leave prefetch out, so that batches are placed ahead"
         return "", "give the devices fewer bytes: rows as uint8 or uint16, made floats by the training step"
-    of_stage = {"read": stats.read_cpu, "transform": stats.transform_cpu}.get(stage, seconds)
-    of_workers = stats.read_cpu + stats.transform_cpu + stats.assemble
-    busy = (stats.cpu + of_workers * in_processes) / stats.elapsed if stats.elapsed else 0.0
-    at_work = of_workers / stats.active if stats.active else 0.0
-    if busy > _SATURATED * cores:
-        return (
-            "",
-            f"the machine's {count_text(cores, 'core')} {'is' if cores == 1 else 'are'} busy, so do less there, or keep its results in a file",
-        )
-    one_at_a_time = not in_processes and stats.workers > 1 and _has_gil() and _ONE_AT_A_TIME < at_work < 1.25
-    if stage in {"read", "transform"} and one_at_a_time and of_stage < 0.8 * seconds:
+    apart = _at_work(stats) if stats.worker_type == "process" else 0.0
+    busy = (stats.cpu + apart) / stats.elapsed if stats.elapsed else 0.0
+    if busy > _SATURATED * stats.cores:
+        cores = f"the machine's {stats.cores} cores are busy" if stats.cores > 1 else "the machine's only core is busy"
+        return f"; {cores}", _less_work(stage, what)
+    return _with_free_cores(stats, stage, seconds, what)
+
+
+def _with_free_cores(stats: Stats, stage: str, seconds: float, what: str) -> tuple[str, str]:
+    """What keeps a stage from going faster when the machine is not busy: seen from its processor time."""
+    running = {"read": stats.read_cpu, "transform": stats.transform_cpu}.get(stage, seconds)
+    together = _at_work(stats) / stats.active if stats.active else 0.0
+    threads = stats.worker_type == "thread" and stats.workers > 1
+    if stage in _USERS and threads and _has_gil() and _ONE < together < _NOT_TWO:
         return ", of which one at a time runs, as code that holds the GIL does", "try worker_type='process'"
-    if of_stage < _WAITS * seconds:
-        return (
-            f" and mostly waits ({percent_text(of_stage / seconds)} of that is processor time)",
-            f"try num_workers={2 * stats.workers}",
-        )
-    if stats.workers < cores:
-        return f", and the machine has {cores} cores", f"try num_workers={cores}"
-    return "", f"make {what} faster, or keep its results in a file"
+    if stats.at_work < stats.workers:
+        return ", more than are of use", _less_work(stage, what)
+    if running < _WAITS * seconds:
+        part = percent_text(running / seconds)
+        return f" and mostly waits ({part} of that is processor time)", f"try num_workers={2 * stats.workers}"
+    if stats.workers < stats.cores:
+        return f", and the machine has {stats.cores} cores", f"try num_workers={stats.cores}"
+    return "", _less_work(stage, what)
+
+
+def _less_work(stage: str, what: str) -> str:
+    """What to try when the work itself is too much."""
+    if stage == "transform":
+        return f"make {what} faster, or keep the results in a file"
+    return "write the data to a store that reads faster" if stage == "read" else "keep the data in the dtypes that batches have"
+
+
+def _at_work(stats: Stats) -> float:
+    """Processor seconds of all workers."""
+    return stats.read_cpu + stats.transform_cpu + stats.assemble
 
 
 def _has_gil() -> bool:

@@ -62,7 +62,8 @@ class Stats:
         read_cpu: processor seconds of reading, on the threads that read; a source's own threads are not in it.
         transform_cpu: processor seconds in the user's maps.
         cpu: processor seconds of this process since the iterator began, training's own included.
-        workers: how many read ahead.
+        workers: how many there are to read ahead, at most.
+        at_work: how many of them are at work now: fewer, while more would be no faster.
         worker_type: what they are: "thread" or "process".
         prefetch: placed batches that are kept ahead.
         prefetch_bytes: host memory for reading ahead.
@@ -92,6 +93,7 @@ class Stats:
     transform_cpu: float = 0.0
     cpu: float = 0.0
     workers: int = 0
+    at_work: int = 0
     worker_type: str = "thread"
     prefetch: int = 0
     prefetch_bytes: int = 0
@@ -150,5 +152,5 @@ class Stats:
                 self.longest, self.longest_step = waited, step
 
 
-_OF_NOW = ("ready", "workers", "worker_type", "prefetch", "prefetch_bytes", "cores")
+_OF_NOW = ("ready", "workers", "at_work", "worker_type", "prefetch", "prefetch_bytes", "cores")
 _NOT_SUMMED = {*_OF_NOW, "longest", "longest_step"}

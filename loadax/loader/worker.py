@@ -30,6 +30,7 @@ def main() -> None:
     descriptor, parent = (int(argument) for argument in sys.argv[1:])
     # A Ctrl-C in the terminal reaches all processes there; what becomes of it is for the trainer's process to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the trainer's process had blocked it while this one began
     threading.Thread(target=_end_with_parent, args=(descriptor, parent), name="loadax-lifeline", daemon=True).start()
     channel = Channel(socket.socket(fileno=descriptor))
     desk = _Desk()

@@ -7,8 +7,8 @@ one behind the other, and the results are put together as arrays of the whole me
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from typing import TypeAlias, final
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias, final
 
 import jax
 import numpy as np
@@ -66,7 +66,8 @@ class OwnDevices:
     ) -> Program:
         """Compiles a function of the parts that one device holds, which gives its parts of the results.
 
-        It is traced here and now, under the x64 flag of this thread; calling the result traces nothing more, on whichever thread.
+        It is traced here and now, with x64 when this thread has it or an array is of such a dtype; calling the result traces nothing more, on
+        whichever thread.
 
         Args:
             function: traced by JAX, once.
@@ -79,16 +80,18 @@ class OwnDevices:
                 jax.make_array_from_single_device_arrays(each.shape, each.sharding, [], dtype=each.dtype) for each in outputs
             ]
         inner = [self._seen(each) for each in inputs]
+        outer = [_sharding(self._seen(each)) for each in outputs]
         spread = jax.shard_map(
             function,
             mesh=self.mesh,
             in_specs=tuple(_sharding(each).spec for each in inner),
-            out_specs=[_sharding(self._seen(each)).spec for each in outputs],
+            out_specs=[each.spec for each in outer],
             check_vma=False,  # that copies are equal follows from what they are made of
         )
-        # The mesh that the caller is in may be another one, and is not meant.
-        with jax.set_mesh(self.mesh):
-            compiled = jax.jit(spread, donate_argnums=tuple(donate)).lower(*inner).compile()
+        # The mesh that the caller is in may be another one, and is not meant; nor is this thread's x64 flag, where data is wide already.
+        with jax.set_mesh(self.mesh), _wide([*inputs, *outputs]):
+            # The very shardings that were asked for: on explicit axes JAX would write their specs in another way.
+            compiled = jax.jit(spread, donate_argnums=tuple(donate), out_shardings=outer).lower(*inner).compile()
 
         def program(arrays: Sequence[jax.Array]) -> list[jax.Array]:
             results = compiled(*(self._enter(array, each) for array, each in zip(arrays, inner, strict=True)))
@@ -113,10 +116,15 @@ class OwnDevices:
 
 def _regrouped(array: jax.Array, placed: Placed) -> jax.Array:
     """The same parts on the same devices, as an array of another shape and mesh."""
-    wide = placed.dtype in (np.int64, np.uint64, np.float64, np.complex128)
-    with jax.enable_x64(True) if wide else nullcontext():
+    with _wide([placed]):
         parts = [shard.data for shard in array.addressable_shards]
         return jax.make_array_from_single_device_arrays(placed.shape, _sharding(placed), parts)
+
+
+def _wide(arrays: Sequence[Placed]) -> AbstractContextManager[Any]:
+    """Lets 64-bit arrays be, on any thread."""
+    wide = any(each.dtype in (np.int64, np.uint64, np.float64, np.complex128) for each in arrays)
+    return jax.enable_x64(True) if wide else nullcontext()
 
 
 def _sharding(placed: Placed) -> NamedSharding:

@@ -46,11 +46,8 @@ class Arena:
 
     def __init__(self, keep: int):
         self.descriptor = nameless_file()
-        self._pool = BufferPool(keep, make=self._make, drop=self._drop)
-        self._maps: dict[int, mmap.mmap] = {}  # of the regions, by their first byte
-        self._newest = Slot(0, 0, 0)  # the region that slots are cut from, and where the next one begins
-        self._slots: dict[int, Slot] = {}  # by address
-        self._holes: dict[int, list[Slot]] = {}  # places that nobody uses, by size
+        self._places = _Places(self.descriptor)
+        self._pool = BufferPool(keep, make=self._places.make, drop=self._places.drop)
 
     def lease(self, size: int) -> NDArray[np.uint8]:
         """uint8[size] on a 64-byte boundary, contents undefined; it is yours until the last view of it is gone."""
@@ -58,7 +55,7 @@ class Arena:
 
     def slot(self, lease: NDArray[np.uint8]) -> Slot:
         """Where a lease lies."""
-        return self._slots[lease.ctypes.data]
+        return self._places.slots[lease.ctypes.data]
 
     def close(self) -> None:
         """Closes the descriptor; leases stay good. Idempotent."""
@@ -66,32 +63,45 @@ class Arena:
         if descriptor >= 0:
             os.close(descriptor)
 
-    # Both are called under the pool's lock.
 
-    def _make(self, capacity: int) -> NDArray[np.uint8]:
+@final
+class _Places:
+    """Which parts of the segment are in use. Knows nothing of the pool that it serves: else only the garbage collector would end the two."""
+
+    def __init__(self, descriptor: int):
+        self._descriptor = descriptor
+        self._maps: dict[int, mmap.mmap] = {}  # of the regions, by their first byte
+        self._newest = Slot(0, 0, 0)  # the region that slots are cut from, and where the next one begins
+        self.slots: dict[int, Slot] = {}
+        """Where a lease lies, by its address."""
+        self._holes: dict[int, list[Slot]] = {}  # places that nobody uses, by size
+
+    def make(self, capacity: int) -> NDArray[np.uint8]:
+        """uint8[capacity] of the segment."""
         size = _whole_pages(capacity)
         holes = self._holes.get(size)
         slot = holes.pop() if holes else self._cut(size)
         memory = np.frombuffer(self._maps[slot.region], np.uint8, capacity, slot.first)
-        self._slots[memory.ctypes.data] = slot
+        self.slots[memory.ctypes.data] = slot
         return memory
+
+    def drop(self, memory: NDArray[np.uint8]) -> None:
+        """Gives memory that `make` gave back to the system."""
+        slot, size = self.slots.pop(memory.ctypes.data), _whole_pages(len(memory))
+        # Without it the pages live as long as the segment does.
+        with contextlib.suppress(AttributeError, OSError):
+            self._maps[slot.region].madvise(mmap.MADV_REMOVE, slot.first, size)
+        self._holes.setdefault(size, []).append(slot)
 
     def _cut(self, size: int) -> Slot:
         region, length, first = self._newest
         if first + size > length:
             region, length, first = region + length, max(_SLOTS_AT_FIRST * size, region + length), 0
             # A file of zeros takes no memory before somebody writes to it.
-            os.ftruncate(self.descriptor, region + length)
-            self._maps[region] = mmap.mmap(self.descriptor, length, offset=region)
+            os.ftruncate(self._descriptor, region + length)
+            self._maps[region] = mmap.mmap(self._descriptor, length, offset=region)
         self._newest = Slot(region, length, first + size)
         return Slot(region, length, first)
-
-    def _drop(self, memory: NDArray[np.uint8]) -> None:
-        slot, size = self._slots.pop(memory.ctypes.data), _whole_pages(len(memory))
-        # Without it the pages live as long as the segment does.
-        with contextlib.suppress(AttributeError, OSError):
-            self._maps[slot.region].madvise(mmap.MADV_REMOVE, slot.first, size)
-        self._holes.setdefault(size, []).append(slot)
 
 
 @final

@@ -25,7 +25,14 @@ def wrap(error: BaseException) -> Failure:
         _Pickler(out, protocol=5).dump(error)
     except Exception:  # noqa: BLE001 - then its text has to do
         out = io.BytesIO()
-    return Failure(out.getvalue() or None, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
+    return Failure(out.getvalue() or None, _line(error), "".join(traceback.format_exception(error)))
+
+
+def _line(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - an exception that can't be shown must not end the worker
+        return type(error).__name__
 
 
 def unwrap(failure: Failure, where: str) -> BaseException:

@@ -22,6 +22,7 @@ from loadax.buffers import align
 from loadax.loader.crew.arena import nameless_file
 
 _SMALL = 1 << 12  # bytes: what is smaller travels within the message
+_ADDED = 2  # NumPy's `isbuiltin` of a dtype that another package has added
 
 
 class Parcel(NamedTuple):
@@ -88,15 +89,32 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # the hook that pick
 
     def __init__(self, out: io.BytesIO, aside: Callable[[Any], bool]):
         super().__init__(out, protocol=5, buffer_callback=aside)
+        self._regions: dict[int, tuple[mmap.mmap, _Region | None]] = {}  # by the identity of the map
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) in (np.ndarray, np.memmap):
-            mapped = _mapped(obj)
-            if mapped is not None:
-                return _map_again, mapped
-            if type(obj) is np.memmap:
-                return np.array(obj).__reduce_ex__(5)
+            view = self._view(obj)
+            if view is not None:
+                return _view_again, view
+            if obj.nbytes >= _SMALL and not obj.dtype.hasobject and (obj.dtype.kind in "mM" or obj.dtype.isbuiltin == _ADDED):
+                # NumPy puts neither dates aside nor dtypes that others have added, such as bfloat16.
+                return _bytes_as, (np.ascontiguousarray(obj).reshape(-1).view(np.uint8), obj.shape, obj.dtype)
+            if type(obj) is np.memmap or not (obj.flags.c_contiguous or obj.flags.f_contiguous):
+                return np.array(obj, order="C", subok=False).__reduce_ex__(5)  # with gaps it could not be put aside
         return super().reducer_override(obj)
+
+    def _view(self, array: NDArray[Any]) -> tuple[Any, ...] | None:
+        """How to make an array anew of what a file holds: the region, and in it first byte, shape, strides and dtype; None to copy it."""
+        mapped, memory = _origin(array)
+        if mapped is None or memory is None or array.dtype.hasobject or not array.size or min(array.strides, default=0) < 0:
+            return None
+        if id(memory) not in self._regions:
+            self._regions[id(memory)] = memory, _region(mapped, memory)
+        _, region = self._regions[id(memory)]
+        if region is None:
+            return None
+        # By address: of a slice `offset` is still that of the array it was cut from.
+        return region, array.ctypes.data - _address(memory), array.shape, array.strides, array.dtype
 
 
 @final
@@ -116,40 +134,83 @@ class _ByValue:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _mapped(array: NDArray[Any]) -> tuple[str, int, tuple[int, ...], tuple[int, ...], str] | None:
-    """Where in which file an array lies: the file, its first byte, shape, strides, dtype; None when it must be copied."""
-    found = base = array
+@final
+class _Region:
+    """A part of a file that is mapped. However many arrays lie in it, the other process maps it once."""
+
+    def __init__(self, name: str, begin: int, size: int):
+        self._where = name, begin, size
+        self.bytes: NDArray[np.uint8] | None = None
+
+    def __reduce__(self) -> Any:
+        return _mapped_anew, self._where
+
+
+def _mapped_anew(name: str, begin: int, size: int) -> _Region:
+    region = _Region(name, begin, size)
+    region.bytes = np.memmap(name, np.uint8, mode="r", offset=begin, shape=(size,)).view(np.ndarray)
+    return region
+
+
+def _bytes_as(values: NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    return np.ndarray(shape, dtype, values)
+
+
+def _view_again(
+    region: _Region, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    return np.ndarray(shape, dtype, region.bytes, first, strides)
+
+
+def _origin(array: NDArray[Any]) -> tuple[np.memmap[Any, Any] | None, mmap.mmap | None]:
+    """The array that was mapped, of which this one is a part, and the map itself."""
+    found, base = None, array
     while isinstance(base, np.ndarray):
         found = base if isinstance(base, np.memmap) else found
         base = base.base  # type: ignore[assignment]
-    if not (isinstance(found, np.memmap) and isinstance(base, mmap.mmap)) or found.filename is None:
+    return (found, base) if isinstance(base, mmap.mmap) else (None, None)
+
+
+def _region(array: np.memmap[Any, Any], memory: mmap.mmap) -> _Region | None:
+    """Where what was mapped lies; None when no file has it."""
+    # What was written to a copy-on-write map, and what another file has taken the name of, is in no file.
+    if array.filename is None or array.mode == "c":
         return None
-    copied = array.dtype.hasobject or not array.size or min(array.strides, default=0) < 0
-    if copied or found.mode == "c" or not _is_still(str(found.filename), found):
-        return None  # what was written to a copy-on-write map, or a file that another one has replaced, is in no file
-    # By address: of a slice `offset` is still that of the array it was cut from. Maps begin at a whole page.
-    begin = int(found.offset) - int(found.offset) % mmap.ALLOCATIONGRANULARITY
-    first = begin + array.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
-    return str(found.filename), first, array.shape, array.strides, array.dtype.str
+    # Maps begin at a whole page.
+    begin = int(array.offset) - int(array.offset) % mmap.ALLOCATIONGRANULARITY
+    name = str(array.filename)
+    return _Region(name, begin, len(memory)) if _is_still(name, begin, memory) else None
 
 
-def _is_still(name: str, array: NDArray[Any]) -> bool:
-    """Whether a file is the very one that an array was mapped from, as far as the system tells."""
+def _address(memory: mmap.mmap) -> int:
+    return np.frombuffer(memory, np.uint8).ctypes.data
+
+
+def _is_still(name: str, begin: int, memory: mmap.mmap) -> bool:
+    """Whether a file is the very one that a map is of, as far as the system tells."""
     try:
-        there = Path(name).stat()
+        with Path(name).open("rb") as file:
+            # Mapped once more, and the two maps compared: on layered file systems a map is of another inode than the file is.
+            again = mmap.mmap(file.fileno(), len(memory), access=mmap.ACCESS_READ, offset=begin)
+    except (OSError, ValueError):  # it is gone, or shorter now
+        return False
+    with again:
+        # As many bytes at the same place: so it is enough that device and inode are equal.
+        files = _files_at([_address(memory), _address(again)])
+    return files is None or files[0] == files[1]
+
+
+def _files_at(addresses: Sequence[int]) -> list[str | None] | None:
+    """Which file is mapped at an address, by device and inode; None where the system does not tell."""
+    try:
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
-        return Path(name).exists()
+        return None
+    found: list[str | None] = [None] * len(addresses)
     for line in maps.splitlines():
-        span, _, _, _, inode, *_ = line.split(maxsplit=5)
+        span, _, _, device, inode, *_ = line.split(maxsplit=5)
         low, high = (int(each, 16) for each in span.split("-"))
-        if low <= array.ctypes.data < high:
-            return int(inode) == there.st_ino
-    return False
-
-
-def _map_again(name: str, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> NDArray[Any]:
-    kind = np.dtype(dtype)
-    size = kind.itemsize + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
-    whole = np.memmap(name, np.uint8, mode="r", offset=first, shape=(size,))
-    return np.ndarray(shape, kind, whole.view(np.ndarray), 0, strides)
+        for number, address in enumerate(addresses):
+            if low <= address < high:
+                found[number] = f"{device} {inode}"
+    return found

@@ -1,12 +1,15 @@
 """The trainer's side of worker processes: starts them, gives them pieces, and starts others where one dies."""
 
+import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import warnings
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 from typing import Any, final
@@ -44,19 +47,22 @@ class Processes:
 
     Args:
         count: how many.
+        least: how many are started now; the others when pieces would have to wait for them. None: all.
 
     Raises:
         WorkerError: when there is no interpreter to start.
     """
 
-    def __init__(self, count: int):
+    def __init__(self, count: int, least: int | None = None):
         self._free = threading.Condition()  # there may be a worker with room in its hand
         self._closed = False
+        self._process = os.getpid()
         self.count = count
         """How many they are meant to be."""
+        self._started = count if least is None else min(least, count)
         self._workers: list[_Worker] = []
         try:
-            for _ in range(count):
+            for _ in range(self._started):
                 self._start()
         except BaseException:
             self.close()
@@ -82,6 +88,12 @@ class Processes:
             except _LostError as gone:
                 died = self._replace(worker)
                 lost += gone.at_work
+                if gone.idle:
+                    warnings.warn(
+                        f"a worker process {died} while it had nothing to do; another one is started",
+                        RuntimeWarning,
+                        stacklevel=3,
+                    )
                 if gone.at_work:
                     self._report(died, lost, _shown(np.frombuffer(order.rows, np.int64)))
             else:
@@ -93,13 +105,18 @@ class Processes:
 
     def _claim(self) -> "_Worker":
         """The worker that has least in hand; waits for one that has room there."""
-        with self._free:
-            while not self._closed:
+        while not self._closed:
+            with self._free:
                 worker = min(self._workers, key=lambda each: each.in_hand, default=None)
                 if worker is not None and worker.in_hand < _IN_HAND:
                     worker.in_hand += 1
                     return worker
-                self._free.wait()
+                more = self._started < self.count
+                self._started += more
+                if not more and not self._closed:
+                    self._free.wait()
+            if more:
+                self._start()
         raise ClosedError("the worker processes were closed")
 
     @staticmethod
@@ -117,6 +134,8 @@ class Processes:
 
     def close(self) -> None:
         """Ends all workers, those at work too. Idempotent; from any thread."""
+        if os.getpid() != self._process:
+            return  # a copy of the trainer's process by fork, at its end: the workers are not its own
         with self._free:
             self._closed = True
             workers, self._workers = self._workers, []
@@ -126,6 +145,11 @@ class Processes:
         deadline = monotonic() + _PATIENCE
         for worker in workers:
             worker.bury(deadline)
+
+    @property
+    def least_threads(self) -> int:
+        """How many of those are of use to begin with, before all processes are started."""
+        return _IN_HAND * len(self._workers)
 
     @property
     def threads(self) -> int:
@@ -258,10 +282,11 @@ def _close(arena: Arena, descriptors: list[int]) -> None:
 
 
 class _LostError(Exception):
-    """A worker is gone. `at_work`: with the very piece that it was to do; else that still lay in its hand."""
+    """A worker is gone: `at_work` on the very piece that it was to do, `idle` before it was given that, or, neither, with an earlier piece."""
 
-    def __init__(self, at_work: bool):
+    def __init__(self, *, at_work: bool = False, idle: bool = False):
         self.at_work = at_work
+        self.idle = idle
 
 
 @final
@@ -285,9 +310,10 @@ class _Worker:
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-P", "-m", "loadax.loader.worker", str(theirs.fileno()), str(os.getpid())]
-            self._process = subprocess.Popen(  # noqa: S603 - this interpreter and a module of ours
-                command, stdin=subprocess.DEVNULL, env=_environment(), pass_fds=[theirs.fileno()]
-            )
+            with _no_interrupts():
+                self._process = subprocess.Popen(  # noqa: S603 - this interpreter and a module of ours
+                    command, stdin=subprocess.DEVNULL, env=_environment(), pass_fds=[theirs.fileno()]
+                )
         self._channel = Channel(ours)
         self._job: weakref.ref[Job] | None = None
         self.in_hand = 0
@@ -307,6 +333,9 @@ class _Worker:
         mine = _Sent()
         try:
             with self._asking:
+                if self._newest.over.is_set() and not self._newest.lost and self._process.poll() is not None:
+                    self._newest.lost = True  # for whoever else has this one in hand
+                    raise _LostError(idle=True)
                 before, self._newest = self._newest, mine
                 if self._job is None or self._job() is not job:
                     before.over.wait()
@@ -326,7 +355,7 @@ class _Worker:
         if isinstance(answer, Failure):
             raise unwrap(answer, f"worker process {self._process.pid}")
         assert isinstance(answer, Filled)
-        return Timing(*answer.timing)
+        return Timing(*answer.timing)._replace(worker=self._process.pid)
 
     def stop(self) -> None:
         """Tells the process to end, and the thread that waits for it that it is gone."""
@@ -348,9 +377,20 @@ class _Worker:
         return f"({self._process.pid}) was killed by signal {-code}{killed}"
 
 
+@contextlib.contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """A process that is started meanwhile has them blocked: a Ctrl-C must not end a worker that is not yet able to say that it ignores it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:  # an interrupt may come out of the next line too
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _environment() -> dict[str, str]:
     # In the order of this process, also what it has put there itself. An empty entry stands for the folder it is in.
-    path = os.pathsep.join(each or str(Path.cwd()) for each in sys.path)
+    path = os.pathsep.join(each or str(Path.cwd()) for each in sys.path if isinstance(each, str))
     return {**_SINGLE, **os.environ, **_HIDDEN, "PYTHONPATH": path}
 
 

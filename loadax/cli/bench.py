@@ -1,0 +1,251 @@
+"""`loadax bench`: how fast a dataset is fed on this machine, what limits it, and what to change."""
+
+import argparse
+import importlib
+import json
+import resource
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from loadax.cli.source import SourceOptions, open_source
+from loadax.dataset import Dataset
+from loadax.errors import ArgumentError
+from loadax.texts import size_text
+
+_MILLION = 1_000_000
+_EXAMPLES = """\
+examples:
+  loadax bench train.zarr --batch-size 256 --shuffle 0 --block chunks
+  loadax bench corpus.bin --seq-len 2047 --dtype uint16 --batch-size 64 --shuffle 0 --step 25
+      also: what training would wait, if a step took 25 ms
+  loadax bench images.npy --batch-size 128 --map mycode.data:augment --worker-type process
+
+SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, or a file of tokens (.bin). Batches are placed on all devices that JAX
+has here, rows over all of them.
+"""
+
+
+class Throughput(NamedTuple):
+    """What a consumer that does nothing else got. Seconds, and per second."""
+
+    first_batch: float
+    seconds: float
+    steps: int
+    rows_per_second: float
+    bytes_per_second: float
+    cpu_seconds_per_million_rows: float
+
+
+def add_command(commands: Any) -> None:
+    """Adds `bench` to the commands."""
+    command = commands.add_parser(
+        "bench",
+        help="measure how fast a dataset is fed, and what limits it",
+        description="Feeds a dataset as training would, and says how many rows a second come, when the first batch is there, what a training step of "
+        "a given length would wait, how much memory it takes, what limits it, and what to change.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("source", metavar="SRC", help="path or URL of the data")
+    command.add_argument("--batch-size", metavar="B", type=int, default=256, help="rows of the global batch (default: 256)")
+    command.add_argument(
+        "--variables", metavar="A,B", type=lambda text: tuple(text.split(",")), help="which arrays of a zarr group (default: all)"
+    )
+    command.add_argument("--seq-len", metavar="L", type=int, help="tokens a row, for a file of tokens; each row gets one more")
+    command.add_argument("--dtype", help="of the tokens of a .bin file, such as uint16")
+    command.add_argument("--shuffle", metavar="SEED", type=int, help="in random order")
+    command.add_argument("--block", metavar="ROWS", type=_block, help="shuffle blocks of so many rows, or 'chunks'")
+    command.add_argument("--map", metavar="MODULE:FUNCTION", help="a function of one example, applied to each")
+    command.add_argument("--num-workers", metavar="N", type=int, help="that read ahead (default: found by trying)")
+    command.add_argument("--worker-type", choices=["thread", "process"], default="thread", help="what they are (default: thread)")
+    command.add_argument("--seconds", metavar="S", type=_positive, default=5.0, help="of each measurement (default: 5)")
+    command.add_argument(
+        "--step", metavar="MS", type=_positive, default=10.0, help="milliseconds that a training step takes (default: 10)"
+    )
+    command.add_argument("--json", action="store_true", help="as JSON, for programs")
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs it.
+
+    Raises:
+        LoadaxError: when an option can't be used, or there is no data.
+    """
+    from loadax.loader.dataloader import Dataloader  # it imports JAX, which the other commands do without
+
+    before = _peak_memory()
+    dataset = _dataset(options)
+    loader = Dataloader(
+        dataset, options.batch_size, num_epochs=None, num_workers=options.num_workers, worker_type=options.worker_type
+    )
+    throughput, limits = _throughput(loader, options.batch_size, options.seconds)
+    stepping = _stepping(loader, options.step / 1000, options.seconds)
+    found = {
+        "source": options.source,
+        "batch_size": options.batch_size,
+        **throughput._asdict(),
+        "shares": limits.shares,
+        "bottleneck": limits.bottleneck,
+        "advice": limits.advice,
+        "step_seconds": options.step / 1000,
+        "waited": stepping.waited,
+        "verdict": stepping.verdict,
+        "peak_memory": _peak_memory(),
+    }
+    if options.json:
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        return 0
+    work = ", ".join(
+        f"{stage} {share:.0%}" for stage, share in sorted(limits.shares.items(), key=lambda each: -each[1]) if share >= 0.005
+    )
+    lines = {
+        "data": f"{dataset!r}, {_devices()}",
+        "first batch": f"{throughput.first_batch * 1000:.0f} ms after iter(loader)",
+        "throughput": f"{throughput.rows_per_second:,.0f} rows/s, {size_text(round(throughput.bytes_per_second))}/s, "
+        f"{throughput.steps / throughput.seconds:,.0f} batches/s of {options.batch_size} rows, nothing between them",
+        "processor": f"{throughput.cpu_seconds_per_million_rows:.2f} s a million rows",
+        "memory": f"{size_text(_peak_memory())} at its peak, {size_text(before)} of it before the data was opened",
+        "work": f"{work}, on {_workers(limits.stats)}",
+        "what limits it": _limit(limits),
+        f"steps of {options.step:g} ms": stepping.verdict,
+    }
+    width = max(map(len, lines)) + 2
+    sys.stdout.write("".join(f"{name:<{width}}{text}\n" for name, text in lines.items()))
+    return 0
+
+
+def _dataset(options: argparse.Namespace) -> Dataset:
+    dataset = open_source(options.source, SourceOptions(options.variables, options.seq_len, options.dtype))
+    if options.shuffle is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of chunks that are decoded many times: what is measured shows it
+            dataset = dataset.shuffle(options.shuffle, block=options.block)
+    elif options.block is not None:
+        raise ArgumentError(f"--block {options.block} is for a shuffle: pass --shuffle SEED as well")
+    return dataset if options.map is None else dataset.map(_function(options.map))
+
+
+def _function(text: str) -> Callable[..., Any]:
+    """What `MODULE:FUNCTION` names; modules of the folder that the command is given in are found too."""
+    module, sign, name = text.partition(":")
+    if not sign or not name:
+        raise ArgumentError(
+            f"--map {text!r} does not say where the function is; write MODULE:FUNCTION, such as mycode.data:augment"
+        )
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        raise ArgumentError(f"--map {text!r}: {error}; is the command given in the folder that {module} lies in?") from error
+    if not callable(getattr(found, name, None)):
+        raise ArgumentError(f"--map {text!r}: module {module} has no function {name!r}")
+    function: Callable[..., Any] = getattr(found, name)
+    return function
+
+
+def _throughput(loader: Any, batch_size: int, seconds: float) -> tuple[Throughput, Any]:
+    """A consumer that takes batches and does nothing else; and where the time went."""
+    import jax
+
+    began, cpu_began = time.perf_counter(), _processor_seconds()
+    with iter(loader) as batches:
+        jax.block_until_ready(next(batches))
+        first = time.perf_counter() - began
+        _progress(f"feeding for {seconds:g} s")
+        began = time.perf_counter()
+        steps = 0
+        while (took := time.perf_counter() - began) < seconds:
+            jax.block_until_ready(next(batches))
+            steps += 1
+        report = batches.report()
+        stats = batches.stats()
+    rows = steps * batch_size
+    # Those of worker processes are known when they have ended. The first batch's are in it, and so are those of what was read ahead.
+    cpu = (_processor_seconds() - cpu_began) / max(1, stats.rows) * _MILLION
+    return Throughput(first, took, steps, rows / took, rows / took * stats.bytes / max(1, stats.rows), cpu), report
+
+
+def _stepping(loader: Any, step: float, seconds: float) -> Any:
+    """What training waits when a step takes so long and needs no processor."""
+    import jax
+
+    _progress(f"steps of {step * 1000:g} ms for {seconds:g} s")
+    with iter(loader) as batches:
+        began = time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            jax.block_until_ready(next(batches))
+            time.sleep(step)
+        report = batches.report()
+    _progress("")
+    return report
+
+
+def _limit(report: Any) -> str:
+    if report.bottleneck is None:
+        return "nothing that was measured: see below"
+    what = {
+        "read": "reading the source",
+        "transform": "the map",
+        "assemble": "laying rows out for the devices",
+        "place": "placing on the devices",
+        "memory": "room to read ahead",
+    }[report.bottleneck]
+    return f"{what}; {report.advice}"
+
+
+def _workers(stats: Any) -> str:
+    kind = "process" if stats.worker_type == "process" else "thread"
+    ending = "" if stats.workers == 1 else "es" if kind == "process" else "s"
+    return f"{stats.workers} {kind}{ending}"
+
+
+def _devices() -> str:
+    import jax
+
+    devices = jax.devices()
+    return f"on {len(devices)} {devices[0].platform} device{'s' if len(devices) > 1 else ''}"
+
+
+def _processor_seconds() -> float:
+    """Of this process and its children that have ended."""
+    spent = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        usage = resource.getrusage(who)
+        spent += usage.ru_utime + usage.ru_stime
+    return spent
+
+
+def _peak_memory() -> int:
+    """Bytes that this process had in memory at its peak, shared ones included."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _progress(text: str) -> None:
+    """What goes on, where somebody watches."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\033[K{text}")
+        sys.stderr.flush()
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}: pass a number above 0")
+    return value
+
+
+def _block(text: str) -> int | str:
+    if text == "chunks":
+        return text
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no block; pass a number of rows, or 'chunks'")
+    return int(text)

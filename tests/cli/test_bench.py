@@ -1,0 +1,87 @@
+"""`loadax bench` as its users meet it."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadax.cli import main
+
+QUICK = ("--seconds", "0.3", "--step", "2")
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> str:
+    np.save(tmp_path / "images.npy", np.zeros((4096, 8, 8), np.uint8))
+    return str(tmp_path / "images.npy")
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of the user's, in the folder that the command is given in."""
+    source = "def slow(x):\n    for _ in range(2000):\n        pass\n    return x\n\nnumber = 3\n"
+    (tmp_path / "bench_maps.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "bench_maps"
+
+
+def bench(capfd: pytest.CaptureFixture[str], *arguments: Any) -> tuple[int, str, str]:
+    capfd.readouterr()
+    try:
+        code = main(["bench", *map(str, arguments)])
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    return code, *capfd.readouterr()
+
+
+def test_what_is_said(images: str, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = bench(capfd, images, "--batch-size", 64, "--shuffle", 3, *QUICK)
+    assert (code, err) == (0, "")
+    lines = dict(re.split(r"  +", line, maxsplit=1) for line in out.splitlines())
+    assert list(lines) == ["data", "first batch", "throughput", "processor", "memory", "work", "what limits it", "steps of 2 ms"]
+    assert lines["data"] == "Dataset(4096 rows of arrays memory-mapped.shuffle(3)), on 8 cpu devices"
+    assert re.fullmatch(r"\d+ ms after iter\(loader\)", lines["first batch"])
+    assert re.fullmatch(
+        r"[\d,]+ rows/s, [\d.]+ \w+/s, [\d,]+ batches/s of 64 rows, nothing between them", lines["throughput"]
+    )
+    assert lines["steps of 2 ms"].startswith("training waited ")
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_figures_for_programs(images: str, module: str, kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--map", f"{module}:slow", "--worker-type", kind, "--num-workers", 1, "--batch-size", 64, "--json")
+    code, out, err = bench(capfd, images, *arguments, *QUICK)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["rows_per_second"] == pytest.approx(64 * found["steps"] / found["seconds"])
+    assert found["bytes_per_second"] == pytest.approx(64 * found["rows_per_second"])  # of rows of 64 bytes
+    assert 0.3 <= found["seconds"] < 2
+    assert found["bottleneck"] == "transform"
+    assert found["shares"]["transform"] > 0.5
+    assert sum(found["shares"].values()) == pytest.approx(1)
+    # The map takes tens of microseconds a row, whoever does it: its processor time is found also in children.
+    assert found["cpu_seconds_per_million_rows"] > 10
+    assert found["peak_memory"] > 10 << 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--block", 8], r"--block 8 is for a shuffle: pass --shuffle SEED as well"),
+        (["--block", "x"], r"'x' is no block; pass a number of rows, or 'chunks'"),
+        (["--seconds", 0], r"'0': pass a number above 0"),
+        (["--step", "soon"], r"'soon': pass a number above 0"),
+        (["--map", "bench_maps"], r"--map 'bench_maps' does not say where the function is; write MODULE:FUNCTION"),
+        (["--map", "bench_maps:number"], r"--map 'bench_maps:number': module bench_maps has no function 'number'"),
+        (["--map", "nowhere:slow"], r"No module named 'nowhere'; is the command given in the folder that nowhere lies in\?"),
+        (["--batch-size", 8192], r"batch_size=8192"),
+    ],
+)
+def test_bad_arguments(arguments: list[Any], message: str, images: str, module: str, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = bench(capfd, images, *arguments, *QUICK)
+    assert (code, out) == (2, "")
+    assert re.search(message, err), err
