@@ -59,31 +59,43 @@ def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int]) -> Tree:
     """
     specs, structure = flatten_spec(spec)
     out = [np.empty((len(examples), *each.shape), each.dtype) for each in specs]
+    columns = [(each, spec.shape, spec.dtype) for each, spec in zip(out, specs, strict=True)]
     for index, example in enumerate(examples):
-        _store(example, index, out, specs, structure, rows)
+        leaves = structure.plain_leaves(example)
+        if leaves is None:
+            leaves = _leaves_like(example, structure, rows[index])
+        for number, (leaf, (column, shape, dtype)) in enumerate(zip(leaves, columns, strict=True)):
+            if type(leaf) is not np.ndarray or leaf.dtype != dtype or leaf.shape != shape or dtype.hasobject:
+                leaf = _checked(leaf, specs[number], f"row {rows[index]}: leaf {structure.paths[number] or 'of the example'}")  # noqa: PLW2901
+            column[index] = leaf
     return structure.build(out)
 
 
-def _store(
-    example: Tree, index: int, out: list[NDArray[Any]], specs: list[ArraySpec], structure: Structure, rows: Sequence[int]
-) -> None:
+def _leaves_like(example: Tree, structure: Structure, row: int) -> list[Any]:
     leaves, actual = flatten(example)
     if actual != structure:
         raise LeafError(
-            f"row {rows[index]} has the leaves {actual.paths or 'none'}, the rows before it had {structure.paths}; "
+            f"row {row} has the leaves {actual.paths or 'none'}, the rows before it had {structure.paths}; "
             "every row must give the same ones"
         )
-    for number, (leaf, spec) in enumerate(zip(leaves, specs, strict=True)):
-        if spec.dtype.hasobject:
-            out[number][index] = leaf
-            continue
-        array = np.asarray(leaf)
-        if array.shape != spec.shape or array.dtype.newbyteorder("=") != spec.dtype:
-            raise LeafError(
-                f"row {rows[index]}: leaf {structure.paths[number] or 'of the example'} is {array.dtype}{list(array.shape)}, expected "
-                f"{spec.dtype}{list(spec.shape)}; make all rows alike in a map (pad, crop or cast), or state them with spec="
-            )
-        out[number][index] = array
+    return leaves
+
+
+def _checked(leaf: Any, spec: ArraySpec, name: str) -> Any:
+    if spec.dtype.hasobject:
+        return leaf
+    array = np.asarray(leaf)
+    if array.shape != spec.shape or array.dtype.newbyteorder("=") != spec.dtype:
+        raise LeafError(
+            f"{name} is {array.dtype}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}; {_remedy(array, spec)}"
+        )
+    return array
+
+
+def _remedy(array: NDArray[Any], spec: ArraySpec) -> str:
+    if array.ndim == len(spec.shape) and array.shape != spec.shape:
+        return "make all rows alike: these are ragged, so pad or crop them in a map, pass pad_to= where the source takes it, or pack them"
+    return "make all rows alike in a map (pad, crop or cast), or state them with spec="
 
 
 def check_batch(batch: Tree, count: int, spec: Tree, origin: str) -> Tree:

@@ -95,10 +95,9 @@ class Map:
         """The mapped rows of `batch`, a tree with `spec` behind a first dimension of rows."""
         leaves, structure = flatten(batch)
         rows, epochs = visits.rows.tolist(), visits.epochs.tolist()
-        examples = [
-            self.one(structure.build([leaf[index] for leaf in leaves]), row, epoch)
-            for index, (row, epoch) in enumerate(zip(rows, epochs, strict=True))
-        ]
+        given = map(structure.build, zip(*leaves, strict=True)) if leaves else (structure.build(()) for _ in rows)
+        one = self.one
+        examples = [one(example, row, epoch) for example, row, epoch in zip(given, rows, epochs, strict=True)]
         try:
             return stack(examples, spec, rows)
         except LeafError as error:

@@ -8,9 +8,15 @@ import dataclasses
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from loadax.errors import ArgumentError, LeafError
+
+_LEAVES = {np.ndarray, int, float, bool, complex, str, bytes, *np.sctypeDict.values()}
+"""Types that are no containers, which needs no further look."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +39,26 @@ class Structure:
             attribute = dataclasses.is_dataclass(self.kind) or hasattr(self.kind, "_fields")
             yield from child._walk(f"{prefix}.{key}" if attribute else f"{prefix}[{key!r}]")
 
+    @cached_property
+    def flat(self) -> bool:
+        """Whether this is a plain dict of leaves, as most examples are: then rows are taken apart and put together in one step each."""
+        return self.kind is dict and all(child.kind is None for child in self.children)
+
     def build(self, leaves: Iterable[Any]) -> Any:
         """The tree of this structure with these leaves, in leaf order."""
-        return self._build(iter(leaves))
+        return dict(zip(self.keys, leaves, strict=True)) if self.flat else self._build(iter(leaves))
+
+    def plain_leaves(self, tree: Any) -> list[Any] | None:
+        """The leaves of a tree, quickly, when it is easily seen to have this structure; None when `flatten` must look."""
+        if self.kind is None:
+            return [tree] if type(tree) in _LEAVES else None
+        if not self.flat or type(tree) is not dict or len(tree) != len(self.keys):
+            return None
+        try:
+            leaves = [tree[key] for key in self.keys]
+        except KeyError:
+            return None
+        return leaves if all(type(leaf) in _LEAVES for leaf in leaves) else None
 
     def _build(self, leaves: Iterator[Any]) -> Any:
         if self.kind is None:

@@ -36,7 +36,8 @@ def placed_dtype(dtype: Any, path: str) -> np.dtype[Any]:
     if longer or not numeric:
         name = dtype.str if dtype.kind in "SU" else str(dtype)
         what = "object (strings, None, or values of several kinds)" if dtype.hasobject else name
-        raise LeafTypeError(f"{leaf_name(path)} has dtype {what}; JAX arrays are numeric. Drop it or encode it in a map")
+        more = "; bytes, such as records are, are decoded there: .map(decode)" if dtype.hasobject else ""
+        raise LeafTypeError(f"{leaf_name(path)} has dtype {what}; JAX arrays are numeric. Drop it or encode it in a map{more}")
     return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
 
 
