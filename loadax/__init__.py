@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from loadax import errors, seeds, sharding, testing
     from loadax.dataset import Dataset
     from loadax.doors import (
+        from_array_record,
         from_arrays,
         from_documents,
+        from_images,
         from_npy,
         from_source,
         from_tensorstore,
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
         write_zarr,
     )
     from loadax.errors import LoadaxError
+    from loadax.interop.progress import progress
     from loadax.joining import concat, mix
     from loadax.loader.certificate import Certificate
     from loadax.loader.dataloader import Dataloader
@@ -35,14 +38,17 @@ _HOME = {
     "LoadaxError": "loadax.errors",
     "Source": "loadax.protocols",
     "concat": "loadax.joining",
+    "from_array_record": "loadax.doors",
     "from_arrays": "loadax.doors",
     "from_documents": "loadax.doors",
+    "from_images": "loadax.doors",
     "from_npy": "loadax.doors",
     "from_source": "loadax.doors",
     "from_tensorstore": "loadax.doors",
     "from_tokens": "loadax.doors",
     "from_zarr": "loadax.doors",
     "mix": "loadax.joining",
+    "progress": "loadax.interop.progress",
     "write_zarr": "loadax.doors",
 }
 _MODULES = ("errors", "seeds", "sharding", "testing")
@@ -55,14 +61,17 @@ __all__ = [
     "Source",
     "concat",
     "errors",
+    "from_array_record",
     "from_arrays",
     "from_documents",
+    "from_images",
     "from_npy",
     "from_source",
     "from_tensorstore",
     "from_tokens",
     "from_zarr",
     "mix",
+    "progress",
     "seeds",
     "sharding",
     "testing",

@@ -1,7 +1,7 @@
 """The doors: through which data comes in, and `write_zarr`, through which it goes out."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from loadax.dataset import Dataset, Written
@@ -27,6 +27,100 @@ def from_arrays(tree: Tree) -> Dataset:
     from loadax.sources.arrays import ArraySource
 
     return from_source(ArraySource(tree))
+
+
+def from_array_record(
+    paths: Any,
+    *,
+    dtype: Any = None,
+    decode: Callable[[bytes], Tree] | None = None,
+    pad_to: int | Mapping[str, int] | None = None,
+    truncate: bool = False,
+) -> Dataset:
+    """A dataset of the records of ArrayRecord files, one file behind another.
+
+    Examples are `bytes`, for a map to decode: `from_array_record(paths).map(decode)`. With `dtype` they are arrays of that dtype,
+    whose lengths must be equal (or `pack` makes rows of them); with `dtype` and `pad_to` they are
+    `{"data": dtype[pad_to], "length": int32[]}`, with zeros behind the entries of each record.
+
+    Args:
+        paths: of a file, of a folder (its files with `array_record` in their names), a glob pattern (both sorted by name), or a list of
+            these, taken in its order.
+        dtype: of records that are nothing but entries, as they were written.
+        decode: a function from a record's bytes to a dict of arrays, some of which differ in length from record to record.
+        pad_to: how long rows become: an int, beside `dtype`; or a dict of leaves and lengths, beside `decode`: a leaf "x" then gets
+            zeros behind its entries, and beside it stands "x_length".
+        truncate: whether of a longer record the first entries are kept. Else it is an error.
+
+    Raises:
+        ArgumentError: when an argument can't be used, or lacks another one.
+        SourceError: when a file is missing, damaged or of another kind, or has no records; names it.
+        LeafError: when reading, for records of different lengths without `pad_to`, or longer than it; names the row and its file.
+        UnsupportedError: when a path is a URL, or `array_record` is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from array_record.python.array_record_module import ArrayRecordWriter
+        >>> path = tempfile.mkdtemp() + "/words.array_record"
+        >>> writer = ArrayRecordWriter(path, "group_size:1")
+        >>> for word in (b"one", b"two", b"three"):
+        ...     writer.write(word)
+        >>> writer.close()
+        >>> from_array_record(path)[2]
+        b'three'
+        >>> from_array_record(path, dtype="uint8", pad_to=4, truncate=True)[0]
+        {'data': array([111, 110, 101,   0], dtype=uint8), 'length': np.int32(3)}
+    """
+    from loadax.sources.array_record import open_array_record
+
+    return from_source(open_array_record(paths, dtype=dtype, decode=decode, pad_to=pad_to, truncate=truncate))
+
+
+def from_images(
+    folder: str | os.PathLike[str],
+    size: tuple[int, int] | int | None = None,
+    *,
+    fit: Literal["crop", "stretch", "pad"] = "crop",
+    quality: Literal["high", "fast"] = "high",
+    damaged: Literal["error", "accept"] = "error",
+) -> Dataset:
+    """A dataset of a folder of images: JPEG, PNG, WebP and BMP files, decoded as their rows are asked for.
+
+    Examples are `{"image": uint8[height, width, 3], "label": int32[]}`: red, green and blue, turned upright as EXIF says; gray is spread over
+    the three, and what is transparent has the colour that is stored beneath. Each folder in `folder` is a class, with all images in it and
+    below; labels number the classes by name, and `dataset.source.classes` has the names. Images that lie in `folder` itself are one class, 0, whose
+    name is "". What is hidden or has another ending is left out.
+
+    Args:
+        folder: on this machine.
+        size: (height, width), or one int for squares, that all images get. None: they all have the same size.
+        fit: how an image of another shape gets it: "crop" keeps as much of the middle as the shape allows, "stretch" all of it, and "pad" all
+            of it in its own shape, with black around it. As `PIL.ImageOps.fit`, `PIL.Image.resize` and `PIL.ImageOps.pad` do it, bilinear.
+        quality: "high": within 40 dB of Pillow. "fast": JPEGs are decoded less exactly and resized without antialiasing.
+        damaged: "error": a JPEG whose data is cut short or damaged is an error. "accept": it is what could be decoded of it. Damage in
+            other formats is always an error, as far as they notice it.
+
+    Raises:
+        ArgumentError: when an argument can't be used.
+        UnsupportedError: when the folder is a URL, or the libraries of `loadax[images]` are not installed.
+        SourceError: when there is no such folder or no image in it; when reading, for a file that can't be decoded, or has another
+            size than the first while `size` is None. Names it.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for animal in ("cat", "dog"):
+        ...     (folder / animal).mkdir()
+        ...     Image.new("RGB", (60, 40), "teal").save(folder / animal / "1.png")
+        >>> animals = from_images(folder, size=32)
+        >>> animals[1]["image"].shape, animals.source.classes[animals[1]["label"]]
+        ((32, 32, 3), 'dog')
+    """
+    from loadax.sources.images_folder import open_images
+
+    return from_source(open_images(folder, size, fit=fit, quality=quality, damaged=damaged))
 
 
 def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Dataset:

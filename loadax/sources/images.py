@@ -1,0 +1,94 @@
+"""Image files, decoded one by one as their rows are asked for."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import SourceError
+from loadax.protocols import ArraySpec, Columns, Integers, Tree
+from loadax.sources.checks import check_rows
+from loadax.sources.images_decoding import FAILURES, Rendering
+from loadax.sources.images_files import ImageFiles
+from loadax.sources.images_resizing import Pixels
+
+
+@final
+class ImageSource:
+    """Row i: file i, as `{"image": uint8[height, width, 3], "label": int32[]}`.
+
+    Args:
+        files: of the rows.
+        rendering: of each. Where it gives no size, the first file's is that of all.
+    """
+
+    fresh = True  # what `read` gives is nobody else's memory
+
+    def __init__(self, files: ImageFiles, rendering: Rendering):
+        self._files, self._rendering = files, rendering
+        size = rendering.size or self._image(0).shape[:2]
+        self.spec: Tree = {"image": ArraySpec((*size, 3), np.dtype(np.uint8)), "label": ArraySpec((), np.dtype(np.int32))}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes: `classes[label]`."""
+        return self._files.classes
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __repr__(self) -> str:
+        height, width, _ = self.spec["image"].shape
+        classes = f" of {len(self.classes)} classes" if self.classes != ("",) else ""
+        return f"{height}x{width} images{classes} in {self._files.folder}"
+
+    def read(self, rows: Integers) -> Tree:
+        """The images and labels at `rows`."""
+        out = [np.empty((len(rows), *leaf.shape), leaf.dtype) for leaf in (self.spec["image"], self.spec["label"])]
+        whole = tuple((0, extent) for extent in self.spec["image"].shape)
+        self.read_into(rows, [whole, ()], out)
+        return {"image": out[0], "label": out[1]}
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        """As `read`, into `out`; see `Source`. An image that is not wanted is not decoded."""
+        rows = check_rows(rows, len(self))
+        images, labels = out
+        if labels is not None:
+            labels[...] = self._files.labels(rows)
+        if images is None:
+            return
+        assert boxes[0] is not None
+        cut = tuple(slice(*box) for box in boxes[0])
+        for place, row in zip(images, rows.tolist(), strict=True):
+            place[...] = self._checked(row)[cut]
+
+    def where(self, row: int) -> list[tuple[str]]:
+        """The file of a row."""
+        return [(self._files.path(int(check_rows([row], len(self))[0])),)]
+
+    def _checked(self, row: int) -> Pixels:
+        image = self._image(row)
+        wanted = self.spec["image"].shape
+        if image.shape != wanted:
+            raise SourceError(
+                f"{self._files.path(row)}: the image is {image.shape[0]}x{image.shape[1]} pixels (height x width), but the first, "
+                f"{self._files.path(0)}, is {wanted[0]}x{wanted[1]}; pass size=(height, width), and all get that size"
+            )
+        return image
+
+    def _image(self, row: int) -> Pixels:
+        path = self._files.path(row)
+        try:
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path would cost more than the read
+                content = file.read()
+        except OSError as error:
+            reason = "there is no such file any more" if isinstance(error, FileNotFoundError) else f"it can't be read: {error}"
+            raise SourceError(f"{path}: {reason}; open the folder anew, with the files that it has now") from error
+        try:
+            return self._rendering(content)
+        except FAILURES as error:
+            raise SourceError(
+                f"{path}: it can't be decoded as an image: {error}; copy the file again, or remove it (of a JPEG, damaged='accept' takes "
+                "what can be decoded)"
+            ) from error
