@@ -14,10 +14,13 @@ from loadax.protocols import Tree
 class Batches(Protocol):
     """An iterator that `iterate`, `epochs` or `replay` of a loader gives."""
 
-    step: int
-    """The number of the next step."""
-    batch_size: int
-    """Rows of the next batch."""
+    @property
+    def step(self) -> int:
+        """The number of the next step."""
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of the next batch."""
 
     def __next__(self) -> Tree: ...
 
@@ -72,8 +75,11 @@ class Progress:
         self._batches = batches
         self._shown_at, self._shown_step, self._size = perf_counter(), batches.step, batches.batch_size
         # An epoch is sized, and its bar is that of the epoch; else it is that of the run, of which some may lie behind.
-        whole = {"total": len(batches)} if isinstance(batches, Sized) else {"total": _steps(batches), "initial": batches.step}
-        self._bar = tqdm(**{"unit": "step", "dynamic_ncols": True} | whole | options)
+        whole: dict[str, Any] = (
+            {"total": len(batches)} if isinstance(batches, Sized) else {"total": _steps(batches), "initial": batches.step}
+        )
+        settings: dict[str, Any] = {"unit": "step", "dynamic_ncols": True} | whole | options
+        self._bar = tqdm(**settings)
 
     def __iter__(self) -> "Progress":
         return self

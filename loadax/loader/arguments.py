@@ -1,6 +1,5 @@
 """The arguments of a `Dataloader`, checked: what is wrong is named, shown, and said how to put right."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,10 +9,11 @@ from jax.sharding import Mesh, NamedSharding
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.loader.share import Part
+from loadax.loader.stats import usable_cores
 from loadax.plan.mix import Mixed
 from loadax.trees import flatten
 
-_MOST_WORKERS = 8  # threads beyond that mostly wait for each other; pass num_workers for more
+_MOST_WORKERS = 16  # workers beyond that mostly wait for each other; pass num_workers for more
 
 Schedule = tuple[tuple[int, int], ...]
 """`(first step, value)`: each value holds until the next one begins."""
@@ -77,11 +77,14 @@ def at_least(name: str, value: Any, least: int) -> int:
     return number
 
 
-def worker_count(num_workers: int | None, concurrent_reads: int) -> int:
-    """How many threads read: one a core, or as many as the source wants; what is given is checked."""
+def worker_count(num_workers: int | None, concurrent_reads: int, in_processes: bool) -> int:
+    """How many workers may read, at most; what is given is checked.
+
+    None: a process a core; of threads twice as many, since one may wait for a disk or for the interpreter, or as many as the source wants.
+    """
     if num_workers is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(min(cores, _MOST_WORKERS), concurrent_reads)
+        cores = usable_cores()
+        return min(cores, _MOST_WORKERS) if in_processes else max(min(2 * cores, _MOST_WORKERS), concurrent_reads)
     return at_least("num_workers", num_workers, 0)
 
 

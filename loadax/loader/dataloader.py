@@ -92,7 +92,7 @@ class Dataloader:
         keep_on_device: True: all rows are read once, when iteration first begins, and stay on the devices, where batches are picked out of them; the
             same batches. A device may give a quarter of its memory to them; an int: so many bytes. Not for maps with rng=True.
         num_workers: threads or processes that read ahead. None: found by trying: one to begin with, or as many reads as the source wants under way at
-            once, and more while training waits for data and that serves it faster, up to one a core, 8 at most. 0: all on the caller's thread.
+            once, and more while training waits for data and that serves it faster, up to one process or two threads a core. 0: all on the caller's thread.
         worker_type: "thread": they share this process, and are fastest for data whose reading and maps don't hold the interpreter. "process": fresh
             interpreters, for maps in pure Python; they write to memory that this process shares. Functions of scripts and notebooks, lambdas and
             closures are fine; what they refer to is copied there once. Batches are the same either way.
@@ -164,7 +164,7 @@ class Dataloader:
         )
         self._in_processes = worker_type == "process"
         at_once = 1 if self._in_processes else self.dataset.reader.concurrent_reads
-        self._workers = worker_count(num_workers, at_once)
+        self._workers = worker_count(num_workers, at_once, self._in_processes)
         self._least = None if num_workers is not None else at_once
         self._depth = at_least("prefetch", prefetch, 0)
         self._budget = at_least("prefetch_bytes", prefetch_bytes, 1)
@@ -404,7 +404,7 @@ class Dataloader:
 
         Example:
             >>> import numpy as np
-            >>> loader = Dataloader(np.zeros((100, 8), np.float32), batch_size=4)
+            >>> loader = Dataloader(np.zeros((320, 8), np.float32), batch_size=8)
             >>> print(loader.headroom(lambda batch: batch.sum(), steps=20))
             a perfect loader would take ...
         """

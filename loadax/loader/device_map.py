@@ -12,10 +12,10 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from loadax.casting import leaf_name
 from loadax.errors import ArgumentError, LeafError, PartitionError
 from loadax.loader.share import Share
 from loadax.protocols import Tree
-from loadax.sharding.dtypes import leaf_name
 from loadax.sharding.layout import axes_of
 from loadax.sharding.mesh import PlannedMesh, axis_sizes
 from loadax.sharding.own_devices import OwnDevices, Program

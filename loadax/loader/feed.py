@@ -141,7 +141,8 @@ class Feed:
         if self._job is None:
             timing = self._assembler.fill(Piece(visits, low, each, memory.slab))
         else:
-            timing = self._job.fill(memory.lease, memory.count, low, each, visits)
+            with TraceAnnotation("loadax.process"):
+                timing = self._job.fill(memory.lease, memory.count, low, each, visits)
         share = (high - low) / max(1, each)
         return timing._replace(bytes=round(share * self.bytes_per_step))
 

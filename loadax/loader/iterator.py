@@ -3,7 +3,7 @@
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from jax.sharding import Mesh
@@ -171,7 +171,12 @@ class DataIterator:
 
     def stats(self) -> Stats:
         """Where the time went since this iterator began, or its state was set."""
-        return self._earlier.plus(self._window.snapshot())
+        found = self._earlier.plus(self._window.snapshot())
+        if self._processes is None:
+            return found
+        # The window counts threads, of which each process has several, so that it need not wait for the next piece.
+        workers, threads = self._run.workers, self._processes.threads
+        return replace(found, worker_type="process", workers=workers, at_work=-(-found.at_work * workers // threads))
 
     def report(self) -> Report:
         """Whether the loader is the bottleneck, what it is busy with, and what to do: a sentence, and the numbers behind it."""

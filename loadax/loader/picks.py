@@ -1,13 +1,12 @@
 """Batches picked out of a dataset that the devices keep, by the numbers of their rows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from dataclasses import dataclass, replace
+from typing import final
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
-from numpy.typing import NDArray
 
 from loadax.loader.share import Share, batch_spec
 from loadax.protocols import ArraySpec, Integers, Tree
@@ -15,86 +14,96 @@ from loadax.reader import Reader
 from loadax.sharding.layout import plan_leaf
 from loadax.sharding.mesh import grid_of
 from loadax.sharding.own_devices import OwnDevices, Placed
-from loadax.specs import flatten_spec
 from loadax.trees import flatten
 
 NUMBER = np.dtype(np.int32)
 """Of a row, on the device: half the bytes of int64, and there without x64."""
 
-_ROWS = "rows"
-
 
 @final
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """A source that gives for a row where it stands among those that are kept, which begin with one of zeros."""
+    """A source that gives for a row where it stands among those that are kept, which begin with one of zeros.
+
+    Args:
+        rows: that are kept, ascending; None: all.
+        num_rows: of the dataset's source.
+        leaves: in how many the same numbers are given.
+    """
 
     rows: Integers | None
     num_rows: int
-    spec: Tree = None
+    leaves: int = 1
 
     @property
     def count(self) -> int:
         """How many rows are kept."""
         return self.num_rows if self.rows is None else len(self.rows)
 
+    @property
+    def spec(self) -> Tree:
+        return {"rows": [ArraySpec((), NUMBER)] * self.leaves}
+
     def __len__(self) -> int:
         return self.num_rows
 
-    def with_spec(self, spec: Tree) -> "Numbers":
-        return Numbers(self.rows, self.num_rows, spec)
-
     def read(self, rows: Integers) -> Tree:
         places = rows if self.rows is None else np.searchsorted(self.rows, rows)
-        leaves, structure = flatten_spec(self.spec)
-        numbers: NDArray[Any] = (places + 1).astype(NUMBER)
-        return structure.build([numbers] * len(leaves))
+        return {"rows": [(places + 1).astype(NUMBER)] * self.leaves}
 
 
 @final
 class Picks:
     """Batches of one share, picked out of what the devices keep.
 
+    Args:
+        share: of the batches.
+        numbers: of the rows that are kept.
+        placed: what the arrays below are.
+        arrays: the leaves of an example, of a row of zeros and all that are kept.
+
     Attributes:
         reader: gives the numbers of rows, in place of the rows.
         share: of batches of these.
     """
 
-    def __init__(self, share: Share, source: Numbers, placed: Sequence[Placed], arrays: Sequence[jax.Array]):
+    def __init__(self, share: Share, numbers: Numbers, placed: Sequence[Placed], arrays: Sequence[jax.Array]):
+        assert isinstance(share.mesh, Mesh)
         self._arrays = list(arrays)
-        rows = [PartitionSpec(*spec[:1]) for spec in share.specs]
-        leaves = list(zip(share.batch.leaves, rows, strict=True))
-        # A device needs the numbers of those rows that it holds: one leaf for each way in which rows are cut.
-        cuts = list(dict.fromkeys(spec for leaf, spec in leaves if leaf.source is not None))
-        made = [leaf.made for leaf in share.batch.leaves if leaf.made]
-        spec: Tree = {_ROWS: [ArraySpec((), NUMBER)] * len(cuts)}
-        batch = batch_spec(spec, made)
-        own = {leaf.made: number for number, leaf in enumerate(share.batch.leaves) if leaf.made}
-        grid = grid_of(share.mesh)
-        specs = [share.specs[own[leaf.made]] if leaf.made else cuts[leaf.source or 0] for leaf in batch.leaves]
-        layouts = [
-            plan_leaf(grid, each, (share.batch_size, *leaf.spec.shape)) for each, leaf in zip(specs, batch.leaves, strict=True)
+        data = [
+            (leaf.source, PartitionSpec(*spec[:1]))
+            for leaf, spec in zip(share.batch.leaves, share.specs, strict=True)
+            if not leaf.made
         ]
-        self.reader = Reader(source.with_spec(spec), (), None)
-        self.share = Share(batch, share.mesh, tuple(specs), tuple(layouts), share.batch_size, share.first, share.microbatches)
-        numbers = {leaf.source: number for number, leaf in enumerate(batch.leaves) if not leaf.made}
-        self._numbers = [numbers[number] for number in range(len(cuts))]
-        self._made = {leaf.made: number for number, leaf in enumerate(batch.leaves) if leaf.made}
-        self._leaves = share.batch.leaves
-        of = [cuts.index(spec) for leaf, spec in leaves if leaf.source is not None]
-        sources = [leaf.source or 0 for leaf in share.batch.leaves if leaf.source is not None]
+        # A device needs the numbers of those rows that it holds: a leaf for each way in which rows are cut.
+        cuts = list(dict.fromkeys(spec for _, spec in data))
+        self.reader = Reader(replace(numbers, leaves=len(cuts)), (), None)
+        self.share = _of_numbers(share, self.reader.spec, cuts)
+        leaves = self.share.batch.leaves
+        made = {leaf.made: place for place, leaf in enumerate(leaves) if leaf.made}
+        self._made = [made.get(leaf.made) for leaf in share.batch.leaves]
+        self._numbers = [place for place, leaf in enumerate(leaves) if not leaf.made]
+        wanted = [(source, cuts.index(spec)) for source, spec in data]
 
         def pick(*given: jax.Array) -> list[jax.Array]:
-            kept, numbers = given[: len(placed)], given[len(placed) :]
-            return [kept[which].at[numbers[cut]].get(mode="promise_in_bounds") for which, cut in zip(sources, of, strict=True)]
+            kept, rows = given[: len(placed)], given[len(placed) :]
+            return [kept[source or 0].at[rows[cut]].get(mode="promise_in_bounds") for source, cut in wanted]
 
-        assert isinstance(share.mesh, Mesh)
         inputs = flatten(self.share.shape_dtypes)[0]
-        whole = flatten(share.shape_dtypes)[0]
-        outputs = [each for leaf, each in zip(share.batch.leaves, whole, strict=True) if leaf.source is not None]
-        self._program = OwnDevices(share.mesh).compile(pick, [*placed, *(inputs[number] for number in self._numbers)], outputs)
+        outputs = [each for each, leaf in zip(flatten(share.shape_dtypes)[0], share.batch.leaves, strict=True) if not leaf.made]
+        self._program = OwnDevices(share.mesh).compile(pick, [*placed, *(inputs[place] for place in self._numbers)], outputs)
 
     def __call__(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
         """The leaves of the batch whose rows have these numbers. Never communicates, and waits for nothing."""
-        picked = iter(self._program([*self._arrays, *(arrays[number] for number in self._numbers)]))
-        return [arrays[self._made[leaf.made]] if leaf.made else next(picked) for leaf in self._leaves]
+        picked = iter(self._program([*self._arrays, *(arrays[place] for place in self._numbers)]))
+        return [next(picked) if place is None else arrays[place] for place in self._made]
+
+
+def _of_numbers(share: Share, spec: Tree, cuts: Sequence[PartitionSpec]) -> Share:
+    """The share of batches that have numbers in place of rows, cut in each of these ways; what the loader makes is as it was."""
+    as_before = {leaf.made: spec for leaf, spec in zip(share.batch.leaves, share.specs, strict=True) if leaf.made}
+    batch = batch_spec(spec, list(as_before))
+    specs = tuple(as_before[leaf.made] if leaf.made else cuts[leaf.source or 0] for leaf in batch.leaves)
+    grid, rows = grid_of(share.mesh), share.batch_size
+    layouts = tuple(plan_leaf(grid, spec, (rows, *leaf.spec.shape)) for leaf, spec in zip(batch.leaves, specs, strict=True))
+    return replace(share, batch=batch, specs=specs, layouts=layouts)

@@ -34,7 +34,7 @@ def draw(timeline: Timeline, report: Report, path: str | os.PathLike[str]) -> No
     if target.suffix not in (".html", ".png"):
         raise ArgumentError(f"path={os.fspath(path)!r}: name it .html for a page, or .png for an image")
     lanes = bars_of(timeline)
-    ready = [(event.began + event.parts[0], event.count) for event in timeline.events if event.kind == "taken"]
+    ready = [(event.began + event.parts[0], event.amount) for event in timeline.events if event.kind == "taken"]
     begin = min((bars[0][0] for bars in lanes.values() if bars), default=0.0) if timeline.forgotten else 0.0
     end = max((bar[0] + bar[1] for bars in lanes.values() for bar in bars), default=timeline.until)
     title = f"{report.verdict}."
@@ -71,7 +71,7 @@ def _piece(event: Event) -> list[Bar]:
     at = event.began
     for stage, seconds in zip(_STAGES, event.parts, strict=True):
         if seconds:
-            bars.append((at, seconds, stage, event.step, event.count))
+            bars.append((at, seconds, stage, event.step, event.amount))
         at += seconds
     return bars
 

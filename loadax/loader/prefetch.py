@@ -6,6 +6,7 @@ for the consumer. All threads do the same: claim a task, do it without any lock,
 placing when it would have to wait; with no workers at all it does everything.
 """
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -170,7 +171,6 @@ class Window:
     def _count_taken(self, step: int, began: float) -> None:
         now = perf_counter()
         self.stats.took(step, now - began, began - self._left)
-        self.stats.active = now - self._began
         self.recorder.taken(began, now - began, step, len(self._ready))
         self._left = now
 
@@ -189,7 +189,16 @@ class Window:
             if self._final is not None:
                 return replace(self._final)
             elapsed, cpu = perf_counter() - self._began, process_time() - self._cpu_began
-            return replace(self.stats, ready=len(self._ready), elapsed=elapsed, cpu=cpu, at_work=self._team.size)
+            active = self._left - self._began
+            return replace(
+                self.stats,
+                ready=len(self._ready),
+                elapsed=elapsed,
+                active=active,
+                cpu=cpu,
+                at_work=self._team.size,
+                load=os.getloadavg()[0],
+            )
 
     def timeline(self) -> Timeline:
         """What happened when, as far as it is kept."""
@@ -277,7 +286,7 @@ class Window:
             return False
         if not self._runs:
             return True
-        return len(self._runs) < _RUNS_PER_WORKER * max(1, self._workers) and not self._full()
+        return len(self._runs) < _RUNS_PER_WORKER * self._team.size and not self._full()
 
     def _full(self) -> bool:
         """Whether the budget has no room for a further run."""
@@ -304,8 +313,7 @@ class Window:
     def _read(self, run: Run, low: int, high: int) -> None:
         began = perf_counter()
         try:
-            with TraceAnnotation("loadax.piece"):
-                timing = self._feed.fill(run.memory, low, high)
+            timing = self._feed.fill(run.memory, low, high)
         except BaseException as error:
             if self._workers == 0 and not isinstance(error, Exception):
                 raise  # the caller's own thread was interrupted, which is no fault of this step
@@ -359,7 +367,7 @@ class Window:
             self._placing = False
             if self._closed:
                 return
-            self.stats.add(timing)
+            self.stats.place += timing.place
             self.recorder.placed(timing, step)
             self._pace.placed(timing.place)
             self._ready.append((step, batch))

@@ -14,6 +14,7 @@ _NOTHING = 0.02  # of the time: who waits less than that has nothing to win
 _FEWEST_STEPS, _LEAST_SECONDS = 10, 1.0  # with fewer steps in less time, chance decides
 _MOST_OF_IT = 0.5
 _SATURATED = 0.9  # of the cores
+_CROWDED = 1.5  # processes for each core
 _WAITS = 0.5  # a stage whose processor time is below that part of its time mostly waits
 _ONE, _NOT_TWO = 0.4, 1.25  # cores that are busy with threads of which one at a time can run
 _USERS = {"read", "transform"}  # code that may hold the GIL
@@ -61,8 +62,7 @@ def report(stats: Stats, maps: Sequence[str] = ()) -> Report:
         training waited 0.4% of the time: the loader is not the bottleneck
     """
     seconds = {stage: getattr(stats, stage) for stage in ("read", "transform", "assemble", "place")}
-    work = sum(seconds.values())
-    shares = {stage: each / work if work else 0.0 for stage, each in seconds.items()}
+    shares = _shares(_running(stats, seconds) if _one_at_a_time(stats) else seconds)
 
     def made(verdict: str, waited: float | None, bottleneck: str | None = None, advice: str | None = None) -> Report:
         return Report(verdict, waited, bottleneck, advice, shares, stats.step_seconds, stats)
@@ -144,12 +144,13 @@ def _advice(stats: Stats, stage: str, seconds: float, what: str) -> tuple[str, s
 def _with_free_cores(stats: Stats, stage: str, seconds: float, what: str) -> tuple[str, str]:
     """What keeps a stage from going faster when the machine is not busy: seen from its processor time."""
     running = {"read": stats.read_cpu, "transform": stats.transform_cpu}.get(stage, seconds)
-    together = _at_work(stats) / stats.active if stats.active else 0.0
-    threads = stats.worker_type == "thread" and stats.workers > 1
-    if stage in _USERS and threads and _has_gil() and _ONE < together < _NOT_TWO:
+    if stage in _USERS and _one_at_a_time(stats):
         return ", of which one at a time runs, as code that holds the GIL does", "try worker_type='process'"
     if stats.at_work < stats.workers:
         return ", more than are of use", _less_work(stage, what)
+    if stage == "transform" and running < _WAITS * seconds and stats.load > _CROWDED * stats.cores:
+        # The load also counts who waits for a disk, so it tells nothing of reading.
+        return f"; the machine's {stats.cores} cores are busy with other work too", "give the loader cores of its own"
     if running < _WAITS * seconds:
         part = percent_text(running / seconds)
         return f" and mostly waits ({part} of that is processor time)", f"try num_workers={2 * stats.workers}"
@@ -163,6 +164,25 @@ def _less_work(stage: str, what: str) -> str:
     if stage == "transform":
         return f"make {what} faster, or keep the results in a file"
     return "write the data to a store that reads faster" if stage == "read" else "keep the data in the dtypes that batches have"
+
+
+def _one_at_a_time(stats: Stats) -> bool:
+    """Whether threads together keep one core busy, and never two: so it is where their code holds the GIL."""
+    together = _at_work(stats) / stats.active if stats.active else 0.0
+    return stats.worker_type == "thread" and stats.workers > 1 and _has_gil() and _ONE < together < _NOT_TWO
+
+
+def _running(stats: Stats, seconds: dict[str, float]) -> dict[str, float]:
+    """The seconds of the stages without the waiting for the GIL, which meets whatever stage a thread is in when another one has it."""
+    took, ran = stats.read + stats.transform, stats.read_cpu + stats.transform_cpu
+    part = min(1.0, ran / took) if took else 1.0
+    others = {stage: seconds[stage] * part for stage in ("assemble", "place")}
+    return {"read": stats.read_cpu, "transform": stats.transform_cpu, **others}
+
+
+def _shares(seconds: dict[str, float]) -> dict[str, float]:
+    work = sum(seconds.values())
+    return {stage: each / work if work else 0.0 for stage, each in seconds.items()}
 
 
 def _at_work(stats: Stats) -> float:

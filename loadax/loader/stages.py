@@ -12,6 +12,8 @@ Mark = Callable[[str], AbstractContextManager[Any]]
 """Marks a stretch of a thread's time with a name, as `jax.profiler.TraceAnnotation` does."""
 
 _NOTHING: Final = nullcontext()
+_STAGES: Final = {"read": 0, "transform": 1, "assemble": 2}
+_NAMES: Final = tuple(f"loadax.{stage}" for stage in _STAGES)
 
 
 def unmarked(_name: str) -> AbstractContextManager[None]:
@@ -23,34 +25,28 @@ def unmarked(_name: str) -> AbstractContextManager[None]:
 class StageClock:
     """Takes the time of one piece of work: `with clock("read"): …`, each stage as often as it comes, never one inside another."""
 
+    __slots__ = ("_at", "_began", "_cpu", "_cpu_at", "_mark", "_open", "_seconds", "_stage")
+
     def __init__(self, mark: Mark = unmarked):
         self._mark = mark
         self._began = perf_counter()
-        self._seconds: dict[str, float] = {}
-        self._cpu: dict[str, float] = {}
+        self._seconds, self._cpu = [0.0] * len(_NAMES), [0.0] * len(_NAMES)
 
     def __call__(self, stage: Stage) -> "StageClock":
-        self._stage = stage
+        self._stage = _STAGES[stage]
         return self
 
     def __enter__(self) -> None:
-        self._open = self._mark("loadax." + self._stage)
+        self._open = self._mark(_NAMES[self._stage])
         self._open.__enter__()
         self._at, self._cpu_at = perf_counter(), thread_time()
 
     def __exit__(self, *error: object) -> None:
-        self._cpu[self._stage] = self._cpu.get(self._stage, 0.0) + thread_time() - self._cpu_at
-        self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + perf_counter() - self._at
+        self._cpu[self._stage] += thread_time() - self._cpu_at
+        self._seconds[self._stage] += perf_counter() - self._at
         self._open.__exit__(None, None, None)
 
     def timing(self) -> Timing:
         """What was taken so far."""
-        took, cpu = self._seconds.get, self._cpu.get
-        return Timing(
-            read=took("read", 0.0),
-            transform=took("transform", 0.0),
-            assemble=took("assemble", 0.0),
-            read_cpu=cpu("read", 0.0),
-            transform_cpu=cpu("transform", 0.0),
-            began=self._began,
-        )
+        read, transform, assemble = self._seconds
+        return Timing(read, transform, assemble, read_cpu=self._cpu[0], transform_cpu=self._cpu[1], began=self._began)

@@ -68,6 +68,7 @@ class Stats:
         prefetch: placed batches that are kept ahead.
         prefetch_bytes: host memory for reading ahead.
         cores: processors that this process may use.
+        load: processes of this machine that want a processor, in the last minute.
     """
 
     steps: int = 0
@@ -98,6 +99,7 @@ class Stats:
     prefetch: int = 0
     prefetch_bytes: int = 0
     cores: int = field(default_factory=usable_cores)
+    load: float = 0.0
 
     @property
     def rows_per_second(self) -> float:
@@ -137,6 +139,8 @@ class Stats:
         self.bytes += timing.bytes
         self.read_cpu += timing.read_cpu
         self.transform_cpu += timing.transform_cpu
+        if timing.worker:
+            self.worker_type = "process"
 
     def took(self, step: int, waited: float, away: float) -> None:
         """Counts a batch handed out: how long the consumer waited for it, and stayed away before."""
@@ -152,5 +156,5 @@ class Stats:
                 self.longest, self.longest_step = waited, step
 
 
-_OF_NOW = ("ready", "workers", "at_work", "worker_type", "prefetch", "prefetch_bytes", "cores")
+_OF_NOW = ("ready", "workers", "at_work", "worker_type", "prefetch", "prefetch_bytes", "cores", "load")
 _NOT_SUMMED = {*_OF_NOW, "longest", "longest_step"}

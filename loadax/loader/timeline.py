@@ -1,16 +1,14 @@
 """What a run did when: its last events, kept in memory that never grows."""
 
-import struct
 import threading
+from collections import deque
 from time import perf_counter
 from typing import Literal, NamedTuple, final
 
 from loadax.loader.stats import Timing
 
-_EVENT = struct.Struct("=8d")
-_KEPT = 20_000  # events, 64 bytes each: some minutes of a run, and a picture that a browser draws at once
-_PIECE, _PLACED, _TAKEN = range(3)
-_KINDS: tuple[Literal["piece", "placed", "taken"], ...] = ("piece", "placed", "taken")
+_KEPT = 20_000  # events, some 200 bytes each: minutes of most runs, and a picture that a browser draws at once
+_CONSUMER = 0  # who took a batch: whoever calls `next`
 
 
 class Event(NamedTuple):
@@ -23,7 +21,7 @@ class Event(NamedTuple):
         parts: of a piece, seconds in read, transform and assemble; of a placed batch, its seconds; of one handed out, the seconds
             that training waited.
         step: the first step that it is of.
-        count: rows of a piece; batches that were ready when one was handed out.
+        amount: rows of a piece; batches that were ready when one was handed out.
     """
 
     kind: Literal["piece", "placed", "taken"]
@@ -31,7 +29,7 @@ class Event(NamedTuple):
     began: float
     parts: tuple[float, float, float]
     step: int
-    count: int
+    amount: int
 
 
 class Timeline(NamedTuple):
@@ -60,52 +58,51 @@ class Recorder:
 
     def __init__(self, kept: int = _KEPT):
         self._began = perf_counter()
-        self._kept = kept
-        self._memory = bytearray(kept * _EVENT.size)
+        # Who, when, and the rest of an event, as plain tuples: what is dearer is left to the day that somebody looks.
+        self._events: deque[tuple[Literal["piece", "placed", "taken"], int, float, float, float, float, int, int]] = deque(
+            maxlen=kept
+        )
         self._count = 0
-        self._lanes: dict[tuple[str, int], int] = {}
+        self._names: dict[int, str] = {}  # of workers: threads by their identity, processes by their negative one
 
     def piece(self, timing: Timing, ended: float, step: int) -> None:
         """A piece was read, whose first row is of `step`."""
         # The work of a process may have waited for it: then it began later than the call.
         began = timing.began or ended - timing.read - timing.transform - timing.assemble
-        self._add(_PIECE, self._lane(timing.worker), began, timing.read, timing.transform, timing.assemble, step, timing.rows)
+        who = self._who(timing.worker)
+        self._events.append(("piece", who, began, timing.read, timing.transform, timing.assemble, step, timing.rows))
+        self._count += 1
 
     def placed(self, timing: Timing, step: int) -> None:
         """A batch was placed."""
-        self._add(_PLACED, self._lane(0), timing.began, timing.place, 0.0, 0.0, step, 0)
+        self._events.append(("placed", self._who(0), timing.began, timing.place, 0.0, 0.0, step, 0))
+        self._count += 1
 
     def taken(self, began: float, waited: float, step: int, ready: int) -> None:
         """A batch was handed out, and `ready` are left."""
-        self._add(_TAKEN, 0, began, waited, 0.0, 0.0, step, ready)
+        self._events.append(("taken", _CONSUMER, began, waited, 0.0, 0.0, step, ready))
+        self._count += 1
 
     def timeline(self) -> Timeline:
         """What is kept of the run so far."""
-        count = self._count
-        kept = min(count, self._kept)
-        events = []
-        for number in range(count - kept, count):
-            kind, lane, began, *parts, step, rows = _EVENT.unpack_from(self._memory, number % self._kept * _EVENT.size)
-            events.append(
-                Event(_KINDS[int(kind)], int(lane), began - self._began, (parts[0], parts[1], parts[2]), int(step), int(rows))
-            )
-        return Timeline(self._names(), tuple(events), count - kept, perf_counter() - self._began)
+        lanes, names = _lanes(self._names)
+        events = tuple(
+            Event(kind, lanes.get(who, 0), began - self._began, (first, second, third), step, amount)
+            for kind, who, began, first, second, third, step, amount in self._events
+        )
+        return Timeline(names, events, self._count - len(events), perf_counter() - self._began)
 
-    def _add(self, *values: float) -> None:
-        _EVENT.pack_into(self._memory, self._count % self._kept * _EVENT.size, *values)
-        self._count += 1
+    def _who(self, worker: int) -> int:
+        who = -worker or threading.get_ident()
+        if who not in self._names:
+            ours = threading.current_thread().name.startswith("loadax")
+            self._names[who] = "process" if worker else "thread" if ours else "training"
+        return who
 
-    def _lane(self, worker: int) -> int:
-        who = ("process", worker) if worker else ("thread", threading.get_ident())
-        lane = self._lanes.get(who)
-        if lane is None:
-            if not worker and not threading.current_thread().name.startswith("loadax"):
-                who = ("training", who[1])
-            lane = self._lanes.setdefault(who, len(self._lanes))
-        return lane
 
-    def _names(self) -> tuple[str, ...]:
-        names: list[str] = []
-        for kind, _ in self._lanes:
-            names.append(kind if kind == "training" else f"{kind} {sum(name.startswith(kind) for name in names)}")
-        return tuple(names)
+def _lanes(kinds: dict[int, str]) -> tuple[dict[int, int], tuple[str, ...]]:
+    """The number of each worker's lane, and the lanes' names."""
+    names: list[str] = []
+    for kind in kinds.values():
+        names.append(kind if kind == "training" else f"{kind} {sum(name.startswith(kind) for name in names)}")
+    return {who: number for number, who in enumerate(kinds)}, tuple(names)

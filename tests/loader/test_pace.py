@@ -77,3 +77,15 @@ def test_more_workers_read_only_for_a_consumer_that_waits(clock: list[float]) ->
         clock[0] += 0.01
         known.append(steps.starving)
     assert [known[0], known[30], known[60]] == [True, False, True]
+
+
+def test_what_goes_to_an_accelerator_is_always_placed_ahead(clock: list[float]) -> None:
+    steps = Pace(to_accelerator=True)
+    for _ in range(30):
+        steps.placed(0.001)
+        steps.went(0.0)
+        clock[0] += 0.0001
+        steps.came()
+    steps.went(0.0)
+    assert steps.ahead  # though the consumer comes back at once
+    assert steps.nap(0) == pace._SHORTEST_NAP

@@ -84,6 +84,61 @@ def test_adding() -> None:
     assert isinstance(np.float64(stats.rows_per_second), float)
 
 
+def test_adding_what_processes_did() -> None:
+    stats = Stats(workers=2)
+    stats.add(Timing(1.0, 2.0, read_cpu=0.25, transform_cpu=1.5))
+    assert (stats.read_cpu, stats.transform_cpu, stats.worker_type) == (0.25, 1.5, "thread")
+    stats.add(Timing(1.0, 2.0, transform_cpu=0.5, worker=4711))
+    assert (stats.read_cpu, stats.transform_cpu, stats.worker_type) == (0.25, 2.0, "process")
+
+
+def test_the_first_steps_are_counted_apart() -> None:
+    stats = Stats()
+    for step, (waited, away) in enumerate([(3.0, 9.0), (0.5, 20.0), (0.25, 1.0), (0.125, 2.0)], 10):
+        stats.took(step, waited, away)
+    assert (stats.steps, stats.wait, stats.first) == (4, 3.875, 3.0)
+    assert (stats.measured, stats.waited, stats.trained) == (2, 0.375, 3.0)
+    assert (stats.longest, stats.longest_step) == (0.25, 12)
+    assert stats.step_seconds == 3.375 / 2
+    assert stats.waited_share == 0.375 / 3.375
+    assert Stats().step_seconds == Stats().waited_share == 0.0
+
+
+def test_what_came_earlier_and_later() -> None:
+    earlier = Stats(steps=3, wait=1.0, longest=0.5, longest_step=2, ready=2, workers=1, cpu=1.0, active=2.0)
+    later = Stats(steps=4, wait=2.0, longest=0.25, longest_step=6, ready=1, workers=2, worker_type="process", cpu=0.5, active=1.0)
+    both = earlier.plus(later)
+    assert (both.steps, both.wait, both.ready, both.cpu, both.active) == (7, 3.0, 1, 1.5, 3.0)
+    assert (both.longest, both.longest_step) == (0.5, 2)
+    assert (both.workers, both.worker_type) == (2, "process")
+    assert later.plus(earlier).longest_step == 2
+    assert Stats().plus(later) == later
+
+
+def test_a_run_that_is_over_stands_still() -> None:
+    with iter(Dataloader(arrays(80), 16, num_workers=1)) as batches:
+        assert len(list(batches)) == 5
+    stats = batches.stats()
+    time.sleep(0.05)
+    assert batches.stats() == stats
+    assert 0 < stats.active <= stats.elapsed
+    assert (stats.workers, stats.prefetch, stats.prefetch_bytes, stats.worker_type) == (1, 2, 256 << 20, "thread")
+
+
+def test_processor_seconds_are_not_those_of_sleeping() -> None:
+    def slow(batch: Any) -> Any:
+        time.sleep(0.02)
+        return batch
+
+    with iter(Dataloader(from_arrays(arrays(80)).map_batch(slow), 16, num_workers=1)) as batches:
+        assert len(list(batches)) == 5
+    stats = batches.stats()
+    assert stats.transform >= 0.1
+    assert stats.transform_cpu < 0.05
+    assert stats.read_cpu > 0
+    assert stats.cpu > stats.read_cpu + stats.transform_cpu
+
+
 def test_one_line() -> None:
     assert str(Stats(wait=0.5, elapsed=10.0)) == "waited 0.500 s of 10.0 s for data (5.0%)"
 
@@ -94,3 +149,12 @@ def test_the_look_at_the_first_row_is_counted_apart(spec: Any, probed: int) -> N
     with iter(Dataloader(data, 8)) as batches:
         assert sum(1 for _ in batches) == 2
         assert (batches.stats().probed, batches.stats().rows) == (probed, 16)
+
+
+def test_processes_are_counted_and_not_their_threads() -> None:
+    with Dataloader(arrays(80), 16, num_workers=2, worker_type="process").iterate() as batches:
+        assert len(list(batches)) == 5
+        stats = batches.stats()
+    assert (stats.workers, stats.at_work, stats.worker_type) == (2, 2, "process")
+    assert stats.rows == 80
+    assert stats.read > 0

@@ -1,0 +1,135 @@
+"""The bar: what it counts, what it shows, and that nothing is left of it."""
+
+import io
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from tqdm import tqdm
+
+import loadax
+from loadax import Dataloader
+from loadax.errors import ArgumentError
+
+
+class Screen(io.StringIO):
+    """What a terminal would be sent."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def lines(self) -> list[str]:
+        return [line.strip() for line in self.getvalue().replace("\n", "\r").split("\r") if line.strip()]
+
+
+def loader(**options: Any) -> Dataloader:
+    return Dataloader(np.arange(320, dtype=np.int32), 8, num_workers=1, **options)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Any:
+    yield
+    assert not list(getattr(tqdm, "_instances", ()))
+
+
+def test_it_gives_the_batches() -> None:
+    seen = [np.asarray(batch).tolist() for batch in loadax.progress(loader(), file=Screen())]
+    assert seen == [list(range(8 * step, 8 * step + 8)) for step in range(40)]
+
+
+def test_what_it_shows() -> None:
+    screen = Screen()
+    for _ in loadax.progress(loader(num_epochs=2), file=screen, desc="train", ncols=120):
+        time.sleep(0.01)
+    shown = screen.lines()
+    assert shown[0].startswith("train:   0%|")
+    assert "80/80" in shown[-1]
+    middle = [line for line in shown if "rows/s" in line]
+    assert middle
+    rates = [int(line.split(" rows/s")[0].split()[-1].replace(",", "")) for line in middle]
+    assert all(100 < rate < 900 for rate in rates), rates  # 8 rows in 10 ms and more
+    assert all(", waited " in line and "%" in line for line in middle)
+    assert len(shown) < 20  # a few times a second, not at each step
+
+
+def test_steps_that_lie_behind() -> None:
+    screen = Screen()
+    run = loader()
+    with loadax.progress(run, start=30, file=screen, mininterval=0) as batches:
+        assert batches.step == 30
+        next(batches)
+        assert batches.step == 31
+        assert batches.get_state() == run.iterate(31).get_state()
+        assert batches.report().waited is None
+    assert "31/40" in screen.lines()[-1]
+
+
+def test_an_iterator_goes_on() -> None:
+    screen = Screen()
+    with loader().iterate() as given:
+        next(given)
+        with loadax.progress(given, file=screen, mininterval=0) as batches:
+            assert len(list(batches)) == 39
+    assert "40/40" in screen.lines()[-1]
+
+
+def test_epochs_have_a_bar_each() -> None:
+    screens = []
+    for epoch in loader(num_epochs=2).epochs():
+        screens.append(Screen())
+        with loadax.progress(epoch, file=screens[-1], mininterval=0) as batches:
+            assert len(list(batches)) == 40
+    assert all("40/40" in screen.lines()[-1] for screen in screens)
+
+
+def test_without_end_there_is_no_total() -> None:
+    screen = Screen()
+    with loadax.progress(loader(num_epochs=None), file=screen, mininterval=0) as batches:
+        for _ in range(100):
+            next(batches)
+    assert screen.lines()[-1].startswith("100step [")
+
+
+def test_a_replay_has_a_bar_too() -> None:
+    screen = Screen()
+    with loadax.progress(loader().replay(), file=screen, mininterval=0) as batches:
+        assert len(list(batches)) == 40
+    assert "40/40" in screen.lines()[-1]
+
+
+def test_it_is_over_when_it_is_forgotten() -> None:
+    for _ in loadax.progress(loader(), file=Screen()):
+        break  # and the fixtures see that no thread and no bar is left
+
+
+def test_an_error_ends_the_bar() -> None:
+    class Broken:
+        def __len__(self) -> int:
+            return 80
+
+        def __getitem__(self, row: int) -> Any:
+            if row >= 24:
+                raise OSError("the disk is gone")
+            return np.int32(row)
+
+    screen = Screen()
+    with pytest.raises(OSError, match="the disk is gone"):
+        for _ in loadax.progress(Dataloader(loadax.from_source(Broken()), 8), file=screen, mininterval=0):
+            pass
+    assert "3/10" in screen.lines()[-1]
+
+
+def test_quiet() -> None:
+    screen = Screen()
+    assert len(list(loadax.progress(loader(), disable=True, file=screen))) == 40
+    assert screen.getvalue() == ""
+
+
+def test_what_is_no_loader() -> None:
+    with pytest.raises(ArgumentError, match=r"loader=\[1, 2\]: pass a Dataloader, or an iterator of one"):
+        loadax.progress([1, 2])
+    with loader().iterate() as batches, pytest.raises(ArgumentError, match="start=3: this iterator has begun already"):
+        loadax.progress(batches, start=3)
+    with loadax.progress(loader(), disable=True) as batches, pytest.raises(AttributeError, match="no attribute 'stpe'"):
+        _ = batches.stpe

@@ -1,0 +1,327 @@
+"""The verdict follows from what was measured: a table of figures and sentences, and real loaders that are slow in each way."""
+
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadax import Dataloader, Dataset, from_arrays, from_source
+from loadax.loader.report import report, short_name
+from loadax.loader.stats import Stats
+from loadax.protocols import ArraySpec, Integers
+
+MEASURED: dict[str, Any] = {
+    "steps": 102,
+    "measured": 100,
+    "elapsed": 10.0,
+    "active": 10.0,
+    "cores": 4,
+    "workers": 2,
+    "at_work": 2,
+}
+WAITING = MEASURED | {"wait": 3.8, "waited": 3.8, "trained": 6.2, "longest": 0.1}
+
+TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
+    "nothing yet": ({}, (), "no batch was handed out yet, so there is nothing to tell"),
+    "one batch": ({"steps": 1, "first": 0.534}, (), "too few steps to tell: 1 batch, the first one after 0.53 s"),
+    "few": (
+        {"steps": 11, "measured": 9, "waited": 0.5, "trained": 0.4, "first": 2.0},
+        (),
+        "too few steps to tell: 11 batches, the first one after 2.00 s",
+    ),
+    "not the bottleneck": (
+        MEASURED | {"waited": 0.04, "trained": 9.96},
+        (),
+        "training waited 0.4% of the time: the loader is not the bottleneck",
+    ),
+    "but a late first batch": (
+        MEASURED | {"waited": 0.0, "trained": 3.0, "first": 3.5},
+        (),
+        (
+            "training waited 0.0% of the time: the loader is not the bottleneck "
+            "(but the first batch took 3.50 s, longer than all other steps together)"
+        ),
+    ),
+    "a pause": (
+        WAITING | {"longest": 3.0, "longest_step": 512, "read": 5.0},
+        (),
+        (
+            "training waited 38% of the time, 79% of that once, at step 512 (3.00 s): a pause, not the loader's speed; "
+            "look at what ran then with it.timeline('run.html')"
+        ),
+    ),
+    "no room": (
+        WAITING | {"no_room": 2.0, "prefetch_bytes": 256 << 20, "read": 5.0},
+        (),
+        (
+            "training waited 38% of the time: workers are idle, because there is no room to read ahead; "
+            "pass prefetch_bytes of more than 256 MiB"
+        ),
+    ),
+    "all on the training thread": (
+        WAITING | {"workers": 0, "transform": 8.1, "transform_cpu": 8.0, "read": 1.9},
+        ("decode",),
+        (
+            "training waited 38% of the time: map decode takes 81% of the work on the training thread; "
+            "leave num_workers out, so that it is done while training goes on"
+        ),
+    ),
+    "the GIL": (
+        WAITING | {"transform": 9.0, "transform_cpu": 8.1, "read": 10.0, "read_cpu": 1.9, "cpu": 11.0},
+        ("decode",),
+        (
+            "training waited 38% of the time: map decode takes 81% of the work on 2 threads, of which one at a time runs, "
+            "as code that holds the GIL does; try worker_type='process'"
+        ),
+    ),
+    "the GIL, several maps": (
+        WAITING | {"transform": 9.0, "transform_cpu": 8.1, "read": 10.0, "read_cpu": 1.9, "cpu": 11.0},
+        ("decode", "crop"),
+        (
+            "training waited 38% of the time: the maps decode, crop take 81% of the work on 2 threads, of which one at a time runs, "
+            "as code that holds the GIL does; try worker_type='process'"
+        ),
+    ),
+    "maps of a mixture, without names": (
+        WAITING | {"workers": 1, "at_work": 1, "transform": 9.0, "transform_cpu": 9.0, "cores": 1, "cpu": 1.0},
+        (),
+        (
+            "training waited 38% of the time: the maps' work takes 100% of the work on 1 thread; "
+            "make the maps' work faster, or keep the results in a file"
+        ),
+    ),
+    "a slow disk": (
+        WAITING | {"read": 19.0, "read_cpu": 0.38, "place": 1.0, "cpu": 2.0},
+        (),
+        (
+            "training waited 38% of the time: reading the source takes 95% of the work on 2 threads and mostly waits "
+            "(2.0% of that is processor time); try num_workers=4"
+        ),
+    ),
+    "one thread of many cores": (
+        WAITING | {"workers": 1, "at_work": 1, "transform": 9.5, "transform_cpu": 9.4, "read": 0.5, "cpu": 12.0},
+        ("decode",),
+        (
+            "training waited 38% of the time: map decode takes 95% of the work on 1 thread, and the machine has 4 cores; "
+            "try num_workers=4"
+        ),
+    ),
+    "busy cores": (
+        WAITING | {"workers": 4, "at_work": 4, "transform": 38.0, "transform_cpu": 36.0, "read": 2.0, "cpu": 39.0},
+        ("decode",),
+        (
+            "training waited 38% of the time: map decode takes 95% of the work on 4 threads; "
+            "the machine's 4 cores are busy; make map decode faster, or keep the results in a file"
+        ),
+    ),
+    "one core": (
+        WAITING | {"transform": 19.0, "transform_cpu": 9.0, "cpu": 9.9, "cores": 1},
+        ("decode",),
+        (
+            "training waited 38% of the time: map decode takes 100% of the work on 2 threads; "
+            "the machine's only core is busy; make map decode faster, or keep the results in a file"
+        ),
+    ),
+    "processes with free cores": (
+        WAITING | {"worker_type": "process", "transform": 19.0, "transform_cpu": 18.5, "cpu": 3.0, "cores": 8},
+        ("decode",),
+        (
+            "training waited 38% of the time: map decode takes 100% of the work on 2 processes, and the machine has 8 cores; "
+            "try num_workers=8"
+        ),
+    ),
+    "processes on all cores": (
+        WAITING | {"worker_type": "process", "transform": 39.0, "transform_cpu": 35.0, "cpu": 3.0, "workers": 4, "at_work": 4},
+        ("decode",),
+        (
+            "training waited 38% of the time: map decode takes 100% of the work on 4 processes; "
+            "the machine's 4 cores are busy; make map decode faster, or keep the results in a file"
+        ),
+    ),
+    "one process": (
+        WAITING | {"worker_type": "process", "workers": 1, "at_work": 1, "read": 9.0, "read_cpu": 1.0, "cpu": 3.0},
+        (),
+        (
+            "training waited 38% of the time: reading the source takes 100% of the work on 1 process and mostly waits "
+            "(11% of that is processor time); try num_workers=2"
+        ),
+    ),
+    "a busy disk": (
+        WAITING | {"at_work": 1, "read": 9.0, "read_cpu": 0.5, "cpu": 2.0},
+        (),
+        (
+            "training waited 38% of the time: reading the source takes 100% of the work on 2 threads, more than are of use; "
+            "write the data to a store that reads faster"
+        ),
+    ),
+    "the GIL, one thread left at work": (
+        WAITING | {"at_work": 1, "transform": 9.5, "transform_cpu": 9.5, "read": 5.0, "read_cpu": 0.5, "cpu": 11.0},
+        ("decode",),
+        (
+            "training waited 38% of the time: map decode takes 95% of the work on 2 threads, of which one at a time runs, "
+            "as code that holds the GIL does; try worker_type='process'"
+        ),
+    ),
+    "processes on a crowded machine": (
+        WAITING | {"worker_type": "process", "transform": 19.0, "transform_cpu": 4.0, "cpu": 3.0, "load": 7.0},
+        ("decode",),
+        (
+            "training waited 38% of the time: map decode takes 100% of the work on 2 processes; "
+            "the machine's 4 cores are busy with other work too; give the loader cores of its own"
+        ),
+    ),
+    "laying out": (
+        WAITING | {"workers": 4, "at_work": 4, "assemble": 20.0, "read": 2.0, "read_cpu": 2.0, "cpu": 22.0},
+        (),
+        (
+            "training waited 38% of the time: laying rows out for the devices takes 91% of the work on 4 threads; "
+            "keep the data in the dtypes that batches have"
+        ),
+    ),
+    "reading, with the source's own threads": (
+        WAITING | {"read": 19.0, "read_cpu": 1.0, "cpu": 38.0},
+        (),
+        (
+            "training waited 38% of the time: reading the source takes 100% of the work on 2 threads; "
+            "the machine's 4 cores are busy; write the data to a store that reads faster"
+        ),
+    ),
+    "placing": (
+        WAITING | {"place": 9.0, "read": 1.0, "prefetch": 2},
+        (),
+        (
+            "training waited 38% of the time: placing on the devices takes 90% of the work on 2 threads; "
+            "give the devices fewer bytes: rows as uint8 or uint16, made floats by the training step"
+        ),
+    ),
+    "placing late": (
+        WAITING | {"place": 9.0, "read": 1.0, "prefetch": 0},
+        (),
+        (
+            "training waited 38% of the time: placing on the devices takes 90% of the work on 2 threads, when it is asked for; "
+            "leave prefetch out, so that batches are placed ahead"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_verdicts(case: str) -> None:
+    figures, maps, sentence = TABLE[case]
+    found = report(Stats(**figures), maps)
+    assert str(found) == found.verdict == sentence
+    assert found.advice is None or found.advice in sentence
+    assert sum(found.shares.values()) == pytest.approx(1.0 if any(found.shares.values()) else 0.0)
+
+
+def test_the_numbers_behind_it() -> None:
+    figures = TABLE["the GIL"][0]
+    found = report(Stats(**figures), ("decode",))
+    assert found.waited == pytest.approx(0.38)
+    assert (found.bottleneck, found.advice) == ("transform", "try worker_type='process'")
+    assert found.shares == pytest.approx({"read": 0.19, "transform": 0.81, "assemble": 0.0, "place": 0.0})
+    assert found.step_seconds == pytest.approx(0.1)
+    assert found.stats == Stats(**figures)
+    nothing = report(Stats())
+    assert (nothing.waited, nothing.bottleneck, nothing.advice) == (None, None, None)
+    assert report(Stats(**TABLE["no room"][0])).bottleneck == "memory"
+    fast = report(Stats(**TABLE["not the bottleneck"][0]))
+    assert fast.waited == pytest.approx(0.004)
+    assert (fast.bottleneck, fast.advice) == (None, None)
+
+
+def decode(example: Any) -> Any:
+    total = 0
+    for number in range(4000):  # pure Python, so it holds the GIL
+        total += number
+    return {"x": example["x"] + np.float32(total)}
+
+
+class Sleepy:
+    """A source that waits for each read, as a far disk does."""
+
+    spec = ArraySpec((4,), np.dtype(np.float32))
+
+    def __init__(self, pauses: bool = False):
+        self.pauses = pauses
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def read(self, rows: Integers) -> Any:
+        time.sleep(0.01 if not self.pauses else 1.0 if 800 in rows else 0.0)
+        return np.zeros((len(rows), 4), np.float32)
+
+
+def rows() -> Dataset:
+    return from_arrays({"x": np.zeros((10_000, 4), np.float32)}).shuffle(seed=0)
+
+
+def train(loader: Dataloader, steps: int, seconds: float) -> Any:
+    with loader.iterate() as batches:
+        for _ in range(steps):
+            next(batches)
+            time.sleep(seconds)
+        return batches.report()
+
+
+def test_a_loader_that_is_fast_enough() -> None:
+    found = train(Dataloader(rows(), 16, num_epochs=None), 60, 0.02)
+    assert found.waited < 0.02, found.stats
+    assert str(found).endswith(": the loader is not the bottleneck")
+
+
+def test_a_source_that_waits() -> None:
+    found = train(Dataloader(from_source(Sleepy()), 8, num_workers=2), 60, 0.001)
+    assert found.bottleneck == "read"
+    assert found.advice == "try num_workers=4"
+    assert found.waited > 0.3
+
+
+def test_a_map_that_holds_the_gil() -> None:
+    verdicts = []
+    for _ in range(5):  # what else this machine does may take the cores from it for a while
+        found = train(Dataloader(rows().map(decode), 64, num_epochs=None, num_workers=2), 60, 0.0)
+        verdicts.append(found.verdict)
+        if (found.bottleneck, found.advice) == ("transform", "try worker_type='process'"):
+            assert "map decode takes" in str(found)
+            return
+    pytest.fail("\n".join(verdicts))
+
+
+def test_a_pause() -> None:
+    found = train(Dataloader(from_source(Sleepy(pauses=True)), 8, num_workers=1, prefetch_bytes=1), 150, 0.001)
+    assert found.stats.longest > 0.9
+    assert 95 <= found.stats.longest_step <= 100
+    assert "a pause, not the loader's speed" in str(found)
+
+
+def test_workers_without_room() -> None:
+    found = train(Dataloader(from_source(Sleepy()), 8, num_workers=4, prefetch_bytes=200), 40, 0.001)
+    assert found.bottleneck == "memory"
+    assert found.advice == "pass prefetch_bytes of more than 200 B"
+
+
+def test_names() -> None:
+    assert short_name(decode) == "decode"
+    assert short_name(partial(partial(decode), 3)) == "decode"
+    assert short_name(lambda example: example).startswith("lambda (test_report.py:")
+    assert short_name(Sleepy().read) == "read"
+
+    class Callable:
+        def __call__(self, example: Any) -> Any:
+            return example
+
+    assert short_name(Callable()) == "Callable"
+
+
+def test_an_epoch_reports_of_the_whole_run() -> None:
+    for epoch in Dataloader(np.zeros((40, 2), np.float32), 8, num_epochs=2).epochs():
+        for _ in epoch:
+            pass
+        assert (
+            str(epoch.report())
+            == f"too few steps to tell: {5 * (epoch.number + 1)} batches, the first one after {epoch.stats().first:.2f} s"
+        )

@@ -1,0 +1,195 @@
+"""What happened when: recorded in bounded memory, drawn to scale, and nowhere else than where it was."""
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadax import Dataloader, from_arrays, from_source
+from loadax.errors import ArgumentError
+from loadax.loader.picture import bars_of, draw
+from loadax.loader.report import report
+from loadax.loader.stats import Stats, Timing
+from loadax.loader.timeline import Event, Recorder, Timeline
+from loadax.protocols import ArraySpec, Integers
+
+
+class Slow:
+    spec = ArraySpec((2,), np.dtype(np.float32))
+
+    def __len__(self) -> int:
+        return 4000
+
+    def read(self, rows: Integers) -> Any:
+        time.sleep(0.003)
+        return np.zeros((len(rows), 2), np.float32)
+
+
+def page_data(path: Path) -> dict[str, Any]:
+    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', path.read_text(), re.DOTALL)
+    assert found is not None
+    return dict(json.loads(found[1]))
+
+
+def test_the_last_events_are_kept_and_no_more() -> None:
+    recorder = Recorder(kept=4)
+    for step in range(10):
+        recorder.taken(1.0 + step, 0.5, step, step % 3)
+    timeline = recorder.timeline()
+    assert [event.step for event in timeline.events] == [6, 7, 8, 9]
+    assert [event.amount for event in timeline.events] == [0, 1, 2, 0]
+    assert timeline.forgotten == 6
+    assert len(recorder._events) == 4
+
+
+def test_events_are_what_was_told() -> None:
+    recorder = Recorder()
+    zero = recorder._began
+    recorder.piece(Timing(read=0.25, transform=0.5, assemble=0.125, rows=7, began=zero + 1), zero + 9, 3)
+    recorder.piece(Timing(read=0.25, rows=8, worker=111, began=zero + 2), zero + 9, 4)
+    recorder.piece(Timing(read=0.25, rows=9, worker=222), zero + 9, 5)
+    recorder.placed(Timing(place=0.0625, began=zero + 3), 3)
+    recorder.taken(zero + 4, 0.5, 3, 2)
+    lanes, events, forgotten, until = recorder.timeline()
+    assert lanes == ("training", "process 0", "process 1")  # this thread is none of the loader's
+    near = [(event._replace(began=round(event.began, 6))) for event in events]
+    assert near == [
+        Event("piece", 0, 1.0, (0.25, 0.5, 0.125), 3, 7),
+        Event("piece", 1, 2.0, (0.25, 0.0, 0.0), 4, 8),
+        Event("piece", 2, 8.75, (0.25, 0.0, 0.0), 5, 9),
+        Event("placed", 0, 3.0, (0.0625, 0.0, 0.0), 3, 0),
+        Event("taken", 0, 4.0, (0.5, 0.0, 0.0), 3, 2),
+    ]
+    assert forgotten == 0
+    assert until >= 0
+
+
+def test_bars_lie_end_to_end() -> None:
+    events = (
+        Event("piece", 1, 0.5, (0.25, 0.5, 0.125), 0, 8),
+        Event("taken", 0, 1.0, (0.5, 0.0, 0.0), 0, 1),
+        Event("placed", 0, 1.25, (0.125, 0.0, 0.0), 0, 0),
+        Event("taken", 0, 2.0, (0.25, 0.0, 0.0), 1, 0),
+    )
+    assert bars_of(Timeline(("thread 0", "process 0"), events, 0, 3.0)) == {
+        "training": [(1.0, 0.5, "waiting", 0, 0), (1.5, 0.5, "training", 0, 0), (2.0, 0.25, "waiting", 1, 0)],
+        "thread 0": [(1.25, 0.125, "place", 0, 0)],
+        "process 0": [(0.5, 0.25, "read", 0, 8), (0.75, 0.5, "transform", 0, 8), (1.25, 0.125, "assemble", 0, 8)],
+    }
+
+
+def test_lanes_stand_in_the_order_of_their_numbers() -> None:
+    names = (*(f"process {number}" for number in range(11)), "thread 1", "thread 0", "training")
+    assert list(bars_of(Timeline(names, (), 0, 0.0))) == ["training", "thread 0", "thread 1", *names[:11]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_is_drawn_as_it_was(workers: int, tmp_path: Path) -> None:
+    data = from_source(Slow()).map(lambda row: row + 1)
+    with Dataloader(data, 8, num_workers=workers).iterate() as batches:
+        for _ in range(30):
+            next(batches)
+            time.sleep(0.002)
+        batches.timeline(tmp_path / "run.html")
+        stats = batches.stats()
+    drawn = page_data(tmp_path / "run.html")
+    stages = list(drawn["colours"])
+    lanes = {name: [(at, long, stages[what], step, rows) for at, long, what, step, rows in bars] for name, bars in drawn["lanes"]}
+    assert {"training"} <= set(lanes) <= {"training", "thread 0", "thread 1"}
+    assert (len(lanes) > 1) == (workers > 0)
+    spent = {stage: sum(long for bars in lanes.values() for _, long, what, *_ in bars if what == stage) / 1e6 for stage in stages}
+    assert spent["read"] == pytest.approx(stats.read, abs=1e-3, rel=0.2)
+    assert spent["transform"] == pytest.approx(stats.transform, abs=1e-3, rel=0.2)
+    assert spent["waiting"] == pytest.approx(stats.wait, abs=1e-3)
+    assert spent["training"] >= 29 * 0.002
+    assert [step for _, _, what, step, _ in lanes["training"] if what == "waiting"] == list(range(30))
+    assert sum(rows for bars in lanes.values() for *_, what, _, rows in bars if what == "read") >= 240
+    for bars in lanes.values():
+        assert [bar[0] for bar in bars] == sorted(bar[0] for bar in bars)
+    assert len(drawn["ready"]) == 30
+
+
+def test_the_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
+    with Dataloader(np.zeros((64, 2), np.float32), 8).iterate() as batches:
+        for _ in batches:
+            pass
+        batches.timeline(tmp_path / "run.html")  # also of a run that is over
+    text = (tmp_path / "run.html").read_text()
+    assert not re.search(r"(src|href)\s*=|https?:|@import|url\(", text)
+    assert "{{" not in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_a_name_can_t_break_the_page(tmp_path: Path) -> None:
+    sentence = report(Stats(steps=100, measured=100, waited=1, trained=1, wait=1.0, transform=1.0), ["</script><b>"])
+    draw(Timeline(("</script>",), (Event("placed", 0, 0.0, (1.0, 0.0, 0.0), 0, 0),), 0, 1.0), sentence, tmp_path / "run.html")
+    text = (tmp_path / "run.html").read_text()
+    assert "<b>" not in text
+    assert [name for name, _ in page_data(tmp_path / "run.html")["lanes"]] == ["training", "</script>"]
+
+
+def test_batches_of_another_size_go_on_in_the_same_picture(tmp_path: Path) -> None:
+    with Dataloader(np.zeros((64, 2), np.float32), {0: 8, 4: 16}).iterate() as batches:
+        assert len(list(batches)) == 6
+        batches.timeline(tmp_path / "run.html")
+        assert len(page_data(tmp_path / "run.html")["ready"]) == 6
+        batches.set_state(4)
+        next(batches)
+        batches.timeline(tmp_path / "run.html")
+    assert len(page_data(tmp_path / "run.html")["ready"]) == 1
+
+
+def test_what_is_forgotten_is_said(tmp_path: Path) -> None:
+    timeline = Timeline(("thread 0",), (Event("taken", 0, 100.0, (1.5, 0.0, 0.0), 9, 1),), 12345, 102.0)
+    draw(timeline, report(Stats()), tmp_path / "run.html")
+    assert "(The last 1.5 s; 12,345 earlier events are not kept.)" in (tmp_path / "run.html").read_text()
+    assert page_data(tmp_path / "run.html")["span"] == [100.0, 101.5]
+
+
+def test_an_image(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for epoch in Dataloader(from_arrays({"x": np.zeros((64, 2), np.float32)}), 8).epochs():
+        list(epoch)
+        epoch.timeline(str(tmp_path / "run.png"))
+    with Image.open(tmp_path / "run.png") as image:
+        pixels = np.asarray(image.convert("RGB"))
+    assert pixels.shape[1] > 1500
+    assert (pixels == (0xA0, 0xA6, 0xAD)).all(axis=2).sum() > 100  # training
+
+
+def test_other_endings_are_refused(tmp_path: Path) -> None:
+    with (
+        Dataloader(np.zeros((64, 2), np.float32), 8).iterate() as batches,
+        pytest.raises(ArgumentError, match=r"path='run.svg': name it .html for a page, or .png for an image"),
+    ):
+        batches.timeline("run.svg")
+
+
+def test_without_matplotlib_the_page_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with (
+        Dataloader(np.zeros((64, 2), np.float32), 8).iterate() as batches,
+        pytest.raises(ArgumentError, match=r"run.png.*pip install 'loadax\[plots\]', or name it .html"),
+    ):
+        batches.timeline(tmp_path / "run.png")
+
+
+def test_counting_costs_next_to_nothing() -> None:
+    """Microseconds a step, where a step takes a hundred at the very least; a machine that does much else gets ten times that."""
+    recorder, stats, timing = Recorder(), Stats(), Timing(read=0.1, place=0.1, rows=8, began=1.0)
+    taken = []
+    for _ in range(5):
+        began = time.perf_counter()
+        for step in range(10_000):
+            recorder.piece(timing, 2.0, step)
+            recorder.placed(timing, step)
+            recorder.taken(1.0, 0.1, step, 2)
+            stats.took(step, 0.1, 0.2)
+        taken.append((time.perf_counter() - began) / 10_000)
+    assert min(taken) < 10e-6

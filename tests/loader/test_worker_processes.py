@@ -1,0 +1,582 @@
+"""Worker processes: what they are, what becomes of errors and deaths, and that none of them stays."""
+
+import gc
+import importlib
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from loadax import Dataloader, from_arrays, from_source
+from loadax.errors import ArgumentError, ClosedError, WorkerError
+from loadax.loader.crew import processes as crew
+from loadax.loader.iterator import DataIterator
+from tests.loader.crew import maps
+
+AT_ONCE = 3.0
+"""Seconds, on a machine that is busy with other things. A row of `maps.stuck` takes 60."""
+
+ROWS = 64 * 8
+
+
+def loader(function: Any = None, rows: int = ROWS, **options: Any) -> Dataloader:
+    data = from_arrays({"x": np.arange(rows)})
+    spec = {"x": np.int64(0)} if function is maps.stuck else None
+    data = data if function is None else data.map(function, spec=spec)
+    return Dataloader(data, 8, **{"num_workers": 2, "worker_type": "process", **options})
+
+
+def workers() -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process().children():
+        try:
+            if "loadax.loader.worker" in child.cmdline():
+                found.append(child)
+        except psutil.Error:
+            pass  # gone in this moment, or a zombie
+    return found
+
+
+def none_left(seconds: float = AT_ONCE) -> bool:
+    deadline = time.monotonic() + seconds
+    while workers() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not workers()
+
+
+def numbers(step: int) -> list[int]:
+    return list(range(8 * step, 8 * step + 8))
+
+
+def reads_on(batches: DataIterator, step: int, most: int = 5) -> None:
+    """The batches from that step on are those that they should be."""
+    for number in range(step, step + most):
+        assert next(batches)["x"].tolist() == numbers(number)
+
+
+# What they are
+
+
+def test_a_worker_has_no_jax_sees_no_accelerator_and_ignores_interrupts() -> None:
+    with iter(loader(maps.environment)) as batches:
+        batch = next(batches)
+        (pid,) = set(batch["pid"].tolist())
+        assert "loadax.loader.worker" in psutil.Process(pid).cmdline()
+    assert not batch["jax"].any()
+    assert all(batch[name].all() for name in ("cpu", "deaf", "open"))
+
+
+def test_an_interrupt_while_workers_begin_ends_none_of_them(capfd: pytest.CaptureFixture[str]) -> None:
+    """A Ctrl-C in a terminal reaches all of its processes, also those that can't say yet that they ignore it."""
+    for pause in (0.0, 0.03, 0.1, 0.2):
+        with iter(loader()) as batches:
+            time.sleep(pause)
+            children = {child.pid for child in workers()}
+            for pid in children:
+                os.kill(pid, signal.SIGINT)
+            reads_on(batches, 0)
+            assert {child.pid for child in workers()} == children
+    assert capfd.readouterr().err == ""
+
+
+def test_interrupts_reach_the_trainer_again_when_workers_have_begun() -> None:
+    with iter(loader()):
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_what_users_functions_print_arrives(capfd: pytest.CaptureFixture[str]) -> None:
+    def talks(example: Any) -> Any:
+        if os.getpid() != trainer:
+            print("row", example["x"])  # noqa: T201
+        return example
+
+    trainer = os.getpid()
+    with iter(loader(talks, rows=8)) as batches:
+        next(batches)
+    assert "".join(sorted(re.findall(r"row (\d)\n", capfd.readouterr().out))) == "01234567"
+
+
+def helper(value: Any) -> Any:
+    return value * BASE
+
+
+BASE = 7
+
+
+def by_name(example: Any) -> Any:
+    return {"x": helper(example["x"])}
+
+
+def test_functions_of_the_test_module_lambdas_and_closures() -> None:
+    added = np.arange(1 << 14)
+    for function in (by_name, lambda row: {"x": helper(row["x"])}, lambda row: {"x": row["x"] * 7 + added[0]}):
+        with iter(loader(function)) as batches:
+            assert next(batches)["x"].tolist() == [7 * number for number in range(8)]
+
+
+def test_arrays_in_closures_and_modules_are_there() -> None:
+    table = np.arange(ROWS, dtype=np.int64)[::-1]
+    with iter(loader(lambda row: {"x": table[row["x"]], "y": maps.looked_up(row)["x"]})) as batches:
+        batch = next(batches)
+    assert batch["x"].tolist() == table[:8].tolist()
+    assert batch["y"].tolist() == list(range(8))
+
+
+def test_arguments_that_can_not_be_used() -> None:
+    with pytest.raises(ArgumentError, match=r"worker_type='fork': pass 'thread' or 'process'"):
+        loader(worker_type="fork")
+
+
+def test_no_interpreter_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "")
+    with pytest.raises(
+        WorkerError, match=r"no Python interpreter to start \(sys.executable is empty\); use worker_type='thread'"
+    ):
+        iter(loader())
+    assert none_left()
+
+
+def test_an_interpreter_that_can_not_begin_is_an_error_and_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with (
+        iter(loader(num_workers=1)) as batches,
+        pytest.warns(RuntimeWarning, match="exit code 1"),
+        pytest.raises(WorkerError, match=r"2 worker processes died, one after the other, .*ended with exit code 1\. Look at"),
+    ):
+        next(batches)
+    assert none_left()
+
+
+# Errors of the user's
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    ("way", "kind", "message"),
+    [
+        ("value", ValueError, "no good"),
+        ("user", maps.UnluckyError, "no good"),
+        ("cause", RuntimeError, "no good"),
+        ("two", WorkerError, "a worker process raised TwoError: row 21: no good"),
+        ("closed", WorkerError, "a worker process raised ClosedError: no good"),
+        ("exit", WorkerError, "a worker process raised SystemExit: 3"),
+    ],
+)
+def test_an_error_keeps_its_type_and_comes_at_its_step(way: str, kind: type[Exception], message: str, count: int) -> None:
+    with iter(loader(maps.raises(way), num_workers=count)) as batches:
+        assert [next(batches)["x"].tolist() for _ in range(2)] == [numbers(0), numbers(1)]
+        with pytest.raises(kind) as caught:
+            next(batches)
+        assert type(caught.value) is kind
+        assert str(caught.value) == message
+        notes = "\n".join(caught.value.__notes__)
+        row = ["raises.<locals>.fails", "row 21"] if way != "exit" else []  # which no `except Exception` sees
+        for part in ("loadax: in step 2", "worker process", "Traceback", "maps.py", *row):
+            assert part in notes, part
+        with pytest.raises(kind):
+            next(batches)
+        batches.set_state(3)
+        reads_on(batches, 3)
+
+
+@pytest.mark.parametrize("way", ["mute", "interrupt", "stop"])
+def test_odd_errors_do_not_hang(way: str) -> None:
+    message = {"mute": "MuteError", "interrupt": "KeyboardInterrupt", "stop": "StopIteration"}[way]
+    with iter(loader(maps.raises(way), num_workers=1)) as batches:
+        reads_on(batches, 0, 2)
+        with pytest.raises(RuntimeError, match=message):
+            next(batches)
+
+
+class MineError(Exception):
+    """Of this module, which workers import by its name."""
+
+
+def mine(example: Any) -> Any:
+    if example["x"] == 9:
+        raise MineError("mine")
+    return example
+
+
+def test_an_error_class_of_the_test_module() -> None:
+    with iter(loader(mine)) as batches:
+        reads_on(batches, 0, 1)
+        with pytest.raises(MineError, match="mine"):
+            next(batches)
+
+
+# What can't be sent
+
+
+def test_a_source_that_does_not_pickle_is_named_when_iteration_begins() -> None:
+    unwilling = Dataloader(from_source(maps.Unwilling(64)), 8, num_workers=1, worker_type="process")
+    with pytest.raises(
+        WorkerError,
+        match=r"the source, Unwilling\(64\) can't be sent to a worker process: TypeError: cannot pickle '_thread.lock' object; "
+        r"make it picklable \(open files and connections again in __setstate__\), or use worker_type='thread'",
+    ):
+        iter(unwilling)
+    assert none_left()
+
+
+def test_a_map_that_does_not_pickle_is_named() -> None:
+    lock = threading.Lock()
+
+    def locked(example: Any) -> Any:
+        with lock:
+            return example
+
+    with pytest.raises(
+        WorkerError, match=r"map .*locked \(.*\) can't be sent to a worker process: TypeError: cannot pickle '_thread.lock'"
+    ):
+        iter(loader(locked))
+    assert none_left()
+
+
+def test_a_source_that_does_not_come_back() -> None:
+    data = from_source(maps.Spoilt(64))
+    with iter(Dataloader(data, 8, num_workers=2, worker_type="process")) as batches:
+        with pytest.raises(
+            WorkerError, match="a worker process could not take up the data: LookupError: not here; make it picklable"
+        ) as caught:
+            next(batches)
+        assert "in spoil" in "\n".join(caught.value.__notes__)
+
+
+def module_that_workers_lack(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Any:
+    """Imported here, and then its folder is taken from the path."""
+    (folder / "only_here.py").write_text(text)
+    monkeypatch.syspath_prepend(str(folder))
+    module = importlib.import_module("only_here")
+    del sys.modules["only_here"]
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    monkeypatch.setattr("sys.path", [each for each in sys.path if each != str(folder)])
+    return module
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_functions_of_a_module_that_workers_lack_go_by_value(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "class Low(Exception): pass\nBASE = 40\ndef top(row):\n    if row['x'] == 9: raise Low('nine')\n    return {'x': row['x'] + BASE}\n"
+    module = module_that_workers_lack(tmp_path, monkeypatch, text)
+    with iter(loader(module.top, num_workers=count)) as batches:
+        assert next(batches)["x"].tolist() == list(range(40, 48))
+        with pytest.raises(module.Low, match="nine"):
+            next(batches)
+
+
+def test_a_module_that_is_nowhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = module_that_workers_lack(tmp_path, monkeypatch, "def top(row):\n    import gone_by_now\n    return row\n")
+    data = from_arrays({"x": np.arange(64)}).map(module.top, spec={"x": np.int64(0)})
+    with (
+        iter(Dataloader(data, 8, num_workers=1, worker_type="process")) as batches,
+        pytest.raises(ModuleNotFoundError, match="gone_by"),
+    ):
+        next(batches)  # at work, it is an error as others are
+
+
+class Elsewhere:
+    """Asks for a module that is not even here."""
+
+    def __init__(self) -> None:
+        self.spec = {"x": np.int64(0)}
+
+    def __len__(self) -> int:
+        return 64
+
+    def read(self, rows: Any) -> Any:
+        return {"x": rows}
+
+    def __reduce__(self) -> Any:
+        return __import__, ("nobody_has_this",)
+
+
+def test_a_module_that_neither_has() -> None:
+    with (
+        iter(Dataloader(from_source(Elsewhere()), 8, num_workers=2, worker_type="process")) as batches,
+        pytest.raises(
+            WorkerError,
+            match=r"a worker process can't import 'nobody_has_this', which the data or its maps need; install it, or put",
+        ),
+    ):
+        next(batches)
+
+
+def test_what_is_no_text_on_the_path_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [*sys.path, Path("/nowhere")])
+    with iter(loader()) as batches:
+        reads_on(batches, 0)
+
+
+# Deaths
+
+
+def test_a_worker_that_is_killed_is_replaced() -> None:
+    killed = []
+    with iter(loader(maps.slow_who)) as batches, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(20):
+            batch = next(batches)
+            assert batch["x"].tolist() == numbers(step)
+            if step in (3, 10):
+                killed.append(int(batch["pid"][0]))
+                os.kill(killed[-1], signal.SIGKILL)
+        assert not {child.pid for child in workers()} & set(killed)
+    told = [str(each.message) for each in caught]
+    assert len(told) == len(killed)
+    for pid in killed:
+        (message,) = (each for each in told if f"({pid})" in each)
+        assert re.fullmatch(
+            rf"a worker process \({pid}\) was killed by signal 9 \(SIGKILL: often the system, when memory is short\) while it "
+            r"(read (row \d+|\d+ rows, \[[\d, …]+\]); another one is started, which reads them again|had nothing to do; another one is started)",
+            message,
+        ), message
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_all_killed_at_once_while_they_have_nothing_to_do(count: int) -> None:
+    with iter(loader(maps.who, num_workers=count, prefetch=1, prefetch_bytes=1)) as batches:
+        reads_on(batches, 0, 5)
+        _wait_until(lambda: all(child.status() == psutil.STATUS_SLEEPING for child in workers()))
+        time.sleep(0.3)  # what was under way has arrived by then
+        killed = workers()
+        for child in killed:
+            child.kill()
+        _wait_until(lambda: all(_ended(child.pid) for child in killed))
+        with pytest.warns(RuntimeWarning, match=r"was killed by signal 9 .* while it had nothing to do; another one is started"):
+            reads_on(batches, 5, 20)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.1])
+def test_all_killed_while_they_begin(pause: float) -> None:
+    with iter(loader(num_workers=2)) as batches:
+        time.sleep(pause)
+        for child in workers():
+            child.kill()
+        with pytest.warns(RuntimeWarning, match="was killed by signal 9"):
+            reads_on(batches, 0, 10)
+
+
+def test_all_killed_at_work() -> None:
+    """Each has a piece of its own, which counts as one death of that."""
+    with iter(loader(maps.slow_who, num_workers=3)) as batches:
+        reads_on(batches, 0, 6)
+        for child in workers():
+            child.kill()
+        with pytest.warns(RuntimeWarning, match="was killed by signal 9"):
+            reads_on(batches, 6, 12)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    ("way", "ended"),
+    [
+        ("_exit", "ended with exit code 7"),
+        ("kill", r"was killed by signal 9 \(SIGKILL: often the system, when memory is short\)"),
+        ("segfault", "was killed by signal 11"),
+    ],
+)
+def test_a_row_that_kills_whoever_reads_it_is_named(way: str, ended: str, count: int) -> None:
+    message = (
+        rf"2 worker processes died, one after the other, reading (row 21|8 rows, \[16, .*23\]|\d rows, \[.*21.*\]); the last one "
+        rf"\(\d+\) {ended}\. Look at these rows, and at what the maps do with them, with num_workers=0; or use fewer workers"
+    )
+    with iter(loader(maps.raises(way), num_workers=count)) as batches:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            reads_on(batches, 0, 2)
+            with pytest.raises(WorkerError, match=message) as error:
+                next(batches)
+        assert {each.category for each in caught} == {RuntimeWarning}
+        assert all(re.search(ended, str(each.message)) for each in caught)
+        assert "loadax: in step 2" in error.value.__notes__
+        batches.set_state(3)
+        reads_on(batches, 3)
+    assert none_left()
+
+
+# Ends
+
+
+def stuck() -> DataIterator:
+    """An iterator whose workers are in the middle of a minute's sleep."""
+    batches = iter(loader(maps.stuck))
+    _wait_until(lambda: len(workers()) > 0 and all(child.status() == psutil.STATUS_SLEEPING for child in workers()))
+    time.sleep(0.3)
+    return batches
+
+
+def test_the_tests_below_would_see_a_worker() -> None:
+    batches = stuck()
+    assert len(workers()) > 0
+    batches.close()
+
+
+def test_close_while_they_are_busy(capfd: pytest.CaptureFixture[str]) -> None:
+    batches = stuck()
+    began = time.monotonic()
+    batches.close()
+    assert none_left(0.5)
+    assert time.monotonic() - began < AT_ONCE
+    with pytest.raises(ClosedError):
+        next(batches)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_close_right_away_and_again() -> None:
+    for _ in range(3):
+        batches = iter(loader(maps.who))
+        batches.close()
+        batches.close()
+        assert none_left()
+
+
+def test_garbage() -> None:
+    batches = stuck()
+    del batches
+    gc.collect()
+    assert none_left()
+
+
+def test_break_and_exceptions_in_the_loop() -> None:
+    def train() -> None:
+        for _ in loader(maps.slow_who):
+            raise ValueError("diverged")
+
+    for _ in loader(maps.slow_who):
+        break
+    gc.collect()
+    assert none_left()
+    with pytest.raises(ValueError, match="diverged"):
+        train()
+    gc.collect()
+    assert none_left()
+
+
+def test_the_end_of_the_data() -> None:
+    batches = iter(loader(maps.who))
+    assert sum(1 for _ in batches) == 64
+    assert none_left()
+
+
+def test_one_that_hears_nothing_is_killed() -> None:
+    """SIGSTOP, as a system does to processes that it freezes."""
+    batches = iter(loader(maps.who))
+    next(batches)
+    for child in workers():
+        child.suspend()
+    batches.close()
+    assert none_left()
+
+
+def test_close_from_another_thread_while_the_consumer_waits() -> None:
+    batches = stuck()
+    threading.Timer(0.2, batches.close).start()
+    began = time.monotonic()
+    with pytest.raises(ClosedError):
+        next(batches)
+    assert time.monotonic() - began < AT_ONCE
+    assert none_left()
+
+
+def test_an_interrupt_while_the_consumer_waits_loses_nothing() -> None:
+    with iter(loader(maps.slow_who)) as batches:
+        reads_on(batches, 0, 2)
+        timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        step = 2
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - wherever it comes
+            while True:
+                assert next(batches)["x"].tolist() == numbers(step)
+                step += 1
+        timer.join()
+        pids = {child.pid for child in workers()}
+        reads_on(batches, batches.step, 5)
+        assert {child.pid for child in workers()} == pids
+
+
+def test_set_state_while_they_are_busy_does_not_wait_for_them() -> None:
+    batches = stuck()
+    began = time.monotonic()
+    batches.set_state(5)
+    assert time.monotonic() - began < AT_ONCE
+    batches.close()
+    assert none_left()
+
+
+def test_a_copy_of_the_trainer_by_fork_ends_none_of_them() -> None:
+    """At its own end it runs what this process would have run at its end."""
+    with iter(loader(maps.slow_who)) as batches:
+        reads_on(batches, 0, 2)
+        group = batches._processes
+        assert group is not None
+        reader, writer = os.pipe()
+        with pytest.warns(RuntimeWarning, match="fork"):
+            child = os.fork()
+        if child == 0:
+            group.close()
+            os.write(writer, b"x")
+            os._exit(0)
+        assert os.read(reader, 1) == b"x"
+        os.waitpid(child, 0)
+        os.close(reader)
+        os.close(writer)
+        reads_on(batches, 2, 10)  # a warning of a death would be an error here
+
+
+def test_memory_is_given_back_when_nobody_holds_a_batch() -> None:
+    batches = iter(loader(maps.who))
+    held = list(batches)
+    batches.close()
+    del batches
+    assert _segments() > 0
+    del held
+    gc.collect()
+    assert _segments() == 0
+
+
+def test_nobody_waits_for_ever_for_workers_that_were_closed() -> None:
+    group = crew.Processes(1)
+    for _ in range(group.threads):
+        group._claim()  # now its hand is full
+    refused = []
+
+    def wait() -> None:
+        with pytest.raises(ClosedError, match="the worker processes were closed"):
+            group._claim()
+        refused.append(1)
+
+    waiting = [threading.Thread(target=wait) for _ in range(5)]
+    for thread in waiting:
+        thread.start()
+    group.close()
+    for thread in waiting:
+        thread.join(AT_ONCE)
+    assert len(refused) == len(waiting)
+    assert group.closed
+
+
+def _segments() -> int:
+    """How many maps of nameless memory this process has."""
+    return Path("/proc/self/maps").read_text().count("memfd:loadax")
+
+
+def _ended(pid: int) -> bool:
+    """Whether a child has ended, with all its threads; it stays a zombie, so that loadax can ask the same."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
