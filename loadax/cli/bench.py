@@ -1,16 +1,15 @@
 """`loadax bench`: how fast a dataset is fed on this machine, what limits it, and what to change."""
 
 import argparse
-import importlib
 import json
 import resource
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from loadax.cli.source import SourceOptions, open_source
+from loadax.cli.functions import import_function
+from loadax.cli.source import add_source_options, open_source, source_options
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.texts import size_text
@@ -21,10 +20,10 @@ examples:
   loadax bench train.zarr --batch-size 256 --shuffle 0 --block chunks
   loadax bench corpus.bin --seq-len 2047 --dtype uint16 --batch-size 64 --shuffle 0 --step 25
       also: what training would wait, if a step took 25 ms
-  loadax bench images.npy --batch-size 128 --map mycode.data:augment --worker-type process
+  loadax bench photos/ --size 224 --batch-size 128 --map mycode.data:augment --worker-type process
 
-SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, or a file of tokens (.bin). Batches are placed on all devices that JAX
-has here, rows over all of them.
+SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, a file of tokens (.bin), a folder of images, or ArrayRecord files.
+Batches are placed on all devices that JAX has here, rows over all of them.
 """
 
 
@@ -51,11 +50,7 @@ def add_command(commands: Any) -> None:
     )
     command.add_argument("source", metavar="SRC", help="path or URL of the data")
     command.add_argument("--batch-size", metavar="B", type=int, default=256, help="rows of the global batch (default: 256)")
-    command.add_argument(
-        "--variables", metavar="A,B", type=lambda text: tuple(text.split(",")), help="which arrays of a zarr group (default: all)"
-    )
-    command.add_argument("--seq-len", metavar="L", type=int, help="tokens a row, for a file of tokens; each row gets one more")
-    command.add_argument("--dtype", help="of the tokens of a .bin file, such as uint16")
+    add_source_options(command)
     command.add_argument("--shuffle", metavar="SEED", type=int, help="in random order")
     command.add_argument("--block", metavar="ROWS", type=_block, help="shuffle blocks of so many rows, or 'chunks'")
     command.add_argument("--map", metavar="MODULE:FUNCTION", help="a function of one example, applied to each")
@@ -119,33 +114,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _dataset(options: argparse.Namespace) -> Dataset:
-    dataset = open_source(options.source, SourceOptions(options.variables, options.seq_len, options.dtype))
+    dataset = open_source(options.source, source_options(options))
     if options.shuffle is not None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of chunks that are decoded many times: what is measured shows it
             dataset = dataset.shuffle(options.shuffle, block=options.block)
     elif options.block is not None:
         raise ArgumentError(f"--block {options.block} is for a shuffle: pass --shuffle SEED as well")
-    return dataset if options.map is None else dataset.map(_function(options.map))
-
-
-def _function(text: str) -> Callable[..., Any]:
-    """What `MODULE:FUNCTION` names; modules of the folder that the command is given in are found too."""
-    module, sign, name = text.partition(":")
-    if not sign or not name:
-        raise ArgumentError(
-            f"--map {text!r} does not say where the function is; write MODULE:FUNCTION, such as mycode.data:augment"
-        )
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        found = importlib.import_module(module)
-    except ImportError as error:
-        raise ArgumentError(f"--map {text!r}: {error}; is the command given in the folder that {module} lies in?") from error
-    if not callable(getattr(found, name, None)):
-        raise ArgumentError(f"--map {text!r}: module {module} has no function {name!r}")
-    function: Callable[..., Any] = getattr(found, name)
-    return function
+    return dataset if options.map is None else dataset.map(import_function(options.map, "--map"))
 
 
 def _throughput(loader: Any, batch_size: int, seconds: float) -> tuple[Throughput, Any]:
@@ -165,9 +141,10 @@ def _throughput(loader: Any, batch_size: int, seconds: float) -> tuple[Throughpu
         report = batches.report()
         stats = batches.stats()
     rows = steps * batch_size
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(loader.spec))  # of a batch
     # Those of worker processes are known when they have ended. The first batch's are in it, and so are those of what was read ahead.
     cpu = (_processor_seconds() - cpu_began) / max(1, stats.rows) * _MILLION
-    return Throughput(first, took, steps, rows / took, rows / took * stats.bytes / max(1, stats.rows), cpu), report
+    return Throughput(first, took, steps, rows / took, steps / took * size, cpu), report
 
 
 def _stepping(loader: Any, step: float, seconds: float) -> Any:

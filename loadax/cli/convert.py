@@ -6,7 +6,7 @@ import sys
 import warnings
 from typing import Any
 
-from loadax.cli.source import SourceOptions, open_source
+from loadax.cli.source import add_source_options, open_source, source_options
 from loadax.dataset import Dataset
 from loadax.doors import write_zarr
 from loadax.errors import ArgumentError
@@ -38,9 +38,7 @@ def add_command(commands: Any) -> None:
     )
     command.add_argument("source", metavar="SRC", help="path or URL of what to read")
     command.add_argument("destination", metavar="DST", help="path or URL of the store to write")
-    command.add_argument("--variables", metavar="A,B", type=names_of, help="which arrays of a zarr group (default: all)")
-    command.add_argument("--seq-len", metavar="L", type=int, help="tokens a row, for a file of tokens; each row gets one more")
-    command.add_argument("--dtype", help="of the tokens of a .bin file, such as uint16")
+    add_source_options(command)
     command.add_argument("--shuffle", metavar="SEED", type=int, help="write the rows in random order")
     command.add_argument(
         "--chunk-rows", metavar="N", type=int, help="rows decoded together (default: 4 KiB of them, at least one)"
@@ -64,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     """
     if _absolute(options.source) == _absolute(options.destination):
         raise ArgumentError(f"{options.source} is both what is read and where it is written; choose another DST")
-    dataset = open_source(options.source, SourceOptions(options.variables, options.seq_len, options.dtype))
+    dataset = open_source(options.source, source_options(options))
     if options.shuffle is not None:
         dataset = _shuffled(dataset, options.shuffle, options.source)
     write_zarr(
@@ -97,14 +95,6 @@ def _shuffled(dataset: Dataset, seed: int, source: str) -> Dataset:
 def _absolute(location: str) -> str:
     path = None if "|" in location else local_path(location)
     return location if path is None else str(path)
-
-
-def names_of(text: str) -> tuple[str, ...]:
-    """Names parted by commas, as the value of an option."""
-    names = tuple(name for name in text.split(",") if name)
-    if not names:
-        raise argparse.ArgumentTypeError(f"{text!r} names no array; pass names parted by commas")
-    return names
 
 
 def _share(text: str) -> tuple[int, int]:

@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from loadax.cli.convert import names_of
 from loadax.cli.functions import import_function
-from loadax.cli.source import SourceOptions, open_source
+from loadax.cli.source import add_source_options, open_source, refuse_options, source_options
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.sources.storage import local_path
@@ -43,9 +42,7 @@ def add_command(commands: Any) -> None:
     )
     command.add_argument("--out", metavar="PATH", required=True, help="of the index")
     command.add_argument("--key", help="as filter's key=: says which function it is where its code does not")
-    command.add_argument("--variables", metavar="A,B", type=names_of, help="which arrays of a zarr group (default: all)")
-    command.add_argument("--seq-len", metavar="L", type=int, help="tokens a row, for a file of tokens; each row gets one more")
-    command.add_argument("--dtype", help="of the tokens of a .bin file, such as uint16")
+    add_source_options(command)
     command.add_argument("--workers", metavar="N", type=int, help="threads (default: 4, more for remote data)")
     command.set_defaults(run=run)
 
@@ -78,12 +75,8 @@ def run(options: argparse.Namespace) -> int:
 def _dataset(options: argparse.Namespace) -> Dataset:
     # What has a colon is a function, but for URLs and files that are there.
     if ":" not in options.source or "/" in options.source or "|" in options.source or Path(options.source).exists():
-        return open_source(options.source, SourceOptions(options.variables, options.seq_len, options.dtype))
-    for name in ("variables", "seq_len", "dtype"):
-        if getattr(options, name) is not None:
-            raise ArgumentError(
-                f"{options.source} is a function, for which --{name.replace('_', '-')} means nothing; leave it out"
-            )
+        return open_source(options.source, source_options(options))
+    refuse_options(options.source, "a function", source_options(options))
     dataset = import_function(options.source, "SRC")()
     if not isinstance(dataset, Dataset):
         raise ArgumentError(f"{options.source}() gave {dataset!r:.80}, not a loadax.Dataset; return one")

@@ -7,7 +7,7 @@ import sys
 import warnings
 from typing import Any
 
-from loadax.cli.source import SourceOptions, open_source
+from loadax.cli.source import add_source_options, open_source, source_options
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 
@@ -42,9 +42,7 @@ def add_command(commands: Any) -> None:
     command.add_argument("--hosts", metavar="N", type=int, default=1, help="that own equal runs of its devices (default: 1)")
     command.add_argument("--partition", metavar="P", help="which axes cut which dims (default: rows over a one-axis mesh)")
     command.add_argument("--batch-size", metavar="B", type=int, required=True, help="rows of the global batch")
-    command.add_argument("--variables", metavar="A,B", type=_names, help="which arrays of a zarr group (default: all)")
-    command.add_argument("--seq-len", metavar="L", type=int, help="tokens a row, for a file of tokens; each row gets one more")
-    command.add_argument("--dtype", help="of the tokens of a .bin file, such as uint16")
+    add_source_options(command)
     command.add_argument("--shuffle", metavar="SEED", type=int, help="in random order")
     command.add_argument("--block", metavar="ROWS", type=_block, help="shuffle blocks of so many rows, or 'chunks'")
     command.add_argument("--epochs", metavar="N", type=int, default=1, help="how many; 0: for ever (default: 1)")
@@ -73,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     from loadax.sharding import plan_mesh
 
     loader = Dataloader(
-        _shuffled(open_source(options.source, SourceOptions(options.variables, options.seq_len, options.dtype)), options),
+        _shuffled(open_source(options.source, source_options(options)), options),
         options.batch_size,
         mesh=plan_mesh(options.mesh, hosts=options.hosts),
         partition=None if options.partition is None else _partition(options.partition),
@@ -140,10 +138,3 @@ def _block(text: str) -> int | str:
     if not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is no block; pass a number of rows, or 'chunks'")
     return int(text)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name for name in text.split(",") if name)
-    if not names:
-        raise argparse.ArgumentTypeError(f"{text!r} names no array; pass names parted by commas")
-    return names

@@ -1,16 +1,24 @@
 """What the command line can read: the kind of data follows from the path."""
 
+import argparse
+import re
 from dataclasses import dataclass
-from pathlib import PurePosixPath
-from typing import final
+from pathlib import Path, PurePosixPath
+from typing import Any, final
 from urllib.parse import urlsplit
 
 from loadax.dataset import Dataset
-from loadax.doors import from_npy, from_tokens, from_zarr
+from loadax.doors import from_array_record, from_images, from_npy, from_tokens, from_zarr
 from loadax.errors import ArgumentError
 from loadax.sources.storage import local_path
 
-KNOWN = "a zarr array or group (a folder, or a .zip file), a .npy file, or a file of tokens (.bin, with --seq-len and --dtype)"
+KNOWN = (
+    "a zarr array or group (a folder, or a .zip file), a .npy file, a file of tokens (.bin, with --seq-len and --dtype), "
+    "a folder of images, or ArrayRecord files"
+)
+_ZARR = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")  # one of these is in the folder of a zarr store
+_RECORDS = "array_record"  # is in the names of ArrayRecord files
+_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 
 @final
@@ -21,12 +29,40 @@ class SourceOptions:
     Args:
         variables: which arrays of a zarr group; None: all.
         seq_len: tokens a row, for files of tokens.
-        dtype: of the tokens.
+        dtype: of the tokens, or of records.
+        size: (height, width) that images get.
+        pad_to: entries that records get.
     """
 
     variables: tuple[str, ...] | None = None
     seq_len: int | None = None
     dtype: str | None = None
+    size: tuple[int, int] | None = None
+    pad_to: int | None = None
+
+
+def add_source_options(command: argparse.ArgumentParser) -> None:
+    """Adds what a path alone does not say to a command."""
+    command.add_argument("--variables", metavar="A,B", type=names_of, help="which arrays of a zarr group (default: all)")
+    command.add_argument("--seq-len", metavar="L", type=int, help="tokens a row, for a file of tokens; each row gets one more")
+    command.add_argument("--dtype", help="of the tokens of a .bin file, or of ArrayRecord records, such as uint16")
+    command.add_argument("--size", metavar="HxW", type=_size, help="that the images of a folder get, such as 224 or 224x288")
+    command.add_argument(
+        "--pad-to", metavar="N", type=int, help="entries that ArrayRecord records get, with zeros behind their own"
+    )
+
+
+def source_options(options: argparse.Namespace) -> SourceOptions:
+    """What was said of the source."""
+    return SourceOptions(options.variables, options.seq_len, options.dtype, options.size, options.pad_to)
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """Names parted by commas."""
+    names = tuple(name for name in text.split(",") if name)
+    if not names:
+        raise argparse.ArgumentTypeError(f"{text!r} names no array; pass names parted by commas")
+    return names
 
 
 def open_source(path: str, options: SourceOptions) -> Dataset:
@@ -37,21 +73,27 @@ def open_source(path: str, options: SourceOptions) -> Dataset:
         SourceError: when it can't be read.
     """
     local = None if "|" in path else local_path(path)
-    if local is not None and not local.exists():
+    if local is not None and not local.exists() and _RECORDS not in local.name:  # these may be a pattern
         raise ArgumentError(f"{path}: there is nothing there; pass the path or URL of {KNOWN}")
-    # A local folder is zarr whatever its name.
+    # A local folder is whatever lies in it.
     end = "" if local is not None and local.is_dir() else _suffix(path)
     if options.seq_len is not None or end in (".bin", ".idx"):
-        _refuse(path, "a file of tokens", options, "variables")
+        refuse_options(path, "a file of tokens", options, "seq_len", "dtype")
         if options.seq_len is None:
             raise ArgumentError(f"{path} is a file of tokens: say with --seq-len how many make a row")
         return from_tokens(path, seq_len=options.seq_len, dtype=options.dtype)
     if end == ".npy":
-        _refuse(path, "a .npy file", options, "variables", "dtype")
+        refuse_options(path, "a .npy file", options)
         return from_npy(path)
+    if local is not None and _holds_records(local):
+        refuse_options(path, "made of ArrayRecord files", options, "dtype", "pad_to")
+        return from_array_record(path, dtype=options.dtype, pad_to=options.pad_to)
+    if local is not None and local.is_dir() and _holds_images(local):
+        refuse_options(path, "a folder of images", options, "size")
+        return from_images(path, options.size)
     # A URL has no folder's look: there zarr stores may be called anything.
     if local is None or local.is_dir() or end == ".zip":
-        _refuse(path, "a zarr store", options, "dtype")
+        refuse_options(path, "a zarr store", options, "variables")
         return from_zarr(path, variables=options.variables)
     raise ArgumentError(f"{path} is of no kind that the command line knows; pass {KNOWN}")
 
@@ -60,7 +102,28 @@ def _suffix(path: str) -> str:
     return PurePosixPath(urlsplit(path).path if "://" in path else path).suffix.lower()
 
 
-def _refuse(path: str, kind: str, options: SourceOptions, *names: str) -> None:
-    for name in names:
-        if getattr(options, name) is not None:
-            raise ArgumentError(f"{path} is {kind}, for which --{name} means nothing; leave it out")
+def _holds_records(place: Path) -> bool:
+    return any(_RECORDS in each.name for each in place.iterdir()) if place.is_dir() else _RECORDS in place.name
+
+
+def _holds_images(folder: Path) -> bool:
+    """Whether a folder, or one in it, has images, and it is no zarr store."""
+    entries = sorted(folder.iterdir())
+    if any(entry.name in _ZARR for entry in entries):
+        return False
+    inside = (each for entry in entries if entry.is_dir() and not entry.name.startswith(".") for each in entry.iterdir())
+    return any(each.suffix.lower() in _IMAGES for each in (*entries, *inside))
+
+
+def refuse_options(path: str, kind: str, options: SourceOptions, *meant: str) -> None:
+    """Refuses options that mean nothing for a kind of data."""
+    for name, value in vars(options).items():
+        if value is not None and name not in meant:
+            raise ArgumentError(f"{path} is {kind}, for which --{name.replace('_', '-')} means nothing; leave it out")
+
+
+def _size(text: str) -> tuple[int, int]:
+    found: Any = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
+    if found is None or int(found[1]) < 1 or int(found[2] or 1) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; pass one number for squares, or HEIGHTxWIDTH, such as 224x288")
+    return int(found[1]), int(found[2] or found[1])

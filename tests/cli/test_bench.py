@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
+from array_record.python.array_record_module import ArrayRecordWriter
+from PIL import Image
 
 from loadax.cli import main
 
@@ -45,9 +48,7 @@ def test_what_is_said(images: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert list(lines) == ["data", "first batch", "throughput", "processor", "memory", "work", "what limits it", "steps of 2 ms"]
     assert lines["data"] == "Dataset(4096 rows of arrays memory-mapped.shuffle(3)), on 8 cpu devices"
     assert re.fullmatch(r"\d+ ms after iter\(loader\)", lines["first batch"])
-    assert re.fullmatch(
-        r"[\d,]+ rows/s, [\d.]+ \w+/s, [\d,]+ batches/s of 64 rows, nothing between them", lines["throughput"]
-    )
+    assert re.fullmatch(r"[\d,]+ rows/s, [\d.]+ \w+/s, [\d,]+ batches/s of 64 rows, nothing between them", lines["throughput"])
     assert lines["steps of 2 ms"].startswith("training waited ")
 
 
@@ -68,6 +69,33 @@ def test_figures_for_programs(images: str, module: str, kind: str, capfd: pytest
     assert found["peak_memory"] > 10 << 20
 
 
+def test_a_folder_of_images(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for number in range(8):
+            Image.new("RGB", (12, 10), "teal").save(tmp_path / name / f"{number}.png")
+    code, out, err = bench(capfd, tmp_path, "--size", "6x4", "--batch-size", 8, "--json", *QUICK)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["bytes_per_second"] == pytest.approx((6 * 4 * 3 + 4) * found["rows_per_second"])
+    # The same kinds of data can be written to stores.
+    assert main(["convert", str(tmp_path), str(tmp_path / "out.zarr"), "--size", "5"]) == 0
+    assert zarr.open_group(tmp_path / "out.zarr")["image"].shape == (16, 5, 5, 3)
+
+
+@pytest.mark.parametrize("given", ["file", "folder", "pattern"])
+def test_array_record_files(given: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    writer = ArrayRecordWriter(str(tmp_path / "train.array_record"), "group_size:1")
+    for number in range(32):
+        writer.write(np.arange(number, dtype=np.uint16).tobytes())
+    writer.close()
+    path = {"file": tmp_path / "train.array_record", "folder": tmp_path, "pattern": tmp_path / "*.array_record"}[given]
+    arguments = (path, "--dtype", "uint16", "--pad-to", 40, "--batch-size", 8, "--json")
+    code, out, err = bench(capfd, *arguments, *QUICK)
+    assert (code, err) == (0, "")
+    assert json.loads(out)["rows_per_second"] > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -75,9 +103,12 @@ def test_figures_for_programs(images: str, module: str, kind: str, capfd: pytest
         (["--block", "x"], r"'x' is no block; pass a number of rows, or 'chunks'"),
         (["--seconds", 0], r"'0': pass a number above 0"),
         (["--step", "soon"], r"'soon': pass a number above 0"),
-        (["--map", "bench_maps"], r"--map 'bench_maps' does not say where the function is; write MODULE:FUNCTION"),
-        (["--map", "bench_maps:number"], r"--map 'bench_maps:number': module bench_maps has no function 'number'"),
-        (["--map", "nowhere:slow"], r"No module named 'nowhere'; is the command given in the folder that nowhere lies in\?"),
+        (["--map", "bench_maps"], r"--map bench_maps: pass MODULE:FUNCTION"),
+        (["--map", "bench_maps:number"], r"--map bench_maps:number is 3, which can't be called"),
+        (["--size", "8xx"], r"'8xx' is no size; pass one number for squares, or HEIGHTxWIDTH, such as 224x288"),
+        (["--size", "8x0"], r"'8x0' is no size"),
+        (["--size", "8"], r"images.npy is a .npy file, for which --size means nothing; leave it out"),
+        (["--pad-to", "8"], r"images.npy is a .npy file, for which --pad-to means nothing"),
         (["--batch-size", 8192], r"batch_size=8192"),
     ],
 )
