@@ -561,7 +561,8 @@ class Dataloader:
         share = self._shares.get((mesh, stretch.batch_size, form))
         if share is None:
             share = resolve_share(form.batch, stretch.batch_size, mesh, self._partition, self._part, self._micro)
-            check_memory(self._open_chunks(share, stretch), self._cache, max(1, self._workers) if self._in_processes else 1)
+            if not self._keep:  # what is kept is read as it lies
+                check_memory(self._open_chunks(share, stretch), self._cache, max(1, self._workers) if self._in_processes else 1)
             if self._device_map is not None:
                 self._device_map.on(share)  # what does not fit is said when the partition is looked at
             # Of other meshes nothing is kept.

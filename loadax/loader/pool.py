@@ -1,5 +1,6 @@
 """The only file that starts threads."""
 
+import os
 import threading
 from time import monotonic
 from typing import final
@@ -24,6 +25,7 @@ class Pool:
     def __init__(self, window: Window, workers: int, processes: Processes | None = None):
         self._window = window
         self._processes = processes
+        self._process = os.getpid()
         self._threads = [
             threading.Thread(target=_work, args=(window,), name=f"{_NAME}{number}", daemon=True) for number in range(workers)
         ]
@@ -36,6 +38,8 @@ class Pool:
 
     def close(self) -> None:
         """As `pause`, and ends the processes too."""
+        if os.getpid() != self._process:
+            return  # a copy of this process by fork, at its end: it has none of the threads, and the processes are not its own
         self._window.close()
         if self._processes is not None:
             self._processes.close()

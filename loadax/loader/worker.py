@@ -100,9 +100,9 @@ class _Desk:
     def _fill(self, order: Fill) -> Filled:
         assert self._assembler is not None
         assert self._arena is not None
-        memory = self._arena.memory(order.slot, self._plan.size(order.count))
+        memory = self._arena.memory(order.slot, self._plan.size(order.steps))
         visits = Visits(np.frombuffer(order.rows, np.int64), np.frombuffer(order.epochs, np.int64))
-        piece = Piece(visits, order.low, order.per_step, self._plan.slab(memory, order.count))
+        piece = Piece(visits, order.low, order.per_step, self._plan.slab(memory, order.steps))
         return Filled(tuple(self._assembler.fill(piece)))
 
     def _forget(self) -> None:

@@ -80,7 +80,7 @@ def test_a_folder_of_images(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     assert found["bytes_per_second"] == pytest.approx((6 * 4 * 3 + 4) * found["rows_per_second"])
     # The same kinds of data can be written to stores.
     assert main(["convert", str(tmp_path), str(tmp_path / "out.zarr"), "--size", "5"]) == 0
-    assert zarr.open_group(tmp_path / "out.zarr")["image"].shape == (16, 5, 5, 3)
+    assert zarr.open_array(tmp_path / "out.zarr" / "image").shape == (16, 5, 5, 3)
 
 
 @pytest.mark.parametrize("given", ["file", "folder", "pattern"])

@@ -26,6 +26,7 @@ from tests.loader.oracle import (
     assert_placed,
     mesh_of,
 )
+from tests.sources.chunked import ChunkedSource
 
 GRID = {"data": 4, "model": 2}
 TREE = arrays(70)
@@ -146,6 +147,13 @@ def test_blocks_overlap_by_less_than_a_row_each(monkeypatch: pytest.MonkeyPatch)
     next(iter(loader))
     assert source.counts.min() == 1
     assert source.counts.sum() < 70 + 5
+
+
+def test_a_shuffle_by_chunks_needs_no_memory_for_open_ones() -> None:
+    values = np.arange(256 * 2, dtype=np.int32).reshape(256, 2)
+    source = ChunkedSource(values, 16)
+    data = from_source(source).shuffle(0, block="chunks", window=4, lanes=4)
+    assert_same(Dataloader(data, 16, keep_on_device=True, cache_bytes=0), Dataloader(data, 16))
 
 
 def test_another_mesh_has_its_own() -> None:

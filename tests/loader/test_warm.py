@@ -139,7 +139,13 @@ def test_what_fails_is_said_when_the_batch_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "extra", [{"num_workers": 0}, {"keep_on_device": True}, {"device_map": lambda example: example["image"] + 1}]
+    "extra",
+    [
+        {"num_workers": 0},
+        {"num_workers": 1, "worker_type": "process"},
+        {"keep_on_device": True},
+        {"device_map": lambda example: example["image"] + 1},
+    ],
 )
 def test_whatever_feeds_it(extra: dict[str, Any]) -> None:
     loader = Dataloader(from_arrays(TREE).shuffle(seed=0), 16, **extra)

@@ -17,7 +17,7 @@ class Fill(NamedTuple):
 
     Args:
         slot: of the run that the piece belongs to.
-        count: steps of that run.
+        steps: of that run.
         low: the first of the run's rows that is meant.
         per_step: rows of a step.
         rows: int64, as bytes.
@@ -25,7 +25,7 @@ class Fill(NamedTuple):
     """
 
     slot: Slot
-    count: int
+    steps: int
     low: int
     per_step: int
     rows: bytes

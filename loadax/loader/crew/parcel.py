@@ -164,10 +164,11 @@ def _view_again(
 
 def _origin(array: NDArray[Any]) -> tuple[np.memmap[Any, Any] | None, mmap.mmap | None]:
     """The array that was mapped, of which this one is a part, and the map itself."""
-    found, base = None, array
+    found: np.memmap[Any, Any] | None = None
+    base: Any = array
     while isinstance(base, np.ndarray):
         found = base if isinstance(base, np.memmap) else found
-        base = base.base  # type: ignore[assignment]
+        base = base.base
     return (found, base) if isinstance(base, mmap.mmap) else (None, None)
 
 

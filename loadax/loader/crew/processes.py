@@ -56,7 +56,6 @@ class Processes:
     def __init__(self, count: int, least: int | None = None):
         self._free = threading.Condition()  # there may be a worker with room in its hand
         self._closed = False
-        self._process = os.getpid()
         self.count = count
         """How many they are meant to be."""
         self._started = count if least is None else min(least, count)
@@ -134,8 +133,6 @@ class Processes:
 
     def close(self) -> None:
         """Ends all workers, those at work too. Idempotent; from any thread."""
-        if os.getpid() != self._process:
-            return  # a copy of the trainer's process by fork, at its end: the workers are not its own
         with self._free:
             self._closed = True
             workers, self._workers = self._workers, []
@@ -330,7 +327,7 @@ class _Worker:
             _LostError: when it is gone.
             Exception: what it raised over there.
         """
-        mine = _Sent()
+        mine = before = _Sent()
         try:
             with self._asking:
                 if self._newest.over.is_set() and not self._newest.lost and self._process.poll() is not None:

@@ -1,0 +1,120 @@
+"""The arithmetic of a run, and the page that is made of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.benchmarks.scripts import FOLDER, load, run
+
+
+def contestant(*millions: float) -> dict[str, Any]:
+    """One that fed so many million rows a second, round by round."""
+    rounds = [
+        {"rows": 2e6 * speed, "seconds": 2.0, "cpu_seconds": 6.0 * speed, "memory": 10**6, "others": 0.25} for speed in millions
+    ]
+    return {"first": {"cold": 1.0, "warm": 0.5}, "check": {"rows": 1}, "rounds": rounds}
+
+
+def a_run(**contestants: dict[str, Any]) -> dict[str, Any]:
+    machine = {"machine": "x86_64, 2 cores", "python": "3.11", "jax": "0.10.2", "loadax": "0", "commit": "abc"}
+    return {"machine": machine, "options": {}, "missing": {}, "failed": {}, "contestants": contestants, "extras": {}}
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    report, found = load("report"), a_run(loadax=contestant(1, 2, 4), numpy=contestant(2, 1, 1))
+    assert report.ratios(found, "loadax", "numpy") == [0.5, 2.0, 4.0]
+    assert report.ratio(found, "loadax", "numpy") == 2.0
+    assert report.speeds(found, "loadax") == [1e6, 2e6, 4e6]
+    assert report.cpu_seconds(found, "numpy") == 3
+    cells = [line.split() for line in report.table(found).splitlines()]
+    assert cells[2] == ["numpy", "1,000,000", "2.00", "x", "0.50-4.00", "3.00", "1", "MB", "500.0", "ms", "1000", "ms"]
+
+
+def test_the_best_peer_is_the_fastest_by_its_median_and_no_loop_by_hand() -> None:
+    report = load("report")
+    found = a_run(**{"loadax": contestant(4), "numpy": contestant(9), "grain-2": contestant(1, 5, 2), "torch-2": contestant(3)})
+    assert report.peers(found) == ["grain-2", "torch-2"]
+    assert report.best(found, report.peers(found)) == "torch-2"
+    assert report.best(found, ["spdl"]) is None
+
+
+def test_remarks_tell_who_is_missing_and_what_was_measured_besides() -> None:
+    found = a_run(loadax=contestant(1))
+    found["missing"], found["failed"] = {"torch-2": "torch"}, {"spdl": "spdl ended"}
+    found["contestants"]["loadax"]["check"]["psnr"] = 41.23
+    found["extras"] = {
+        "sleep": {"share": 0.004, "median": 4e-5, "most": 2e-3, "floor": {"share": 0.001}},
+        "resume": {"far": 0.004, "near": 0.003, "more": 0.001},
+        "hour": {"steps": 3600, "minute": 100e6, "hour": 101e6},
+    }
+    assert load("report").remarks(found) == [
+        "torch-2: not installed: torch",
+        "spdl: failed: spdl ended",
+        "loadax: at least 41.2 dB from Pillow's pictures",
+        "others used 25% of the machine",
+        "steps of 10 ms wait 0.40% of the time, 40 us each and 2.00 ms at most; an iterator that does nothing, 0.10%",
+        "first batch from step 10^6 4.0 ms, from the start 3.0 ms, +1.0 ms",
+        "3,600 steps: 100.0 MB in the first sixtieth, 101.0 MB at most, +1.0%",
+    ]
+
+
+def test_the_page_gets_its_tables_and_pictures_and_keeps_the_rest(tmp_path: Path) -> None:
+    runs = [
+        a_run(**{"loadax": contestant(speed), "numpy": contestant(1), "grain-inline": contestant(0.1)}) for speed in (2, 3, 4)
+    ]
+    (tmp_path / "tokens.json").write_text(json.dumps({"workload": "tokens", "text": "", "runs": runs}))
+    page = tmp_path / "page.md"
+    page.write_text(
+        "before\n<!-- measured: shows -->\nold\n<!-- end -->\nbetween\n<!-- measured: tokens -->\n<!-- end -->\n"
+        "<!-- measured: images -->\nkept\n<!-- end -->\n<!-- measured: setting -->\n<!-- end -->\n"
+    )
+    arguments = ("tables.py", str(tmp_path / "tokens.json"), "--page", str(page))
+    run(*arguments)
+    lines = page.read_text().splitlines()
+    assert "| tokens: a gather and `device_put` by hand | 1.3 | 2.00 · 3.00 · 4.00 |" in lines
+    assert "| tokens: Grain, per element, at its best | 20 | 20 · 30 · 40 |" in lines
+    assert "| images: the best peer | 1.0 | - |" in lines
+    assert "| `numpy` | 1,000,000 | 3.00 x | 3.00-3.00 | 3.00 | 1 MB | 500.0 ms | 1000 ms |" in lines
+    assert (
+        "Measured on x86_64, 2 cores, python 3.11, jax 0.10.2, at abc; 3 runs of each workload, during which others used 25% of the machine."
+        in lines
+    )
+    assert lines[0] == "before"
+    assert {"between", "kept"} <= set(lines)
+    assert "old" not in lines
+    picture = (tmp_path / "assets" / "benchmarks-tokens.svg").read_text()
+    assert "3,000,000" in picture
+    assert "grain-inline" in picture
+    made = page.read_text()
+    run(*arguments)
+    assert page.read_text() == made
+    assert (tmp_path / "assets" / "benchmarks-tokens.svg").read_text() == picture
+
+
+def test_the_stages_of_a_batch_get_their_table_too(tmp_path: Path) -> None:
+    taken = {"permute 1 of 1,000": {"rows": 1, "seconds": 1e-5}, "place 256 tokens": {"rows": 256, "seconds": 2.56e-4}}
+    (tmp_path / "micro.json").write_text(json.dumps({"machine": {}, "stages": taken}))
+    page = tmp_path / "page.md"
+    page.write_text("<!-- measured: stages -->\n<!-- end -->\n<!-- measured: shows -->\nkept\n<!-- end -->\n")
+    run("tables.py", str(tmp_path / "micro.json"), "--page", str(page))
+    assert page.read_text() == (
+        "<!-- measured: stages -->\n| | | a row |\n|---|---:|---:|\n| place 256 tokens | 256 µs | 1,000 ns |\n<!-- end -->\n"
+        "<!-- measured: shows -->\nkept\n<!-- end -->\n"
+    )
+
+
+def test_without_results_it_says_what_to_run(tmp_path: Path) -> None:
+    (tmp_path / "empty.json").write_text(json.dumps({"machine": {}}))
+    with pytest.raises(AssertionError, match=r"there are no results; run benchmarks/run.py first"):
+        run("tables.py", str(tmp_path / "empty.json"))
+
+
+def test_every_workload_of_the_page_is_one_that_can_be_run() -> None:
+    tables = load("tables")
+    page = (FOLDER.parent / "docs" / "benchmarks.md").read_text()
+    blocks = {match[1] for match in tables._BLOCK.findall(page)}
+    workloads = load("workloads").FULL.keys() - set(tables._STORES)
+    assert blocks == {"setting", "shows", "stores", "stages", *workloads}
+    assert {name for _, name, *_ in (*tables._SHOWS, *tables._STORE_ROWS)} <= load("workloads").FULL.keys()

@@ -1,0 +1,70 @@
+"""Contestants take turns: whoever is not asked anything stands still, with all processes that it started."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.benchmarks.scripts import FOLDER, load
+
+
+@pytest.fixture
+def ceiling(tmp_path: Path) -> Any:
+    """The contestant of two processes, on a little data."""
+    load("workloads").find("transform", quick=True).write(tmp_path)
+    with load("turns").child("ceiling", "transform", tmp_path, quick=True) as child:
+        yield child
+
+
+def test_between_turns_a_contestant_and_its_processes_stand_still(ceiling: Any) -> None:
+    assert ceiling.ask("ready") == "transform"
+    turn = ceiling.ask("round", seconds=0.05, lead=0.02)
+    family = [psutil.Process(ceiling._process.pid), *psutil.Process(ceiling._process.pid).children(recursive=True)]
+    assert len(family) == 3
+    assert {each.status() for each in family} == {psutil.STATUS_STOPPED}
+    before = [each.cpu_times() for each in family]
+    time.sleep(0.1)
+    assert [each.cpu_times() for each in family] == before
+    # Its processes' time counts: they worked, while it waited for them. Others on this machine may leave them little of it.
+    assert turn["cpu_seconds"] > turn["seconds"] / 10
+    ceiling.end()
+    assert not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in family)
+
+
+def test_when_the_one_who_asks_is_killed_nobody_stays_behind(tmp_path: Path) -> None:
+    load("workloads").find("transform", quick=True).write(tmp_path)
+    script = (
+        f"import sys, time; sys.path.insert(0, {str(FOLDER)!r})\nfrom turns import child\nfrom pathlib import Path\n"
+        f"with child('ceiling', 'transform', Path({str(tmp_path)!r}), quick=True) as each:\n"
+        "    each.ask('round', seconds=0.01, lead=0)\n    print('stopped', flush=True)\n    time.sleep(60)\n"
+    )
+    asking = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert asking.stdout is not None
+    assert asking.stdout.readline() == "stopped\n"
+    family = psutil.Process(asking.pid).children(recursive=True)
+    assert len(family) == 3
+    asking.kill()
+    asking.communicate()
+    assert not psutil.wait_procs(family, 10)[1]
+
+
+def test_one_that_fails_is_out_of_the_race_and_the_others_go_on(ceiling: Any, tmp_path: Path) -> None:
+    turns = load("turns")
+    with turns.child("numpy", "transform", tmp_path / "nothing is here", quick=True) as lost:
+        race = turns.Race({"lost": lost, "ceiling": ceiling})
+        assert race.ask("lost", "ready") is None
+        turn = {"seconds": 0.01, "lead": 0}
+        found = [name for name, _ in race.turns(2, {"lost": turn, "ceiling": turn}, float("inf"))]
+        assert found == ["ceiling"] * 2
+        assert race.names == ["ceiling"]
+        assert "numpy ended in 'ready', with code 1" in race.failed["lost"]
+        assert race.ask("lost", "ready") is None
+
+
+def test_rounds_end_when_the_time_is_up_but_three_there_are(ceiling: Any) -> None:
+    race = load("turns").Race({"ceiling": ceiling})
+    assert len(list(race.turns(9, {"ceiling": {"seconds": 0.01, "lead": 0}}, 0.0))) == 3

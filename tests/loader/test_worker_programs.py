@@ -1,0 +1,299 @@
+"""Worker processes in whole programs: however these are started, their functions are there; however they end, nothing stays."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[2]
+AT_ONCE = 5.0
+"""Seconds, on a machine that is busy with other things; workers here are busy for a minute."""
+
+SIBLING = "def tripled(example):\n    return {**example, 'y': example['x'] * 3}\n"
+
+USES = """
+import sys, os
+import numpy as np
+from loadax import Dataloader, from_arrays, from_source
+from sibling import tripled
+
+BASE = 1000
+
+class Mine(Exception):
+    pass
+
+class Squares:
+    spec = np.int64(0)
+    def __len__(self):
+        return 64
+    def read(self, rows):
+        return shifted(rows * rows)
+
+def shifted(rows):
+    return rows + BASE
+
+def picky(example):
+    if example["x"] == 21:
+        raise Mine("not that one")
+    return {**example, "pid": np.int64(os.getpid())}
+
+options = {"batch_size": 8, "num_workers": 1, "worker_type": "process"}
+table = np.arange(5000)[::-1]
+
+data = from_arrays({"x": np.arange(64)}).map(picky).map(tripled).map(lambda row: {**row, "z": table[row["x"]] + BASE})
+batches = iter(Dataloader(data, **options))
+batch = next(batches)
+assert batch["y"].tolist() == [3 * n for n in range(8)], batch
+assert batch["z"].tolist() == [5999 - n for n in range(8)], batch
+assert os.getpid() not in batch["pid"].tolist()
+next(batches)
+try:
+    next(batches)
+except Mine as error:
+    assert "row 21" in "".join(error.__notes__)
+else:
+    raise AssertionError("no error")
+
+with iter(Dataloader(from_source(Squares()), **options)) as batches:
+    assert next(batches).tolist() == [n * n + 1000 for n in range(8)]
+print("ok", sys.argv[1:])
+"""
+
+START = """
+import os, signal, subprocess, sys, time
+import numpy as np
+import psutil
+from loadax import Dataloader, from_arrays
+
+def endless(example):
+    while os.getpid() != trainer and example["x"] >= 16:
+        pass
+    return example
+
+def sleepy(example):
+    time.sleep(0.005)
+    return example
+
+def ready():
+    print("ready", *[child.pid for child in psutil.Process().children() if "loadax.loader.worker" in child.cmdline()], flush=True)
+
+trainer = os.getpid()
+data = from_arrays({"x": np.arange(8000)})
+options = {"batch_size": 8, "num_workers": 2, "worker_type": "process"}
+"""
+
+BUSY = """
+batches = iter(Dataloader(data.map(endless), **options))
+next(batches)
+time.sleep(0.5)
+ready()
+"""
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": "1"}
+
+
+def as_script(folder: Path) -> tuple[list[str], str]:
+    (folder / "program.py").write_text(USES)
+    return [str(folder / "program.py")], ""
+
+
+def as_module(folder: Path) -> tuple[list[str], str]:
+    (folder / "program.py").write_text(USES)
+    return ["-m", "program"], ""
+
+
+def as_command(_: Path) -> tuple[list[str], str]:
+    return ["-c", USES], ""
+
+
+def as_input(_: Path) -> tuple[list[str], str]:
+    return ["-"], USES
+
+
+@pytest.mark.parametrize("way", [as_script, as_module, as_command, as_input])
+def test_functions_of_a_program_without_a_main_guard(way: Callable[[Path], tuple[list[str], str]], tmp_path: Path) -> None:
+    """Its flags are its own, and a module beside it can be imported."""
+    (tmp_path / "sibling.py").write_text(SIBLING)
+    given, text = way(tmp_path)
+    command = [sys.executable, "-W", "error", *given, "--steps=3", "--help"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), input=text, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok ['--steps=3', '--help']\n", "")
+
+
+def test_functions_of_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**environment(), "IPYTHONDIR": str(tmp_path), "JUPYTER_RUNTIME_DIR": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "sibling.py").write_text(SIBLING)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in USES.split("\n\n")])
+    client = NotebookClient(notebook, timeout=50, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}})
+    client.execute()
+    (output,) = notebook.cells[-1].outputs
+    assert output.text.startswith("ok ")
+
+
+def alive(pids: list[int]) -> list[int]:
+    found = []
+    for pid in pids:
+        try:
+            # What became an orphan is for the first process of the machine to bury.
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.append(pid)
+        except psutil.NoSuchProcess:
+            pass
+    return found
+
+
+def gone(pids: list[int], seconds: float = AT_ONCE) -> bool:
+    deadline = time.monotonic() + seconds
+    while alive(pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not alive(pids)
+
+
+class Program:
+    """A program that has begun, and its workers."""
+
+    def __init__(self, child: subprocess.Popen[str], pids: list[int]):
+        self.child, self.pids = child, pids
+
+    def ends(self) -> tuple[int, str, str]:
+        """How it ended, with nobody left: exit code and what it printed."""
+        out, errors = self.child.communicate(timeout=AT_ONCE * 2)
+        assert gone(self.pids)
+        return self.child.returncode, out, errors
+
+
+@contextmanager
+def program(body: str, count: int = 2) -> Iterator[Program]:
+    """A program of a process group of its own, from the moment at which it says that it is ready."""
+    command = [sys.executable, "-W", "error", "-c", START + textwrap.dedent(body)]
+    pipe: Any = subprocess.PIPE
+    with subprocess.Popen(
+        command, env=environment(), stdout=pipe, stderr=pipe, text=True, start_new_session=True, cwd=ROOT
+    ) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        pids: list[int] = []
+        try:
+            word, *numbers = child.stdout.readline().split() or ["nothing"]
+            pids = [int(number) for number in numbers]
+            assert (word, len(pids)) == ("ready", count), child.stderr.read()
+            yield Program(child, pids)
+        finally:
+            child.kill()
+            for pid in alive(pids):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("body", [BUSY, BUSY.replace("endless", "sleepy")], ids=["busy", "at work"])
+def test_a_program_ends_with_an_iterator_that_nobody_closed(body: str) -> None:
+    with program(body) as running:
+        assert running.ends() == (0, "", "")
+
+
+def test_a_program_ends_in_the_middle_of_starting_them() -> None:
+    with program("batches = iter(Dataloader(data.map(sleepy), **options))\nready()") as running:
+        assert running.ends() == (0, "", "")
+
+
+@pytest.mark.parametrize("function", ["endless", "sleepy"])
+def test_a_ctrl_c_reaches_all_and_only_the_trainer_speaks(function: str) -> None:
+    body = f"""
+    for step, batch in enumerate(Dataloader(data.map({function}), **options)):
+        if step == 1:
+            ready()
+    """
+    with program(body) as running:
+        time.sleep(0.3)
+        os.killpg(running.child.pid, signal.SIGINT)
+        code, _, errors = running.ends()
+    assert code == -signal.SIGINT
+    assert errors.count("Traceback") == errors.count("KeyboardInterrupt") == 1
+
+
+def test_a_ctrl_c_that_the_program_catches_and_goes_on_after() -> None:
+    body = """
+    batches = iter(Dataloader(data.map(sleepy), **options))
+    steps = []
+    try:
+        for batch in batches:
+            steps.append(batch["x"].tolist()[0] // 8)
+            if len(steps) == 2:
+                ready()
+    except KeyboardInterrupt:
+        first = batches.step
+        steps += [next(batches)["x"].tolist()[0] // 8 for _ in range(5)]
+        assert sorted(set(steps)) == list(range(steps[-1] + 1)), steps
+        print("went on", flush=True)
+    """
+    with program(body) as running:
+        time.sleep(0.3)
+        os.killpg(running.child.pid, signal.SIGINT)
+        assert running.ends() == (0, "went on\n", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_trainer_that_is_killed_takes_its_workers_along(number: signal.Signals) -> None:
+    with program(BUSY + "time.sleep(60)") as running:
+        running.child.send_signal(number)
+        code, _, errors = running.ends()
+    assert (code, errors) == (-number, "")
+
+
+def test_a_trainer_that_is_killed_while_a_copy_of_it_lives_on() -> None:
+    """A copy by fork has the trainer's ends of all connections open."""
+    body = (
+        BUSY.replace("ready()", "")
+        + """
+import warnings
+warnings.simplefilter("ignore")  # JAX advises against forks
+child = os.fork()
+if not child:
+    time.sleep(60)
+    os._exit(0)
+print("ready", *[each.pid for each in psutil.Process().children() if "loadax.loader.worker" in each.cmdline()], child, flush=True)
+time.sleep(60)
+"""
+    )
+    with program(body, count=3) as running:
+        *pids, copy = running.pids
+        running.child.kill()
+        assert gone(pids)
+        assert alive([copy]) == [copy]
+
+
+def test_a_copy_of_the_trainer_that_ends_as_programs_do_leaves_it_its_workers() -> None:
+    """It runs what was to be run at the end of the trainer. Warnings are errors here, also that of a worker's death."""
+    body = """
+    import warnings
+    batches = iter(Dataloader(data.map(sleepy), **options))
+    next(batches)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # JAX advises against forks
+        child = os.fork()
+    if not child:
+        sys.exit(0)
+    deadline = time.monotonic() + 10
+    while not os.waitpid(child, os.WNOHANG)[0]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert [next(batches)["x"].tolist()[0] for _ in range(30)] == [8 * step for step in range(1, 31)]
+    ready()
+    """
+    with program(body) as running:
+        assert running.ends() == (0, "", "")

@@ -1,0 +1,99 @@
+"""What the real processes of `test_device_processes.py` do: whatever is computed on devices is computed by each process alone."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from loadax import Dataloader, from_arrays, from_source
+from loadax.sharding import data_parallel
+from loadax.trees import flatten
+from tests.loader.oracle import NONE, Oracle, ReadSource, arrays, assert_placed
+from tests.meshes import zoo
+
+ROWS, BATCH = 90, 16
+TREE = arrays(ROWS)
+
+
+def shifted(example: Any) -> Any:
+    """Elementwise, so that it may be given some columns; exact, so that NumPy must agree to the bit."""
+    return {**example, "image": example["image"].astype(np.float32) / 2 - 1, "label": example["label"] + 3}
+
+
+def every_mesh() -> None:
+    data = from_arrays(TREE).shuffle(seed=5)
+    oracle = Oracle(TREE, data.order, NONE, BATCH, "pad")
+    expected = [oracle.batch(step) for step in range(6)]
+    for number, case in enumerate(zoo(jax.process_count())):
+        first, *rest = case.axes
+        mesh = case.real(AxisType.Explicit if number % 2 else AxisType.Auto)
+        for turn, partition in enumerate([P(first), *(P(second, first) for second in rest)]):
+            given: dict[str, Any] = {"mesh": mesh, "partition": partition, "remainder": "pad", "num_workers": number % 3}
+            keep = bool((number + turn) % 2)
+            loader = Dataloader(data, BATCH, device_map=shifted, keep_on_device=keep, **given)
+            for step, batch in enumerate(loader):
+                assert_placed(batch, shifted(expected[step]), mesh)
+                for leaf, spec in zip(flatten(batch)[0], flatten(loader.spec)[0], strict=True):
+                    assert (leaf.shape, leaf.dtype, leaf.sharding) == (spec.shape, spec.dtype, spec.sharding)
+            assert step + 1 == len(expected)
+            if not keep:
+                continue
+            for step, batch in enumerate(Dataloader(data, BATCH, keep_on_device=True, **given)):
+                assert_placed(batch, expected[step], mesh)
+
+
+def microbatches() -> None:
+    mesh = data_parallel()
+    plain, *others = (
+        Dataloader(TREE, BATCH, mesh=mesh, microbatches=2, key_seed=3, keep_on_device=keep, device_map=function)
+        for keep, function in ((False, None), (True, None), (False, _all), (True, _all))
+    )
+    for one, *rest in zip(plain, *others, strict=True):
+        for other in rest:
+            for leaf, same in zip(flatten(one)[0], flatten(other)[0], strict=True):
+                assert leaf.sharding == same.sharding
+                for mine, its in zip(leaf.addressable_shards, same.addressable_shards, strict=True):
+                    np.testing.assert_array_equal(np.asarray(mine.data), np.asarray(its.data))
+
+
+def _all(example: Any) -> Any:
+    return {name: leaf + leaf.dtype.type(0) for name, leaf in example.items()}
+
+
+def holds_nothing() -> None:
+    """A mesh of the first process's devices: the others have nothing to compute and nothing to keep."""
+    mesh = data_parallel([device for device in jax.devices() if device.process_index == 0])
+    source = ReadSource(TREE)
+    loader = Dataloader(from_source(source), BATCH, mesh=mesh, keep_on_device=True, device_map=shifted)
+    source.counts[:] = 0
+    oracle = Oracle(TREE, loader.dataset.order, NONE, BATCH)
+    for step, batch in enumerate(loader):
+        assert_placed(batch, shifted(oracle.batch(step)), mesh)
+    assert step + 1 == 5
+    assert source.counts.sum() == (ROWS if jax.process_index() == 0 else 0)
+
+
+def late_host(folder: str) -> None:
+    """The first process does nothing until the others are through: they compile, keep, map and place all their batches without it."""
+    through = [Path(folder, str(process)) for process in range(1, jax.process_count())]
+    if jax.process_index() == 0:
+        deadline = time.monotonic() + 60
+        while not all(path.exists() for path in through):
+            assert time.monotonic() < deadline, "the other processes wait for this one"
+            time.sleep(0.05)
+    for case in zoo(jax.process_count())[:3]:
+        loader = Dataloader(TREE, BATCH, mesh=case.real(), partition=P(case.axes[0]), keep_on_device=True, device_map=shifted)
+        loader.warmup()
+        jax.block_until_ready([*loader, loader[3]])
+    Path(folder, str(jax.process_index())).touch()
+
+
+def small_cases(folder: str) -> None:
+    """One launch costs seconds, so all of this is done in one."""
+    microbatches()
+    holds_nothing()
+    late_host(folder)
