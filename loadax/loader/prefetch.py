@@ -28,7 +28,8 @@ from loadax.protocols import Tree
 Task = Callable[[], None]
 
 _RUNS_IN_BUDGET = 16
-_RUNS_PER_WORKER = 2  # one to read, one that is full, for each worker; more would only hold memory
+_RUNS_PER_WORKER = 2  # one to read, one that is full, for each worker: more than a core's caches hold makes reading slower
+_MOST_RUNS = 64  # for a consumer that trains in between, which may come back any time and wants a stock
 
 
 @final
@@ -286,7 +287,8 @@ class Window:
             return False
         if not self._runs:
             return True
-        return len(self._runs) < _RUNS_PER_WORKER * self._team.size and not self._full()
+        enough = _MOST_RUNS if self._pace.ahead else _RUNS_PER_WORKER * self._team.size
+        return len(self._runs) < enough and not self._full()
 
     def _full(self) -> bool:
         """Whether the budget has no room for a further run."""

@@ -146,12 +146,12 @@ def test_buffers_are_used_again() -> None:
     """With the defaults an epoch takes no new memory a step, once it is under way."""
     data = from_arrays({"x": rows_of(64, np.float32)})
     addresses = []
-    for batch in Dataloader(data, 16, num_epochs=8, num_workers=1):
+    for batch in Dataloader(data, 16, num_epochs=80, num_workers=1):
         jax.block_until_ready(batch)
         addresses.append(batch["x"].addressable_shards[0].data.unsafe_buffer_pointer())
         del batch
-    assert len(addresses) == 400
-    assert len(set(addresses)) < 200
+    assert len(addresses) == 4000
+    assert len(set(addresses)) < 2000  # those of the stock that it begins with, and a few
 
 
 def test_every_shard_lies_aligned_and_uncopied() -> None:

@@ -211,7 +211,7 @@ def test_every_option(name: str) -> None:
 @pytest.mark.parametrize("recipe", [RANDOM, BATCH, ELEMENTWISE, CHAIN], ids=lambda each: each.name)
 def test_every_kind_of_map_on_columns(recipe: Any) -> None:
     data = recipe.build(from_arrays(arrays(ROWS)).shuffle(seed=5, block=3, window=2, lanes=4))
-    partition = {"image": P("data", None, "model"), "label": P("data"), "tokens": P(None, "model")}
+    partition: Any = {"image": P("data", None, "model"), "label": P("data"), "tokens": P(None, "model")}
     if recipe is BATCH:
         partition = {"image": P("data", "model"), "pair": (P("data"), P("model"))}
     assert_same(data, mesh=mesh_of({"data": 2, "model": 4}, seed=1), partition=partition, num_epochs=2)

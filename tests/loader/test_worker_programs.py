@@ -139,7 +139,8 @@ def test_functions_of_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name, value in {**environment(), "IPYTHONDIR": str(tmp_path), "JUPYTER_RUNTIME_DIR": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "sibling.py").write_text(SIBLING)
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in USES.split("\n\n")])
+    v4: Any = nbformat.v4  # it has no types
+    notebook = v4.new_notebook(cells=[v4.new_code_cell(each) for each in USES.split("\n\n")])
     client = NotebookClient(notebook, timeout=50, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}})
     client.execute()
     (output,) = notebook.cells[-1].outputs

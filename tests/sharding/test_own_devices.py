@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from loadax.errors import MeshError
@@ -16,11 +16,16 @@ def placed(shape: tuple[int, ...], spec: P, dtype: type = np.float32, axis_type:
     return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))
 
 
+def own(array: Placed) -> OwnDevices:
+    assert isinstance(array.sharding, NamedSharding)
+    assert isinstance(array.sharding.mesh, Mesh)
+    return OwnDevices(array.sharding.mesh)
+
+
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
 def test_every_device_has_its_part_and_the_result_the_very_sharding(axis_type: AxisType) -> None:
     before, after = placed((8, 6), P("data", "model"), axis_type=axis_type), placed((8,), P("data"), axis_type=axis_type)
-    assert isinstance(before.sharding, NamedSharding)
-    devices = OwnDevices(before.sharding.mesh)
+    devices = own(before)
     assert len(devices) == 8
     assert devices.part(before) == (2, 3)
     shapes = []
@@ -39,9 +44,8 @@ def test_every_device_has_its_part_and_the_result_the_very_sharding(axis_type: A
 
 def test_what_is_donated_is_gone() -> None:
     each = placed((8, 6), P("data"))
-    assert isinstance(each.sharding, NamedSharding)
-    program = OwnDevices(each.sharding.mesh).compile(lambda part: [part + 1], [each], [each], donate=[0])
-    (given,) = OwnDevices(each.sharding.mesh).compile(lambda: [jax.numpy.zeros((2, 6))], [], [each])([])
+    program = own(each).compile(lambda part: [part + 1], [each], [each], donate=[0])
+    (given,) = own(each).compile(lambda: [jax.numpy.zeros((2, 6))], [], [each])([])
     (result,) = program([given])
     assert given.is_deleted()
     np.testing.assert_array_equal(result, np.ones((8, 6), np.float32))
@@ -49,8 +53,7 @@ def test_what_is_donated_is_gone() -> None:
 
 def test_wide_arrays_are_wide_on_any_thread() -> None:
     each = placed((8,), P("data"), np.int64)
-    assert isinstance(each.sharding, NamedSharding)
-    program = OwnDevices(each.sharding.mesh).compile(lambda part: [part + 1], [each], [each])
+    program = own(each).compile(lambda part: [part + 1], [each], [each])
     with jax.enable_x64(True):
         array = jax.device_put(np.arange(8) + 2**40, each.sharding)
     (result,) = program([array])

@@ -9,10 +9,11 @@ import sys
 import threading
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,22 +80,15 @@ class Processes:
             WorkerError: when two workers died of it.
             Exception: what it raised over there.
         """
-        lost = 0
+        lost: Counter[When] = Counter()
         while True:
             worker = self._claim()
             try:
                 timing = worker.run(job, order)
             except _LostError as gone:
                 died = self._replace(worker)
-                lost += gone.at_work
-                if gone.idle:
-                    warnings.warn(
-                        f"a worker process {died} while it had nothing to do; another one is started",
-                        RuntimeWarning,
-                        stacklevel=3,
-                    )
-                if gone.at_work:
-                    self._report(died, lost, _shown(np.frombuffer(order.rows, np.int64)))
+                lost[gone.when] += 1
+                self._report(gone.when, lost[gone.when], died, order)
             else:
                 return timing
             finally:
@@ -118,18 +112,32 @@ class Processes:
                 self._start()
         raise ClosedError("the worker processes were closed")
 
-    @staticmethod
-    def _report(died: str, lost: int, rows: str) -> None:
-        if lost == _LIVES:
+    def _report(self, when: "When", times: int, died: str, order: Fill) -> None:
+        """Says that a worker is gone, for this piece the so-manyth one.
+
+        Raises:
+            WorkerError: when no other one should try.
+        """
+        rows = _shown(np.frombuffer(order.rows, np.int64))
+        if when == "at work" and times == _LIVES:
             raise WorkerError(
                 f"{_LIVES} worker processes died, one after the other, reading {rows}; the last one {died}. Look at these rows, and at "
                 "what the maps do with them, with num_workers=0; or use fewer workers where memory is short"
             ) from None
-        warnings.warn(
-            f"a worker process {died} while it read {rows}; another one is started, which reads them again",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+        if (
+            when == "unborn" and times == self.count + _LIVES
+        ):  # all that were there at first, and as many of the new ones as may die
+            raise WorkerError(
+                f"{times} worker processes ended before they had taken up the data; the last one {died}. What they wrote to stderr may say "
+                "why; or use worker_type='thread'"
+            ) from None
+        what = {
+            "at work": f"while it read {rows}; another one is started, which reads them again",
+            "unborn": "before it had taken up the data; another one is started",
+            "idle": "while it had nothing to do; another one is started",
+        }
+        if when in what:
+            warnings.warn(f"a worker process {died} {what[when]}", RuntimeWarning, stacklevel=4)
 
     def close(self) -> None:
         """Ends all workers, those at work too. Idempotent; from any thread."""
@@ -278,12 +286,15 @@ def _close(arena: Arena, descriptors: list[int]) -> None:
         os.close(descriptor)
 
 
-class _LostError(Exception):
-    """A worker is gone: `at_work` on the very piece that it was to do, `idle` before it was given that, or, neither, with an earlier piece."""
+When = Literal["at work", "idle", "unborn", "before"]
+"""Whether a worker was lost with the piece that it was to do, before it was given that, before it could do any, or with an earlier piece."""
 
-    def __init__(self, *, at_work: bool = False, idle: bool = False):
-        self.at_work = at_work
-        self.idle = idle
+
+class _LostError(Exception):
+    """A worker is gone."""
+
+    def __init__(self, when: When):
+        self.when: When = when
 
 
 @final
@@ -313,6 +324,7 @@ class _Worker:
                 )
         self._channel = Channel(ours)
         self._job: weakref.ref[Job] | None = None
+        self._begun = False  # whether it has ever taken up a job
         self.in_hand = 0
         """Orders that were sent and not answered, or are about to be; counted by `Processes`."""
         self._asking = threading.Lock()
@@ -330,15 +342,17 @@ class _Worker:
         mine = before = _Sent()
         try:
             with self._asking:
-                if self._newest.over.is_set() and not self._newest.lost and self._process.poll() is not None:
-                    self._newest.lost = True  # for whoever else has this one in hand
-                    raise _LostError(idle=True)
-                before, self._newest = self._newest, mine
+                before = self._newest
+                if before.over.is_set() and not before.lost and self._process.poll() is not None:
+                    before.lost = True  # for whoever else has this worker in hand
+                    raise _LostError("idle" if self._begun else "unborn")
+                self._newest = mine
                 if self._job is None or self._job() is not job:
                     before.over.wait()
                     self._job = None
                     job.load(self._channel)
                     self._job = weakref.ref(job)
+                    self._begun = True
                 self._channel.send(order)
             before.over.wait()
             answer, _ = self._channel.receive()
@@ -346,7 +360,7 @@ class _Worker:
             mine.lost = True
             # Of a worker that was gone before this order was due, it is not this order that killed it.
             before.over.wait()
-            raise _LostError(at_work=not before.lost) from None
+            raise _LostError("before" if before.lost else "at work" if self._begun else "unborn") from None
         finally:
             mine.over.set()
         if isinstance(answer, Failure):

@@ -1,0 +1,66 @@
+"""What the real processes of `test_worker_processes.py` do: each has worker processes of its own."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import psutil
+import pytest
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from loadax import Dataloader, from_arrays
+from tests.loader.crew import maps
+from tests.loader.oracle import CHAIN, NONE, Oracle, ReadSource, arrays, assert_placed
+from tests.meshes import zoo
+
+ROWS, BATCH = 90, 16
+TREE = arrays(ROWS)
+
+
+def every_mesh() -> None:
+    """Every batch of a random chain of maps is bit-equal to the oracle's, on meshes that cut rows, columns and both."""
+    oracle = Oracle(TREE, from_arrays(TREE).shuffle(seed=5).order, CHAIN, BATCH)
+    data = CHAIN.build(from_arrays(TREE).shuffle(seed=5))
+    for case in zoo(jax.process_count())[::3]:
+        first, last = case.axes[0], case.axes[-1]
+        partition = {"image": P(None, None, last), "label": P(first), "tokens": P(last)}
+        mesh = case.real(AxisType.Auto)
+        with Dataloader(data, BATCH, mesh=mesh, partition=partition, num_workers=1, worker_type="process").iterate() as batches:
+            for step, batch in enumerate(batches):
+                assert_placed(batch, oracle.batch(step))
+        assert step == ROWS // BATCH - 1
+
+
+def deaths() -> None:
+    """One host's workers die, and no host notices: the others don't wait, and the batches are the same."""
+    padded = Oracle(TREE, from_arrays(TREE).order, NONE, BATCH, "pad")
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
+    loader = Dataloader(
+        ReadSource(TREE), BATCH, mesh=mesh, remainder="pad", num_workers=1, worker_type="process", prefetch_bytes=1
+    )
+    with loader.iterate() as batches:
+        for step, batch in enumerate(batches):
+            assert_placed(batch, padded.batch(step))
+            if step == 2 and jax.process_index() == 0:
+                for child in psutil.Process().children():
+                    child.kill()
+    assert step == 5 * -(-ROWS // BATCH) - 1
+
+
+def errors_are_the_hosts_own() -> None:
+    """The host whose row fails has the error, at its step; the others go on."""
+    data = from_arrays({"x": np.arange(64)}).map(maps.raises("value"))
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
+    loader = Dataloader(data, 8, mesh=mesh, num_workers=1, worker_type="process")
+    mine = [21 in loader.local_rows(step) for step in range(8)]
+    with loader.iterate() as batches:
+        if any(mine):
+            next(batches), next(batches)
+            with pytest.raises(ValueError, match="no good"):
+                next(batches)
+        else:
+            assert len(list(batches)) == 8
+    failed = multihost_utils.process_allgather(np.array(any(mine)))
+    assert int(failed.sum()) == 1
