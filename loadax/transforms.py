@@ -94,15 +94,34 @@ class Map:
     def __call__(self, batch: Tree, visits: Visits, spec: Tree) -> Tree:
         """The mapped rows of `batch`, a tree with `spec` behind a first dimension of rows."""
         leaves, structure = flatten(batch)
-        rows, epochs = visits.rows.tolist(), visits.epochs.tolist()
-        given = map(structure.build, zip(*leaves, strict=True)) if leaves else (structure.build(()) for _ in rows)
-        one = self.one
-        examples = [one(example, row, epoch) for example, row, epoch in zip(given, rows, epochs, strict=True)]
+        rows = visits.rows.tolist()
+        # All of them first: between two calls of the user's function, each line of ours is run from cold caches.
+        given = list(map(structure.build, zip(*leaves, strict=True))) if leaves else [structure.build(()) for _ in rows]
+        if self.rng:
+            examples = [self.one(*each) for each in zip(given, rows, visits.epochs.tolist(), strict=True)]
+        else:
+            examples = self._all(given, visits)
         try:
             return stack(examples, spec, rows)
         except LeafError as error:
             error.add_note(f"loadax: that is what map {name_of(self.function)} returned")
             raise
+
+    def _all(self, given: list[Tree], visits: Visits) -> list[Tree]:
+        """The function's results for many examples, where it gets nothing else."""
+        examples: list[Tree] = []
+        function, keep = self.function, examples.append
+        try:
+            for example in given:
+                keep(function(example))
+        except Exception as error:
+            failed = len(examples)
+            error.add_note(self._where(int(visits.rows[failed]), int(visits.epochs[failed])))
+            raise
+        for number, example in enumerate(examples):
+            if example is None:
+                raise self._gave_none(int(visits.rows[number]))
+        return examples
 
     def one(self, example: Tree, row: int, epoch: int) -> Tree:
         """The function's result for one example; what it raises gets a note that names the row."""
@@ -110,11 +129,17 @@ class Map:
             arguments = (generator(self.seed, self.place, epoch, row),) if self.rng else ()
             result = self.function(example, *arguments)
         except Exception as error:
-            error.add_note(f"loadax: in map {name_of(self.function)}, on row {row} in epoch {epoch}")
+            error.add_note(self._where(row, epoch))
             raise
         if result is None:
-            raise LeafError(f"map {name_of(self.function)} returned None for row {row}; did you forget to return the example?")
+            raise self._gave_none(row)
         return result
+
+    def _where(self, row: int, epoch: int) -> str:
+        return f"loadax: in map {name_of(self.function)}, on row {row} in epoch {epoch}"
+
+    def _gave_none(self, row: int) -> LeafError:
+        return LeafError(f"map {name_of(self.function)} returned None for row {row}; did you forget to return the example?")
 
     def describe(self) -> list[Any]:
         return ["map", self.rng, self.seed if self.rng else None]
