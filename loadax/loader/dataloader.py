@@ -598,7 +598,9 @@ class Dataloader:
             return feed(picks.reader, picks.share, finish=self._finish(share, picks))
         reader = self._form(stretch).dataset.reader
         found = self._open_chunks(share, stretch)
-        reader = keep_open_chunks(reader, found, self._cache, held_columns(reader, share), self._budget, processes.count if processes else 1)
+        reader = keep_open_chunks(
+            reader, found, self._cache, held_columns(reader, share), self._budget, processes.count if processes else 1
+        )
         return feed(reader, share, processes=processes, finish=self._finish(share))
 
     def _finish(self, share: Share, picks: Picks | None = None) -> Finish:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from loadax.buffers import BufferPool
 from loadax.loader.assemble import Assembler, Piece
-from loadax.loader.crew.processes import Job, Processes
+from loadax.loader.crew.job import Job
+from loadax.loader.crew.processes import Processes
 from loadax.loader.share import Share
 from loadax.loader.slab import Slab
 from loadax.loader.stats import Timing
@@ -115,7 +116,8 @@ class Feed:
         self._visits = VisitsAhead(plan, share.positions, end)
         self._assembler = Assembler(reader, self._slabs, key_seed, TraceAnnotation)
         self._finish = share.batch.structure.build if finish is None else finish
-        self._job = None if processes is None else Job(processes, reader, self._slabs, key_seed, keep)
+        self._processes = processes
+        self._job = None if processes is None else Job(reader, self._slabs, key_seed, keep)
         self._pool = BufferPool(keep) if self._job is None else self._job.arena
         self._placers = [
             Placer(layout, sharding, leaf.dtype, share.microbatches)
@@ -138,11 +140,11 @@ class Feed:
         each = self.rows_per_step
         visits = self._visits(memory.first, memory.count)
         visits = Visits(visits.rows[low:high], visits.epochs[low:high])
-        if self._job is None:
+        if self._job is None or self._processes is None:
             timing = self._assembler.fill(Piece(visits, low, each, memory.slab))
         else:
             with TraceAnnotation("loadax.process"):
-                timing = self._job.fill(memory.lease, memory.count, low, each, visits)
+                timing = self._processes.run(self._job, self._job.order(memory.lease, memory.count, low, each, visits))
         share = (high - low) / max(1, each)
         return timing._replace(bytes=round(share * self.bytes_per_step))
 

@@ -2,7 +2,9 @@
 
 from typing import final
 
-_TARGET = 0.002  # seconds: far above what handing a piece to a thread costs, and little enough memory to stay in the caches of a core
+_TARGET = (
+    0.002  # seconds: far above what handing a piece to a thread costs, and little enough memory to stay in the caches of a core
+)
 _MOST_STEPS = 16  # the steps of a run share memory, which comes back when the last of them is gone
 _SLICES_PER_WORKER = 4
 _KEPT = 0.75  # of the weight of what was measured before, at each new measurement

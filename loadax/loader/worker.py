@@ -18,7 +18,7 @@ from loadax.loader.assemble import Assembler, Piece
 from loadax.loader.crew.arena import ArenaView
 from loadax.loader.crew.channel import Channel
 from loadax.loader.crew.failures import wrap
-from loadax.loader.crew.orders import Drop, Fill, Filled, Load, Loaded, Missing
+from loadax.loader.crew.orders import Fill, Filled, Load, Loaded, Missing
 from loadax.loader.crew.parcel import Parcel, unpack
 from loadax.protocols import Visits
 
@@ -78,9 +78,6 @@ class _Desk:
                     return self._load(order, *descriptors)
                 case Fill():
                     return self._fill(order)
-                case Drop():
-                    self._forget()
-                    return Loaded()
         except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, also what would end this process
             return wrap(error)
         raise AssertionError(order)

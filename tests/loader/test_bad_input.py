@@ -535,8 +535,7 @@ def test_a_mask_key_without_padding_is_just_a_leaf() -> None:
         ({"num_workers": "two"}, ArgumentError, "num_workers='two': pass an int"),
         ({"prefetch": -1}, ArgumentError, "prefetch=-1: pass 0 or more"),
         ({"prefetch_bytes": 0}, ArgumentError, "prefetch_bytes=0: pass 1 or more"),
-        ({"worker_type": "process"}, UnsupportedError, "worker_type='process': only 'thread' is there so far; leave it out"),
-        ({"worker_type": "green"}, UnsupportedError, "worker_type='green'"),
+        ({"worker_type": "green"}, ArgumentError, "worker_type='green': pass 'thread' or 'process'"),
         ({"on_error": "skip"}, UnsupportedError, "on_error='skip': only 'raise' is there so far; leave it out"),
     ],
 )

@@ -146,6 +146,25 @@ def test_no_interpreter_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     assert none_left()
 
 
+def test_an_interpreter_that_is_gone_while_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a worker that could not be started, and later ones are."""
+    with iter(loader(maps.slow_who, num_workers=1)) as batches:
+        reads_on(batches, 0, 2)
+        with monkeypatch.context() as there:
+            there.setattr("sys.executable", "/nowhere/python")
+            for child in workers():
+                child.kill()
+            message = r"worker_type='process': can't start /nowhere/python: .*No such file.*; use fewer workers, or worker_type='thread'"
+            with pytest.raises(WorkerError, match=message):  # noqa: PT012 - what was ready comes first
+                while True:
+                    next(batches)
+            with pytest.raises(WorkerError, match="can't start /nowhere"):
+                iter(loader())
+        batches.set_state(20)
+        reads_on(batches, 20)
+    assert none_left()
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_an_interpreter_that_can_not_begin_is_not_tried_for_ever(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
@@ -153,14 +172,26 @@ def test_an_interpreter_that_can_not_begin_is_not_tried_for_ever(count: int, mon
         rf"{count + 2} worker processes ended before they had taken up the data; the last one \(\d+\) ended with exit code 1\. "
         r"What they wrote to stderr may say why; or use worker_type='thread'"
     )
-    with iter(loader(num_workers=count)) as batches, warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with pytest.raises(WorkerError, match=message):
+        with iter(loader(num_workers=count)) as batches, pytest.raises(WorkerError, match=message):
             next(batches)
     assert count + 1 <= len(caught)
     warned = r"a worker process \(\d+\) ended with exit code 1 before it had taken up the data; another one is started"
     assert all(re.fullmatch(warned, str(each.message)) for each in caught)
     assert none_left()
+
+
+def test_workers_share_the_arrays_that_their_functions_hold() -> None:
+    """The very memory, not copies of it."""
+    table = np.arange(1 << 20)
+    with iter(loader(lambda row: maps.slow_who({"x": table[row["x"]]}))) as batches:
+        pids: set[int] = set()
+        while len(pids) < 2:
+            pids |= set(next(batches)["pid"].tolist())
+        private = [_nameless_files(pid, "p") for pid in pids]
+    assert private[0] == private[1]
+    assert len(private[0]) == 1
 
 
 # Errors of the user's
@@ -366,24 +397,29 @@ def test_all_killed_at_once_while_they_have_nothing_to_do(count: int) -> None:
 
 @pytest.mark.parametrize("pause", [0.0, 0.1])
 def test_all_killed_while_they_begin(pause: float) -> None:
-    with iter(loader(num_workers=2)) as batches:
-        time.sleep(pause)
+    def killed(batches: DataIterator) -> None:
         for child in workers():
             child.kill()
-        with pytest.warns(
-            RuntimeWarning, match="was killed by signal 9 .* before it had taken up the data; another one is started"
-        ):
-            reads_on(batches, 0, 10)
+        reads_on(batches, 0, 10)
+
+    with iter(loader(num_workers=2)) as batches:
+        time.sleep(pause)
+        with pytest.warns(RuntimeWarning, match=r"killed by signal 9 .* before it had taken up the data; another one is started"):
+            killed(batches)
 
 
 def test_all_killed_at_work() -> None:
     """Each has a piece of its own, which counts as one death of that."""
-    with iter(loader(maps.slow_who, num_workers=3)) as batches:
-        reads_on(batches, 0, 6)
+
+    def killed(batches: DataIterator) -> None:
         for child in workers():
             child.kill()
-        with pytest.warns(RuntimeWarning, match="was killed by signal 9"):
-            reads_on(batches, 6, 12)
+        reads_on(batches, 6, 12)
+
+    with iter(loader(maps.slow_who, rows=16_000, num_workers=3, prefetch_bytes=4096)) as batches:
+        reads_on(batches, 0, 6)
+        with pytest.warns(RuntimeWarning, match="killed by signal 9"):
+            killed(batches)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -400,17 +436,17 @@ def test_a_row_that_kills_whoever_reads_it_is_named(way: str, ended: str, count:
         rf"2 worker processes died, one after the other, reading (row 21|8 rows, \[16, .*23\]|\d rows, \[.*21.*\]); the last one "
         rf"\(\d+\) {ended}\. Look at these rows, and at what the maps do with them, with num_workers=0; or use fewer workers"
     )
-    with iter(loader(maps.raises(way), num_workers=count)) as batches:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with iter(loader(maps.raises(way), num_workers=count)) as batches:
             reads_on(batches, 0, 2)
             with pytest.raises(WorkerError, match=message) as error:
                 next(batches)
-        assert {each.category for each in caught} == {RuntimeWarning}
-        assert all(re.search(ended, str(each.message)) for each in caught)
-        assert "loadax: in step 2" in error.value.__notes__
-        batches.set_state(3)
-        reads_on(batches, 3)
+            batches.set_state(3)
+            reads_on(batches, 3)
+    assert {each.category for each in caught} == {RuntimeWarning}
+    assert all(re.search(ended, str(each.message)) for each in caught)
+    assert "loadax: in step 2" in error.value.__notes__
     assert none_left()
 
 
@@ -523,6 +559,7 @@ def test_set_state_while_they_are_busy_does_not_wait_for_them() -> None:
     assert none_left()
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork:DeprecationWarning")  # from Python 3.12 on
 def test_a_copy_of_the_trainer_by_fork_ends_none_of_them() -> None:
     """At its own end it runs what this process would have run at its end."""
     with iter(loader(maps.slow_who)) as batches:
@@ -571,6 +608,12 @@ def test_nobody_waits_for_ever_for_workers_that_were_closed() -> None:
         thread.join(AT_ONCE)
     assert len(refused) == len(waiting)
     assert group.closed
+
+
+def _nameless_files(pid: int, kind: str) -> set[str]:
+    """Inodes of the nameless memory that a process has mapped: shared (s), or to write to a copy of it (p)."""
+    lines = [line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "memfd:loadax" in line]
+    return {inode for _, mode, _, _, inode, *_ in lines if mode.endswith(kind)}
 
 
 def _segments() -> int:

@@ -77,7 +77,7 @@ import psutil
 from loadax import Dataloader, from_arrays
 
 def endless(example):
-    while os.getpid() != trainer and example["x"] >= 16:
+    while os.getpid() != trainer and example["x"] >= 64:
         pass
     return example
 

@@ -1,5 +1,6 @@
 """What the real processes of `test_worker_processes.py` do: each has worker processes of its own."""
 
+import warnings
 from typing import Any
 
 import jax
@@ -37,16 +38,17 @@ def deaths() -> None:
     """One host's workers die, and no host notices: the others don't wait, and the batches are the same."""
     padded = Oracle(TREE, from_arrays(TREE).order, NONE, BATCH, "pad")
     mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
-    loader = Dataloader(
-        ReadSource(TREE), BATCH, mesh=mesh, remainder="pad", num_workers=1, worker_type="process", prefetch_bytes=1
-    )
-    with loader.iterate() as batches:
+    options: Any = {"remainder": "pad", "num_epochs": 5, "num_workers": 1, "worker_type": "process", "prefetch_bytes": 1}
+    loader = Dataloader(ReadSource(TREE), BATCH, mesh=mesh, **options)
+    with loader.iterate() as batches, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         for step, batch in enumerate(batches):
             assert_placed(batch, padded.batch(step))
             if step == 2 and jax.process_index() == 0:
                 for child in psutil.Process().children():
                     child.kill()
     assert step == 5 * -(-ROWS // BATCH) - 1
+    assert ["killed by signal 9" in str(each.message) for each in caught] == [True] * (jax.process_index() == 0)
 
 
 def errors_are_the_hosts_own() -> None:

@@ -32,10 +32,6 @@ class Fill(NamedTuple):
     epochs: bytes
 
 
-class Drop(NamedTuple):
-    """Forget the job."""
-
-
 class Loaded(NamedTuple):
     """It is done."""
 

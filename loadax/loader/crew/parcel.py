@@ -5,10 +5,13 @@ a file is mapped again over there. All other arrays, wherever they hang, are cop
 they are there once, not once a process.
 """
 
+import bisect
 import io
 import mmap
+import operator
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -90,6 +93,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # the hook that pick
     def __init__(self, out: io.BytesIO, aside: Callable[[Any], bool]):
         super().__init__(out, protocol=5, buffer_callback=aside)
         self._regions: dict[int, tuple[mmap.mmap, _Region | None]] = {}  # by the identity of the map
+        self._files = _MappedFiles()
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) in (np.ndarray, np.memmap):
@@ -109,7 +113,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # the hook that pick
         if mapped is None or memory is None or array.dtype.hasobject or not array.size or min(array.strides, default=0) < 0:
             return None
         if id(memory) not in self._regions:
-            self._regions[id(memory)] = memory, _region(mapped, memory)
+            self._regions[id(memory)] = memory, _region(mapped, memory, self._files)
         _, region = self._regions[id(memory)]
         if region is None:
             return None
@@ -119,19 +123,24 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # the hook that pick
 
 @final
 class _ByValue:
-    """While it is entered, functions and classes of these modules are pickled by value."""
+    """While it is entered, functions and classes of these modules are pickled by value. By one thread at a time: cloudpickle has one list."""
+
+    _turn = threading.RLock()
 
     def __init__(self, modules: Sequence[ModuleType]):
-        known = cloudpickle.list_registry_pickle_by_value()
-        self._modules = [module for module in modules if module.__name__ not in known]
+        self._modules = modules
 
     def __enter__(self) -> None:
+        self._turn.acquire()
+        known = cloudpickle.list_registry_pickle_by_value()
+        self._modules = [module for module in self._modules if module.__name__ not in known]
         for module in self._modules:
             cloudpickle.register_pickle_by_value(module)
 
     def __exit__(self, *_: object) -> None:
         for module in self._modules:
             cloudpickle.unregister_pickle_by_value(module)
+        self._turn.release()
 
 
 @final
@@ -172,7 +181,7 @@ def _origin(array: NDArray[Any]) -> tuple[np.memmap[Any, Any] | None, mmap.mmap 
     return (found, base) if isinstance(base, mmap.mmap) else (None, None)
 
 
-def _region(array: np.memmap[Any, Any], memory: mmap.mmap) -> _Region | None:
+def _region(array: np.memmap[Any, Any], memory: mmap.mmap, files: "_MappedFiles") -> _Region | None:
     """Where what was mapped lies; None when no file has it."""
     # What was written to a copy-on-write map, and what another file has taken the name of, is in no file.
     if array.filename is None or array.mode == "c":
@@ -180,38 +189,60 @@ def _region(array: np.memmap[Any, Any], memory: mmap.mmap) -> _Region | None:
     # Maps begin at a whole page.
     begin = int(array.offset) - int(array.offset) % mmap.ALLOCATIONGRANULARITY
     name = str(array.filename)
-    return _Region(name, begin, len(memory)) if _is_still(name, begin, memory) else None
+    return _Region(name, begin, len(memory)) if _is_still(name, begin, memory, files) else None
 
 
 def _address(memory: mmap.mmap) -> int:
     return np.frombuffer(memory, np.uint8).ctypes.data
 
 
-def _is_still(name: str, begin: int, memory: mmap.mmap) -> bool:
+def _is_still(name: str, begin: int, memory: mmap.mmap, files: "_MappedFiles") -> bool:
     """Whether a file is the very one that a map is of, as far as the system tells."""
     try:
         with Path(name).open("rb") as file:
-            # Mapped once more, and the two maps compared: on layered file systems a map is of another inode than the file is.
-            again = mmap.mmap(file.fileno(), len(memory), access=mmap.ACCESS_READ, offset=begin)
-    except (OSError, ValueError):  # it is gone, or shorter now
-        return False
-    with again:
-        # As many bytes at the same place: so it is enough that device and inode are equal.
-        files = _files_at([_address(memory), _address(again)])
-    return files is None or files[0] == files[1]
-
-
-def _files_at(addresses: Sequence[int]) -> list[str | None] | None:
-    """Which file is mapped at an address, by device and inode; None where the system does not tell."""
-    try:
-        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+            there, mapped = os.fstat(file.fileno()), files.at(_address(memory))
+            if there.st_size < begin + len(memory):
+                return False  # it was cut off
+            if mapped is None or mapped == (os.major(there.st_dev), os.minor(there.st_dev), there.st_ino):
+                return True
+            # On layered file systems a map is of another inode than the file is. So the file is mapped once more, and the two maps compared.
+            with mmap.mmap(file.fileno(), len(memory), access=mmap.ACCESS_READ, offset=begin) as again:
+                return _MappedFiles().at(_address(again)) == mapped
     except FileNotFoundError:
-        return None
-    found: list[str | None] = [None] * len(addresses)
-    for line in maps.splitlines():
+        return False
+
+
+@final
+class _MappedFiles:
+    """Which files this process has mapped where, as the system says; looked up once for many."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[int, int, tuple[int, int, int]]] = []  # first address, end, (device, device, inode); ascending
+
+    def at(self, address: int) -> tuple[int, int, int] | None:
+        """The file that is mapped at an address; None where the system does not tell."""
+        found = self._look_up(address)
+        if found is None:  # it may have been mapped since
+            self._spans = _spans()
+            found = self._look_up(address)
+        return found
+
+    def _look_up(self, address: int) -> tuple[int, int, int] | None:
+        place = bisect.bisect_right(self._spans, address, key=operator.itemgetter(0)) - 1
+        if place < 0 or address >= self._spans[place][1]:
+            return None
+        return self._spans[place][2]
+
+
+def _spans() -> list[tuple[int, int, tuple[int, int, int]]]:
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    spans = []
+    for line in lines:
         span, _, _, device, inode, *_ = line.split(maxsplit=5)
         low, high = (int(each, 16) for each in span.split("-"))
-        for number, address in enumerate(addresses):
-            if low <= address < high:
-                found[number] = f"{device} {inode}"
-    return found
+        major, minor = (int(each, 16) for each in device.split(":"))
+        spans.append((low, high, (major, minor, int(inode))))
+    return spans

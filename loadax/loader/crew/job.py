@@ -1,0 +1,116 @@
+"""What worker processes have to know before they can read: told to each of them when it is asked for the first piece."""
+
+import os
+import sys
+import threading
+import weakref
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import WorkerError
+from loadax.loader.crew.arena import Arena
+from loadax.loader.crew.channel import Channel
+from loadax.loader.crew.failures import Failure
+from loadax.loader.crew.orders import Fill, Load, Loaded, Missing
+from loadax.loader.crew.parcel import Parcel, pack
+from loadax.loader.slab import SlabPlan
+from loadax.protocols import Visits
+from loadax.reader import Reader
+from loadax.transforms import name_of
+
+_MOST_MODULES = 64  # that a worker may lack; beyond that something else is wrong
+_OR_THREADS = "make it picklable (open files and connections again in __setstate__), or use worker_type='thread'"
+
+
+@final
+class Job:
+    """What workers need to know to read pieces of one kind of batch, and the memory that they write to.
+
+    Args:
+        reader: of the rows.
+        plan: of the memory of steps.
+        key_seed: of the random keys, where there are any.
+        keep: idle bytes of memory that are kept for reuse.
+
+    Raises:
+        WorkerError: when the reader can't be sent to another process; names what can't.
+    """
+
+    def __init__(self, reader: Reader, plan: SlabPlan, key_seed: int | None, keep: int):
+        self.arena = Arena(keep)
+        self._content = (reader, plan, key_seed)
+        self._lock = threading.Lock()
+        self._by_value: list[str] = []
+        self._descriptors: list[int] = []  # of parcels, older ones too: a worker may be about to open one
+        weakref.finalize(self, _close, self.arena, self._descriptors)
+        self._parcel = self._pack()
+
+    def order(self, memory: NDArray[np.uint8], steps: int, low: int, per_step: int, visits: Visits) -> Fill:
+        """To read visits to the rows from `low` on of a run of steps whose memory, a lease of the arena, is `memory`."""
+        rows, epochs = (np.ascontiguousarray(each, np.int64).tobytes() for each in visits)
+        return Fill(self.arena.slot(memory), steps, low, per_step, rows, epochs)
+
+    def load(self, channel: Channel) -> None:
+        """Tells a worker about this job.
+
+        Raises:
+            WorkerError: when the worker can't make use of it.
+        """
+        for _ in range(_MOST_MODULES):
+            parcel = self._parcel
+            channel.send(Load(parcel.message, parcel.arrays), (parcel.descriptor, self.arena.descriptor))
+            answer, _ = channel.receive()
+            if isinstance(answer, Loaded):
+                return
+            if isinstance(answer, Failure):
+                error = WorkerError(f"a worker process could not take up the data: {answer.line}; {_OR_THREADS}")
+                error.add_note(f"loadax: in the worker process:\n{answer.traceback}")
+                raise error
+            assert isinstance(answer, Missing)
+            self._send_by_value(answer.module, parcel)
+
+    def _send_by_value(self, module: str, sent: Parcel) -> None:
+        """From now on, what comes from a module goes by value.
+
+        Raises:
+            WorkerError: when that can't help.
+        """
+        with self._lock:
+            if self._parcel is not sent:
+                return  # another worker has asked for something meanwhile: first see what comes of that
+            if module in self._by_value or module not in sys.modules:
+                raise WorkerError(
+                    f"a worker process can't import {module!r}, which the data or its maps need; install it, or put its folder on sys.path"
+                )
+            self._by_value.append(module)
+            self._parcel = self._pack()
+
+    def _pack(self) -> Parcel:
+        try:
+            parcel = pack(self._content, self._by_value)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise WorkerError(
+                f"{_culprit(self._content[0])} can't be sent to a worker process: {reason}; {_OR_THREADS}"
+            ) from error
+        self._descriptors.append(parcel.descriptor)
+        return parcel
+
+
+def _culprit(reader: Reader) -> str:
+    """The part of a reader that does not pickle."""
+    parts = [(f"map {name_of(each.function)}", each.function) for each in reader.maps]
+    for name, part in (("the source, " + repr(reader.source), reader.source), *parts):
+        try:
+            os.close(pack(part).descriptor)
+        except Exception:  # noqa: BLE001 - whatever it is, this is the one
+            return name
+    return "the data"
+
+
+def _close(arena: Arena, descriptors: list[int]) -> None:
+    arena.close()
+    for descriptor in descriptors:
+        os.close(descriptor)

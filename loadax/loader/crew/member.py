@@ -1,0 +1,156 @@
+"""One worker process, as the trainer's process sees it: started, asked, and buried."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+from typing import Literal, final
+
+from loadax.errors import WorkerError
+from loadax.loader.crew.channel import Channel
+from loadax.loader.crew.failures import Failure, unwrap
+from loadax.loader.crew.job import Job
+from loadax.loader.crew.orders import Fill, Filled
+from loadax.loader.stats import Timing
+
+# What could make a worker use an accelerator; and the threads of numerical libraries, which would be those of all cores once more in every worker.
+_HIDDEN = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "-1"}
+_SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+When = Literal["at work", "idle", "unborn", "before"]
+"""Whether a worker was lost with the piece that it was to do, before it was given that, before it could do any, or with an earlier piece."""
+
+
+class LostError(Exception):
+    """A worker is gone."""
+
+    def __init__(self, when: When):
+        self.when: When = when
+
+
+@final
+class _Sent:
+    """An order that a worker was sent: whether it was answered, or never will be."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.lost = False
+
+
+@final
+class Member:
+    """One process, and this end of the connection to it. It answers in the order in which it was asked."""
+
+    def __init__(self) -> None:
+        if not sys.executable:
+            raise WorkerError(
+                "worker_type='process': this program has no Python interpreter to start (sys.executable is empty); use worker_type='thread'"
+            )
+        try:
+            self._process, ours = _begin()
+        except OSError as error:
+            raise WorkerError(
+                f"worker_type='process': can't start {sys.executable}: {error}; use fewer workers, or worker_type='thread'"
+            ) from error
+        self._channel = Channel(ours)
+        self._job: weakref.ref[Job] | None = None
+        self._begun = False  # whether it has ever taken up a job
+        self.in_hand = 0
+        """Orders that were sent and not answered, or are about to be; counted by `Processes`."""
+        self._asking = threading.Lock()
+        self._newest = _Sent()  # the order that was sent last
+        self._newest.over.set()
+        self._burying = threading.Lock()
+
+    def run(self, job: Job, order: Fill) -> Timing:
+        """Has the process do it.
+
+        Raises:
+            LostError: when it is gone.
+            Exception: what it raised over there.
+        """
+        mine = before = _Sent()
+        try:
+            with self._asking:
+                before = self._newest
+                if before.over.is_set() and not before.lost and self._process.poll() is not None:
+                    before.lost = True  # for whoever else has this worker in hand
+                    raise LostError("idle" if self._begun else "unborn")
+                self._newest = mine
+                if self._job is None or self._job() is not job:
+                    before.over.wait()
+                    self._job = None
+                    job.load(self._channel)
+                    self._job = weakref.ref(job)
+                    self._begun = True
+                self._channel.send(order)
+            before.over.wait()
+            answer, _ = self._channel.receive()
+        except (OSError, EOFError):
+            mine.lost = True
+            # Of a worker that was gone before this order was due, it is not this order that killed it.
+            before.over.wait()
+            raise LostError("before" if before.lost else "at work" if self._begun else "unborn") from None
+        finally:
+            mine.over.set()
+        if isinstance(answer, Failure):
+            raise unwrap(answer, f"worker process {self._process.pid}")
+        assert isinstance(answer, Filled)
+        return Timing(*answer.timing)._replace(worker=self._process.pid)
+
+    def stop(self) -> None:
+        """Tells the process to end, and the thread that waits for it that it is gone."""
+        self._channel.shut()
+
+    def bury(self, deadline: float) -> str:
+        """Waits for the end of the process, or brings it about; how that was."""
+        self._channel.shut()
+        with self._burying:
+            try:
+                code = self._process.wait(max(0.0, deadline - monotonic()))
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                code = self._process.wait()
+            self._channel.close()
+        if code >= 0:
+            return f"({self._process.pid}) ended with exit code {code}"
+        killed = " (SIGKILL: often the system, when memory is short)" if code == -9 else ""
+        return f"({self._process.pid}) was killed by signal {-code}{killed}"
+
+
+def _begin() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """A process, and this end of the connection to it."""
+    ours, theirs = socket.socketpair()
+    with theirs, contextlib.ExitStack() as unless_started:
+        unless_started.enter_context(ours)
+        command = [sys.executable, "-P", "-m", "loadax.loader.worker", str(theirs.fileno()), str(os.getpid())]
+        with _no_interrupts():
+            process = subprocess.Popen(  # noqa: S603 - this interpreter and a module of ours
+                command, stdin=subprocess.DEVNULL, env=_environment(), pass_fds=[theirs.fileno()]
+            )
+        unless_started.pop_all()
+    return process, ours
+
+
+@contextlib.contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """A process that is started meanwhile has them blocked: a Ctrl-C must not end a worker that is not yet able to say that it ignores it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:  # an interrupt may come out of the next line too
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _environment() -> dict[str, str]:
+    # In the order of this process, also what it has put there itself. An empty entry stands for the folder it is in.
+    path = os.pathsep.join(each or str(Path.cwd()) for each in sys.path if isinstance(each, str))
+    return {**_SINGLE, **os.environ, **_HIDDEN, "PYTHONPATH": path}
