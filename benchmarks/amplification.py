@@ -1,4 +1,4 @@
-"""How many bytes each host of a block shuffle reads for each one it uses, counted at the store; prints JSON. Started by storage.py.
+"""How many bytes each host of a block shuffle reads for each one it uses, counted at the store; prints JSON. Started by run.py.
 
 Hosts are played one after the other, each with a store opened for itself, so that none finds what another one has read.
 """
@@ -11,7 +11,8 @@ import jax
 import numpy as np
 import tensorstore as ts
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from stores import Stored
+from workloads import find
+from workloads.stores import Stored
 
 import loadax
 
@@ -21,7 +22,9 @@ _EPOCHS = 2
 
 def main() -> None:
     """For each number of hosts, what each of them reads for each byte used."""
-    workload, folder = Stored(**json.loads(sys.argv[1])), Path(sys.argv[2])
+    name, path, size = sys.argv[1:]
+    workload, folder = find(name, size == "quick"), Path(path)
+    assert isinstance(workload, Stored)
     stored = sum(file.stat().st_size for file in folder.joinpath("store", "c").rglob("*") if file.is_file())
     found = {hosts: [amplification(workload, folder, stored, host, hosts) for host in range(hosts)] for hosts in _HOSTS}
     print(json.dumps(found))

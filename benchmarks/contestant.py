@@ -1,6 +1,6 @@
 """One contestant in a process of its own: takes a command a line from stdin, answers each with a line of JSON on stdout.
 
-Started through turns.py, with the contestant's name, the kind of workload, the workload and its folder.
+Started through turns.py, with the names of the contestant and of the workload, its folder, and "quick" or "full".
 """
 
 import gc
@@ -12,49 +12,45 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, final
 
-import jax
-import numpy as np
-import psutil
-from contestants import CONTESTANTS, Prepare
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from readers import READERS
-from stores import Stored
-from workloads import Workload
-
 _FEWEST = 3  # batches of a lead-in and of a timed window, however slow
+_LONGEST = 8.0  # seconds that may go into first batches
 
 
 @final
-class Contestant:
+class Measured:
     """What the commands do; every batch that is taken is waited for."""
 
-    def __init__(self, workload: Workload | Stored, folder: Path, prepare: Prepare):
-        sharding = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec("data"))
-        self._workload, self._folder = workload, folder
-        self._open = prepare(workload, folder, sharding)
+    def __init__(self, workload: Any, folder: Path, opener: Callable[..., Iterator[Any]]):
+        import jax  # not above: worker processes of some peers import this file anew, and need no JAX
+
+        self._wait: Callable[[Any], Any] = jax.block_until_ready
+        self._workload, self._folder, self._open = workload, folder, opener
         self._batches: Any = None
 
     def ready(self) -> str:
         """Answers as soon as the process can."""
-        return self._workload.name
+        return str(self._workload.name)
 
     def first(self, times: int) -> dict[str, Any]:
         """Seconds from a fresh iterator to its first batch on the devices: the process's very first, and the median of more."""
-        seconds = []
-        for _ in range(1 + times):
-            began = time.perf_counter()
-            batches = self._open()
-            jax.block_until_ready(next(batches))
-            seconds.append(time.perf_counter() - began)
-            _end(batches)
-            del batches
-            gc.collect()
-            time.sleep(0.05)  # threads of the one before come to rest
+        seconds: list[float] = []
+        while len(seconds) < 2 or (len(seconds) <= times and sum(seconds) < _LONGEST):
+            seconds.append(self._seconds_to_first())
         return {"cold": seconds[0], "warm": statistics.median(seconds[1:])}
+
+    def resume(self, step: int, times: int) -> dict[str, float]:
+        """Seconds to the first batch from a step far on and from the beginning, in turns; the median of each and of the differences."""
+        far, near = [], []
+        for _ in range(times):
+            far.append(self._seconds_to_first(step))
+            near.append(self._seconds_to_first(0))
+        differences = [one - other for one, other in zip(far, near, strict=True)]
+        return {name: statistics.median(each) for name, each in (("far", far), ("near", near), ("more", differences))}
 
     def check(self, batches: int) -> dict[str, Any]:
         """Compares the first batches with the rows they say they hold.
@@ -62,21 +58,23 @@ class Contestant:
         Raises:
             ValueError: when a row has other contents than the source, or comes twice.
         """
-        arrays = self._workload.load(self._folder)
-        served = []
+        import jax
+        import numpy as np
+
+        data, served = self._workload.data(self._folder), []
+        found: dict[str, float] = {}
         stream = self._open()
-        for _ in range(min(batches, self._workload.steps_per_epoch)):
-            batch = next(stream)
+        for _ in range(min(batches, self._workload.rows // self._workload.batch_size)):
+            batch = jax.tree.map(np.asarray, self._wait(next(stream)))
             rows = self._workload.rows_of(batch)
-            for leaf, array in zip(jax.tree.leaves(batch), jax.tree.leaves(arrays), strict=True):
-                if leaf.dtype != array.dtype or not np.array_equal(np.asarray(leaf), array[rows]):
-                    raise ValueError(f"a batch differs from the source in its rows {rows}")
+            for name, value in self._workload.compare(batch, data.batch(rows)).items():
+                found[name] = min(value, found.get(name, value))
             served.append(rows)
         _end(stream)
         rows = np.sort(np.concatenate(served))
         if (np.diff(rows) == 0).any():
             raise ValueError("the first epoch served a row twice")
-        return {"rows": len(rows), "digest": hashlib.sha256(rows.tobytes()).hexdigest()[:16]}
+        return {"rows": len(rows), "digest": hashlib.sha256(rows.tobytes()).hexdigest()[:16], **found}
 
     def round(self, seconds: float, lead: float, whole: int = 1) -> dict[str, float]:
         """Takes batches for `lead` seconds, until the queues are as they stay, and then for `seconds` against the clock.
@@ -89,10 +87,12 @@ class Contestant:
         if self._batches is None:
             self._batches = self._open()
         self._take(lead)
-        cpu = _cpu_seconds()
+        busy, cpu = _busy_seconds(), _cpu_seconds()
         count, elapsed = self._take(seconds, whole)
+        cpu, busy = _cpu_seconds() - cpu, _busy_seconds() - busy
+        others = min(1.0, max(0.0, busy - cpu) / (elapsed * (os.cpu_count() or 1)))
         rows = count * self._workload.batch_size
-        return {"rows": rows, "seconds": elapsed, "cpu_seconds": _cpu_seconds() - cpu}
+        return {"rows": rows, "seconds": elapsed, "cpu_seconds": cpu, "memory": _memory(), "others": others}
 
     def sleep(self, steps: int, seconds: float) -> dict[str, Any]:
         """What a training step that only sleeps waits for its batch: in `next` and until the batch is there.
@@ -109,32 +109,71 @@ class Contestant:
         waits = self._waits(batches, steps, seconds)
         batch = next(batches)
         _end(batches)
-        return {**waits, "floor": self._waits(itertools.repeat(batch), steps // 3, seconds)}
+        return {**waits, "floor": self._waits(itertools.repeat(batch), max(1, steps // 3), seconds)}
+
+    def hour(self, steps: int, seconds: float) -> dict[str, float]:
+        """Takes so many steps that sleep, and says the most memory in the first sixtieth of them and in all.
+
+        Both are of the process and its children, without what is mapped from files.
+        """
+        self.end()
+        batches, minute = self._open(), max(1, steps // 60)
+        peaks = [0, 0]
+        for step in range(steps):
+            self._wait(next(batches))
+            time.sleep(seconds)
+            if step % max(1, minute // 50) == 0:
+                memory = _memory()
+                peaks[1] = max(peaks[1], memory)
+                if step < minute:
+                    peaks[0] = max(peaks[0], memory)
+        _end(batches)
+        return {"steps": steps, "minute": peaks[0], "hour": peaks[1]}
+
+    def _seconds_to_first(self, *step: int) -> float:
+        began = time.perf_counter()
+        batches: Any = self._open(*step)
+        self._wait(next(batches))
+        seconds = time.perf_counter() - began
+        _end(batches)
+        del batches
+        gc.collect()
+        time.sleep(0.05)  # threads of the one before come to rest
+        return seconds
 
     def _waits(self, batches: Iterator[Any], steps: int, seconds: float) -> dict[str, float]:
-        loss = jax.block_until_ready(jax.device_put(np.zeros(1)))
+        import jax
+        import numpy as np
+
+        loss = self._wait(jax.device_put(np.zeros(1)))
         waits, began = [], 0.0
         for step in range(_FEWEST + steps):
             if step == _FEWEST:
                 began = time.perf_counter()
             asked = time.perf_counter()
-            batch = jax.block_until_ready(next(batches))
+            batch = self._wait(next(batches))
             if step >= _FEWEST:
                 waits.append(time.perf_counter() - asked)
             del batch  # what freeing it takes is no waiting
             time.sleep(seconds)
             # Waking up takes a machine up to 0.1 ms, and a training step has it behind it when its result is there.
-            jax.block_until_ready(loss)
+            self._wait(loss)
         share = sum(waits) / (time.perf_counter() - began)
         return {"share": share, "median": statistics.median(waits), "most": max(waits)}
 
     def _take(self, seconds: float, whole: int = 1) -> tuple[int, float]:
         count, elapsed, began = 0, 0.0, time.perf_counter()
         while elapsed < seconds or count < _FEWEST or count % whole:
-            jax.block_until_ready(next(self._batches))
+            self._wait(next(self._batches))
             count += 1
             elapsed = time.perf_counter() - began
         return count, elapsed
+
+    def end(self) -> None:
+        """Closes what is open."""
+        if self._batches is not None:
+            _end(self._batches)
+            self._batches = None
 
 
 def _end(batches: Any) -> None:
@@ -142,10 +181,36 @@ def _end(batches: Any) -> None:
         batches.close()
 
 
+def _family() -> list[Any]:
+    import psutil
+
+    process = psutil.Process()
+    return [process, *process.children(recursive=True)]
+
+
 def _cpu_seconds() -> float:
-    """Of this process and its children."""
-    times = [child.cpu_times() for child in psutil.Process().children(recursive=True)]
-    return time.process_time() + sum(each.user + each.system for each in times)
+    """Of this process, its children, and those of them that ended."""
+    ended = os.times()
+    children = [each.cpu_times() for each in _family()[1:]]
+    return time.process_time() + ended.children_user + ended.children_system + sum(each.user + each.system for each in children)
+
+
+def _busy_seconds() -> float:
+    """Of all processors of this machine, whoever had them."""
+    user, nice, system, _, _, irq, soft, stolen = map(int, Path("/proc/stat").read_text().split(maxsplit=9)[1:9])
+    return (user + nice + system + irq + soft + stolen) / os.sysconf("SC_CLK_TCK")
+
+
+def _memory() -> int:
+    """Bytes of this process and its children that are no file's; what several of them share counts once."""
+    total = 0
+    for each in _family():
+        try:
+            lines = Path(f"/proc/{each.pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue  # it ended just now
+        total += sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
+    return total << 10
 
 
 def main() -> None:
@@ -154,14 +219,24 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     logging.getLogger("loadax").setLevel(logging.ERROR)  # of a process that is stopped between its turns, every read takes long
-    name, kind, text, folder = sys.argv[1:]
-    workload = Stored(**json.loads(text)) if kind == "Stored" else Workload(**json.loads(text))
-    prepare = READERS[workload.name][name] if isinstance(workload, Stored) else CONTESTANTS[name]
-    contestant = Contestant(workload, Path(folder), prepare)
+    warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # torch forks by default, and its children leave JAX alone
+    import jax
+    import numpy as np
+    from contestants import CONTESTANTS
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+    from workloads import find
+
+    name, kind, folder, size = sys.argv[1:]
+    workload, sharding = (
+        find(kind, size == "quick"),
+        NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec("data")),
+    )
+    measured = Measured(workload, Path(folder), CONTESTANTS[kind][name].prepare(workload, Path(folder), sharding))
     for line in sys.stdin:
         command = json.loads(line)
-        answer = getattr(contestant, command.pop("do"))(**command)
+        answer = getattr(measured, command.pop("do"))(**command)
         print(json.dumps(answer), file=answers, flush=True)
+    measured.end()
 
 
 if __name__ == "__main__":

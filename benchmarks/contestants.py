@@ -1,141 +1,139 @@
-"""The contestants: each the code that a careful user of that library would write, and nothing that another one could not have.
+"""Who feeds which workload, and in which module it stands.
 
-A contestant is `prepare(workload, folder, sharding) -> open`; `open()` gives an endless iterator over batches on the devices,
-shuffled anew each epoch. What `prepare` does happens once a process; `open` is what the time to the first batch begins with.
+A contestant is `prepare(workload, folder, sharding, **options) -> open`; `open()` gives an endless iterator over batches on the devices, shuffled
+anew each epoch. What `prepare` does happens once a process; `open` is what the time to the first batch begins with.
 """
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, final
 
-import jax
-import numpy as np
 from jax.sharding import NamedSharding
-from numpy.typing import NDArray
-from stores import Stored
-from workloads import Workload
-
-Open = Callable[[], Iterator[Any]]
-Prepare = Callable[[Any, Path, NamedSharding], Open]  # of its own kind of workload
-
-_MANY = 1 << 40  # steps: no run comes to their end
+from workloads.base import Workload
 
 
-def loadax_defaults(workload: Workload, folder: Path, sharding: NamedSharding) -> Open:
-    """Loadax, with every option that has a default left at it."""
-    import loadax
+@final
+@dataclass(frozen=True)
+class Contestant:
+    """Where a contestant's code is.
 
-    data = loadax.from_npy(folder / "tokens.npy") if workload.name == "tokens" else loadax.from_arrays(workload.load(folder))
-    loader = loadax.Dataloader(data.shuffle(seed=0), batch_size=workload.batch_size, partition=sharding, num_epochs=None)
-    return lambda: iter(loader)
+    Args:
+        module: of this folder.
+        form: the function that prepares it.
+        needs: the package without which it can't take part.
+        options: for the function.
+        feeds: whether it feeds batches; not, when it is only there to be compared with.
+    """
 
+    module: str
+    form: str
+    needs: str = "loadax"
+    options: dict[str, Any] = field(default_factory=dict)
+    feeds: bool = True
 
-def numpy_loop(workload: Workload | Stored, folder: Path, sharding: NamedSharding) -> Open:
-    """The loop that one writes by hand."""
-    arrays, batch_size = workload.load(folder), workload.batch_size
-
-    def batches() -> Iterator[Any]:
-        random = np.random.default_rng(0)
-        while True:
-            order = random.permutation(workload.rows)
-            for step in range(workload.steps_per_epoch):
-                rows = order[step * batch_size : (step + 1) * batch_size]
-                yield jax.device_put(gather(arrays, rows), sharding)
-
-    return batches
-
-
-def grain_threads(workload: Workload, folder: Path, sharding: NamedSharding) -> Open:
-    """Grain, a row an element, with its default threads."""
-    return _grain_rows(workload, folder, sharding, None)
+    def prepare(self, workload: Workload, folder: Path, sharding: NamedSharding) -> Callable[..., Iterator[Any]]:
+        """What opens its iterators."""
+        form: Callable[..., Callable[..., Iterator[Any]]] = getattr(import_module(self.module), self.form)
+        return form(workload, folder, sharding, **self.options)
 
 
-def grain_inline(workload: Workload, folder: Path, sharding: NamedSharding) -> Open:
-    """Grain, a row an element, read on the caller's thread."""
-    import grain
-
-    return _grain_rows(workload, folder, sharding, grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
+def grain(form: str, **options: Any) -> Contestant:
+    """Grain in one of its forms."""
+    return Contestant("peers.grain_forms", form, "grain", options)
 
 
-def grain_batches(workload: Workload, folder: Path, sharding: NamedSharding) -> Open:
-    """Grain, a whole batch an element, gathered by NumPy on one thread; more threads were slower on two cores."""
-    import grain
-
-    return _grain_batches(workload, folder, sharding, grain.ReadOptions(num_threads=1, prefetch_buffer_size=4))
+def torch(form: str, workers: int) -> Contestant:
+    """Torch's `DataLoader`, with so many processes; 0: none."""
+    return Contestant("peers.torch_forms", form, "torch", {"workers": workers})
 
 
-def grain_batches_inline(workload: Workload, folder: Path, sharding: NamedSharding) -> Open:
-    """The same on the caller's thread: now this one is the faster, now the other."""
-    import grain
-
-    return _grain_batches(workload, folder, sharding, grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
+def tensorflow(form: str) -> Contestant:
+    """TensorFlow's `tf.data`."""
+    return Contestant("peers.tensorflow_forms", form, "tensorflow")
 
 
-def gather(arrays: Any, rows: NDArray[np.int64]) -> Any:
-    """The rows of every leaf, copied out: what a batch is before it is placed."""
-    if isinstance(arrays, dict):
-        return {name: array[rows] for name, array in arrays.items()}
-    return arrays[rows]
+def spdl(form: str) -> Contestant:
+    """SPDL."""
+    return Contestant("peers.spdl_forms", form, "spdl")
 
 
-CONTESTANTS: dict[str, Prepare] = {
-    "loadax": loadax_defaults,
-    "numpy": numpy_loop,
-    "grain-threads": grain_threads,
-    "grain-inline": grain_inline,
-    "grain-batches": grain_batches,
-    "grain-batches-inline": grain_batches_inline,
+LOADAX = Contestant("ours", "defaults")
+NUMPY = Contestant("ours", "numpy_loop")
+JAX_DATALOADER = Contestant("peers.jax_dataloader_forms", "batches", "jax_dataloader")
+
+_BATCHES = {
+    "loadax": LOADAX,
+    "numpy": NUMPY,
+    "grain-inline": grain("rows", threads=0),
+    "grain-threads": grain("rows"),
+    "grain-dataloader": grain("dataloader"),
+    "grain-batches": grain("batches", threads=1, ahead=4),
+    "grain-batches-inline": grain("batches", threads=0),
+    "grain-batches-ahead": grain("placed_ahead"),
+    "grain-batches-2": grain("batches", threads=0, workers=2),
+    "torch-0": torch("rows", 0),
+    "torch-2": torch("rows", 2),
+    "torch-batches": torch("batches", 0),
+    "torch-batches-2": torch("batches", 2),
+    "jax-dataloader": JAX_DATALOADER,
+}
+
+CONTESTANTS: dict[str, dict[str, Contestant]] = {
+    "tokens": {**_BATCHES, "tf.data": tensorflow("batches"), "spdl": spdl("batches")},
+    "images": {**_BATCHES, "tf.data": tensorflow("gathered"), "spdl": spdl("batches")},
+    "transform": {
+        "loadax": Contestant("ours", "defaults", options={"worker_type": "process", "num_workers": 2}),
+        "loadax-threads": LOADAX,
+        "ceiling": Contestant("ceiling", "two_processes", feeds=False),
+        "numpy": NUMPY,
+        "grain-2": grain("rows", threads=0, workers=2),
+        "grain-dataloader-2": grain("dataloader", workers=2),
+        "grain-batches-2": grain("batches", threads=0, workers=2),
+        "torch-2": torch("rows", 2),
+        "torch-batches-2": torch("batches", 2),
+        "jax-dataloader": JAX_DATALOADER,
+        "tf.data": tensorflow("batches"),
+        "spdl-2": spdl("processes"),
+    },
+    "jpegs": {
+        "loadax": LOADAX,
+        "loadax-fast": Contestant("ours", "fast"),
+        "loadax-pillow": Contestant("ours", "own_function"),
+        "pillow": NUMPY,
+        "grain-threads": grain("rows"),
+        "grain-threads-2": grain("rows", threads=2, ahead=64),
+        "grain-2": grain("rows", threads=0, workers=2),
+        "torch-0": torch("rows", 0),
+        "torch-2": torch("rows", 2),
+        "tf.data": tensorflow("jpegs"),
+        "spdl": spdl("rows"),
+    },
+    "records": {
+        "loadax": LOADAX,
+        "numpy": NUMPY,
+        "grain-inline": grain("rows", threads=0),
+        "grain-threads": grain("rows"),
+        "grain-2": grain("rows", threads=0, workers=2),
+        "grain-batches": grain("batches", threads=1, ahead=4),
+        "grain-batches-2": grain("batches", threads=0, workers=2),
+        "torch-batches": torch("batches", 0),
+        "torch-batches-2": torch("batches", 2),
+        "jax-dataloader": JAX_DATALOADER,
+        "tf.data": tensorflow("batches"),
+        "spdl": spdl("batches"),
+    },
+    "fields": {"loadax": LOADAX, "tensorstore": Contestant("ours", "tensorstore_loop")},
+    "chunks": {"loadax": Contestant("ours", "chunks"), "row-shuffle": LOADAX},
+    "raw-fields": {"loadax": LOADAX, "numpy": NUMPY},
+    "raw-tokens": {"loadax": LOADAX, "numpy": NUMPY},
+    "raw-tokens-small": {"loadax": LOADAX, "numpy": NUMPY},
+    "windows": {"loadax": LOADAX, "numpy": NUMPY},
 }
 
 
-def _grain_rows(workload: Workload, folder: Path, sharding: NamedSharding, options: Any) -> Open:
-    import grain
-
-    # Grain's repeat() shuffles each epoch anew.
-    rows = grain.MapDataset.source(_Rows(workload, workload.load(folder))).shuffle(seed=0).repeat()
-    dataset = rows.to_iter_dataset(options).batch(workload.batch_size, drop_remainder=True)
-    return lambda: (jax.device_put(batch, sharding) for batch in dataset)
-
-
-def _grain_batches(workload: Workload, folder: Path, sharding: NamedSharding, options: Any) -> Open:
-    import grain
-
-    dataset = grain.MapDataset.source(_Batches(workload, workload.load(folder))).to_iter_dataset(options)
-    return lambda: (jax.device_put(batch, sharding) for batch in dataset)
-
-
-@final
-class _Rows:
-    """A source whose elements are rows."""
-
-    def __init__(self, workload: Workload, arrays: Any):
-        self._rows = workload.rows
-        self._arrays = arrays
-
-    def __len__(self) -> int:
-        return self._rows
-
-    def __getitem__(self, row: int) -> Any:
-        arrays = self._arrays
-        if isinstance(arrays, dict):
-            return {name: array[row] for name, array in arrays.items()}
-        return arrays[row]
-
-
-@final
-class _Batches:
-    """A source whose elements are the batches of all epochs, one after the other."""
-
-    def __init__(self, workload: Workload, arrays: Any):
-        self._workload = workload
-        self._arrays = arrays
-        self._order = lru_cache(2)(lambda epoch: np.random.default_rng(epoch).permutation(workload.rows))
-
-    def __len__(self) -> int:
-        return _MANY
-
-    def __getitem__(self, step: int) -> Any:
-        size = self._workload.batch_size
-        epoch, inner = divmod(step, self._workload.steps_per_epoch)
-        return gather(self._arrays, self._order(epoch)[inner * size : (inner + 1) * size])
+def missing(contestants: dict[str, Contestant]) -> dict[str, str]:
+    """Those that can't take part, and the package that each lacks."""
+    return {name: each.needs for name, each in contestants.items() if find_spec(each.needs) is None}

@@ -5,22 +5,25 @@ import os
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 
+import argparse
+import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import jax
 import numpy as np
-from contestants import gather
-from workloads import FULL, Workload
+from ours import dataset
+from turns import machine
+from workloads import find
+from workloads.base import Data, Workload, steps_per_epoch
 
-from loadax import Dataset, from_arrays, from_npy, seeds
+from loadax import seeds
 from loadax.loader.feed import Feed
 from loadax.loader.share import batch_spec, resolve_share
 from loadax.plan.batches import BatchPlan
@@ -33,29 +36,45 @@ from loadax.sharding import data_parallel
 _BATCHES = (256, 1024, 4096, 65_536)
 _ROWS = 10**9  # of the orders: what a step costs does not depend on it
 _RUN = 8  # steps that are read together
+_WORKLOADS = ("tokens", "images", "records")
 
 
-def show(what: str, rows: int, work: Callable[..., Any], *arguments: Any) -> None:
-    """Prints what `work(*arguments)` takes, and what that is for a row: the median over 0.2 s, and over three calls at least."""
-    work(*arguments)
-    taken: list[float] = []
-    stop = time.perf_counter() + 0.2
-    while time.perf_counter() < stop or len(taken) < 3:
-        began = time.perf_counter()
+@final
+class Clock:
+    """Prints what pieces of work take, and keeps it.
+
+    Args:
+        seconds: that each is repeated for; three times at least.
+        quick: whether the data are to be small.
+    """
+
+    def __init__(self, seconds: float, quick: bool):
+        self.taken: dict[str, dict[str, float]] = {}
+        self.quick = quick
+        self._seconds = seconds
+
+    def show(self, what: str, rows: int, work: Callable[..., Any], *arguments: Any) -> None:
+        """What `work(*arguments)` takes, and what that is for a row: the median."""
         work(*arguments)
-        taken.append(time.perf_counter() - began)
-    cost = statistics.median(taken)
-    print(f"{what:<52}{cost * 1e6:>12,.1f} us{cost / rows * 1e9:>12,.1f} ns/row", flush=True)
+        taken: list[float] = []
+        stop = time.perf_counter() + self._seconds
+        while time.perf_counter() < stop or len(taken) < 3:
+            began = time.perf_counter()
+            work(*arguments)
+            taken.append(time.perf_counter() - began)
+        cost = statistics.median(taken)
+        self.taken[what] = {"rows": rows, "seconds": float(f"{cost:.4g}")}
+        print(f"{what:<52}{cost * 1e6:>12,.1f} us{cost / rows * 1e9:>12,.1f} ns/row", flush=True)
 
 
-def permute() -> None:
+def permute(clock: Clock) -> None:
     """`seeds.permute`, which every shuffle goes through."""
     for indices in (1, *_BATCHES):
         for size in (1000, 50_000, _ROWS):
-            show(f"permute {indices:,} of {size:,}", indices, seeds.permute, np.arange(indices) % size, size, 7)
+            clock.show(f"permute {indices:,} of {size:,}", indices, seeds.permute, np.arange(indices) % size, size, 7)
 
 
-def plan() -> None:
+def plan(clock: Clock) -> None:
     """A step's rows, for some orders, one step a call and many."""
     rows = Sequential(_ROWS)
     orders: dict[str, Order] = {
@@ -77,61 +96,68 @@ def plan() -> None:
         for size in _BATCHES:
             for run in (1, _RUN) if size < 10_000 else (1,):
                 visits = BatchPlan(order, size).visits_of
-                show(f"plan {run} x {size:,}, {name}", run * size, visits, range(5, 5 + run), np.arange(size))
+                clock.show(f"plan {run} x {size:,}, {name}", run * size, visits, range(5, 5 + run), np.arange(size))
 
 
-def stages() -> None:
+def stages(clock: Clock) -> None:
     """Assembling and placing the batches of the side-by-side workloads, and the same by hand; other rows each time."""
-    for workload in FULL.values():
-        with _feed(workload) as (feed, arrays, sharding):
-            size, name = workload.batch_size, workload.name
+    for name in _WORKLOADS:
+        with _feed(find(name, clock.quick)) as (workload, feed, data, sharding):
+            size, steps = workload.batch_size, count()
             order = np.random.default_rng(0).permutation(workload.rows)
-            steps = count()
 
             def assemble(run: int, feed: Feed = feed, size: int = size, steps: Iterator[int] = steps) -> None:
                 feed.fill(feed.memory(next(steps) * run, run), 0, run * size)
 
             def gathered(
-                workload: Workload = workload, arrays: Any = arrays, order: Any = order, steps: Iterator[int] = steps
+                workload: Workload = workload, data: Data = data, order: Any = order, steps: Iterator[int] = steps
             ) -> Any:
-                first = next(steps) % workload.steps_per_epoch * workload.batch_size
-                return gather(arrays, order[first : first + workload.batch_size])
+                first = next(steps) % steps_per_epoch(workload) * workload.batch_size
+                return data.batch(order[first : first + workload.batch_size])
 
             for run in (1, _RUN):
-                show(f"assemble {run} x {size:,} {name}", run * size, assemble, run)
+                clock.show(f"assemble {run} x {size:,} {name}", run * size, assemble, run)
             memory = feed.memory(0, 1)
             feed.fill(memory, 0, size)
-            show(f"place {size:,} {name}", size, lambda *at: jax.block_until_ready(feed.place(*at)[0]), memory, 0)
-            show(f"by hand: gather {size:,} {name}", size, gathered)
-            batch = gathered()
-            show(
+            clock.show(f"place {size:,} {name}", size, lambda *at: jax.block_until_ready(feed.place(*at)[0]), memory, 0)
+            clock.show(f"by hand: gather {size:,} {name}", size, gathered)
+            clock.show(
                 f"by hand: device_put {size:,} {name}",
                 size,
                 lambda *at: jax.block_until_ready(jax.device_put(*at)),
-                batch,
+                gathered(),
                 sharding,
             )
 
 
 @contextmanager
-def _feed(workload: Workload) -> Iterator[tuple[Feed, Any, Any]]:
+def _feed(workload: Workload) -> Iterator[tuple[Workload, Feed, Data, Any]]:
     """What turns steps into batches, the rows it reads, and their sharding."""
     with tempfile.TemporaryDirectory(prefix="loadax-benchmark-") as name:
         folder = Path(name)
         workload.write(folder)
-        arrays = workload.load(folder)
-        rows: Dataset = from_npy(folder / "tokens.npy") if workload.name == "tokens" else from_arrays(arrays)
-        dataset = rows.shuffle(seed=0)
-        share = resolve_share(batch_spec(dataset.spec, made=[]), workload.batch_size, data_parallel(), None, None)
-        yield (
-            Feed(BatchPlan(dataset.order, workload.batch_size, num_epochs=None), dataset.reader, share, keep=256 << 20, end=None),
-            arrays,
-            share.shardings[0],
-        )
+        rows = dataset(workload, folder).shuffle(seed=0)
+        share = resolve_share(batch_spec(rows.spec, made=[]), workload.batch_size, data_parallel(), None, None)
+        order = BatchPlan(rows.order, workload.batch_size, num_epochs=None)
+        yield workload, Feed(order, rows.reader, share, keep=256 << 20, end=None), workload.data(folder), share.shardings[0]
 
 
 PARTS = {"permute": permute, "plan": plan, "stages": stages}
 
+
+def main() -> None:
+    """Prints the parts that the command line asks for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="to see that it runs; its numbers mean nothing")
+    parser.add_argument("--json", type=Path, help="a file for what was measured")
+    options = parser.parse_args()
+    clock = Clock(0.0 if options.quick else 0.2, options.quick)
+    for part in options.parts or PARTS:
+        PARTS[part](clock)
+    if options.json:
+        options.json.write_text(json.dumps({"machine": machine(), "stages": clock.taken}, indent=1) + "\n")
+
+
 if __name__ == "__main__":
-    for part in sys.argv[1:] or PARTS:
-        PARTS[part]()
+    main()

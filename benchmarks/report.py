@@ -1,80 +1,115 @@
-"""What the measurements say: medians, ratios round by round, and a table."""
+"""What a run says: medians, ratios round by round, and a table."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 _MILLION = 1e6
+_HEADINGS = ("contestant", "rows/s", "loadax has", "(rounds)", "CPU s/Mrow", "memory", "first batch", "(cold)")
+
+Run = dict[str, Any]
 
 
-def summarise(measured: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The medians of one workload.
-
-    Args:
-        measured: per contestant "rounds" (dicts of rows, seconds and cpu_seconds), "first" and "check".
-
-    Returns:
-        per contestant its medians, and "ratios": how many times the rows/s of each other one loadax has, round by round.
-    """
-    speeds = {name: [one["rows"] / one["seconds"] for one in each["rounds"]] for name, each in measured.items()}
-    contestants = {}
-    for name, each in measured.items():
-        cpu = [one["cpu_seconds"] / one["rows"] * _MILLION for one in each["rounds"]]
-        contestants[name] = {
-            "rows_per_second": statistics.median(speeds[name]) if cpu else None,
-            "cpu_seconds_per_million_rows": statistics.median(cpu) if cpu else None,
-            "first_batch_seconds": each["first"],
-            "check": each["check"],
-            "rounds": each["rounds"],
-        }
-    ratios = {}
-    for name, theirs in speeds.items():
-        if name != "loadax" and speeds.get("loadax"):
-            rounds = [our / their for our, their in zip(speeds["loadax"], theirs, strict=True)]
-            ratios[name] = {"median": statistics.median(rounds), "rounds": rounds}
-    return {"contestants": contestants, "ratios": ratios}
+def speeds(run: Run, name: str) -> list[float]:
+    """Rows per second of a contestant, round by round."""
+    return [one["rows"] / one["seconds"] for one in run["contestants"][name]["rounds"]]
 
 
-def table(summary: dict[str, Any]) -> str:
+def ratios(run: Run, name: str, other: str) -> list[float]:
+    """How many times the other's rows per second a contestant had, round by round."""
+    return [one / another for one, another in zip(speeds(run, name), speeds(run, other), strict=True)]
+
+
+def ratio(run: Run, name: str, other: str) -> float:
+    """The median of that."""
+    return statistics.median(ratios(run, name, other))
+
+
+def cpu_seconds(run: Run, name: str) -> float:
+    """Of processor time that a million rows take, the median."""
+    return statistics.median(one["cpu_seconds"] / one["rows"] * _MILLION for one in run["contestants"][name]["rounds"])
+
+
+def memory(run: Run, name: str) -> int:
+    """The most bytes at the end of a turn."""
+    return max(one["memory"] for one in run["contestants"][name]["rounds"])
+
+
+def others(run: Run) -> float:
+    """The share of the machine that somebody else used during the turns, the median: what is measured on a busy machine is worth little."""
+    found = [one["others"] for each in run["contestants"].values() for one in each["rounds"]]
+    return statistics.median(found) if found else 0.0
+
+
+def peers(run: Run, starting: str | Sequence[str] = ("grain", "torch", "jax-dataloader", "tf.data", "spdl")) -> list[str]:
+    """The contestants that are other libraries, or some of them by the beginning of their names."""
+    return [name for name in run["contestants"] if name.startswith(tuple([starting] if isinstance(starting, str) else starting))]
+
+
+def best(run: Run, among: Iterable[str]) -> str | None:
+    """The fastest of them by its median; None: none took part."""
+    timed = [name for name in among if name in run["contestants"] and speeds(run, name)]
+    return max(timed, key=lambda name: statistics.median(speeds(run, name)), default=None)
+
+
+def table(run: Run) -> str:
     """The medians of one workload as text."""
-    lines = [("contestant", "rows/s", "loadax has", "(rounds)", "CPU s/Mrow", "first batch", "(cold)")]
-    for name, each in summary["contestants"].items():
-        first = each["first_batch_seconds"]
-        ratio = summary["ratios"].get(name)
-        speed = each["rows_per_second"]
+    return aligned([_HEADINGS, *(line(run, name) for name in run["contestants"])])
+
+
+def line(run: Run, name: str) -> tuple[str, ...]:
+    """A contestant's cells, under the headings."""
+    measured = run["contestants"][name]
+    timed = bool(measured["rounds"])
+    against = ratios(run, "loadax", name) if timed and name != "loadax" and "loadax" in run["contestants"] else []
+    first = measured["first"]
+    return (
+        name,
+        f"{statistics.median(speeds(run, name)):,.0f}" if timed else "-",
+        f"{statistics.median(against):.2f} x" if against else "",
+        f"{min(against):.2f}-{max(against):.2f}" if against else "",
+        f"{cpu_seconds(run, name):.2f}" if timed else "-",
+        f"{memory(run, name) / _MILLION:,.0f} MB" if timed else "-",
+        f"{first['warm'] * 1000:.1f} ms" if first else "",
+        f"{first['cold'] * 1000:.0f} ms" if first else "",
+    )
+
+
+def remarks(run: Run) -> list[str]:
+    """What else there is to say, a line each."""
+    lines = [f"{name}: not installed: {package}" for name, package in run["missing"].items()]
+    lines += [f"{name}: failed: {why}" for name, why in run["failed"].items()]
+    for name, measured in run["contestants"].items():
+        if "psnr" in (measured["check"] or {}):
+            lines.append(f"{name}: at least {measured['check']['psnr']:.1f} dB from Pillow's pictures")
+    lines.append(f"others used {others(run):.0%} of the machine")
+    extras = run["extras"]
+    if "sleep" in extras:
+        slept = extras["sleep"]
         lines.append(
-            (
-                name,
-                "-" if speed is None else f"{speed:,.0f}",
-                "" if ratio is None else f"{ratio['median']:.2f} x",
-                "" if ratio is None else f"{min(ratio['rounds']):.2f}-{max(ratio['rounds']):.2f}",
-                "-" if speed is None else f"{each['cpu_seconds_per_million_rows']:.2f}",
-                f"{first['warm'] * 1000:.1f} ms",
-                f"{first['cold'] * 1000:.0f} ms",
-            )
+            f"steps of 10 ms wait {slept['share']:.2%} of the time, {slept['median'] * 1e6:.0f} us each and {slept['most'] * 1e3:.2f} ms "
+            f"at most; an iterator that does nothing, {slept['floor']['share']:.2%}"
         )
-    return _aligned(lines)
-
-
-def waiting(sleep: dict[str, Any]) -> str:
-    """What training steps of 10 ms waited for their batches, by workload, as text."""
-    lines = [("steps of 10 ms", "waiting", "median", "longest", "measuring alone")]
-    for name, each in sleep.items():
-        floor = each["floor"]["share"]
+    if "resume" in extras:
         lines.append(
-            (name, f"{each['share']:.2%}", f"{each['median'] * 1e6:.0f} us", f"{each['most'] * 1e3:.2f} ms", f"{floor:.2%}")
+            f"first batch from step 10^6 {extras['resume']['far'] * 1e3:.1f} ms, from the start {extras['resume']['near'] * 1e3:.1f} ms, "
+            f"{extras['resume']['more'] * 1e3:+.1f} ms"
         )
-    return _aligned(lines)
+    if "hour" in extras:
+        hour = extras["hour"]
+        lines.append(
+            f"{hour['steps']:,} steps: {hour['minute'] / _MILLION:.1f} MB in the first sixtieth, {hour['hour'] / _MILLION:.1f} MB at most, "
+            f"{hour['hour'] / hour['minute'] - 1:+.1%}"
+        )
+    if "amplification" in extras:
+        lines += [
+            f"{hosts} hosts read for each byte used: " + "  ".join(f"{each:.3f}" for each in found)
+            for hosts, found in extras["amplification"].items()
+        ]
+    return lines
 
 
-def amplified(hosts: dict[str, list[float]]) -> str:
-    """What each host reads for each byte it uses, by how many hosts there are, as text."""
-    lines = [("hosts", "bytes read for each one used, by host")]
-    lines += [(count, "  ".join(f"{each:.3f}" for each in found)) for count, found in hosts.items()]
-    return _aligned(lines)
-
-
-def _aligned(lines: Sequence[Sequence[str]]) -> str:
+def aligned(lines: Sequence[Sequence[str]]) -> str:
     """Lines of cells in columns: the first to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines)
+    return "\n".join("  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]) for cells in lines)

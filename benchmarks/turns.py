@@ -9,23 +9,27 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
-from importlib.metadata import version
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from time import monotonic
 from typing import Any, final
 
-from stores import Stored
-from workloads import Workload
+import psutil
 
 _HERE = Path(__file__).parent
 _DEVICES = 8
 _LIMIT = 120.0  # seconds that an answer may take; the bugs of loaders are hangs
+_PARTING = 5.0  # seconds that a process may take to end by itself
+_FEWEST = 3  # rounds, however long they take
 
 
 @final
 class Child:
-    """A contestant's process, to which commands are sent. It is stopped whenever it is not asked anything: not even reading ahead goes on."""
+    """A contestant's process, to which commands are sent.
+
+    It is stopped whenever it is not asked anything, and the processes that it started with it: not even reading ahead goes on.
+    """
 
     def __init__(self, name: str, process: "subprocess.Popen[str]"):
         self._name, self._process = name, process
@@ -38,7 +42,7 @@ class Child:
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.send_signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
         self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
         self._process.stdin.flush()
         timer = threading.Timer(_LIMIT, self._process.kill)
@@ -51,59 +55,123 @@ class Child:
             raise RuntimeError(
                 f"{self._name} ended in {do!r}, with code {self._process.wait()}, or took more than {_LIMIT:.0f} s"
             )
-        self._process.send_signal(signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
         return json.loads(line)
+
+    def signal(self, number: int) -> None:
+        """To the process and all that descend from it, whichever group they are in."""
+        for each in _family(self._process.pid, number):
+            with suppress(psutil.NoSuchProcess):
+                each.send_signal(number)
+
+    def end(self) -> None:
+        """Lets it end by itself, so that it takes its shared memory along; ends it where it does not."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        family = _family(self._process.pid)
+        self.signal(signal.SIGCONT)
+        with suppress(OSError, subprocess.TimeoutExpired):
+            self._process.stdin.close()
+            self._process.wait(_PARTING)
+        self._process.kill()
+        self._process.wait()
+        _, alive = psutil.wait_procs(family, _PARTING)
+        for each in alive:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        self._process.stdout.close()
 
 
 @contextmanager
-def child(name: str, workload: Workload | Stored, folder: Path) -> Iterator[Child]:
+def child(name: str, workload: str, folder: Path, quick: bool) -> Iterator[Child]:
     """A process for a contestant, ended afterwards."""
-    command = [
-        sys.executable,
-        str(_HERE / "contestant.py"),
-        name,
-        type(workload).__name__,
-        json.dumps(asdict(workload)),
-        str(folder),
-    ]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment())
+    command = [sys.executable, str(_HERE / "contestant.py"), name, workload, str(folder), "quick" if quick else "full"]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    # A group of its own, of this session: should this process be killed, the system ends what stands still in it.
+    process = subprocess.Popen(command, env=environment(), process_group=0, **pipes)
+    each = Child(name, process)
     try:
-        yield Child(name, process)
+        yield each
     finally:
-        process.kill()
-        process.communicate()
+        each.end()
 
 
-def take_turns(children: dict[str, Child], rounds: int, arguments: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """In each round a turn of every contestant, in an order that changes.
+@final
+class Race:
+    """The contestants that take part. One that fails is out of it, and why is kept."""
 
-    Args:
-        children: by name.
-        rounds: how many.
-        arguments: of the command "round", by name.
+    def __init__(self, children: dict[str, Child]):
+        self._children = children
+        self.failed: dict[str, str] = {}
 
-    Yields:
-        the name and what it measured.
-    """
-    order = random.Random(0)
-    for number in range(rounds):
-        for name in order.sample(list(children), len(children)):
-            yield name, children[name].ask("round", **arguments[name])
-        if sys.stderr.isatty():
-            print(f"\rround {number + 1} of {rounds}", end="\r", file=sys.stderr, flush=True)
+    @property
+    def names(self) -> list[str]:
+        """Of those that did not fail."""
+        return [name for name in self._children if name not in self.failed]
+
+    def ask(self, name: str, do: str, **arguments: Any) -> Any:
+        """The answer of one to a command; None when it failed, now or before."""
+        if name in self.failed:
+            return None
+        try:
+            return self._children[name].ask(do, **arguments)
+        except RuntimeError as error:
+            self.failed[name] = str(error)
+            return None
+
+    def turns(self, rounds: int, arguments: dict[str, dict[str, Any]], until: float) -> Iterator[tuple[str, Any]]:
+        """In each round a turn of every contestant, in an order that changes.
+
+        Args:
+            rounds: how many.
+            arguments: of the command "round", by name.
+            until: a time of the monotonic clock after which no round begins, but for the first three.
+
+        Yields:
+            the name and what it measured.
+        """
+        order = random.Random(0)
+        for number in range(rounds):
+            if number >= _FEWEST and monotonic() > until:
+                return
+            for name in order.sample(self.names, len(self.names)):
+                turn = self.ask(name, "round", **arguments[name])
+                if turn is not None:
+                    yield name, turn
+            if sys.stderr.isatty():
+                print(f"\rround {number + 1} of {rounds}", end="\r", file=sys.stderr, flush=True)
 
 
 def environment() -> dict[str, str]:
-    """Of a process that measures: eight virtual CPU devices."""
-    return {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(_DEVICES)}
+    """Of a process that measures: eight virtual CPU devices, and no chatter."""
+    return {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(_DEVICES), "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def machine(*packages: str) -> dict[str, str]:
+def machine() -> dict[str, str]:
     """What the numbers were measured on, with the versions of the packages that matter."""
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=_HERE, capture_output=True, text=True, check=False)
+    packages = ("jax", "numpy", "tensorstore", "grain", "torch", "tensorflow-cpu", "jax-dataloader", "spdl", "pillow", "loadax")
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "python": platform.python_version(),
-        **{name: version(name) for name in packages},
+        **{name: found for name in packages if (found := _version(name))},
         "commit": commit.stdout.strip() or "unknown",
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _family(pid: int, number: int = 0) -> list[psutil.Process]:
+    """A process and all that descend from it; the process gets a signal before the others are looked for, since one that is stopped starts none."""
+    try:
+        process = psutil.Process(pid)
+        if number:
+            process.send_signal(number)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []  # which the next question finds out

@@ -1,4 +1,4 @@
-"""The data of storage.py: written once a run, the same each time; every row says which one it is."""
+"""Fields and tokens in stores as they lie."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +10,8 @@ import tensorstore as ts
 from numpy.lib.format import open_memmap
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
+
+from workloads.base import Arrays, Data, Rows, equal, numbered, numbers
 
 SEQ_LEN = 1024
 _FIELD = (64, 64, 8)
@@ -23,7 +25,8 @@ class Stored:
     """Rows in a store, and how they are fed.
 
     Args:
-        name: "fields" or "chunks" (zarr 3, compressed), "raw-fields", "raw-tokens" or "raw-tokens-small" (zarr 3, raw), or "tokens" (a flat file).
+        name: "fields" or "chunks" (zarr 3, compressed), "raw-fields", "raw-tokens" or "raw-tokens-small" (zarr 3, raw), or
+            "windows" (a flat file of tokens).
         rows: how many.
         batch_size: of the global batch.
         chunk_rows: rows of a chunk.
@@ -40,53 +43,53 @@ class Stored:
     lanes: int = 0
     window: int = 0
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Whole batches in the rows."""
-        return self.rows // self.batch_size
-
     def __str__(self) -> str:
-        row = f"{SEQ_LEN + 1} uint16" if "tokens" in self.name else "x".join(map(str, _FIELD)) + " float32"
+        row = f"{SEQ_LEN + 1} uint16" if self._tokens else "x".join(map(str, _FIELD)) + " float32"
         chunks = f"chunks of {self.chunk_rows}" + (f" in shards of {self.shard_rows}" if self.shard_rows else "")
-        store = {"tokens": "windows of a flat file"}.get(
+        store = {"windows": "windows of a flat file"}.get(
             self.name, ("raw" if self.name.startswith("raw") else "zstd") + f" zarr 3, {chunks}"
         )
         return f"{self.name}: {self.rows:,} rows of {row}, {store}; batch {self.batch_size}, shuffled"
 
     @property
+    def _tokens(self) -> bool:
+        return self.name in {"raw-tokens", "raw-tokens-small", "windows"}
+
+    @property
     def _row_shape(self) -> tuple[int, ...]:
-        return (SEQ_LEN + 1,) if "tokens" in self.name else _FIELD
+        return (SEQ_LEN + 1,) if self._tokens else _FIELD
 
     def write(self, folder: Path) -> None:
         """Writes the store, and beside it the rows as a plain `.npy` file, for whoever checks and for NumPy."""
         random = np.random.Generator(np.random.SFC64(0))
-        if self.name == "tokens":
+        if self.name == "windows":
             tokens = np.memmap(folder / "tokens.bin", np.uint16, "w+", shape=(self.rows * SEQ_LEN + 1,))
             for first, values in _token_rows(random, self.rows, SEQ_LEN):
                 tokens[first * SEQ_LEN : first * SEQ_LEN + values.size] = values.ravel()
             return
-        dtype = np.dtype(np.uint16 if "tokens" in self.name else np.float32)
+        dtype = np.dtype(np.uint16 if self._tokens else np.float32)
         plain = open_memmap(folder / "rows.npy", mode="w+", dtype=dtype, shape=(self.rows, *self._row_shape))
         store = self._create(folder / "store", dtype)
-        blocks = _token_rows(random, self.rows, SEQ_LEN + 1) if "tokens" in self.name else _field_rows(random, self.rows)
+        blocks = _token_rows(random, self.rows, SEQ_LEN + 1) if self._tokens else _field_rows(random, self.rows)
         for first, values in blocks:
             plain[first : first + len(values)] = values
             store[first : first + len(values)].write(values).result()
 
-    def load(self, folder: Path) -> NDArray[Any]:
+    def data(self, folder: Path) -> Data:
         """The rows as a memory-mapped NumPy array."""
-        # Plain arrays over the maps: np.memmap's own bookkeeping would slow down every slice.
-        if self.name == "tokens":
-            return sliding_window_view(np.asarray(np.memmap(folder / "tokens.bin", np.uint16, "r")), SEQ_LEN + 1)[::SEQ_LEN]
-        return np.asarray(np.load(folder / "rows.npy", mmap_mode="r"))
+        if self.name == "windows":
+            tokens = np.asarray(np.memmap(folder / "tokens.bin", np.uint16, "r"))
+            return Arrays(sliding_window_view(tokens, SEQ_LEN + 1)[::SEQ_LEN])
+        return Arrays(mapped=folder / "rows.npy")
 
-    def rows_of(self, batch: Any) -> NDArray[np.int64]:
-        """Which rows a batch holds, by what stands in it."""
+    def rows_of(self, batch: Any) -> Rows:
+        """By the first values of the rows."""
         values = np.asarray(batch["tokens"] if isinstance(batch, dict) else batch)
-        if "tokens" in self.name:
-            low, high = values[:, :2].astype(np.int64).T
-            return low + (high << 16)
-        return values[:, 0, 0, 0].astype(np.int64)
+        return numbers(values) if self._tokens else values[:, 0, 0, 0].astype(np.int64)
+
+    def compare(self, batch: Any, expected: Any) -> dict[str, float]:
+        """To the bit."""
+        return equal(batch["tokens"] if isinstance(batch, dict) else batch, expected)
 
     def _create(self, path: Path, dtype: np.dtype[Any]) -> ts.TensorStore:
         codecs: list[Any] = [{"name": "bytes", "configuration": {"endian": "little"}}]
@@ -109,9 +112,9 @@ class Stored:
 def _token_rows(random: np.random.Generator, rows: int, length: int) -> Iterator[tuple[int, NDArray[Any]]]:
     """Rows of tokens, many at a time, each block with the number of its first; their first two hold the row's number."""
     for first in range(0, rows, 1 << 14):
-        numbers = np.arange(first, min(first + (1 << 14), rows))
-        tokens = random.integers(0, 50_000, (len(numbers), length), np.uint16)
-        tokens[:, 0], tokens[:, 1] = numbers & 0xFFFF, numbers >> 16
+        block = np.arange(first, min(first + (1 << 14), rows))
+        tokens = random.integers(0, 50_000, (len(block), length), np.uint16)
+        numbered(tokens, block)
         yield first, tokens
 
 
@@ -127,25 +130,19 @@ def _field_rows(random: np.random.Generator, rows: int) -> Iterator[tuple[int, N
         yield first, fields.reshape(count, *_FIELD)
 
 
-FULL = {
-    each.name: each
-    for each in (
-        Stored("fields", 4096, 32, shard_rows=512),
-        Stored("chunks", 8192, 32, chunk_rows=64, lanes=16, window=2),
-        Stored("raw-fields", 4096, 32, chunk_rows=64),
-        Stored("raw-tokens", 100_000, 256, chunk_rows=4096),
-        Stored("raw-tokens-small", 100_000, 256, chunk_rows=64),
-        Stored("tokens", 100_000, 256),
-    )
-}
-QUICK = {
-    each.name: each
-    for each in (
-        Stored("fields", 256, 32, shard_rows=128),
-        Stored("chunks", 256, 32, chunk_rows=8, lanes=4, window=2),
-        Stored("raw-fields", 256, 32, chunk_rows=64),
-        Stored("raw-tokens", 2048, 256, chunk_rows=512),
-        Stored("raw-tokens-small", 2048, 256, chunk_rows=64),
-        Stored("tokens", 2048, 256),
-    )
-}
+FULL = (
+    Stored("fields", 4096, 32, shard_rows=512),
+    Stored("chunks", 8192, 32, chunk_rows=64, lanes=16, window=2),
+    Stored("raw-fields", 4096, 32, chunk_rows=64),
+    Stored("raw-tokens", 100_000, 256, chunk_rows=4096),
+    Stored("raw-tokens-small", 100_000, 256, chunk_rows=64),
+    Stored("windows", 100_000, 256),
+)
+QUICK = (
+    Stored("fields", 256, 32, shard_rows=128),
+    Stored("chunks", 256, 32, chunk_rows=8, lanes=4, window=2),
+    Stored("raw-fields", 256, 32, chunk_rows=64),
+    Stored("raw-tokens", 2048, 256, chunk_rows=512),
+    Stored("raw-tokens-small", 2048, 256, chunk_rows=64),
+    Stored("windows", 2048, 256),
+)

@@ -1,0 +1,114 @@
+"""loadax, and the loops that one writes by hand: each a `prepare(workload, folder, sharding)`, as contestants.py says."""
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+from workloads.arrays import Images
+from workloads.base import Workload, steps_per_epoch
+from workloads.jpegs import SIZE, Jpegs, label, pillow
+from workloads.records import LENGTH, Records
+from workloads.stores import SEQ_LEN, Stored
+from workloads.transform import Transform, work
+
+import loadax
+
+Open = Callable[..., Iterator[Any]]
+
+_IN_FLIGHT = 4  # reads, of the loop over a store by hand
+
+
+def defaults(workload: Workload, folder: Path, sharding: NamedSharding, **options: Any) -> Open:
+    """loadax, with every option that has a default left at it, but for those that the contestant names."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "shuffle.* of data whose chunks hold", UserWarning)  # which is what is measured
+        return _loader(dataset(workload, folder).shuffle(seed=0), workload, sharding, **options)
+
+
+def chunks(workload: Stored, folder: Path, sharding: NamedSharding) -> Open:
+    """loadax: chunks shuffled, and the rows of those that are open."""
+    data = loadax.from_zarr(folder / "store").shuffle(0, block="chunks", window=workload.window, lanes=workload.lanes)
+    return _loader(data, workload, sharding)
+
+
+def fast(workload: Jpegs, folder: Path, sharding: NamedSharding) -> Open:
+    """Loadax's own decoder, in its fast quality."""
+    return _loader(loadax.from_images(workload.folder(folder), size=SIZE, quality="fast").shuffle(seed=0), workload, sharding)
+
+
+def own_function(workload: Jpegs, folder: Path, sharding: NamedSharding) -> Open:
+    """Loadax with the Pillow function that the peers have, on its threads."""
+    data = loadax.from_source(workload.paths(folder)).shuffle(seed=0).map(_decoded)
+    return _loader(data, workload, sharding)
+
+
+def numpy_loop(workload: Workload, folder: Path, sharding: NamedSharding) -> Open:
+    """The loop that one writes by hand: an order an epoch, rows gathered, `jax.device_put`."""
+    data, batch_size = workload.data(folder), workload.batch_size
+
+    def batches() -> Iterator[Any]:
+        random = np.random.default_rng(0)
+        while True:
+            order = random.permutation(workload.rows)
+            for step in range(steps_per_epoch(workload)):
+                yield jax.device_put(data.batch(order[step * batch_size : (step + 1) * batch_size]), sharding)
+
+    return batches
+
+
+def tensorstore_loop(workload: Stored, folder: Path, sharding: NamedSharding) -> Open:
+    """The loop that one writes by hand over a store: a whole batch a read, four under way, and shard indexes cached for good."""
+    import tensorstore as ts
+
+    context = ts.Context({"cache_pool": {"total_bytes_limit": 64 << 20}})
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{folder}/store/"}, "recheck_cached_data": False}
+    store = ts.open(spec, read=True, context=context).result()
+
+    def order() -> Iterator[Any]:
+        random = np.random.default_rng(0)
+        while True:
+            yield from random.permutation(workload.rows).reshape(-1, workload.batch_size)
+
+    def batches() -> Iterator[Any]:
+        under_way: deque[Any] = deque()
+        for rows in order():
+            under_way.append(store[rows].read())
+            if len(under_way) > _IN_FLIGHT:
+                yield jax.device_put(under_way.popleft().result(), sharding)
+
+    return batches
+
+
+def dataset(workload: Workload, folder: Path) -> "loadax.Dataset":
+    """The rows of a workload, in their own order."""
+    if isinstance(workload, Images):
+        arrays: Any = workload.data(folder)
+        return loadax.from_arrays(arrays.batch(np.arange(workload.rows)))
+    if isinstance(workload, Transform):
+        return loadax.from_npy(folder / "rows.npy").map(work)
+    if isinstance(workload, Jpegs):
+        return loadax.from_images(workload.folder(folder), size=SIZE)
+    if isinstance(workload, Records):
+        return loadax.from_array_record([str(path) for path in workload.paths(folder)], dtype=np.uint16, pad_to=LENGTH)
+    if isinstance(workload, Stored) and workload.name != "windows":
+        return loadax.from_zarr(folder / "store")
+    return _tokens(workload, folder)
+
+
+def _tokens(workload: Workload, folder: Path) -> "loadax.Dataset":
+    if workload.name == "windows":
+        return loadax.from_tokens(folder / "tokens.bin", SEQ_LEN, dtype=np.uint16)
+    return loadax.from_npy(folder / "tokens.npy")
+
+
+def _loader(data: Any, workload: Workload, sharding: NamedSharding, **options: Any) -> Open:
+    return loadax.Dataloader(data, batch_size=workload.batch_size, partition=sharding, num_epochs=None, **options).iterate
+
+
+def _decoded(path: str) -> Any:
+    return {"image": pillow(path), "label": np.int32(label(path))}

@@ -1,0 +1,80 @@
+"""What statistics, timeline and profiler marks cost: `python benchmarks/seeing.py [ROUNDS]`. Small batches, with all of it and without, in turns."""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest import mock
+
+import numpy as np
+
+from loadax import Dataloader, from_arrays
+from loadax.loader import feed, prefetch, stages, timeline
+from loadax.loader.iterator import DataIterator
+from loadax.loader.stats import Stats
+
+_SECONDS = 0.1
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+@contextmanager
+def blind() -> Iterator[None]:
+    """Without marks, without processor times, without a timeline, and without telling the first steps from the others."""
+
+    def counted(stats: Stats, _step: int, waited: float, _away: float) -> None:
+        stats.steps += 1
+        stats.wait += waited
+
+    with ExitStack() as all_of:
+        for module in (feed, prefetch):
+            all_of.enter_context(mock.patch.object(module, "TraceAnnotation", stages.unmarked))
+        all_of.enter_context(mock.patch.object(stages, "thread_time", float))
+        for name in ("piece", "placed", "taken"):
+            all_of.enter_context(mock.patch.object(timeline.Recorder, name, _nothing))
+        all_of.enter_context(mock.patch.object(Stats, "took", counted))
+        yield
+
+
+def turn(batches: DataIterator) -> tuple[float, float]:
+    """Seconds and processor seconds that a step takes."""
+    steps, began, cpu = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() < began + _SECONDS:
+        for _ in range(20):
+            next(batches)
+        steps += 20
+    return (time.perf_counter() - began) / steps, (time.process_time() - cpu) / steps
+
+
+def compare(batch_size: int, workers: int, rounds: int) -> None:
+    """Prints what a step takes, and the median over the rounds of how much more it takes with everything on."""
+    data = from_arrays({"x": np.zeros((100_000, 16), np.float32), "y": np.zeros(100_000, np.int32)}).shuffle(seed=0)
+    with Dataloader(data, batch_size, num_epochs=None, num_workers=workers).iterate() as batches:
+        turn(batches)
+        seen, unseen = [], []
+        for number in range(rounds):
+            for on in (True, False) if number % 2 else (False, True):
+                if on:
+                    seen.append(turn(batches))
+                else:
+                    with blind():
+                        unseen.append(turn(batches))
+    for what, which in (("time", 0), ("processor time", 1)):
+        more = statistics.median(one[which] / other[which] for one, other in zip(seen, unseen, strict=True)) - 1
+        step = statistics.median(one[which] for one in seen)
+        print(f"batch {batch_size:>4}, {workers} workers: {what} {step * 1e6:7.1f} us a step, {more:+.2%} for seeing", flush=True)
+
+
+if __name__ == "__main__":
+    turns = int(sys.argv[1]) if len(sys.argv) > 1 else 31
+    for size in (8, 64, 1024):
+        for count in (0, 1, 2):
+            compare(size, count, turns)

@@ -1,0 +1,254 @@
+"""Writes what was measured into docs/benchmarks.md, and draws it: `python benchmarks/tables.py [RESULTS.json ...]`.
+
+A table stands between `<!-- measured: NAME -->` and `<!-- end -->`, and is replaced. Those of workloads without results stay as they are.
+"""
+
+import argparse
+import json
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import plots
+from report import Run, best, cpu_seconds, line, others, peers, ratio, speeds
+
+_HERE = Path(__file__).parent
+_PAGE = _HERE.parent / "docs" / "benchmarks.md"
+_BLOCK = re.compile(r"(<!-- measured: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_WITH_WORKERS = ("grain-2", "grain-dataloader-2", "grain-batches-2", "torch-2", "torch-batches-2")
+_PER_ELEMENT = ("grain-inline", "grain-threads", "grain-dataloader")
+_STORES = ("fields", "chunks", "raw-fields", "raw-tokens", "raw-tokens-small", "windows")
+
+Results = dict[str, list[Run]]  # the runs of each workload
+Value = Callable[[Run], float | None]
+
+
+def against(*names: str, ours: str = "loadax") -> Value:
+    """How many times the rows per second of the best of them loadax has; of the best of all peers, when none is named."""
+
+    def value(run: Run) -> float | None:
+        other = best(run, names or peers(run))
+        return None if other is None or ours not in run["contestants"] else ratio(run, ours, other)
+
+    return value
+
+
+def less_cpu(run: Run) -> float | None:
+    """Processor time of a row beside that of the peer that takes least."""
+    least = min((cpu_seconds(run, name) for name in peers(run) if speeds(run, name)), default=None)
+    return None if least is None or "loadax" not in run["contestants"] else cpu_seconds(run, "loadax") / least
+
+
+def first(name: str, kind: str = "warm") -> Value:
+    """Seconds to a contestant's first batch."""
+    return lambda run: run["contestants"][name]["first"][kind] if name in run["contestants"] else None
+
+
+def extra(name: str, value: Callable[[Any], float]) -> Value:
+    """Something measured besides."""
+    return lambda run: value(run["extras"][name]) if run["extras"].get(name) else None
+
+
+def times(value: float) -> str:
+    """A ratio as text."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.2f}"
+
+
+def seconds(value: float) -> str:
+    """Seconds as text."""
+    return f"{value * 1e3:.1f} ms"
+
+
+def share(value: float) -> str:
+    """A share as text."""
+    return f"{value:.2%}"
+
+
+# What is measured, of which workload, what is asked, and how it is written.
+_SHOWS: Sequence[tuple[str, str, str, Value, Callable[[float], str]]] = (
+    ("tokens: a gather and `device_put` by hand", "tokens", "1.3", against("numpy"), times),
+    ("tokens: the best peer", "tokens", "1.0", against(), times),
+    ("tokens: Grain, per element, at its best", "tokens", "20", against(*_PER_ELEMENT), times),
+    ("images: a gather and `device_put` by hand", "images", "1.3", against("numpy"), times),
+    ("images: the best peer", "images", "1.0", against(), times),
+    ("images: Grain, per element, at its best", "images", "20", against(*_PER_ELEMENT), times),
+    ("pure Python, 2 processes: the best of Grain and torch with 2", "transform", "1.05", against(*_WITH_WORKERS), times),
+    ("pure Python, 2 processes: what two cores can do", "transform", "0.9", against("ceiling"), times),
+    (
+        "JPEG at 40 dB: the best of Grain and torch with Pillow",
+        "jpegs",
+        "1.2",
+        against("grain-threads", "grain-threads-2", "grain-2", "torch-0", "torch-2"),
+        times,
+    ),
+    (
+        "JPEG, fast option: the same",
+        "jpegs",
+        "1.6",
+        against("grain-threads", "grain-threads-2", "grain-2", "torch-0", "torch-2", ours="loadax-fast"),
+        times,
+    ),
+    (
+        "the same user's own Pillow function on threads: the best peer with it",
+        "jpegs",
+        "1.0",
+        against("grain-threads", "grain-threads-2", "grain-2", "torch-0", "torch-2", "spdl", ours="loadax-pillow"),
+        times,
+    ),
+    ("ArrayRecord, padded: a loop over the batched reader", "records", "0.9", against("numpy"), times),
+    (
+        "ArrayRecord, padded: Grain, per element, at its best",
+        "records",
+        "10",
+        against("grain-inline", "grain-threads", "grain-2"),
+        times,
+    ),
+    ("first batch, threads", "tokens", "100 ms", first("loadax"), seconds),
+    ("the same, the process's very first", "tokens", "100 ms", first("loadax", "cold"), seconds),
+    ("Grain's, threads", "tokens", "more", first("grain-threads"), seconds),
+    ("first batch, 2 processes", "transform", "600 ms", first("loadax"), seconds),
+    ("the same, the process's very first", "transform", "600 ms", first("loadax", "cold"), seconds),
+    ("Grain's, 2 processes", "transform", "more", first("grain-2"), seconds),
+    (
+        "first batch from step 10⁶, less that from the start",
+        "tokens",
+        "20 ms at most",
+        extra("resume", lambda each: each["more"]),
+        seconds,
+    ),
+    ("tokens: CPU seconds a row, beside the peer that takes least", "tokens", "below 1", less_cpu, times),
+    ("images: the same", "images", "below 1", less_cpu, times),
+    ("pure Python: the same", "transform", "below 1", less_cpu, times),
+    ("JPEG: the same", "jpegs", "below 1", less_cpu, times),
+    ("ArrayRecord: the same", "records", "below 1", less_cpu, times),
+    ("tokens: a step of 10 ms waits", "tokens", "under 1%", extra("sleep", lambda each: each["share"]), share),
+    ("images: the same", "images", "under 1%", extra("sleep", lambda each: each["share"]), share),
+    (
+        "an hour's 18,000 steps: most memory, beyond its first minute's",
+        "tokens",
+        "within 2%",
+        extra("hour", lambda each: each["hour"] / each["minute"] - 1),
+        share,
+    ),
+    (
+        "the same, 3600 steps with 2 processes",
+        "transform",
+        "within 2%",
+        extra("hour", lambda each: each["hour"] / each["minute"] - 1),
+        share,
+    ),
+)
+
+_STORE_ROWS = (
+    (
+        "a TensorStore loop with four reads in flight: 64x64x8 float32 in zstd shards, a row a chunk, batch 32",
+        "fields",
+        "0.95",
+        "tensorstore",
+    ),
+    ('its own full shuffle, by `shuffle(0, block="chunks")`: the same in chunks of 64 rows', "chunks", "15", "row-shuffle"),
+    ("`np.memmap` and `device_put`: the same in raw zarr 3", "raw-fields", "0.5", "numpy"),
+    ("the same, rows of 1025 uint16 in raw zarr 3, 4096 a chunk, batch 256", "raw-tokens", "0.5", "numpy"),
+    ("the same, 64 a chunk, so 1563 small files", "raw-tokens-small", "0.5", "numpy"),
+    ("the same, `from_tokens`: windows of 1025 uint16 of a flat file, batch 256", "windows", "1.0", "numpy"),
+)
+
+
+def shows(results: Results) -> list[str]:
+    """What is asked of the whole, and what it has."""
+    return _compared(results, "| | asked | |", _SHOWS)
+
+
+def stores(results: Results) -> list[str]:
+    """The same for stores."""
+    rows = [(what, name, asked, against(other), times) for what, name, asked, other in _STORE_ROWS]
+    return _compared(results, "| loadax has, times the rows/s of | asked | |", rows)
+
+
+def contestants(runs: list[Run]) -> list[str]:
+    """Everybody's medians; of the run in the middle, when there are several."""
+    run = sorted(runs, key=lambda each: statistics.median(speeds(each, "loadax")))[len(runs) // 2]
+    lines = ["| | rows/s | loadax has | in rounds | CPU s/Mrow | memory | first batch | the very first |", "|---|" + "---:|" * 7]
+    lines += [
+        "| " + " | ".join(f"`{cell}`" if not place else cell for place, cell in enumerate(line(run, name))) + " |"
+        for name in run["contestants"]
+    ]
+    return lines
+
+
+def setting(results: Results) -> list[str]:
+    """What the numbers were measured on."""
+    runs = [run for each in results.values() for run in each]
+    seen: dict[str, list[str]] = {}
+    for run in runs:
+        for name, value in run["machine"].items():
+            if value not in seen.setdefault(name, []):
+                seen[name].append(value)
+    commits = seen.pop("commit")
+    told = ", ".join(
+        f"{name} {' and '.join(values)}" if name != "machine" else values[0] for name, values in seen.items() if name != "loadax"
+    )
+    most = max(len(each) for each in results.values())
+    return [
+        f"Measured on {told}, at {' and '.join(commits)}; {most} {'run' if most == 1 else 'runs'} of each workload, during which others used {statistics.median(map(others, runs)):.0%} of the machine."
+    ]
+
+
+def stages(taken: dict[str, dict[str, float]]) -> list[str]:
+    """What micro.py measured of the pieces that a batch is made by."""
+    lines = ["| | | a row |", "|---|---:|---:|"]
+    for what, each in taken.items():
+        if not what.startswith("permute 1 "):
+            lines.append(f"| {what} | {each['seconds'] * 1e6:,.0f} µs | {each['seconds'] / each['rows'] * 1e9:,.0f} ns |")
+    return lines
+
+
+def blocks(results: Results, taken: dict[str, dict[str, float]]) -> dict[str, list[str]]:
+    """All tables that these results make, by name."""
+    made = {"stages": stages(taken)} if taken else {}
+    if results:
+        made |= {"setting": setting(results), "shows": shows(results)}
+    if any(name in _STORES for name in results):
+        made["stores"] = stores(results)
+    return made | {
+        name: contestants(runs) for name, runs in results.items() if name not in _STORES and "loadax" in runs[0]["contestants"]
+    }
+
+
+def rewritten(page: str, made: dict[str, list[str]]) -> str:
+    """The page with the tables in their places."""
+
+    def block(match: re.Match[str]) -> str:
+        lines = made.get(match[2])
+        return match[0] if not lines else match[1] + "\n".join(lines) + "\n" + match[3]
+
+    return _BLOCK.sub(block, page)
+
+
+def main() -> None:
+    """Reads the results, writes the page and the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="*", type=Path, help="files of run.py and micro.py (default: all of benchmarks/results)")
+    parser.add_argument("--page", type=Path, default=_PAGE, help="the page that is rewritten (default: docs/benchmarks.md)")
+    options = parser.parse_args()
+    found = [json.loads(path.read_text()) for path in options.results or sorted((_HERE / "results").glob("*.json"))]
+    results: Results = {each["workload"]: each["runs"] for each in found if "workload" in each and each["runs"]}
+    taken = {what: each for measured in found for what, each in measured.get("stages", {}).items()}
+    if not results and not taken:
+        parser.error("there are no results; run benchmarks/run.py first")
+    options.page.write_text(rewritten(options.page.read_text(), blocks(results, taken)))
+    plots.draw(results, options.page.parent / "assets")
+
+
+def _compared(results: Results, heading: str, rows: Sequence[tuple[str, str, str, Value, Callable[[float], str]]]) -> list[str]:
+    lines = [heading, "|---|---|---|"]
+    for what, name, asked, value, text in rows:
+        found = [value(run) for run in results.get(name, ())]
+        lines.append(f"| {what} | {asked} | {' · '.join(text(each) for each in found if each is not None) or '-'} |")
+    return lines
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""The data that contestants feed, by name: written once a run, read by path, and every row says which one it is."""
+
+from workloads import arrays, jpegs, records, stores, transform
+from workloads.base import Workload
+
+FULL: dict[str, Workload] = {
+    each.name: each for each in (*arrays.FULL, *transform.FULL, *jpegs.FULL, *records.FULL, *stores.FULL)
+}
+QUICK: dict[str, Workload] = {
+    each.name: each for each in (*arrays.QUICK, *transform.QUICK, *jpegs.QUICK, *records.QUICK, *stores.QUICK)
+}
+
+
+def find(name: str, quick: bool) -> Workload:
+    """The workload of that name, large or small."""
+    return (QUICK if quick else FULL)[name]
