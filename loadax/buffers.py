@@ -5,6 +5,7 @@ every array on it is gone, and the one thing that knows is Python's own referenc
 each view, and so each `jax.Array`, keeps alive.
 """
 
+import mmap
 import threading
 import weakref
 from collections import OrderedDict, deque
@@ -13,6 +14,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+_OWN_MAP = 1 << 18  # bytes from which memory is mapped by itself
 
 ALIGNMENT = 64
 """Bytes. What XLA's CPU client asks of memory that it takes over without a copy."""
@@ -25,6 +28,9 @@ def align(size: int) -> int:
 
 def aligned_bytes(size: int) -> NDArray[np.uint8]:
     """A fresh uint8[size] that begins on a 64-byte boundary; its contents are undefined."""
+    if size >= _OWN_MAP:
+        # Not from the heap, whose holes would stay with the process when buffers of many sizes have come and gone.
+        return np.frombuffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
     memory = np.empty(size + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + size]
@@ -82,6 +88,8 @@ class BufferPool:
             self._sort_in()
             memory = self._take(capacity)
             if memory is None:
+                # Where sizes change, the new ones take the place of the old ones, so that memory does not grow with every change.
+                self._shrink_to(self._idle_bytes - capacity)
                 memory = self._make(capacity)
         # Through a memoryview, so that `lease` is not a view of `memory` in NumPy's eyes: every array made from `lease`, and
         # every jax.Array on one of those, then refers to `lease` itself, whose end `finalize` sees.
@@ -107,7 +115,10 @@ class BufferPool:
             self._idle.setdefault(memory.nbytes, []).append(memory)
             self._idle.move_to_end(memory.nbytes)
             self._idle_bytes += memory.nbytes
-        while self._idle_bytes > self._keep and self._idle:
+        self._shrink_to(self._keep)
+
+    def _shrink_to(self, most: int) -> None:
+        while self._idle_bytes > most and self._idle:
             capacity, stack = next(iter(self._idle.items()))
             if stack:
                 self._drop(stack.pop())

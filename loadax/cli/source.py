@@ -1,24 +1,29 @@
 """What the command line can read: the kind of data follows from the path."""
 
 import argparse
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, final
 from urllib.parse import urlsplit
 
+from loadax.cli.functions import import_function
 from loadax.dataset import Dataset
 from loadax.doors import from_array_record, from_images, from_npy, from_tokens, from_zarr
 from loadax.errors import ArgumentError
+from loadax.sources.array_record import NAMES
+from loadax.sources.images_folder import ENDINGS
 from loadax.sources.storage import local_path
 
 KNOWN = (
     "a zarr array or group (a folder, or a .zip file), a .npy file, a file of tokens (.bin, with --seq-len and --dtype), "
     "a folder of images, or ArrayRecord files"
 )
+SOURCES = """\
+SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, a file of tokens (.bin), a folder of images, ArrayRecord files
+(one, a folder or a pattern), or MODULE:FUNCTION that makes a loadax.Dataset"""
 _ZARR = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")  # one of these is in the folder of a zarr store
-_RECORDS = "array_record"  # is in the names of ArrayRecord files
-_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 
 @final
@@ -65,6 +70,23 @@ def names_of(text: str) -> tuple[str, ...]:
     return names
 
 
+def open_dataset(source: str, options: SourceOptions) -> Dataset:
+    """The dataset at a path or URL, or that a function makes: `MODULE:FUNCTION`.
+
+    Raises:
+        ArgumentError: when there is neither, or an option does not go with it.
+        SourceError: when it can't be read.
+    """
+    # What has a colon is a function, but for URLs and files that are there.
+    if ":" not in source or "/" in source or "|" in source or Path(source).exists():
+        return open_source(source, options)
+    refuse_options(source, "a function", options)
+    dataset = import_function(source, "SRC")()
+    if not isinstance(dataset, Dataset):
+        raise ArgumentError(f"{source}() gave {dataset!r:.80}, not a loadax.Dataset; return one")
+    return dataset
+
+
 def open_source(path: str, options: SourceOptions) -> Dataset:
     """The dataset at a path or URL.
 
@@ -73,7 +95,7 @@ def open_source(path: str, options: SourceOptions) -> Dataset:
         SourceError: when it can't be read.
     """
     local = None if "|" in path else local_path(path)
-    if local is not None and not local.exists() and _RECORDS not in local.name:  # these may be a pattern
+    if local is not None and not local.exists() and not _is_record(local.name):  # these may be a pattern
         raise ArgumentError(f"{path}: there is nothing there; pass the path or URL of {KNOWN}")
     # A local folder is whatever lies in it.
     end = "" if local is not None and local.is_dir() else _suffix(path)
@@ -88,7 +110,7 @@ def open_source(path: str, options: SourceOptions) -> Dataset:
     if local is not None and _holds_records(local):
         refuse_options(path, "made of ArrayRecord files", options, "dtype", "pad_to")
         return from_array_record(path, dtype=options.dtype, pad_to=options.pad_to)
-    if local is not None and local.is_dir() and _holds_images(local):
+    if holds_images(path):
         refuse_options(path, "a folder of images", options, "size")
         return from_images(path, options.size)
     # A URL has no folder's look: there zarr stores may be called anything.
@@ -103,16 +125,23 @@ def _suffix(path: str) -> str:
 
 
 def _holds_records(place: Path) -> bool:
-    return any(_RECORDS in each.name for each in place.iterdir()) if place.is_dir() else _RECORDS in place.name
+    return any(_is_record(each.name) for each in place.iterdir()) if place.is_dir() else _is_record(place.name)
 
 
-def _holds_images(folder: Path) -> bool:
-    """Whether a folder, or one in it, has images, and it is no zarr store."""
-    entries = sorted(folder.iterdir())
-    if any(entry.name in _ZARR for entry in entries):
+def _is_record(name: str) -> bool:
+    return any(part in name for part in NAMES)
+
+
+def holds_images(path: str) -> bool:
+    """Whether a folder of this machine, or one below it, has images, and it is no zarr store."""
+    folder = None if "|" in path else local_path(path)
+    if folder is None or not folder.is_dir() or any((folder / name).exists() for name in _ZARR):
         return False
-    inside = (each for entry in entries if entry.is_dir() and not entry.name.startswith(".") for each in entry.iterdir())
-    return any(each.suffix.lower() in _IMAGES for each in (*entries, *inside))
+    for _, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        if any(name.lower().endswith(ENDINGS) for name in files):
+            return True
+    return False
 
 
 def refuse_options(path: str, kind: str, options: SourceOptions, *meant: str) -> None:

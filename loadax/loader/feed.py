@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from loadax.buffers import BufferPool
 from loadax.loader.assemble import Assembler, Piece
-from loadax.loader.crew.job import Job
 from loadax.loader.crew.processes import Processes
 from loadax.loader.share import Share
 from loadax.loader.slab import Slab
@@ -117,7 +116,7 @@ class Feed:
         self._assembler = Assembler(reader, self._slabs, key_seed, TraceAnnotation)
         self._finish = share.batch.structure.build if finish is None else finish
         self._processes = processes
-        self._job = None if processes is None else Job(reader, self._slabs, key_seed, keep)
+        self._job = None if processes is None else processes.job(reader, self._slabs, key_seed, keep)
         self._pool = BufferPool(keep) if self._job is None else self._job.arena
         self._placers = [
             Placer(layout, sharding, leaf.dtype, share.microbatches)
@@ -129,6 +128,11 @@ class Feed:
         )
         self.rows_per_step = len(share.positions)
         self.bytes_per_step = self._slabs.bytes_per_step
+
+    def prepare(self, workers: int) -> None:
+        """Makes ready for so many workers, where that takes time."""
+        if self._job is not None and self._processes is not None:
+            self._processes.prepare(self._job, workers)
 
     def memory(self, first: int, count: int) -> Memory:
         """Memory for the steps from `first` on."""

@@ -60,32 +60,35 @@ class DataIterator:
         self._step = step_of(run.plan, run.order, start)
         self._error: BaseException | None = None
         self._interrupted = False
-        self._earlier = Stats()
         self._recorder = Recorder()
         self._processes: Processes | None = None
         self._team: Team | None = None  # what it has found out holds for later windows too
-        self._open()
+        self._open(Stats())
 
     def serve(self, run: Run) -> None:
         """Goes on as what `run` began, which is alike; the statistics begin here."""
         self._run = run
-        self._earlier, self._recorder = Stats(), Recorder()
+        self._recorder = Recorder()
         self._window.count_from_here(self._recorder)
+        self._counted = Stats(), self._window
 
-    def _open(self) -> None:
+    def _open(self, earlier: Stats) -> None:
+        """Begins to read at the present step, after what was done `earlier`."""
         run = self._run
         # They outlive windows: they are started once for all batch sizes.
         if run.in_processes and run.workers and (self._processes is None or self._processes.closed):
             self._processes = Processes(run.workers, run.least)
         try:
-            self._window, pool = self._begin()
+            window, pool = self._begin()
         except BaseException:
             if self._processes is not None:
                 self._processes.close()
             raise
         # Also runs at the end of the program, before the interpreter takes modules apart under the threads.
         self._close = weakref.finalize(self, pool.close)
-        self._pause = pool.pause
+        self._pause, self._window = pool.pause, window
+        # In one: another thread that asks for the statistics must not find steps counted twice, or not at all.
+        self._counted = earlier, window
 
     def _begin(self) -> tuple[Window, Pool]:
         run = self._run
@@ -119,8 +122,8 @@ class DataIterator:
             raise StopIteration
         self._check_mesh()
         if self._step == self._end and self._close.alive:  # batches of another shape begin
-            self._earlier = self.stats()
-            self._reopen()
+            earlier, window = self._counted
+            self._reopen(earlier.plus(window.snapshot()))
         if self._interrupted:
             # A Ctrl-C may have come at any point, so what the window thinks is not to be relied on: begin anew from this step.
             self.set_state(self._step)
@@ -157,21 +160,25 @@ class DataIterator:
             StateError: when it belongs to other data, or lies inside a batch of this size; then nothing has changed.
         """
         step = step_of(self._run.plan, self._run.order, state)
-        self._interrupted = True  # until all is new
-        self._step, self._error = step, None
-        self._earlier, self._recorder = Stats(), Recorder()
-        self._reopen()
-        self._interrupted = False
+        self._interrupted = True  # what is being read does not belong to the step that follows
+        self._step, self._error, self._recorder = step, None, Recorder()
+        self._reopen(Stats())
 
-    def _reopen(self) -> None:
-        """Begins to read at the present step; worker processes that are there stay."""
-        if self._close.detach() is not None:
-            self._pause()
-        self._open()
+    def _reopen(self, earlier: Stats) -> None:
+        """As `_open`; worker processes that are there stay, unless they are busy for long."""
+        self._interrupted = True  # until all is new
+        if self._close.alive:
+            # Then detached: a Ctrl-C before it is done must leave somebody who closes the window.
+            if not self._pause() and self._processes is not None:
+                self._close()  # what they have in hand is of no use any more, and takes longer than to start others
+            self._close.detach()
+        self._open(earlier)
+        self._interrupted = False
 
     def stats(self) -> Stats:
         """Where the time went since this iterator began, or its state was set."""
-        found = self._earlier.plus(self._window.snapshot())
+        earlier, window = self._counted
+        found = earlier.plus(window.snapshot())
         if self._processes is None:
             return found
         # The window counts threads, of which each process has several, so that it need not wait for the next piece.

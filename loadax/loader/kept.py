@@ -136,10 +136,15 @@ class Kept:
             return arrays[:-1]
         steps = blocks.size // height
         processes = Processes(workers) if in_processes and workers else None
-        feed = Feed(plan, dataset.reader, share, keep=budget, end=steps, processes=processes)
-        threads = workers if processes is None else processes.threads
-        window = Window(feed, 0, steps, depth=1, budget=budget, workers=threads)
-        pool = Pool(window, threads, processes)
+        try:
+            feed = Feed(plan, dataset.reader, share, keep=budget, end=steps, processes=processes)
+            threads = workers if processes is None else processes.threads
+            window = Window(feed, 0, steps, depth=1, budget=budget, workers=threads)
+            pool = Pool(window, threads, processes)
+        except BaseException:  # data that can't be sent to a process, say
+            if processes is not None:
+                processes.close()
+            raise
         try:
             with progress_bar("keep_on_device", rows, "row", None) as shown:
                 for step in range(steps):

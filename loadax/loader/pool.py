@@ -45,17 +45,18 @@ class Pool:
             self._processes.close()
         self.pause()
 
-    def pause(self) -> None:
-        """Closes the window and waits for the threads, not for long. Idempotent; from any thread.
+    def pause(self) -> bool:
+        """Closes the window and waits for the threads, not for long; whether all have ended. Idempotent; from any thread.
 
         A worker (of any pool) that collected the iterator as garbage does not wait: it may hold a lock that others need to end.
         """
         self._window.close()
         if threading.current_thread().name.startswith(_NAME):
-            return
+            return False
         deadline = monotonic() + _PATIENCE
         for thread in (thread for thread in self._threads if thread.ident is not None):
             thread.join(max(0.0, deadline - monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
 
 def _work(window: Window) -> None:

@@ -38,6 +38,7 @@ class Run:
     """Steps that are read together.
 
     Args:
+        feed: reads and places them.
         memory: where they go.
         waiting: pieces that nobody has claimed.
         unread: pieces that are not in yet.
@@ -45,6 +46,7 @@ class Run:
         error: why it can't be read.
     """
 
+    feed: Feed
     memory: Memory
     waiting: deque[tuple[int, int]]
     unread: int
@@ -87,10 +89,12 @@ class Window:
         self._began, self._cpu_began = perf_counter(), process_time()
         self._left = self._began  # when the consumer got its last batch
         self._final: Stats | None = None  # once it is closed
-        self._feed = feed
+        self._feed: Feed | None = feed  # until it is closed: it has memory, and a copy of the data where processes read
+        self._rows_per_step, self._bytes_per_step = feed.rows_per_step, feed.bytes_per_step
         self._next, self._stop = first, stop  # the step to open next, and the end
         self._depth, self._budget, self._workers = depth, budget, workers
         self._team = team or Team(workers, workers)
+        self._prepared = self._team.size  # how many may be at work without further preparations
         self._sizes = PieceSizes(feed.rows_per_step, workers)
         self._runs: deque[Run] = deque()
         self._ready: deque[tuple[int, Tree]] = deque()
@@ -112,6 +116,9 @@ class Window:
         naps = 0
         with self._work:
             while not self._closed:
+                if self._prepared < self._team.size:
+                    self._wake_worker()  # for what this one was woken for
+                    return self._preparation()
                 task = None if self._awake() > self._team.size else self._next_task()
                 if task is not None:
                     if self._starved:
@@ -121,6 +128,13 @@ class Window:
                 naps += 1
             return None
 
+    def _preparation(self) -> Task:
+        """Makes ready for a team that has grown: of all workers, the one that does this has no piece in hand that anybody waits for."""
+        assert self._feed is not None
+        feed, size = self._feed, self._team.size
+        self._prepared = size
+        return lambda: feed.prepare(size)
+
     def take(self) -> tuple[int, Tree]:
         """The next step and its batch, in order; waits for it.
 
@@ -128,7 +142,7 @@ class Window:
             Exception: what reading or placing its step raised; the window is closed then.
         """
         began = perf_counter()
-        starved = 0.0
+        starved, away = 0.0, began - self._left
         self._pace.came()
         while True:
             with self._work:
@@ -137,7 +151,7 @@ class Window:
                     self._count_taken(taken[0], began)
                     self._hungry = False
                     self._pace.went(starved)
-                    grown = self._team.served(self._left, self._pace.starving)
+                    grown = self._team.served(self._left, self._pace.starving, away)
                     if grown or (self._idle == self._workers and not self._pace.ahead):
                         self._wake_worker()
                     return taken
@@ -217,7 +231,7 @@ class Window:
         with self._work:
             self._final = replace(self.snapshot(), ready=0)
             self._closed = True
-            self._runs, self._ready = deque(), deque()
+            self._runs, self._ready, self._feed = deque(), deque(), None
             self._work.notify_all()
             self._arrived.notify_all()
 
@@ -293,12 +307,12 @@ class Window:
     def _full(self) -> bool:
         """Whether the budget has no room for a further run."""
         held = sum(run.memory.count for run in self._runs) + self._count()
-        return bool(self._runs) and held * self._feed.bytes_per_step > self._budget
+        return bool(self._runs) and held * self._bytes_per_step > self._budget
 
     def _count(self) -> int:
         """How many steps the next run has."""
         # A run takes a small part of the budget: with maps, what they read and make lives beside it for a while.
-        count = min(self._sizes.steps, max(1, self._budget // _RUNS_IN_BUDGET // max(1, self._feed.bytes_per_step)))
+        count = min(self._sizes.steps, max(1, self._budget // _RUNS_IN_BUDGET // max(1, self._bytes_per_step)))
         if self._workers == 0:
             count = 1  # nothing is read ahead of a consumer that does the reading itself
         return count if self._stop is None else min(count, self._stop - self._next)
@@ -309,13 +323,14 @@ class Window:
         self._next += run.memory.count
 
     def _run(self, first: int, count: int) -> Run:
+        assert self._feed is not None
         slices = self._sizes.slices(count)
-        return Run(self._feed.memory(first, count), deque(slices), len(slices))
+        return Run(self._feed, self._feed.memory(first, count), deque(slices), len(slices))
 
     def _read(self, run: Run, low: int, high: int) -> None:
         began = perf_counter()
         try:
-            timing = self._feed.fill(run.memory, low, high)
+            timing = run.feed.fill(run.memory, low, high)
         except BaseException as error:
             if self._workers == 0 and not isinstance(error, Exception):
                 raise  # the caller's own thread was interrupted, which is no fault of this step
@@ -324,7 +339,7 @@ class Window:
         with self._work:
             ended = perf_counter()
             self.stats.add(timing)
-            self.recorder.piece(timing, ended, run.memory.first + low // max(1, self._feed.rows_per_step))
+            self.recorder.piece(timing, ended, run.memory.first + low // max(1, self._rows_per_step))
             # Without what the piece waited for a worker process that had another one in hand.
             self._sizes.measured(high - low, min(ended - began, timing.read + timing.transform + timing.assemble))
             run.unread -= 1
@@ -354,7 +369,7 @@ class Window:
     def _place(self, run: Run) -> None:
         step = run.next_step
         try:
-            batch, timing = self._feed.place(run.memory, step)
+            batch, timing = run.feed.place(run.memory, step)
         except BaseException as error:
             with self._work:
                 self._placing = False

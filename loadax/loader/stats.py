@@ -127,7 +127,8 @@ class Stats:
         together = {name: value + getattr(later, name) for name, value in vars(self).items() if name not in _NOT_SUMMED}
         longest = max(self, later, key=lambda each: each.longest)
         together.update((name, getattr(later, name)) for name in _OF_NOW)
-        return Stats(**together, longest=longest.longest, longest_step=longest.longest_step)
+        first = (self if self.steps else later).first
+        return Stats(**together, first=first, longest=longest.longest, longest_step=longest.longest_step)
 
     def add(self, timing: Timing) -> None:
         """Counts one piece of work."""
@@ -156,5 +157,5 @@ class Stats:
                 self.longest, self.longest_step = waited, step
 
 
-_OF_NOW = ("ready", "workers", "at_work", "worker_type", "prefetch", "prefetch_bytes", "cores", "load")
-_NOT_SUMMED = {*_OF_NOW, "longest", "longest_step"}
+_OF_NOW = ("ready", "probed", "workers", "at_work", "worker_type", "prefetch", "prefetch_bytes", "cores", "load")
+_NOT_SUMMED = {*_OF_NOW, "first", "longest", "longest_step"}

@@ -30,12 +30,19 @@ class Team:
         self._pause, self._again = _FIRST_PAUSE, 0.0
         self._began: float | None = None  # the time over which speed is measured now; it may lie ahead
         self._steps = 0
+        self._longest = 0.0  # absence of the consumer in that time
 
-    def served(self, now: float, starving: bool) -> bool:
-        """The consumer was handed a batch at that time (seconds); `starving`: it mostly waits. Returns whether the team has grown."""
+    def served(self, now: float, starving: bool, away: float = 0.0) -> bool:
+        """The consumer was handed a batch. Returns whether the team has grown.
+
+        Args:
+            now: when, in seconds.
+            starving: whether it mostly waits.
+            away: seconds that it had stayed away before it came for this one.
+        """
         if self.size == self._most and self._before is None:
             return False
-        speed = self._speed(now)
+        speed = self._speed(now, away)
         if speed is None:
             return False
         if self._before is not None:
@@ -48,18 +55,20 @@ class Team:
             self._began = now + self._settling
         return grows
 
-    def _speed(self, now: float) -> float | None:
+    def _speed(self, now: float, away: float) -> float | None:
         """Batches a second, when that has been measured for long enough; then the next measurement begins."""
         if self._began is None:
             self._began = now
         if now <= self._began:
             return None
         self._steps += 1
+        self._longest = max(self._longest, away)
         seconds = now - self._began
         if seconds < _TRIAL or self._steps < _TRIAL_STEPS:
             return None
-        speed = self._steps / seconds
-        self._began, self._steps = now, 0
+        # An evaluation or a checkpoint in between says nothing about the team.
+        speed = None if self._longest > seconds / 2 else self._steps / seconds
+        self._began, self._steps, self._longest = now, 0, 0.0
         return speed
 
     def _judge(self, now: float, speed: float) -> None:

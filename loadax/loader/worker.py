@@ -20,7 +20,9 @@ from loadax.loader.crew.channel import Channel
 from loadax.loader.crew.failures import wrap
 from loadax.loader.crew.orders import Fill, Filled, Load, Loaded, Missing
 from loadax.loader.crew.parcel import Parcel, unpack
+from loadax.loader.slab import SlabPlan
 from loadax.protocols import Visits
+from loadax.reader import Reader
 
 _LOOK = 1000  # milliseconds between two looks whether the process that started this one is there
 
@@ -66,9 +68,10 @@ class _Desk:
     """Does what orders say, with the job that was loaded last."""
 
     def __init__(self) -> None:
+        self._reader: Reader | None = None
         self._assembler: Assembler | None = None
         self._arena: ArenaView | None = None
-        self._plan: Any = None
+        self._plan: SlabPlan | None = None
 
     def answer(self, order: Any, descriptors: list[int]) -> Any:
         """What comes back for an order; an error is an answer too."""
@@ -82,30 +85,31 @@ class _Desk:
             return wrap(error)
         raise AssertionError(order)
 
-    def _load(self, order: Load, parcel: int, arena: int) -> Any:
-        self._forget()
-        self._arena = ArenaView(arena)
-        try:
-            reader, self._plan, key_seed = unpack(Parcel(order.message, parcel, order.arrays))
-        except ModuleNotFoundError as error:
-            return Missing(error.name or "")
-        finally:
-            os.close(parcel)
-        self._assembler = Assembler(reader, self._plan, key_seed)
+    def _load(self, order: Load, arena: int, parcel: int | None = None) -> Any:
+        if self._arena is not None:
+            self._arena.close()
+        self._arena, self._assembler = ArenaView(arena), None
+        if order.message is not None:
+            assert parcel is not None
+            self._reader = None
+            try:
+                self._reader = unpack(Parcel(order.message, parcel, order.arrays))
+            except ModuleNotFoundError as error:
+                return Missing(error.name or "")
+            finally:
+                os.close(parcel)
+        assert self._reader is not None
+        self._plan, self._assembler = order.plan, Assembler(self._reader, order.plan, order.key_seed)
         return Loaded()
 
     def _fill(self, order: Fill) -> Filled:
         assert self._assembler is not None
         assert self._arena is not None
+        assert self._plan is not None
         memory = self._arena.memory(order.slot, self._plan.size(order.steps))
         visits = Visits(np.frombuffer(order.rows, np.int64), np.frombuffer(order.epochs, np.int64))
         piece = Piece(visits, order.low, order.per_step, self._plan.slab(memory, order.steps))
         return Filled(tuple(self._assembler.fill(piece)))
-
-    def _forget(self) -> None:
-        if self._arena is not None:
-            self._arena.close()
-        self._assembler = self._arena = self._plan = None
 
 
 if __name__ == "__main__":

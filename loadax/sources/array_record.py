@@ -15,7 +15,9 @@ from loadax.sources.array_record_rows import AlikeRecords, BytesRecords, Decoded
 from loadax.sources.files import LocalFiles
 from loadax.sources.storage import local_path
 
-_NAMES = ("array_record", "arrayrecord")  # somewhere in a file's name, also in train.array_record-00000-of-00008
+NAMES = ("array_record", "arrayrecord")
+"""One of these is somewhere in a file's name, also in `train.array_record-00000-of-00008`."""
+
 _LENGTHS = "pass how many entries a row has, an int of 1 or more"
 
 
@@ -93,7 +95,7 @@ def _expand(path: Any) -> list[str]:
 
 def _of_folder(folder: Path) -> list[str]:
     names = sorted(each.name for each in folder.iterdir())
-    found = [str(folder / name) for name in names if any(part in name for part in _NAMES)]
+    found = [str(folder / name) for name in names if any(part in name for part in NAMES)]
     if not found:
         raise SourceError(
             f"{folder}: the folder has no file with array_record in its name, but {', '.join(names[:8]) or 'nothing'}; pass the files, or a "

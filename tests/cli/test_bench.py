@@ -55,12 +55,13 @@ def test_what_is_said(images: str, capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_figures_for_programs(images: str, module: str, kind: str, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ("--map", f"{module}:slow", "--worker-type", kind, "--num-workers", 1, "--batch-size", 64, "--json")
-    code, out, err = bench(capfd, images, *arguments, *QUICK)
+    # For so long that a pause of a busy machine is not half of it: then the verdict would be another one.
+    code, out, err = bench(capfd, images, *arguments, *QUICK, "--seconds", 1)
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert found["rows_per_second"] == pytest.approx(64 * found["steps"] / found["seconds"])
     assert found["bytes_per_second"] == pytest.approx(64 * found["rows_per_second"])  # of rows of 64 bytes
-    assert 0.3 <= found["seconds"] < 2
+    assert 1 <= found["seconds"] < 4
     assert found["bottleneck"] == "transform"
     assert found["shares"]["transform"] > 0.5
     assert sum(found["shares"].values()) == pytest.approx(1)
@@ -69,9 +70,10 @@ def test_figures_for_programs(images: str, module: str, kind: str, capfd: pytest
     assert found["peak_memory"] > 10 << 20
 
 
-def test_a_folder_of_images(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    for name in ("cat", "dog"):
-        (tmp_path / name).mkdir()
+@pytest.mark.parametrize("below", ["", "2020/May"])
+def test_a_folder_of_images(below: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for name in (f"cat/{below}", f"dog/{below}"):
+        (tmp_path / name).mkdir(parents=True)
         for number in range(8):
             Image.new("RGB", (12, 10), "teal").save(tmp_path / name / f"{number}.png")
     code, out, err = bench(capfd, tmp_path, "--size", "6x4", "--batch-size", 8, "--json", *QUICK)
@@ -83,13 +85,14 @@ def test_a_folder_of_images(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     assert zarr.open_array(tmp_path / "out.zarr" / "image").shape == (16, 5, 5, 3)
 
 
+@pytest.mark.parametrize("ending", ["array_record", "arrayrecord"])
 @pytest.mark.parametrize("given", ["file", "folder", "pattern"])
-def test_array_record_files(given: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    writer = ArrayRecordWriter(str(tmp_path / "train.array_record"), "group_size:1")
+def test_array_record_files(given: str, ending: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    writer = ArrayRecordWriter(str(tmp_path / f"train.{ending}"), "group_size:1")
     for number in range(32):
         writer.write(np.arange(number, dtype=np.uint16).tobytes())
     writer.close()
-    path = {"file": tmp_path / "train.array_record", "folder": tmp_path, "pattern": tmp_path / "*.array_record"}[given]
+    path = {"file": tmp_path / f"train.{ending}", "folder": tmp_path, "pattern": tmp_path / f"*.{ending}"}[given]
     arguments = (path, "--dtype", "uint16", "--pad-to", 40, "--batch-size", 8, "--json")
     code, out, err = bench(capfd, *arguments, *QUICK)
     assert (code, err) == (0, "")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from loadax import Dataloader, LoadaxError, from_arrays
+from loadax.loader.pool import Pool
 from loadax.loader.prefetch import Window
 
 DATA = from_arrays({"x": np.arange(40)}).shuffle(seed=2)
@@ -137,6 +138,31 @@ def test_an_epoch_that_was_passed_over_says_so() -> None:
     for epoch in (first, last):
         with pytest.raises(LoadaxError, match=f"epoch {epoch.number} was left before its end"):
             next(epoch)
+
+
+@pytest.mark.parametrize("where", ["pause", "__init__"])
+def test_an_interrupt_where_batches_of_another_size_begin_loses_none(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the reading begins anew: threads are waited for, and others started."""
+    loader = Dataloader(DATA, {0: 8, 3: 16}, num_workers=1)
+    original = getattr(Pool, where)
+    served: list[Any] = []
+    left = [1]
+
+    def interrupted(pool: Pool, *arguments: Any) -> None:
+        if left and len(served) == 3:
+            left.pop()
+            raise KeyboardInterrupt
+        original(pool, *arguments)
+
+    monkeypatch.setattr(Pool, where, interrupted)
+    with iter(loader) as batches:
+        while batches.step < len(loader):
+            try:
+                served.append(rows(next(batches)))
+            except KeyboardInterrupt:
+                continue
+    assert not left
+    assert served == [loader.rows(step).tolist() for step in range(len(loader))]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -1,16 +1,18 @@
 """A dataset that stays on the devices gives the batches that reading it gives: bit for bit, on every mesh."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
+import psutil
 import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, Dataset, concat, from_arrays, from_source, mix
-from loadax.errors import ArgumentError, LeafError
+from loadax.errors import ArgumentError, LeafError, WorkerError
 from loadax.loader import kept
 from loadax.trees import flatten
 from tests.loader.oracle import (
@@ -253,3 +255,16 @@ def test_random_maps_are_refused() -> None:
         Dataloader(data, 16, keep_on_device=True)
     with pytest.raises(ArgumentError, match=r"keep_on_device: a map has rng=True"):
         Dataloader(concat([data, from_arrays(TREE)]), 16, keep_on_device=True)
+
+
+def test_processes_end_where_the_data_can_not_be_sent_to_them() -> None:
+    lock = threading.Lock()
+
+    def guarded(example: Any) -> Any:
+        with lock:
+            return example
+
+    loader = Dataloader(from_arrays(TREE).map(guarded), 8, keep_on_device=True, num_workers=1, worker_type="process")
+    with pytest.raises(WorkerError, match=r"map .*guarded can't be sent to a worker process"):
+        iter(loader)
+    assert not [each for each in psutil.Process().children() if "loadax.loader.worker" in each.cmdline()]

@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 import textwrap
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, from_arrays
 from loadax.loader import prefetch
+from loadax.loader.feed import Feed
 from loadax.trees import flatten
 from tests.loader.oracle import mesh_of
 
@@ -232,3 +234,19 @@ def test_no_step_leaves_its_memory_to_the_garbage_collector(change: Any) -> None
             assert gc.collect() == 0
         finally:
             gc.enable()
+
+
+def feeds() -> list[Feed]:
+    """All that there are in this process."""
+    return [each for each in gc.get_objects() if type(each) is Feed]
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_a_closed_iterator_has_no_memory(kind: str) -> None:
+    """Someone may keep it, for what it says of the run: not so what it read with, which has buffers and, for processes, a copy of the data."""
+    others = feeds()
+    with iter(Dataloader({"x": np.zeros((800, 64), np.float32)}, 64, num_workers=1, worker_type=kind)) as batches:
+        next(batches)
+        (feed,) = (weakref.ref(each) for each in feeds() if each not in others)
+    assert feed() is None
+    assert batches.stats().steps == 1

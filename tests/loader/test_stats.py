@@ -1,5 +1,6 @@
 """The numbers add up: rows and bytes exactly, seconds within what the clock on the wall allows."""
 
+import threading
 import time
 from typing import Any
 
@@ -105,9 +106,22 @@ def test_the_first_steps_are_counted_apart() -> None:
 
 
 def test_what_came_earlier_and_later() -> None:
-    earlier = Stats(steps=3, wait=1.0, longest=0.5, longest_step=2, ready=2, workers=1, cpu=1.0, active=2.0)
-    later = Stats(steps=4, wait=2.0, longest=0.25, longest_step=6, ready=1, workers=2, worker_type="process", cpu=0.5, active=1.0)
+    earlier = Stats(steps=3, wait=1.0, first=0.25, longest=0.5, longest_step=2, ready=2, probed=1, workers=1, cpu=1.0, active=2.0)
+    later = Stats(
+        steps=4,
+        wait=2.0,
+        first=0.5,
+        longest=0.25,
+        longest_step=6,
+        ready=1,
+        probed=1,
+        workers=2,
+        worker_type="process",
+        cpu=0.5,
+        active=1.0,
+    )
     both = earlier.plus(later)
+    assert (both.first, both.probed) == (0.25, 1)
     assert (both.steps, both.wait, both.ready, both.cpu, both.active) == (7, 3.0, 1, 1.5, 3.0)
     assert (both.longest, both.longest_step) == (0.5, 2)
     assert (both.workers, both.worker_type) == (2, "process")
@@ -137,6 +151,36 @@ def test_processor_seconds_are_not_those_of_sleeping() -> None:
     assert stats.transform_cpu < 0.05
     assert stats.read_cpu > 0
     assert stats.cpu > stats.read_cpu + stats.transform_cpu
+
+
+def test_another_thread_counts_no_step_twice() -> None:
+    """Where batches of another size begin, what was counted goes over to what counts from there on."""
+
+    def slow(example: Any) -> Any:
+        time.sleep(0.01)
+        return example
+
+    loader = Dataloader(from_arrays({"x": np.arange(400.0)}).map(slow), {0: 8, 20: 80}, num_workers=2)
+    seen: list[int] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.001):
+            seen.append(batches.stats().steps)
+
+    with iter(loader) as batches:
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            for _ in range(21):
+                next(batches)
+        finally:
+            over.set()
+            watcher.join()
+        stats = batches.stats()
+    assert seen == sorted(seen)
+    assert max(seen) <= stats.steps == 21
+    assert stats.probed == 1  # one look, which all batch sizes share
 
 
 def test_one_line() -> None:

@@ -410,6 +410,16 @@ def test_a_batch_outlives_its_iterator_and_its_loader() -> None:
     assert jax.device_get(batch["x"]).tolist() == list(range(8))
 
 
+def test_processes_that_are_busy_for_long_do_not_hold_up_another_state() -> None:
+    with iter(loader(slow=0.2, num_workers=1, worker_type="process")) as batches:
+        next(batches)  # pieces of 1.6 s are under way now, one behind the other
+        before = [thread for thread in threading.enumerate() if thread.name.startswith("loadax")]
+        assert before
+        batches.set_state(100)
+        assert not any(thread.is_alive() for thread in before)
+        assert jax.device_get(next(batches)["x"]).tolist() == list(range(800, 808))
+
+
 def test_an_interrupt_while_threads_start_leaves_none_and_hangs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     loader_ = loader(num_workers=3)
     batches = iter(loader_)

@@ -68,3 +68,14 @@ def test_is_not_judged_before_the_new_ones_are_there() -> None:
 
 def test_begins_with_no_more_than_there_may_be() -> None:
     assert Team(16, 4).size == 4
+
+
+def test_an_absence_of_the_consumer_is_no_speed() -> None:
+    """Two workers serve twice as fast; while that is tried, an evaluation takes half a minute."""
+    team, now, away = Team(1, 2), 0.0, 0.0
+    for number in range(40):
+        now += away + 1 / (50.0 * team.size)
+        team.served(now, starving=True, away=away)
+        away = 30.0 if number == 9 else 0.0
+        if number >= 8:
+            assert team.size == 2

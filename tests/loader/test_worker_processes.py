@@ -396,13 +396,17 @@ def test_all_killed_at_once_while_they_have_nothing_to_do(count: int) -> None:
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.1])
-def test_all_killed_while_they_begin(pause: float) -> None:
+def test_all_killed_while_they_begin(pause: float, tmp_path: Path) -> None:
+    held_up = tmp_path / "held up"  # or they may have read it all by now, on a machine that is busy
+    held_up.touch()
+
     def killed(batches: DataIterator) -> None:
         for child in workers():
             child.kill()
+        held_up.unlink()
         reads_on(batches, 0, 10)
 
-    with iter(loader(num_workers=2)) as batches:
+    with iter(loader(maps.Awaited(held_up), num_workers=2)) as batches:
         time.sleep(pause)
         with pytest.warns(RuntimeWarning, match=r"killed by signal 9 .* before it had taken up the data; another one is started"):
             killed(batches)

@@ -25,42 +25,89 @@ _OR_THREADS = "make it picklable (open files and connections again in __setstate
 
 
 @final
-class Job:
-    """What workers need to know to read pieces of one kind of batch, and the memory that they write to.
+class Shipment:
+    """A reader on its way to worker processes: packed once for all of them, and for all jobs that read from it.
 
     Args:
         reader: of the rows.
-        plan: of the memory of steps.
-        key_seed: of the random keys, where there are any.
-        keep: idle bytes of memory that are kept for reuse.
 
     Raises:
         WorkerError: when the reader can't be sent to another process; names what can't.
     """
 
-    def __init__(self, reader: Reader, plan: SlabPlan, key_seed: int | None, keep: int):
-        self.arena = Arena(keep)
-        self._content = (reader, plan, key_seed)
+    def __init__(self, reader: Reader):
+        self.reader = reader
         self._lock = threading.Lock()
         self._by_value: list[str] = []
         self._descriptors: list[int] = []  # of parcels, older ones too: a worker may be about to open one
-        weakref.finalize(self, _close, self.arena, self._descriptors)
-        self._parcel = self._pack()
+        weakref.finalize(self, _close, self._descriptors)
+        self.parcel = self._pack()
+
+    def send_by_value(self, module: str, sent: Parcel) -> None:
+        """From now on, what comes from a module goes by value.
+
+        Raises:
+            WorkerError: when that can't help.
+        """
+        with self._lock:
+            if self.parcel is not sent:
+                return  # another worker has asked for something meanwhile: first see what comes of that
+            if module in self._by_value or module not in sys.modules:
+                raise WorkerError(
+                    f"a worker process can't import {module!r}, which the data or its maps need; install it, or put its folder on sys.path"
+                )
+            self._by_value.append(module)
+            self.parcel = self._pack()
+
+    def _pack(self) -> Parcel:
+        try:
+            parcel = pack(self.reader, self._by_value)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise WorkerError(f"{_culprit(self.reader)} can't be sent to a worker process: {reason}; {_OR_THREADS}") from error
+        self._descriptors.append(parcel.descriptor)
+        return parcel
+
+
+@final
+class Job:
+    """What workers need to know to read pieces of one kind of batch, and the memory that they write to.
+
+    Args:
+        shipment: the reader of the rows.
+        plan: of the memory of steps.
+        key_seed: of the random keys, where there are any.
+        keep: idle bytes of memory that are kept for reuse.
+    """
+
+    def __init__(self, shipment: Shipment, plan: SlabPlan, key_seed: int | None, keep: int):
+        self.arena = Arena(keep)
+        self.shipment = shipment
+        self._plan, self._key_seed = plan, key_seed
+        weakref.finalize(self, self.arena.close)
 
     def order(self, memory: NDArray[np.uint8], steps: int, low: int, per_step: int, visits: Visits) -> Fill:
         """To read visits to the rows from `low` on of a run of steps whose memory, a lease of the arena, is `memory`."""
         rows, epochs = (np.ascontiguousarray(each, np.int64).tobytes() for each in visits)
         return Fill(self.arena.slot(memory), steps, low, per_step, rows, epochs)
 
-    def load(self, channel: Channel) -> None:
+    def load(self, channel: Channel, has_reader: bool) -> None:
         """Tells a worker about this job.
+
+        Args:
+            channel: to the worker.
+            has_reader: whether the worker has the reader of this shipment already.
 
         Raises:
             WorkerError: when the worker can't make use of it.
         """
         for _ in range(_MOST_MODULES):
-            parcel = self._parcel
-            channel.send(Load(parcel.message, parcel.arrays), (parcel.descriptor, self.arena.descriptor))
+            parcel = self.shipment.parcel
+            if has_reader:
+                channel.send(Load(None, (), self._plan, self._key_seed), (self.arena.descriptor,))
+            else:
+                load = Load(parcel.message, parcel.arrays, self._plan, self._key_seed)
+                channel.send(load, (self.arena.descriptor, parcel.descriptor))
             answer, _ = channel.receive()
             if isinstance(answer, Loaded):
                 return
@@ -69,34 +116,7 @@ class Job:
                 error.add_note(f"loadax: in the worker process:\n{answer.traceback}")
                 raise error
             assert isinstance(answer, Missing)
-            self._send_by_value(answer.module, parcel)
-
-    def _send_by_value(self, module: str, sent: Parcel) -> None:
-        """From now on, what comes from a module goes by value.
-
-        Raises:
-            WorkerError: when that can't help.
-        """
-        with self._lock:
-            if self._parcel is not sent:
-                return  # another worker has asked for something meanwhile: first see what comes of that
-            if module in self._by_value or module not in sys.modules:
-                raise WorkerError(
-                    f"a worker process can't import {module!r}, which the data or its maps need; install it, or put its folder on sys.path"
-                )
-            self._by_value.append(module)
-            self._parcel = self._pack()
-
-    def _pack(self) -> Parcel:
-        try:
-            parcel = pack(self._content, self._by_value)
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise WorkerError(
-                f"{_culprit(self._content[0])} can't be sent to a worker process: {reason}; {_OR_THREADS}"
-            ) from error
-        self._descriptors.append(parcel.descriptor)
-        return parcel
+            self.shipment.send_by_value(answer.module, parcel)
 
 
 def _culprit(reader: Reader) -> str:
@@ -110,7 +130,6 @@ def _culprit(reader: Reader) -> str:
     return "the data"
 
 
-def _close(arena: Arena, descriptors: list[int]) -> None:
-    arena.close()
+def _close(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)

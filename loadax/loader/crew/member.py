@@ -16,7 +16,7 @@ from typing import Literal, final
 from loadax.errors import WorkerError
 from loadax.loader.crew.channel import Channel
 from loadax.loader.crew.failures import Failure, unwrap
-from loadax.loader.crew.job import Job
+from loadax.loader.crew.job import Job, Shipment
 from loadax.loader.crew.orders import Fill, Filled
 from loadax.loader.stats import Timing
 
@@ -60,7 +60,8 @@ class Member:
                 f"worker_type='process': can't start {sys.executable}: {error}; use fewer workers, or worker_type='thread'"
             ) from error
         self._channel = Channel(ours)
-        self._job: weakref.ref[Job] | None = None
+        self._job: weakref.ref[Job] | None = None  # that the process has taken up
+        self._shipment: weakref.ref[Shipment] | None = None  # whose reader it has
         self._begun = False  # whether it has ever taken up a job
         self.in_hand = 0
         """Orders that were sent and not answered, or are about to be; counted by `Processes`."""
@@ -86,10 +87,7 @@ class Member:
                 self._newest = mine
                 if self._job is None or self._job() is not job:
                     before.over.wait()
-                    self._job = None
-                    job.load(self._channel)
-                    self._job = weakref.ref(job)
-                    self._begun = True
+                    self._load(job)
                 self._channel.send(order)
             before.over.wait()
             answer, _ = self._channel.receive()
@@ -104,6 +102,21 @@ class Member:
             raise unwrap(answer, f"worker process {self._process.pid}")
         assert isinstance(answer, Filled)
         return Timing(*answer.timing)._replace(worker=self._process.pid)
+
+    def take_up(self, job: Job) -> None:
+        """Tells the process about a job before there is a piece to do. When it is gone, the first piece will tell.
+
+        Raises:
+            WorkerError: when it can't make use of the job.
+        """
+        with self._asking, contextlib.suppress(OSError, EOFError):
+            self._load(job)
+
+    def _load(self, job: Job) -> None:
+        has_reader = self._shipment is not None and self._shipment() is job.shipment
+        self._job = self._shipment = None
+        job.load(self._channel, has_reader)
+        self._job, self._shipment, self._begun = weakref.ref(job), weakref.ref(job.shipment), True
 
     def stop(self) -> None:
         """Tells the process to end, and the thread that waits for it that it is gone."""

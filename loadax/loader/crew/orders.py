@@ -3,13 +3,23 @@
 from typing import Any, NamedTuple
 
 from loadax.loader.crew.arena import Slot
+from loadax.loader.slab import SlabPlan
 
 
 class Load(NamedTuple):
-    """Take up a job; the descriptors of its parcel and of the arena come along."""
+    """Take up a job; the descriptors of the arena, and of the parcel that the reader is in, come along.
 
-    message: bytes
+    Args:
+        message: of the parcel. None: the worker has the reader already.
+        arrays: of the parcel.
+        plan: of the memory of steps.
+        key_seed: of the random keys, where there are any.
+    """
+
+    message: bytes | None
     arrays: tuple[tuple[int, int], ...]
+    plan: SlabPlan
+    key_seed: int | None
 
 
 class Fill(NamedTuple):

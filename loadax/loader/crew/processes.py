@@ -2,7 +2,7 @@
 
 import threading
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from time import monotonic
 from typing import Any, final
 
@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import ClosedError, WorkerError
-from loadax.loader.crew.job import Job
+from loadax.loader.crew.job import Job, Shipment
 from loadax.loader.crew.member import LostError, Member, When
 from loadax.loader.crew.orders import Fill
+from loadax.loader.slab import SlabPlan
 from loadax.loader.stats import Timing
+from loadax.reader import Reader
 
 _PATIENCE = 1.0  # seconds that workers have to end, in all, before they are killed
 _LIVES = 2  # a piece that has killed so many workers is not tried again
@@ -28,7 +30,7 @@ class Processes:
 
     Args:
         count: how many.
-        least: how many are started now; the others when pieces would have to wait for them. None: all.
+        least: how many are started now; the others by `prepare`. None: all.
 
     Raises:
         WorkerError: when there is no interpreter to start.
@@ -39,8 +41,11 @@ class Processes:
         self._closed = False
         self.count = count
         """How many they are meant to be."""
-        self._started = count if least is None else min(least, count)
+        self._wanted = self._started = count if least is None else min(least, count)
         self._workers: list[Member] = []
+        self._shipment: Shipment | None = None  # the newest
+        self._waiting: deque[object] = deque()  # who waits for a worker, in turn
+        self._newcomers: list[Member] = []  # that are not ready yet
         try:
             for _ in range(self._started):
                 self._start()
@@ -74,23 +79,55 @@ class Processes:
             finally:
                 with self._free:
                     worker.in_hand -= 1
-                    self._free.notify()
+                    self._free.notify_all()
 
-    def _claim(self) -> Member:
-        """The worker that has least in hand; waits for one that has room there."""
+    def job(self, reader: Reader, plan: SlabPlan, key_seed: int | None, keep: int) -> Job:
+        """A job for these workers; see `Job`. What a reader reads from is sent once for all jobs in a row that have it.
+
+        Raises:
+            WorkerError: when the reader can't be sent to another process; names what can't.
+        """
+        if self._shipment is None or self._shipment.reader is not reader:
+            self._shipment = None  # its copy of the data goes before the next one is made
+            self._shipment = Shipment(reader)
+        return Job(self._shipment, plan, key_seed, keep)
+
+    def prepare(self, job: Job, threads: int) -> None:
+        """Starts more workers, as many as so many threads keep busy; waits until they know the job, so that no piece has to wait for them.
+
+        Raises:
+            WorkerError: when one can't be started, or can't take up the job.
+        """
         while not self._closed:
             with self._free:
-                worker = min(self._workers, key=lambda each: each.in_hand, default=None)
-                if worker is not None and worker.in_hand < _IN_HAND:
-                    worker.in_hand += 1
-                    return worker
-                more = self._started < self.count
-                self._started += more
-                if not more and not self._closed:
+                if self._wanted >= min(self.count, -(-threads // _IN_HAND)):
+                    return
+                self._wanted += 1
+                self._started += 1
+            self._start(job)
+
+    def _claim(self) -> Member:
+        """The worker that has least in hand; waits for one that has room there, for its turn: who came first has the piece that is wanted first."""
+        mine = object()
+        with self._free:
+            self._waiting.append(mine)
+            try:
+                while not self._closed:
+                    worker = min(self._workers, key=lambda each: each.in_hand, default=None)
+                    if worker is not None and worker.in_hand < _IN_HAND and self._waiting[0] is mine:
+                        worker.in_hand += 1
+                        return worker
+                    if self._started < self._wanted:  # one could not be started in place of one that is gone
+                        self._started += 1
+                        break
                     self._free.wait()
-            if more:
-                self._start()
-        raise ClosedError("the worker processes were closed")
+                else:
+                    raise ClosedError("the worker processes were closed")
+            finally:
+                self._waiting.remove(mine)
+                self._free.notify_all()
+        self._start()
+        return self._claim()
 
     def _report(self, when: When, times: int, died: str, order: Fill) -> None:
         """Says that a worker is gone, for this piece the so-manyth one.
@@ -122,7 +159,8 @@ class Processes:
         """Ends all workers, those at work too. Idempotent; from any thread."""
         with self._free:
             self._closed = True
-            workers, self._workers = self._workers, []
+            workers, self._workers = [*self._workers, *self._newcomers], []
+            self._shipment = None
             self._free.notify_all()
         for worker in workers:
             worker.stop()
@@ -140,15 +178,21 @@ class Processes:
         """How many threads may wait for them at a time, so that none of them is ever without work."""
         return _IN_HAND * self.count
 
-    def _start(self) -> None:
+    def _start(self, job: Job | None = None) -> None:
+        """Starts a worker; with a job, it knows that before anybody gives it a piece."""
         try:
             worker = Member()
+            with self._free:
+                self._newcomers.append(worker)
+            if job is not None and not self._closed:
+                worker.take_up(job)
         except BaseException:
             with self._free:  # whoever waits for this one tries for himself
                 self._started -= 1
                 self._free.notify_all()
             raise
         with self._free:
+            self._newcomers.remove(worker)
             if not self._closed:
                 self._workers.append(worker)
                 self._free.notify_all()
