@@ -328,6 +328,10 @@ class Dataloader:
         self._newest = weakref.ref(batches)
         return batches
 
+    def _aside(self, start: Any = 0) -> DataIterator:
+        """An iterator for measuring: it leaves what was warmed up, and the one that metrics show, as they are."""
+        return DataIterator(self._run(), step_of(self._plan, self._order, start))
+
     def warmup(self, start: Any = 0) -> None:
         """Begins to read ahead in the background, while a model compiles or is restored; the next iterator from `start` on goes on with it.
 
@@ -383,7 +387,7 @@ class Dataloader:
             ArgumentError: when the run has no batch from there on.
         """
         count = at_least("batches", batches, 1)
-        run = self.iterate(start)
+        run = self._aside(start)
         if run.step == run.num_steps:
             run.close()
             raise ArgumentError(
@@ -408,7 +412,7 @@ class Dataloader:
             >>> print(loader.headroom(lambda batch: batch.sum(), steps=20))
             a perfect loader would take ...
         """
-        return measure(self.iterate(), partial(self.replay, batches), train, at_least("steps", steps, 12))
+        return measure(self._aside(), partial(self.replay, batches), train, at_least("steps", steps, 12))
 
     def epochs(self, start: Any = 0) -> Iterator[Epoch]:
         """One sized iterator an epoch: `for epoch in loader.epochs(): for batch in epoch: …`.

@@ -140,3 +140,16 @@ def test_closed() -> None:
     replay.close()
     with pytest.raises(ClosedError, match=r"this replay is closed; make a new one with loader.replay\(\)"):
         next(replay)
+
+
+def test_measuring_leaves_training_s_own_iterator_the_newest() -> None:
+    loader = Dataloader(np.zeros((320, 4), np.float32), 8)
+    loader.warmup()
+    with loader.replay():
+        pass
+    loader.headroom(lambda batch: batch.sum(), steps=12)
+    assert loader.newest is None
+    with loader.iterate() as batches:
+        assert loader.newest is batches
+        with loader.replay():
+            assert loader.newest is batches
