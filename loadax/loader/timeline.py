@@ -1,13 +1,15 @@
 """What a run did when: its last events, kept in memory that never grows."""
 
+import struct
 import threading
-from collections import deque
 from time import perf_counter
-from typing import Literal, NamedTuple, final
+from typing import Final, Literal, NamedTuple, final
 
 from loadax.loader.stats import Timing
 
-_KEPT = 20_000  # events, some 200 bytes each: minutes of most runs, and a picture that a browser draws at once
+_KEPT = 20_000  # events: minutes of most runs, and a picture that a browser draws at once
+_EVENT = struct.Struct("<bqddddqq")  # kind, who, when, and the rest of an event
+_KINDS: Final[tuple[Literal["piece", "placed", "taken"], ...]] = ("piece", "placed", "taken")
 _CONSUMER = 0  # who took a batch: whoever calls `next`
 
 
@@ -52,16 +54,16 @@ class Timeline(NamedTuple):
 class Recorder:
     """Takes in events, and keeps the last ones. Not thread-safe: whoever calls holds the lock of the window.
 
+    Their memory is there from the beginning, and nothing that a garbage collector would have to look through.
+
     Args:
         kept: how many events.
     """
 
     def __init__(self, kept: int = _KEPT):
         self._began = perf_counter()
-        # Who, when, and the rest of an event, as plain tuples: what is dearer is left to the day that somebody looks.
-        self._events: deque[tuple[Literal["piece", "placed", "taken"], int, float, float, float, float, int, int]] = deque(
-            maxlen=kept
-        )
+        self._kept = kept
+        self._events = bytearray(kept * _EVENT.size)
         self._count = 0
         self._names: dict[int, str] = {}  # of workers: threads by their identity, processes by their negative one
 
@@ -69,28 +71,31 @@ class Recorder:
         """A piece was read, whose first row is of `step`."""
         # The work of a process may have waited for it: then it began later than the call.
         began = timing.began or ended - timing.read - timing.transform - timing.assemble
-        who = self._who(timing.worker)
-        self._events.append(("piece", who, began, timing.read, timing.transform, timing.assemble, step, timing.rows))
-        self._count += 1
+        self._keep(0, self._who(timing.worker), began, timing.read, timing.transform, timing.assemble, step, timing.rows)
 
     def placed(self, timing: Timing, step: int) -> None:
         """A batch was placed."""
-        self._events.append(("placed", self._who(0), timing.began, timing.place, 0.0, 0.0, step, 0))
-        self._count += 1
+        self._keep(1, self._who(0), timing.began, timing.place, 0.0, 0.0, step, 0)
 
     def taken(self, began: float, waited: float, step: int, ready: int) -> None:
         """A batch was handed out, and `ready` are left."""
-        self._events.append(("taken", _CONSUMER, began, waited, 0.0, 0.0, step, ready))
-        self._count += 1
+        self._keep(2, _CONSUMER, began, waited, 0.0, 0.0, step, ready)
 
     def timeline(self) -> Timeline:
         """What is kept of the run so far."""
         lanes, names = _lanes(self._names)
-        events = tuple(
-            Event(kind, lanes.get(who, 0), began - self._began, (first, second, third), step, amount)
-            for kind, who, began, first, second, third, step, amount in self._events
-        )
-        return Timeline(names, events, self._count - len(events), perf_counter() - self._began)
+        kept = min(self._count, self._kept)
+        events = []
+        for number in range(self._count - kept, self._count):
+            kind, who, began, first, second, third, step, amount = _EVENT.unpack_from(
+                self._events, number % self._kept * _EVENT.size
+            )
+            events.append(Event(_KINDS[kind], lanes.get(who, 0), began - self._began, (first, second, third), step, amount))
+        return Timeline(names, tuple(events), self._count - kept, perf_counter() - self._began)
+
+    def _keep(self, *event: float) -> None:
+        _EVENT.pack_into(self._events, self._count % self._kept * _EVENT.size, *event)
+        self._count += 1
 
     def _who(self, worker: int) -> int:
         who = -worker or threading.get_ident()

@@ -44,7 +44,6 @@ def test_the_last_events_are_kept_and_no_more() -> None:
     assert [event.step for event in timeline.events] == [6, 7, 8, 9]
     assert [event.amount for event in timeline.events] == [0, 1, 2, 0]
     assert timeline.forgotten == 6
-    assert len(recorder._events) == 4
 
 
 def test_events_are_what_was_told() -> None:
