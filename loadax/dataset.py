@@ -22,7 +22,7 @@ from loadax.reader import Reader
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.checks import chunk_starts
 from loadax.specs import flatten_spec, normalise_spec
-from loadax.transforms import BatchMap, Map, Transform, fingerprint, name_of
+from loadax.transforms import BatchMap, Map, Transform, fingerprint, name_of, takes
 from loadax.trees import flatten, map_leaves
 
 _LANES = 128
@@ -428,7 +428,9 @@ class Dataset:
             seed: of the generators.
             spec: what it returns, as a tree of things with shape and dtype. None: found out by mapping one row.
         """
-        return self._mapped(Map(_function(fn), _flag("rng", rng), _integer("seed", seed), self.reader.depth, _spec(spec)))
+        made = Map(_function(fn), _flag("rng", rng), _integer("seed", seed), self.reader.depth, _spec(spec))
+        _check_arguments(made, "a generator")
+        return self._mapped(made)
 
     def map_batch(
         self, fn: Callable[..., Tree], rng: bool = False, seed: int = 0, spec: Tree | None = None, elementwise: bool = False
@@ -450,11 +452,11 @@ class Dataset:
                 "elementwise=True with rng=True: random numbers for some columns would depend on the mesh; choose one"
             )
         place = self.reader.depth
-        return self._mapped(
-            BatchMap(
-                _function(fn), _flag("rng", rng), _integer("seed", seed), place, _spec(spec), _flag("elementwise", elementwise)
-            )
+        made = BatchMap(
+            _function(fn), _flag("rng", rng), _integer("seed", seed), place, _spec(spec), _flag("elementwise", elementwise)
         )
+        _check_arguments(made, "a list of generators")
+        return self._mapped(made)
 
     def _chunk_rows(self) -> int | None:
         """Rows of the source's chunks, of most of them; None where every row is read by itself."""
@@ -575,6 +577,18 @@ def _function(fn: Any) -> Callable[..., Tree]:
     if not callable(fn):
         raise ArgumentError(f"fn={fn!r} can't be called; pass a function of one example")
     return fn
+
+
+def _check_arguments(made: Transform, what: str) -> None:
+    """Refuses a function that wants a generator and gets none, or gets one and wants none: here, not at the first row."""
+    if takes(made.function, 2 if made.rng else 1) is not False or not takes(made.function, 1 if made.rng else 2):
+        return  # what is wrong otherwise, its own error says
+    name = name_of(made.function)
+    if made.rng:
+        raise ArgumentError(
+            f"fn={name} takes one argument, and with rng=True it gets {what} as well; give it a second one, or leave rng out"
+        )
+    raise ArgumentError(f"fn={name} takes two arguments; pass rng=True, so that it gets {what} as the second one")
 
 
 def _spec(spec: Tree | None) -> Tree | None:

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import inspect
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,6 +59,19 @@ def _plain(value: Any, above: tuple[Any, ...]) -> Any:
         case _:
             parts = [getattr(value, "__qualname__", "")]
     return [type(value).__qualname__, *parts]
+
+
+def takes(function: Callable[..., Any], count: int) -> bool | None:
+    """Whether a function can be called with so many arguments by position; None where that can't be told."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # one written in C that doesn't say
+        return None
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True
 
 
 def generator(seed: int, place: int, epoch: int, row: int) -> np.random.Generator:

@@ -179,9 +179,9 @@ def test_a_trillion_rows_are_no_trouble() -> None:
 
 
 def test_a_dataset_tells_what_it_is() -> None:
-    text = repr(data().shuffle(3)[:5].repeat(2).map(values).map_batch(len, rng=True))
+    text = repr(data().shuffle(3)[:5].repeat(2).map(values).map_batch(divmod, rng=True))
     assert text.startswith("Dataset(10 rows of arrays in memory.shuffle(3)[0:5].repeat(2).map(values (")
-    assert text.endswith(".map_batch(len, rng=True))")
+    assert text.endswith(".map_batch(divmod, rng=True))")
     assert repr(from_source([1, 2])) == "Dataset(2 rows of list object)"
     assert "concatenation of 2" in repr(concat([data(), data()]))
 
@@ -243,7 +243,14 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
         (lambda ds: ds.shuffle(0)[:3].split(0.5), r"split\(\) after a slice of a shuffle"),
         (lambda ds: ds.map(3), r"fn=3 can't be called; pass a function of one example"),
         (lambda ds: ds.map_batch(None), r"fn=None can't be called"),
-        (lambda ds: ds.map(len, rng=True, seed=None), r"seed=None: pass an int"),
+        (lambda ds: ds.map(divmod, rng=True, seed=None), r"seed=None: pass an int"),
+        (
+            lambda ds: ds.map(divmod),
+            r"fn=divmod takes two arguments; pass rng=True, so that it gets a generator as the second one",
+        ),
+        (lambda ds: ds.map(len, rng=True), r"fn=len takes one argument, and with rng=True .* a second one, or leave rng out"),
+        (lambda ds: ds.map_batch(divmod), r"pass rng=True, so that it gets a list of generators as the second one"),
+        (lambda ds: ds.map_batch(len, rng=True), r"with rng=True it gets a list of generators as well"),
         (
             lambda ds: ds.map_batch(len, rng=True, elementwise=True),
             r"elementwise=True with rng=True: .*depend on the mesh; choose one",
@@ -452,3 +459,10 @@ def test_what_decides_the_examples_and_their_order_is_described() -> None:
     assert drawn[0] != drawn[1]
     # Not contents, nor functions: the same run goes on with corrected ones.
     assert from_arrays({"x": VALUES + 1}).map(lambda row: row).describe() == data().map(lambda row: {**row}).describe()
+
+
+def test_a_map_is_not_asked_what_its_signature_does_not_tell() -> None:
+    """Three arguments, or none that can be known: its own error says it better."""
+    for function in (dict, lambda one, two, three: one):
+        assert len(data().map(function)) == len(data().map(function, rng=True)) == 10
+    assert data().map(lambda row, scale=2: row["x"] * scale)[3] == 60

@@ -12,7 +12,7 @@ import pytest
 
 from loadax.errors import LeafError
 from loadax.protocols import ArraySpec, Visits
-from loadax.transforms import BatchMap, Map, fingerprint, generator, name_of
+from loadax.transforms import BatchMap, Map, fingerprint, generator, name_of, takes
 
 I64 = np.dtype(np.int64)
 VISITS = Visits(np.array([7, 2, 7]), np.array([0, 3, 1]))
@@ -275,3 +275,45 @@ class TestFingerprints:
             for seed in ("1", "2", "3")
         }
         assert len(printed) == 1
+
+
+class Mapper:
+    def method(self, example: Any, rng: Any) -> Any:
+        return example
+
+    def __call__(self, example: Any) -> Any:
+        return example
+
+
+@pytest.mark.parametrize(
+    ("function", "counts"),
+    [
+        (lambda example: example, [1]),
+        (lambda example, rng: example, [2]),
+        (lambda example, scale=2: example, [1, 2]),
+        (lambda *examples: examples, [0, 1, 2, 3]),
+        (lambda example, *, rng: example, []),
+        (functools.partial(draw, rng=np.random.default_rng(0)), [1]),
+        (functools.partial(draw, 3), [1]),
+        (Mapper(), [1]),
+        (Mapper().method, [2]),
+        (Mapper.method, [3]),
+        (len, [1]),
+        (divmod, [2]),
+    ],
+)
+def test_how_many_arguments_a_function_takes(function: Callable[..., Any], counts: list[int]) -> None:
+    assert [count for count in range(4) if takes(function, count)] == counts
+    assert {takes(function, count) for count in range(4)} <= {True, False}
+
+
+class Strange:
+    __signature__ = "no signature"
+
+    def __call__(self, example: Any) -> Any:
+        return example
+
+
+@pytest.mark.parametrize("function", [dict, Strange()])
+def test_of_some_functions_that_can_not_be_told(function: Callable[..., Any]) -> None:
+    assert takes(function, 1) is None

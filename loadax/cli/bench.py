@@ -6,23 +6,28 @@ import resource
 import sys
 import time
 import warnings
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from loadax.cli.functions import import_function
-from loadax.cli.source import add_source_options, open_source, source_options
+from loadax.cli.source import SOURCES, add_source_options, open_dataset, source_options
+from loadax.cli.wording import as_options
 from loadax.dataset import Dataset
-from loadax.errors import ArgumentError
+from loadax.errors import ArgumentError, ScheduleError
 from loadax.texts import size_text
+from loadax.transforms import takes
 
+_BATCH_SIZE = 256
 _MILLION = 1_000_000
-_EXAMPLES = """\
+_EXAMPLES = f"""\
 examples:
   loadax bench train.zarr --batch-size 256 --shuffle 0 --block chunks
   loadax bench corpus.bin --seq-len 2047 --dtype uint16 --batch-size 64 --shuffle 0 --step 25
       also: what training would wait, if a step took 25 ms
   loadax bench photos/ --size 224 --batch-size 128 --map mycode.data:augment --worker-type process
+  loadax bench mycode.data:training --batch-size 512
+      training() in mycode/data.py returns the loadax.Dataset that is trained on
 
-SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, a file of tokens (.bin), a folder of images, or ArrayRecord files.
+{SOURCES}.
 Batches are placed on all devices that JAX has here, rows over all of them.
 """
 
@@ -48,12 +53,16 @@ def add_command(commands: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("source", metavar="SRC", help="path or URL of the data")
-    command.add_argument("--batch-size", metavar="B", type=int, default=256, help="rows of the global batch (default: 256)")
+    command.add_argument("source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset")
+    command.add_argument(
+        "--batch-size", metavar="B", type=int, help="rows of the global batch (default: 256, or all where there are fewer)"
+    )
     add_source_options(command)
     command.add_argument("--shuffle", metavar="SEED", type=int, help="in random order")
     command.add_argument("--block", metavar="ROWS", type=_block, help="shuffle blocks of so many rows, or 'chunks'")
-    command.add_argument("--map", metavar="MODULE:FUNCTION", help="a function of one example, applied to each")
+    command.add_argument(
+        "--map", metavar="MODULE:FUNCTION", help="a function of one example, or of one and a random generator, applied to each"
+    )
     command.add_argument("--num-workers", metavar="N", type=int, help="that read ahead (default: found by trying)")
     command.add_argument("--worker-type", choices=["thread", "process"], default="thread", help="what they are (default: thread)")
     command.add_argument("--seconds", metavar="S", type=_positive, default=5.0, help="of each measurement (default: 5)")
@@ -74,21 +83,20 @@ def run(options: argparse.Namespace) -> int:
 
     before = _peak_memory()
     dataset = _dataset(options)
-    loader = Dataloader(
-        dataset, options.batch_size, num_epochs=None, num_workers=options.num_workers, worker_type=options.worker_type
-    )
-    throughput, limits = _throughput(loader, options.batch_size, options.seconds)
+    batch_size = _batch_size(dataset, options.batch_size)
+    loader = Dataloader(dataset, batch_size, num_epochs=None, num_workers=options.num_workers, worker_type=options.worker_type)
+    throughput, limits = _throughput(loader, batch_size, options.seconds)
     stepping = _stepping(loader, options.step / 1000, options.seconds)
     found = {
         "source": options.source,
-        "batch_size": options.batch_size,
+        "batch_size": batch_size,
         **throughput._asdict(),
         "shares": limits.shares,
-        "bottleneck": limits.bottleneck,
-        "advice": limits.advice,
+        "bottleneck": _bottleneck(limits),
+        "advice": None if limits.advice is None else as_options(limits.advice, vars(options)),
         "step_seconds": options.step / 1000,
         "waited": stepping.waited,
-        "verdict": stepping.verdict,
+        "verdict": as_options(stepping.verdict, vars(options)),
         "peak_memory": _peak_memory(),
     }
     if options.json:
@@ -101,12 +109,12 @@ def run(options: argparse.Namespace) -> int:
         "data": f"{dataset!r}, {_devices()}",
         "first batch": f"{throughput.first_batch * 1000:.0f} ms after iter(loader)",
         "throughput": f"{throughput.rows_per_second:,.0f} rows/s, {size_text(round(throughput.bytes_per_second))}/s, "
-        f"{throughput.steps / throughput.seconds:,.0f} batches/s of {options.batch_size} rows, nothing between them",
+        f"{throughput.steps / throughput.seconds:,.0f} batches/s of {batch_size} rows, nothing between them",
         "processor": f"{throughput.cpu_seconds_per_million_rows:.2f} s a million rows",
         "memory": f"{size_text(_peak_memory())} at its peak, {size_text(before)} of it before the data was opened",
         "work": f"{work}, on {_workers(limits.stats)}",
-        "what limits it": _limit(limits),
-        f"steps of {options.step:g} ms": stepping.verdict,
+        "what limits it": as_options(_limit(limits), vars(options)),
+        f"steps of {options.step:g} ms": found["verdict"],
     }
     width = max(map(len, lines)) + 2
     sys.stdout.write("".join(f"{name:<{width}}{text}\n" for name, text in lines.items()))
@@ -114,14 +122,33 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _dataset(options: argparse.Namespace) -> Dataset:
-    dataset = open_source(options.source, source_options(options))
+    dataset = open_dataset(options.source, source_options(options))
     if options.shuffle is not None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of chunks that are decoded many times: what is measured shows it
             dataset = dataset.shuffle(options.shuffle, block=options.block)
     elif options.block is not None:
         raise ArgumentError(f"--block {options.block} is for a shuffle: pass --shuffle SEED as well")
-    return dataset if options.map is None else dataset.map(import_function(options.map, "--map"))
+    if options.map is None:
+        return dataset
+    function = import_function(options.map, "--map")
+    return dataset.map(function, rng=takes(function, 1) is False and takes(function, 2) is True)
+
+
+def _batch_size(dataset: Dataset, wanted: int | None) -> int:
+    """What was asked for; else a usual one, or as many of few rows as the devices can share."""
+    import jax
+
+    try:
+        rows = len(dataset)
+    except ScheduleError:  # it follows from the batch size
+        return wanted or _BATCH_SIZE
+    if wanted is None:
+        devices = len(jax.devices())
+        return max(devices, min(_BATCH_SIZE, rows // devices * devices))
+    if wanted > rows:
+        raise ArgumentError(f"--batch-size {wanted}: there are only {rows} rows; pass a smaller one")
+    return wanted
 
 
 def _throughput(loader: Any, batch_size: int, seconds: float) -> tuple[Throughput, Any]:
@@ -162,8 +189,17 @@ def _stepping(loader: Any, step: float, seconds: float) -> Any:
     return report
 
 
+def _bottleneck(report: Any) -> str | None:
+    """The stage that takes longest, also where there were too few steps to give advice."""
+    busy = report.waited is None or report.advice is not None
+    if report.bottleneck is not None or not busy or not any(report.shares.values()):
+        return cast("str | None", report.bottleneck)
+    return max(report.shares, key=lambda stage: report.shares[stage])
+
+
 def _limit(report: Any) -> str:
-    if report.bottleneck is None:
+    stage = _bottleneck(report)
+    if stage is None:
         return "nothing that was measured: see below"
     what = {
         "read": "reading the source",
@@ -171,11 +207,13 @@ def _limit(report: Any) -> str:
         "assemble": "laying rows out for the devices",
         "place": "placing on the devices",
         "memory": "room to read ahead",
-    }[report.bottleneck]
-    return f"{what}; {report.advice}"
+    }[stage]
+    return f"{what}; {report.advice or 'there were too few steps for advice, so pass more --seconds'}"
 
 
 def _workers(stats: Any) -> str:
+    if stats.workers == 0:
+        return "the calling thread"
     kind = "process" if stats.worker_type == "process" else "thread"
     ending = "" if stats.workers == 1 else "es" if kind == "process" else "s"
     return f"{stats.workers} {kind}{ending}"

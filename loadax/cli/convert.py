@@ -6,13 +6,13 @@ import sys
 import warnings
 from typing import Any
 
-from loadax.cli.source import add_source_options, open_source, source_options
+from loadax.cli.source import SOURCES, add_source_options, open_dataset, source_options
 from loadax.dataset import Dataset
 from loadax.doors import write_zarr
 from loadax.errors import ArgumentError
 from loadax.sources.storage import local_path
 
-_EXAMPLES = """\
+_EXAMPLES = f"""\
 examples:
   loadax convert fields.zarr train.zarr --shuffle 0
       the rows in random order, once and for all, so that training may read them in blocks
@@ -22,7 +22,7 @@ examples:
   loadax convert fields.zarr train.zarr --shuffle 0 --resume
       goes on after a crash or Ctrl-C: what is there is checked and kept
 
-SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, or a file of tokens (.bin).
+{SOURCES}.
 """
 
 
@@ -36,7 +36,7 @@ def add_command(commands: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("source", metavar="SRC", help="path or URL of what to read")
+    command.add_argument("source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset")
     command.add_argument("destination", metavar="DST", help="path or URL of the store to write")
     add_source_options(command)
     command.add_argument("--shuffle", metavar="SEED", type=int, help="write the rows in random order")
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     """
     if _absolute(options.source) == _absolute(options.destination):
         raise ArgumentError(f"{options.source} is both what is read and where it is written; choose another DST")
-    dataset = open_source(options.source, source_options(options))
+    dataset = open_dataset(options.source, source_options(options))
     if options.shuffle is not None:
         dataset = _shuffled(dataset, options.shuffle, options.source)
     write_zarr(

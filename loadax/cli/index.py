@@ -2,16 +2,14 @@
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 from loadax.cli.functions import import_function
-from loadax.cli.source import add_source_options, open_source, refuse_options, source_options
-from loadax.dataset import Dataset
+from loadax.cli.source import SOURCES, add_source_options, open_dataset, source_options
 from loadax.errors import ArgumentError
 from loadax.sources.storage import local_path
 
-_EXAMPLES = """\
+_EXAMPLES = f"""\
 examples:
   loadax index train.zarr --filter quality:is_good --out good.index
       is_good(example) -> bool stands in quality.py; in the run: loadax.from_zarr("train.zarr").filter(is_good, index="good.index")
@@ -20,7 +18,7 @@ examples:
   loadax index datasets:scans --filter quality:is_good --out good.index
       datasets.py has a function scans() that returns a loadax.Dataset: for data with maps before the filter
 
-SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, a file of tokens (.bin), or MODULE:FUNCTION.
+{SOURCES}.
 """
 
 
@@ -53,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: when an option can't be used, or data can't be read.
     """
-    dataset = _dataset(options)
+    dataset = open_dataset(options.source, source_options(options))
     if options.filter is not None:
         kept = dataset.filter(
             import_function(options.filter, "--filter"), options.key, index=options.out, workers=options.workers
@@ -70,14 +68,3 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError(f"{options.out} was not written: the function can't be recognised when it changes; pass --key")
     sys.stdout.write(f"{options.out}: {said}\n")
     return 0
-
-
-def _dataset(options: argparse.Namespace) -> Dataset:
-    # What has a colon is a function, but for URLs and files that are there.
-    if ":" not in options.source or "/" in options.source or "|" in options.source or Path(options.source).exists():
-        return open_source(options.source, source_options(options))
-    refuse_options(options.source, "a function", source_options(options))
-    dataset = import_function(options.source, "SRC")()
-    if not isinstance(dataset, Dataset):
-        raise ArgumentError(f"{options.source}() gave {dataset!r:.80}, not a loadax.Dataset; return one")
-    return dataset

@@ -2,12 +2,12 @@
 
 import argparse
 import logging
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from loadax.cli import audit, bench, convert, index, inspect, plan, verify
+from loadax.cli.wording import as_options
 from loadax.errors import LoadaxError
 
 _WRONG = 2  # exit codes: the arguments or the data can't be used (argparse's own code too); Ctrl-C, as shells count it
@@ -25,20 +25,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _log_on_stderr():
             return int(options.run(options))
     except LoadaxError as error:
-        _say(f"loadax: error: {_as_options(str(error))}")
+        _say(f"loadax: error: {as_options(str(error), vars(options))}")
         for note in getattr(error, "__notes__", ()):
-            _say(note)
+            _say(as_options(note, vars(options)))
         return _WRONG
     except KeyboardInterrupt as error:
         _say("loadax: interrupted")
         for note in getattr(error, "__notes__", ()):
             _say(note)
         return _INTERRUPTED
-
-
-def _as_options(message: str) -> str:
-    """A message about arguments, for somebody who gives them on the command line."""
-    return re.sub(r"\b(overwrite|resume)=True", r"--\1", message).replace("pass dtype=", "pass --dtype ")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -7,11 +7,11 @@ import sys
 import warnings
 from typing import Any
 
-from loadax.cli.source import add_source_options, open_source, source_options
+from loadax.cli.source import SOURCES, add_source_options, open_dataset, source_options
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 
-_EXAMPLES = """\
+_EXAMPLES = f"""\
 examples:
   loadax plan corpus.bin --seq-len 2047 --dtype uint16 --mesh data=512,seq=8 --hosts 512 --partition data,seq --batch-size 4096 --shuffle 0
       a row is cut in 8 along its columns, so that no host reads tokens of other hosts' devices
@@ -22,8 +22,8 @@ examples:
 A partition says for every dim of a leaf, rows first, which axes of the mesh cut it: a name, several joined by +, or - for none. One for all
 leaves, or LEAF=… for each of them, parted by semicolons.
 
-SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, or a file of tokens (.bin). Nothing of it is read but what says
-how it lies, and no accelerator is touched.
+{SOURCES}. Nothing of it is read
+but what says how it lies, and no accelerator is touched.
 """
 
 
@@ -37,7 +37,7 @@ def add_command(commands: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("source", metavar="SRC", help="path or URL of the data")
+    command.add_argument("source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset")
     command.add_argument("--mesh", metavar="A=N,B=M", type=_axes, required=True, help="the axes of the mesh and their sizes")
     command.add_argument("--hosts", metavar="N", type=int, default=1, help="that own equal runs of its devices (default: 1)")
     command.add_argument("--partition", metavar="P", help="which axes cut which dims (default: rows over a one-axis mesh)")
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     from loadax.sharding import plan_mesh
 
     loader = Dataloader(
-        _shuffled(open_source(options.source, source_options(options)), options),
+        _shuffled(open_dataset(options.source, source_options(options)), options),
         options.batch_size,
         mesh=plan_mesh(options.mesh, hosts=options.hosts),
         partition=None if options.partition is None else _partition(options.partition),

@@ -1,16 +1,23 @@
-"""`loadax verify`: reads a whole store and lists what is damaged."""
+"""`loadax verify`: reads a whole store, or a folder of images, and lists what is damaged."""
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
+from loadax.cli.source import holds_images
+from loadax.errors import ArgumentError
+from loadax.sources.images_folder import open_images
 from loadax.texts import count_text, size_text
 from loadax.writing.verify import verify
 
 _DAMAGED = 1  # the exit code: not that of an error, since the check itself went well
+_SIDE = 64  # pixels: decoding a JPEG to a small size is quick, and reads all of the file
 _EXAMPLES = """\
-example:
+examples:
   loadax verify train.zarr && echo whole
+  loadax verify photos/ --rows damaged.txt
+      in the run: loadax.from_images("photos/", size=224).exclude("damaged.txt")
 
 Exit code: 0 when all can be read, 1 when something is damaged, 2 when there is no store or it was not written to its end.
 """
@@ -20,13 +27,14 @@ def add_command(commands: Any) -> None:
     """Adds `verify` to the commands."""
     command = commands.add_parser(
         "verify",
-        help="read all of a zarr store, and list what is damaged",
+        help="read all of a zarr store or a folder of images, and list what is damaged",
         description="Reads every chunk of a zarr store, of any writer. Missing and shortened files are always found, flipped bits "
-        "where the store has checksums: all stores of loadax have.",
+        "where the store has checksums: all stores of loadax have. Of a folder of images, decodes every file.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("path", metavar="PATH", help="path or URL of a zarr array or group")
+    command.add_argument("path", metavar="PATH", help="path or URL of a zarr array or group, or a folder of images")
+    command.add_argument("--rows", metavar="FILE.txt", help="of images: write the damaged rows there, for Dataset.exclude")
     command.set_defaults(run=run)
 
 
@@ -36,6 +44,10 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: when the store can't be read at all.
     """
+    if holds_images(options.path):
+        return _verify_images(options.path, options.rows)
+    if options.rows is not None:
+        raise ArgumentError(f"--rows {options.rows} is for a folder of images, which {options.path} is not; leave it out")
     report = verify(options.path)
     for each in report.damages:
         name = f"{each.array}: " if each.array else ""
@@ -54,3 +66,28 @@ def run(options: argparse.Namespace) -> int:
     for name in report.unchecked:
         sys.stdout.write(f"{name or 'the array'} has no checksums: flipped bits in it go unnoticed\n")
     return 0
+
+
+def _verify_images(folder: str, rows: str | None) -> int:
+    source = open_images(folder, _SIDE)
+    if rows is not None and not rows.endswith(".txt"):
+        raise ArgumentError(f"--rows {rows}: pass a name that ends in .txt, which Dataset.exclude reads")
+    damaged = {row: _on_a_line(problem) for row, problem in source.damaged().items()}
+    if rows is not None:
+        try:
+            Path(rows).write_text("".join(f"{row}  # {problem}\n" for row, problem in damaged.items()), encoding="utf-8")
+        except OSError as error:
+            raise ArgumentError(f"--rows {rows} can't be written: {error.strerror}; pass another path") from error
+    sys.stdout.writelines(f"row {row}: {problem}\n" for row, problem in damaged.items())
+    found = f"{folder}: {count_text(len(source), 'image')}"
+    if not damaged:
+        sys.stdout.write(f"{found}: all can be decoded\n")
+        return 0
+    advice = "pass --rows FILE.txt for a list of them" if rows is None else f"dataset.exclude({rows!r}) leaves them out"
+    sys.stdout.write(f"{found}: {len(damaged)} damaged; copy those files again, or {advice}\n")
+    return _DAMAGED
+
+
+def _on_a_line(text: str) -> str:
+    """A text that names a file, which may be called anything."""
+    return " ".join(text.split()).encode("utf-8", "backslashreplace").decode()

@@ -4,8 +4,8 @@ The function is one of an example, as that of `map` is, so it can't mix rows, an
 rows that it holds. What the result looks like is found out by tracing the function once, before there is any batch.
 """
 
-from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property, wraps
 from typing import Any, final
 
 import jax
@@ -14,6 +14,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from loadax.casting import leaf_name
 from loadax.errors import ArgumentError, LeafError, PartitionError
+from loadax.loader.column_check import first_difference
+from loadax.loader.leaves import KEY, MASK
 from loadax.loader.share import Share
 from loadax.protocols import Tree
 from loadax.sharding.layout import axes_of
@@ -23,6 +25,11 @@ from loadax.transforms import name_of
 from loadax.trees import Structure, flatten
 
 Function = Callable[[Tree], Tree]
+
+_MADE = {KEY: "key_seed=", MASK: "remainder='pad'"}
+"""What a batch has beside the dataset's leaves, and what it has them for."""
+
+_NO_COLUMNS = "partition by rows alone what the function needs whole, or do this in the training step"
 
 
 @final
@@ -111,13 +118,15 @@ class Mapped:
 
     def _of_part(self, *leaves: jax.Array) -> list[jax.Array]:
         """The function for all rows of a device."""
+        rows = self._of_rows
+        return (jax.vmap(rows) if self._share.microbatches > 1 else rows)(*leaves)
 
-        def changed(leaves: Sequence[jax.Array]) -> list[jax.Array]:
+    def _of_rows(self, *leaves: jax.Array) -> list[jax.Array]:
+        def changed(*leaves: jax.Array) -> list[jax.Array]:
             results = self._example(*leaves)
             return [each for each, number in zip(results, self._traced.passed, strict=True) if number is None]
 
-        rows = jax.vmap(changed)
-        return (jax.vmap(rows) if self._share.microbatches > 1 else rows)(leaves)
+        return jax.vmap(changed)(*leaves)
 
     def _resolve_specs(self) -> list[PartitionSpec]:
         """How each leaf of the result is cut: as the leaf in whose place it stands, or over its rows."""
@@ -152,21 +161,63 @@ class Mapped:
                         f"{share.specs[number]} gives a device some columns only; put the result in that leaf's place, with as many dims, "
                         "or partition its rows alone"
                     )
-        parts = [self._part(leaf.spec.shape, spec) for leaf, spec in zip(share.batch.leaves, share.specs, strict=True)]
-        shapes = [jax.ShapeDtypeStruct(part, leaf.dtype) for part, leaf in zip(parts, share.batch.leaves, strict=True)]
-        results = _Traced(self._example, shapes).shapes
-        for path, spec, whole, part in zip(self._paths, specs, self._traced.shapes, results, strict=True):
-            if part.shape != self._part(whole.shape, spec):
+        for path, spec, whole, part in zip(self._paths, specs, self._traced.shapes, self._results_of_parts(), strict=True):
+            counts = self._counts(spec, len(part.shape))
+            if whole.shape != tuple(size * count for size, count in zip(part.shape, counts, strict=True)):
                 raise PartitionError(
                     f"{self._name}: {leaf_name(path)} has the shape {list(whole.shape)} for an example, and for the columns of a device "
                     f"{list(part.shape)}, which {spec} does not fit; where columns are cut, the function must act on each by itself"
                 )
+        self._check_values(specs)
 
-    def _part(self, shape: tuple[int, ...], spec: PartitionSpec) -> tuple[int, ...]:
-        """How much of an example's leaf a device holds."""
+    def _results_of_parts(self) -> list[jax.ShapeDtypeStruct]:
+        """What the function makes of the columns that a device holds, as far as shapes and dtypes go."""
+        shapes = []
+        for leaf, spec in zip(self._share.batch.leaves, self._share.specs, strict=True):
+            counts = self._counts(spec, len(leaf.spec.shape))
+            part = tuple(size // count for size, count in zip(leaf.spec.shape, counts, strict=True))
+            shapes.append(jax.ShapeDtypeStruct(part, leaf.dtype))
+        try:
+            return _Traced(self._example, shapes).shapes
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise PartitionError(
+                f"{self._name} works on a whole example, and on the columns of a device it fails ({reason}): {self._cut_leaves()}; {_NO_COLUMNS}"
+            ) from error
+
+    def _check_values(self, specs: Sequence[PartitionSpec]) -> None:
+        """What a device makes of its columns must be what stands there in the whole, whatever the shapes say."""
+        share, passed = self._share, self._traced.passed
+        changed = [number for number, source in enumerate(passed) if source is None]
+        if not changed or isinstance(share.mesh, PlannedMesh):
+            return
+        shapes = [jax.ShapeDtypeStruct(leaf.spec.shape, leaf.dtype) for leaf in share.batch.leaves]
+        leaves = list(zip(shapes, share.specs, strict=True))
+        found = first_difference(
+            self._of_rows, share.mesh, leaves, [(self._traced.shapes[each], specs[each]) for each in changed]
+        )
+        if found is not None:
+            number = changed[found]
+            raise PartitionError(
+                f"{self._name}: {leaf_name(self._paths[number])} of the result has other values where a device has some columns only than in a "
+                f"whole example: {self._cut_leaves(self._traced.sources[number])}; {_NO_COLUMNS}"
+            )
+
+    def _cut_leaves(self, numbers: Collection[int] = ()) -> str:
+        """Which leaves are cut, where and by which axes; those of these numbers if any of them is."""
+        named = {}
+        for number, (leaf, spec) in enumerate(zip(self._share.batch.leaves, self._share.specs, strict=True)):
+            cuts = {dim: axes for dim, entry in enumerate(spec) if dim and (axes := self._axes([entry]))}
+            if cuts:
+                places = " and ".join(f"along dim {dim} by the mesh {_axes_text(axes)}" for dim, axes in cuts.items())
+                named[number] = f"{leaf_name(leaf.path)} is cut {places}"
+        return ", ".join(named[each] for each in [each for each in named if each in numbers] or named)
+
+    def _counts(self, spec: PartitionSpec, dims: int) -> list[int]:
+        """In how many each dim of an example's leaf is cut."""
         sizes = axis_sizes(self._share.mesh)
         cuts = [int(np.prod([sizes[axis] for axis in axes_of(entry)])) for entry in spec[1:]]
-        return tuple(size // count for size, count in zip(shape, [*cuts, *[1] * len(shape)], strict=False))
+        return [*cuts, *[1] * dims][:dims]
 
     def _axes(self, entries: Sequence[Any]) -> tuple[str, ...]:
         """The axes that really cut."""
@@ -193,6 +244,9 @@ class _Example:
             result = self._function(self._structure.build(leaves))
         except Exception as error:
             error.add_note(f"loadax: in {self._name}, which JAX traces with one example")
+            for name, argument in _MADE.items():
+                if isinstance(error, KeyError) and error.args == (name,) and f"[{name!r}]" not in self._structure.paths:
+                    error.add_note(f"loadax: an example has the leaf {name!r} when the loader gets {argument}")
             raise
         if result is None:
             raise LeafError(f"{self._name} returned None; did you forget to return the example?")
@@ -200,6 +254,18 @@ class _Example:
         if not values:
             raise LeafError(f"{self._name} returned {result!r}, which has no leaves; return an example")
         return [_strong(value, f"{self._name}: {leaf_name(path)}") for value, path in zip(values, self.result.paths, strict=True)]
+
+    def fresh(self) -> Callable[..., list[jax.Array]]:
+        """Another function for each trace: JAX would hand out an earlier trace, made before a function that is called was edited.
+
+        It is called as the user's is, in the errors that JAX raises.
+        """
+
+        @wraps(self._function)
+        def traced(*leaves: Any) -> list[jax.Array]:
+            return self(*leaves)
+
+        return traced
 
 
 def _strong(value: Any, name: str) -> jax.Array:
@@ -221,8 +287,8 @@ class _Traced:
         sources: the numbers of the leaves that it follows from.
     """
 
-    def __init__(self, example: Callable[..., list[jax.Array]], shapes: Sequence[jax.ShapeDtypeStruct]):
-        traced = jax.make_jaxpr(partial(_fresh, example))(*shapes).jaxpr
+    def __init__(self, example: _Example, shapes: Sequence[jax.ShapeDtypeStruct]):
+        traced = jax.make_jaxpr(example.fresh())(*shapes).jaxpr
         numbers = {variable: number for number, variable in enumerate(traced.invars)}
         sources = {variable: {number} for variable, number in numbers.items()}
         for equation in traced.eqns:
@@ -234,9 +300,8 @@ class _Traced:
         self.sources = [set() if _literal(each) else sources.get(each, set()) for each in results]
 
 
-def _fresh(example: Callable[..., list[jax.Array]], *leaves: Any) -> list[jax.Array]:
-    """Another function for each trace: JAX would hand out an earlier trace, made before a function that is called was edited."""
-    return example(*leaves)
+def _axes_text(axes: Sequence[str]) -> str:
+    return f"{'axis' if len(axes) == 1 else 'axes'} {' and '.join(map(repr, axes))}"
 
 
 def _literal(variable: Any) -> bool:

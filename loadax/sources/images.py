@@ -1,17 +1,21 @@
 """Image files, decoded one by one as their rows are asked for."""
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Tree
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.sources.checks import check_rows
 from loadax.sources.images_decoding import FAILURES, Rendering
 from loadax.sources.images_files import ImageFiles
 from loadax.sources.images_resizing import Pixels
+
+_AT_ONCE = 1024  # images that are looked at, or wait for it
 
 
 @final
@@ -27,7 +31,7 @@ class ImageSource:
 
     def __init__(self, files: ImageFiles, rendering: Rendering):
         self._files, self._rendering = files, rendering
-        size = rendering.size or self._image(0).shape[:2]
+        size = rendering.size or self._first_size()
         self.spec: Tree = {"image": ArraySpec((*size, 3), np.dtype(np.uint8)), "label": ArraySpec((), np.dtype(np.int32))}
 
     @property
@@ -63,16 +67,41 @@ class ImageSource:
         for place, row in zip(images, rows.tolist(), strict=True):
             place[...] = self._checked(row)[cut]
 
-    def where(self, row: int) -> list[tuple[str]]:
+    def where(self, row: int) -> list[Location]:
         """The file of a row."""
-        return [(self._files.path(int(check_rows([row], len(self))[0])),)]
+        return [Location(self._files.path(int(check_rows([row], len(self))[0])))]
+
+    def damaged(self) -> dict[int, str]:
+        """The rows that can't be read, each with its file and why. Decodes all images, on all cores."""
+        found: dict[int, str] = {}
+
+        def look(row: int) -> None:
+            try:
+                self._checked(row)
+            except SourceError as error:
+                found[row] = f"{self._files.path(row)}: {error.__cause__ or error}"
+
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            # In parts: there may be millions, and each takes memory while it waits.
+            for start in range(0, len(self), _AT_ONCE):
+                list(pool.map(look, range(start, min(start + _AT_ONCE, len(self)))))
+        return dict(sorted(found.items()))
+
+    def _first_size(self) -> tuple[int, ...]:
+        try:
+            return self._image(0).shape[:2]
+        except SourceError as error:
+            error.add_note(
+                "loadax: without a size the first image's is that of all; with size=(height, width) it need not be read to open the folder"
+            )
+            raise
 
     def _checked(self, row: int) -> Pixels:
         image = self._image(row)
         wanted = self.spec["image"].shape
         if image.shape != wanted:
             raise SourceError(
-                f"{self._files.path(row)}: the image is {image.shape[0]}x{image.shape[1]} pixels (height x width), but the first, "
+                f"row {row}, {self._files.path(row)}: the image is {image.shape[0]}x{image.shape[1]} pixels (height x width), but the first, "
                 f"{self._files.path(0)}, is {wanted[0]}x{wanted[1]}; pass size=(height, width), and all get that size"
             )
         return image
@@ -84,11 +113,11 @@ class ImageSource:
                 content = file.read()
         except OSError as error:
             reason = "there is no such file any more" if isinstance(error, FileNotFoundError) else f"it can't be read: {error}"
-            raise SourceError(f"{path}: {reason}; open the folder anew, with the files that it has now") from error
+            raise SourceError(f"row {row}, {path}: {reason}; open the folder anew, with the files that it has now") from error
         try:
             return self._rendering(content)
         except FAILURES as error:
             raise SourceError(
-                f"{path}: it can't be decoded as an image: {error}; copy the file again, or remove it (of a JPEG, damaged='accept' takes "
-                "what can be decoded)"
+                f"row {row}, {path}: it can't be decoded as an image: {error}; copy the file again, or leave it out: dataset.exclude([{row}]); "
+                "dataset.source.damaged() finds all such rows (of a JPEG, damaged='accept' takes what can be decoded)"
             ) from error

@@ -58,12 +58,14 @@ class Rendering:
         Raises:
             OSError: and others of `FAILURES`, when it can't be decoded.
         """
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
 
         try:
             with Image.open(io.BytesIO(content), formats=_FORMATS) as image:  # reads the header only
                 quick = image.format in _JPEG and image.mode in ("RGB", "L")
                 found = self._jpeg(content, image) if quick else self._other(image)
+        except UnidentifiedImageError as error:  # whose text would show where in memory the bytes are
+            raise ValueError(f"it does not begin as a file of {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]} does") from error
         except Image.DecompressionBombError as error:  # which is none of the others
             raise ValueError(error) from error
         return found if self.size is None or found.shape[:2] == self.size else _padded(found, self.size)

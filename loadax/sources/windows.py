@@ -67,6 +67,11 @@ class WindowSource:
         return f"length={length}, stride={stride}" + ("" if lead is None else f", lead={lead}, targets={targets}")
 
     @property
+    def sources(self) -> list[Source]:
+        """What the windows are cut from."""
+        return [self._source]
+
+    @property
     def concurrent_reads(self) -> int:
         """As the source's."""
         return int(getattr(self._source, "concurrent_reads", 1))

@@ -25,7 +25,11 @@ def images(tmp_path: Path) -> str:
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A module of the user's, in the folder that the command is given in."""
-    source = "def slow(x):\n    for _ in range(2000):\n        pass\n    return x\n\nnumber = 3\n"
+    source = (
+        "import loadax\n\ndef slow(x):\n    for _ in range(2000):\n        pass\n    return x\n\n"
+        "def noisy(x, rng):\n    return x + rng.integers(3)\n\n"
+        "def few():\n    return loadax.from_npy('images.npy')[:59]\n\nnumber = 3\n"
+    )
     (tmp_path / "bench_maps.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -70,6 +74,30 @@ def test_figures_for_programs(images: str, module: str, kind: str, capfd: pytest
     assert found["peak_memory"] > 10 << 20
 
 
+def test_a_dataset_that_a_function_makes(images: str, module: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of few rows as many as the devices can share; a map that wants a generator gets one."""
+    code, out, err = bench(capfd, f"{module}:few", "--map", f"{module}:noisy", "--num-workers", 0, *QUICK)
+    assert (code, err) == (0, "")
+    lines = dict(re.split(r"  +", line, maxsplit=1) for line in out.splitlines())
+    assert re.search(r"\[0:59\]\.map\(noisy \(.*\), rng=True\)\), on 8 cpu devices", lines["data"])
+    assert "batches/s of 56 rows" in lines["throughput"]
+    assert lines["work"].endswith(", on the calling thread")
+    assert lines["what limits it"].endswith("; leave --num-workers out, so that it is done while training goes on")
+    code, out, err = bench(capfd, f"{module}:few", "--pad-to", 3, *QUICK)
+    assert (code, out) == (2, "")
+    assert f"{module}:few is a function, for which --pad-to means nothing" in err
+
+
+def test_what_limits_it_is_said_of_few_steps_too(images: str, module: str, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = (images, "--map", f"{module}:slow", "--batch-size", 2048, "--num-workers", 1, "--seconds", 0.05)
+    code, out, _ = bench(capfd, *arguments, "--json")
+    found = json.loads(out)
+    assert (code, found["bottleneck"], found["advice"]) == (0, "transform", None)
+    assert found["steps"] < 10
+    _, out, _ = bench(capfd, *arguments)
+    assert "the map; there were too few steps for advice, so pass more --seconds\n" in out
+
+
 @pytest.mark.parametrize("below", ["", "2020/May"])
 def test_a_folder_of_images(below: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for name in (f"cat/{below}", f"dog/{below}"):
@@ -112,7 +140,9 @@ def test_array_record_files(given: str, ending: str, tmp_path: Path, capfd: pyte
         (["--size", "8x0"], r"'8x0' is no size"),
         (["--size", "8"], r"images.npy is a .npy file, for which --size means nothing; leave it out"),
         (["--pad-to", "8"], r"images.npy is a .npy file, for which --pad-to means nothing"),
-        (["--batch-size", 8192], r"batch_size=8192"),
+        (["--batch-size", 8192], r"--batch-size 8192: there are only 4096 rows; pass a smaller one"),
+        (["--batch-size", 0], r"--batch-size 0: a batch needs at least one row"),
+        (["--num-workers", -1], r"--num-workers -1: pass 0 or more"),
     ],
 )
 def test_bad_arguments(arguments: list[Any], message: str, images: str, module: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from PIL import Image
 
 import loadax
 from loadax.cli import main
+from loadax.cli.wording import as_options
 from loadax.doors import from_npy, from_zarr
 from loadax.texts import count_text, size_text, table
 from loadax.writing.write import write_zarr
@@ -178,7 +180,7 @@ def test_an_interrupt_ends_in_a_line_and_resume_goes_on(tmp_path: Path, command:
         ((".", "out"), ".: there is no zarr array here, and no group of arrays; check the path"),
         (("foo://x", "out"), "unsupported URL scheme"),
         (("x.npy", "./x.npy"), "x.npy is both what is read and where it is written; choose another DST"),
-        (("x.npy", "out", "--chunk-rows", "0"), "chunk_rows=0: pass an int, 1 or more"),
+        (("x.npy", "out", "--chunk-rows", "0"), "--chunk-rows 0: pass an int, 1 or more"),
         (("x.npy", "out", "--resume", "--overwrite"), "--overwrite with --resume"),
         (("words.npy", "out"), "words.npy: it can't be opened as .npy"),
     ],
@@ -251,6 +253,55 @@ def test_verify_nothing(tmp_path: Path, command: Any) -> None:
     failed = command("verify", tmp_path / "nowhere")
     assert failed.code == 2
     assert "nowhere: there is no zarr array here" in failed.err
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(4):
+            Image.new("RGB", (30, 20 + number), "teal").save(tmp_path / "photos" / name / f"{number}.jpg")
+    return tmp_path / "photos"
+
+
+def test_verify_images(photos: Path, tmp_path: Path, command: Any) -> None:
+    good = command("verify", photos, "--rows", tmp_path / "none.txt")
+    assert (good.code, good.out, good.err) == (0, f"{photos}: 8 images: all can be decoded\n", "")
+    assert len(loadax.from_images(photos, 8).exclude(tmp_path / "none.txt")) == 8
+
+    (photos / "cat/0.jpg").write_bytes(b"")  # also the first, whose size other images might have
+    strange = photos / "dog" / os.fsdecode(b"1\n # \xff.jpg")
+    strange.write_bytes((photos / "dog/1.jpg").read_bytes()[:-50])
+    bad = command("verify", photos)
+    lines = bad.out.splitlines()
+    assert (bad.code, bad.err, len(lines)) == (1, "", 3)
+    assert lines[0] == f"row 0: {photos}/cat/0.jpg: it does not begin as a file of JPEG, PNG, WEBP or BMP does"
+    assert lines[1].startswith(f"row 5: {photos}/dog/1 # \\udcff.jpg: ")
+    assert lines[2] == f"{photos}: 9 images: 2 damaged; copy those files again, or pass --rows FILE.txt for a list of them"
+
+    listed = command("verify", photos, "--rows", tmp_path / "damaged.txt")
+    assert (listed.code, listed.out.splitlines()[:2]) == (1, lines[:2])
+    assert listed.out.endswith(f"or dataset.exclude('{tmp_path}/damaged.txt') leaves them out\n")
+    whole = loadax.from_images(photos, 8).exclude(tmp_path / "damaged.txt")
+    assert whole.read(range(len(whole)))["label"].tolist() == [0] * 3 + [1] * 4
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("damaged.csv", "--rows damaged.csv: pass a name that ends in .txt, which Dataset.exclude reads"),
+        ("/nowhere/at/all.txt", "--rows /nowhere/at/all.txt can't be written: No such file or directory; pass another path"),
+    ],
+)
+def test_verify_writes_rows_where_it_can(rows: str, message: str, photos: Path, command: Any) -> None:
+    failed = command("verify", photos, "--rows", rows)
+    assert (failed.code, failed.out, failed.err) == (2, "", f"loadax: error: {message}\n")
+
+
+def test_verify_lists_rows_of_images_only(fields: Path, command: Any) -> None:
+    failed = command("verify", fields, "--rows", "damaged.txt")
+    message = f"--rows damaged.txt is for a folder of images, which {fields} is not; leave it out"
+    assert (failed.code, failed.err) == (2, f"loadax: error: {message}\n")
 
 
 # inspect
@@ -350,6 +401,52 @@ def test_inspect_nothing(tmp_path: Path, command: Any) -> None:
 
 
 # the whole
+
+
+@pytest.mark.parametrize("name", ["convert", "index", "plan", "bench"])
+def test_help_names_all_kinds_of_data(name: str, command: Any) -> None:
+    ending = " ".join(command(name, "--help").out.rpartition("SRC is ")[2].split())
+    for kind in ("zarr", ".npy", ".bin", "folder of images", "ArrayRecord", "MODULE:FUNCTION"):
+        assert kind in ending
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            "batch_size=8 but there are 3; pass a smaller batch_size",
+            "--batch-size 8 but there are 3; pass a smaller --batch-size",
+        ),
+        (
+            "num_workers=-1: pass 0 or more; or leave num_workers out",
+            "--num-workers -1: pass 0 or more; or leave --num-workers out",
+        ),
+        ("remainder='drop': pass remainder='pad'", "--remainder drop: pass --remainder pad"),
+        ("try worker_type='process'", "try --worker-type process"),
+        ("more than pad_to=3; pass a larger pad_to=, or", "more than --pad-to 3; pass a larger --pad-to, or"),
+        ("size=(224, 288) is a size; pass size=(height, width)", "--size 224x288 is a size; pass --size heightxwidth"),
+        ("variables=['a', 'b']: pass variables=[…]", "--variables a,b: pass --variables …"),
+        ("pass overwrite=True, or resume=True", "pass --overwrite, or --resume"),
+        ("from_npy(path, dtype=int) and dtype=int of that size", "from_npy(path, dtype=int) and --dtype int of that size"),
+        ("block_size=3, seed=3, a size and a remainder", "block_size=3, seed=3, a size and a remainder"),
+    ],
+)
+def test_messages_speak_in_options(message: str, expected: str) -> None:
+    known = [
+        "batch_size",
+        "num_workers",
+        "remainder",
+        "worker_type",
+        "pad_to",
+        "size",
+        "variables",
+        "overwrite",
+        "resume",
+        "dtype",
+        "seed",
+    ]
+    assert as_options(message, known) == expected
+    assert as_options(message, ["seed", "block"]) == message
 
 
 @pytest.mark.parametrize("name", ["convert", "verify", "inspect"])

@@ -94,7 +94,7 @@ def test_axes_that_cut_one_dim_together(fields: str, capfd: pytest.CaptureFixtur
         (MESH, "so say which of them the rows go over"),
         (("--mesh", "data=4,data=2", "--batch-size", "8"), "'data=4,data=2' is no mesh; pass axes and their sizes, each once"),
         (("--mesh", "data", "--batch-size", "8"), "'data' is no mesh"),
-        (("--mesh", "data=6", "--batch-size", "8"), "P('data') cuts it in 6. Use a batch_size that is a multiple of 6"),
+        (("--mesh", "data=6", "--batch-size", "8"), "P('data') cuts it in 6. Use a --batch-size that is a multiple of 6"),
         (("--mesh", "data=6", "--hosts", "4", "--batch-size", "6"), "hosts=4 can't own equal runs of the 6 devices"),
         ((*MESH, "--partition", "data", "--block", "16"), "--block 16 is for a shuffle: pass --shuffle SEED as well"),
         ((*MESH, "--partition", "data", "--block", "some"), "'some' is no block; pass a number of rows, or 'chunks'"),

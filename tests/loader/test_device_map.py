@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, from_arrays
 from loadax.errors import ArgumentError, LeafError, PartitionError
-from loadax.loader import prefetch
+from loadax.loader import device_map, prefetch
 from loadax.sharding import plan_mesh
 from loadax.trees import flatten
 from tests.loader.oracle import arrays, assert_placed, mesh_of
@@ -243,6 +243,31 @@ def test_what_the_function_raises_says_where() -> None:
     assert re.fullmatch(r"loadax: in device_map .*lambda.*, which JAX traces with one example", caught.value.__notes__[0])
 
 
+@pytest.mark.parametrize(("name", "argument"), [("key", "key_seed="), ("mask", "remainder='pad'")])
+def test_leaves_that_the_loader_adds_when_asked_to(name: str, argument: str) -> None:
+    mesh = mesh_of({"data": 8})
+    with pytest.raises(KeyError) as caught:
+        Dataloader(TREE, 16, mesh=mesh, device_map=lambda example: example[name])
+    assert f"loadax: an example has the leaf {name!r} when the loader gets {argument}" in caught.value.__notes__
+    # Where the leaf is there, another thing of that name is missing.
+    with pytest.raises(KeyError) as caught:
+        Dataloader(
+            TREE, 16, mesh=mesh, device_map=lambda example: (example[name], dict[str, int]()[name]), key_seed=0, remainder="pad"
+        )
+    assert not any("when the loader gets" in note for note in caught.value.__notes__)
+
+
+def test_what_jax_says_of_the_trace_names_the_function() -> None:
+    with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
+        Dataloader(TREE, 16, mesh=mesh_of({"data": 8}), device_map=branching)
+    assert f"tracing the function branching at {__file__}:" in str(caught.value)
+    assert device_map.__file__ not in str(caught.value)
+
+
+def branching(example: Any) -> Any:
+    return example if example["label"] > 3 else None
+
+
 def test_without_a_mesh_it_is_said_when_iteration_begins() -> None:
     loader = Dataloader(TREE, 16, device_map=returns_none)
     with pytest.raises(LeafError, match="returned None"):
@@ -274,3 +299,159 @@ def test_columns_that_a_device_does_not_have() -> None:
     refused(PartitionError, message, lambda example: {"tokens": jnp.append(example["tokens"], 0)}, **columns)
     kept = Dataloader(TREE, 16, mesh=mesh_of(GRID), device_map=lambda example: {"twice": example["label"] * 2}, **columns)
     assert_placed(kept[1], {"twice": (2 * TREE["label"][16:32]).astype(np.int32)})
+
+
+def columns(function: Any, **others: Any) -> Dataloader:
+    """A loader whose devices hold half of the columns of "image", 8 wide, and of "tokens", 16 long; its other leaves are whole."""
+    partition = {"image": P("data", None, "model"), "label": P("data"), "tokens": P("data", "model")}
+    return Dataloader(TREE, 16, **{"mesh": mesh_of(GRID), "partition": partition, **others}, device_map=function)
+
+
+def image(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda example: {**example, "image": function(example["image"].astype(jnp.float32))}
+
+
+MIXED: dict[str, Callable[[Any], Any]] = {
+    "less the mean": image(lambda x: x - x.mean()),
+    "less the mean, in few bits": image(lambda x: (x - x.mean(axis=1, keepdims=True)).astype(jnp.bfloat16)),
+    "by the largest": image(lambda x: x / x.max()),
+    "turned around": image(lambda x: x[:, ::-1]),
+    "sorted": image(lambda x: jnp.sort(x, axis=1)),
+    "summed up": image(lambda x: jnp.cumsum(x, axis=1)),
+    "complex": image(lambda x: x * 1j - x.mean()),
+    "beside large values": image(lambda x: jnp.where(x > 9, x - x.mean(), -1e9)),
+    "no number": image(lambda x: jnp.where(x == x.max(), jnp.nan, x)),
+    "the last": image(lambda x: x.at[:, -1].set(0)),
+    "counted": lambda example: {"tokens": jnp.arange(len(example["tokens"]))},
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_a_function_that_mixes_cut_columns_needs_whole_rows(name: str, microbatches: int) -> None:
+    with pytest.raises(
+        PartitionError, match=r"of the result has other values where a device has some columns only than in a whole"
+    ):
+        columns(MIXED[name], microbatches=microbatches)
+    whole = columns(MIXED[name], microbatches=microbatches, partition=P("data"))
+    by_rows = by_hand(whole, jax.jit(MIXED[name]), 0, microbatches)
+    for leaf, wanted in zip(flatten(whole[0])[0], flatten(by_rows)[0], strict=True):
+        np.testing.assert_allclose(np.asarray(leaf, np.complex64), np.asarray(wanted, np.complex64), rtol=0.01, atol=1e-5)
+
+
+def test_the_error_says_which_leaf_is_cut_where() -> None:
+    message = (
+        r"^device_map .*: leaf \['image'\] of the result has other values .* whole example: leaf \['image'\] is cut along dim 2 by the mesh "
+        r"axis 'model'; partition by rows alone what the function needs whole, or do this in the training step$"
+    )
+    with pytest.raises(PartitionError, match=message):
+        columns(MIXED["turned around"])
+    both = {"image": P(None, "data", "model"), "label": P(), "tokens": P(None, ("model", "data"))}
+    with pytest.raises(
+        PartitionError, match=r"\['image'\] is cut along dim 1 by the mesh axis 'data' and along dim 2 by the mesh axis 'model'"
+    ):
+        columns(MIXED["turned around"], partition=both)
+    with pytest.raises(PartitionError, match=r"\['tokens'\] is cut along dim 1 by the mesh axes 'model' and 'data'; partition"):
+        columns(lambda example: {"tokens": example["tokens"][::-1]}, partition=both)
+    # What follows from how long a leaf is follows from none of its values.
+    with pytest.raises(
+        PartitionError, match=r"\['length'\] of the result .*\['image'\] is cut .*, leaf \['tokens'\] is cut along dim 1 by"
+    ):
+        columns(lambda example: {"length": len(example["tokens"])})
+
+
+def test_a_function_that_fails_on_cut_columns_is_refused() -> None:
+    mean = np.arange(8, dtype=np.float32)
+    message = (
+        r"^device_map .* works on a whole example, and on the columns of a device it fails \(ValueError: .*shapes.*\): leaf \['image'\] is cut "
+        r"along dim 2 by the mesh axis 'model', leaf \['tokens'\] is cut .*; partition by rows alone what the function needs whole, or"
+    )
+    with pytest.raises(PartitionError, match=message) as caught:
+        columns(image(lambda x: x - mean))
+    assert isinstance(caught.value.__cause__, ValueError)
+    keys = r"fails \(TypeError: .*key.*leaf \['key'\] is cut along dim 1 by the mesh axis 'model'"
+    with pytest.raises(PartitionError, match=keys):
+        columns(noise, key_seed=1, partition=P("data", "model"))
+    shorter = (
+        r"leaf \['tokens'\] has the shape \[15\] for an example, and for the columns of a device \[7\], which .* does not fit"
+    )
+    with pytest.raises(PartitionError, match=shorter):
+        columns(lambda example: {"tokens": example["tokens"][:-1]})
+
+
+def noise(example: Any) -> Any:
+    """Other numbers for another shape, and the same ones for each part."""
+    key = jax.random.wrap_key_data(example["key"])
+    return {"image": example["image"] + jax.random.uniform(key, example["image"].shape)}
+
+
+def rarely(example: Any) -> Any:
+    """Turned around one time in four."""
+    turned = jax.random.bernoulli(jax.random.wrap_key_data(example["key"]), 0.25)
+    return {"tokens": jnp.where(turned, example["tokens"][::-1], example["tokens"])}
+
+
+@pytest.mark.parametrize("function", [noise, rarely])
+def test_randomness_over_cut_columns_is_refused(function: Any) -> None:
+    with pytest.raises(PartitionError, match=r"leaf \['(image|tokens)'\] of the result has other values"):
+        columns(function, key_seed=1)
+
+
+def flipped(example: Any) -> Any:
+    """By the rows of an image, of which a device has all; everything else acts on each element by itself."""
+    up = jax.random.bernoulli(jax.random.wrap_key_data(example["key"]))
+    pixels = jnp.where(up, example["image"][::-1], example["image"]).astype(jnp.float32)
+    rounded = jnp.exp(jnp.sin(pixels / 9)) * jnp.log(pixels - 3) - pixels.mean(axis=0)
+    tokens = {"tokens": (example["tokens"] > 5) & (example["tokens"] < 900), "label": example["label"] * jnp.complex64(1j)}
+    return {"image": rounded.astype(jnp.bfloat16), "coin": up, "own": jax.random.wrap_key_data(example["key"]), **tokens}
+
+
+@pytest.mark.parametrize("mesh", [GRID, {"data": 2, "model": 2, "one": 1, "copies": 2}])
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+def test_what_acts_on_each_column_is_taken(mesh: dict[str, int], microbatches: int, axis_type: AxisType) -> None:
+    with jax.transfer_guard("disallow"), jax.set_mesh(mesh_of({"x": 8}, axis_type)):
+        cut = columns(flipped, mesh=mesh_of(mesh, axis_type), key_seed=1, microbatches=microbatches)
+    whole = columns(flipped, mesh=mesh_of(mesh), partition=P("data"), key_seed=1, microbatches=microbatches)
+    one, other = cut[0], whole[0]
+    assert one["image"].sharding.spec[-1] == "model"
+    for name in ("tokens", "label", "coin"):
+        np.testing.assert_array_equal(one[name], other[name])
+    np.testing.assert_array_equal(jax.random.key_data(one["own"]), jax.random.key_data(other["own"]))
+    np.testing.assert_allclose(one["image"].astype(np.float32), other["image"].astype(np.float32), rtol=0.01)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.int32, np.uint32, np.float16, jnp.bfloat16, jnp.float8_e5m2, np.complex64])
+def test_columns_of_every_dtype(dtype: Any) -> None:
+    rows: dict[str, Any] = {"x": np.zeros((16, 64), dtype)}
+    mesh: dict[str, Any] = {"mesh": mesh_of(GRID), "partition": P("data", "model")}
+    Dataloader(rows, 16, **mesh, device_map=lambda example: {"x": jnp.where(example["x"] == 0, example["x"], 0)})
+    with pytest.raises(PartitionError, match="of the result has other values"):
+        Dataloader(rows, 16, **mesh, device_map=lambda example: {"x": example["x"][::-1]})
+
+
+def test_what_is_handed_on_is_not_tried() -> None:
+    calls = []
+
+    def handed_on(example: Any) -> Any:
+        calls.append(len(example["tokens"]))
+        return {"tokens": example["tokens"], "image": example["image"]}
+
+    columns(handed_on)
+    assert calls == [16, 8]
+
+
+def test_what_is_too_large_to_be_tried_is_taken_at_its_word() -> None:
+    """The limit stands in the docs; the devices' memory may be too small for a whole example."""
+    mesh: dict[str, Any] = {"mesh": mesh_of({"model": 8}), "partition": P(None, "model")}
+    columns = (64 << 20) // 4
+    with pytest.raises(PartitionError, match="other values"):
+        Dataloader(np.zeros((1, columns), np.int32), 1, **mesh, device_map=lambda row: row[::-1])
+    Dataloader(np.zeros((1, columns + 8), np.int32), 1, **mesh, device_map=lambda row: row[::-1])
+
+
+def test_a_planned_mesh_has_no_device_to_try_on() -> None:
+    mesh = plan_mesh({"data": 8, "model": 2}, hosts=2)
+    assert columns(MIXED["turned around"], mesh=mesh).spec["image"].shape == (16, 4, 8)
+    with pytest.raises(PartitionError, match="on the columns of a device it fails"):
+        columns(image(lambda x: x - np.arange(8)), mesh=mesh)

@@ -18,6 +18,7 @@ from PIL import Image, ImageOps
 
 import loadax
 from loadax.errors import ArgumentError, SourceError, UnsupportedError
+from loadax.protocols import Location
 from loadax.sources.images_decoding import Rendering
 from loadax.sources.images_files import ImageFiles
 from loadax.sources.images_folder import open_images
@@ -87,7 +88,7 @@ def test_labels_are_folders_sorted_by_name_and_rows_are_files_sorted_by_name(tmp
     assert isinstance(data, loadax.Dataset)
     source: Any = data.source
     assert source.classes == ("Zebra", "cat", "dog")
-    assert [source.where(row) for row in range(5)] == [[(str(tmp_path / name),)] for name in expected]
+    assert [source.where(row) for row in range(5)] == [[Location(str(tmp_path / name))] for name in expected]
     batch = data.read(range(5))
     assert batch["label"].tolist() == [0, 1, 1, 2, 2]
     assert batch["label"].dtype == np.int32
@@ -364,7 +365,7 @@ def test_images_of_different_sizes_without_a_size(tmp_path: Path) -> None:
     data = loadax.from_images(tmp_path)
     with pytest.raises(
         SourceError,
-        match=r"a/2\.png: the image is 30x20 pixels \(height x width\), but the first, .*a/1\.png, is 20x30; pass size=",
+        match=r"row 1, .*a/2\.png: the image is 30x20 pixels \(height x width\), but the first, .*a/1\.png, is 20x30; pass size=",
     ):
         data.read([0, 1])
 
@@ -393,8 +394,36 @@ DAMAGED = {
 def test_a_file_that_is_damaged_is_named(name: str, size: int | None, tmp_path: Path) -> None:
     write(tmp_path, {"a/0.png": encoded(noise(0), "PNG"), f"b/{name}": DAMAGED[name]})
     data = loadax.from_images(tmp_path, size)
-    with pytest.raises(SourceError, match=rf"b/{name}: it can't be decoded as an image: .*; copy the file again, or remove it"):
+    message = rf"^row 1, .*b/{name}: it can't be decoded as an image: .*; copy the file again, or leave it out: dataset.exclude\(\[1\]\); "
+    with pytest.raises(SourceError, match=message) as caught:
         data.read([0, 1])
+    assert " object at 0x" not in str(caught.value)  # Pillow's way to show bytes
+
+
+def test_all_files_that_are_damaged_are_found(animals: Path) -> None:
+    (animals / "a/3.png").write_bytes(DAMAGED["half.png"])
+    (animals / "b/0.png").write_bytes(b"GIF89a")
+    (animals / "b/1.png").write_bytes(encoded(noise(0, 30, 20), "PNG"))
+    data = loadax.from_images(animals)
+    (animals / "b/4.png").unlink()
+    found = data.source.damaged()  # type: ignore[attr-defined]
+    assert list(found) == [3, 5, 6, 9]
+    assert found[3].startswith(f"{animals}/a/3.png: ")
+    assert found[5] == f"{animals}/b/0.png: it does not begin as a file of JPEG, PNG, WEBP or BMP does"
+    assert "the image is 30x20 pixels" in found[6]
+    assert "No such file" in found[9]
+    whole = data.exclude(list(found))
+    assert whole.read(range(len(whole)))["label"].tolist() == [0] * 4 + [1] * 2
+    # With a size, another one is no damage.
+    assert list(loadax.from_images(animals, 8).source.damaged()) == [3, 5]  # type: ignore[attr-defined]
+
+
+def test_a_first_image_that_is_damaged_is_in_the_way_of_no_size_only(tmp_path: Path) -> None:
+    write(tmp_path, {"0.png": b"", "1.png": encoded(noise(1), "PNG")})
+    with pytest.raises(SourceError, match=r"row 0, .*0\.png: it can't be decoded") as caught:
+        loadax.from_images(tmp_path)
+    assert "with size=(height, width) it need not be read to open the folder" in caught.value.__notes__[0]
+    assert len(loadax.from_images(tmp_path, 8).exclude([0])) == 1
 
 
 def test_an_image_that_is_too_large_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,7 +443,7 @@ def test_damage_that_is_accepted(quality: Any, tmp_path: Path) -> None:
 def test_a_file_that_is_gone(animals: Path) -> None:
     data = loadax.from_images(animals)
     (animals / "b/2.png").unlink()
-    with pytest.raises(SourceError, match=r"b/2\.png: there is no such file any more; open the folder anew"):
+    with pytest.raises(SourceError, match=r"row 7, .*b/2\.png: there is no such file any more; open the folder anew"):
         data.read([7])
 
 
@@ -422,7 +451,7 @@ def test_a_file_that_became_a_folder(animals: Path) -> None:
     data = loadax.from_images(animals)
     (animals / "b/2.png").unlink()
     (animals / "b/2.png").mkdir()
-    with pytest.raises(SourceError, match=r"b/2\.png: it can't be read: .*Is a directory"):
+    with pytest.raises(SourceError, match=r"row 7, .*b/2\.png: it can't be read: .*Is a directory"):
         data.read([7])
 
 
