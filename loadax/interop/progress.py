@@ -1,7 +1,7 @@
 """A bar for a training loop: how far, how fast, how much of it waiting."""
 
 from collections.abc import Sized
-from time import perf_counter
+from functools import cache, partial
 from typing import Any, Protocol, final
 
 from loadax.errors import ArgumentError
@@ -9,6 +9,8 @@ from loadax.loader.dataloader import Dataloader
 from loadax.loader.report import percent_text
 from loadax.loader.stats import Stats
 from loadax.protocols import Tree
+
+_OF_THE_BAR = {"set_postfix", "set_postfix_str", "set_description", "set_description_str", "update", "refresh", "write"}
 
 
 class Batches(Protocol):
@@ -60,9 +62,38 @@ def _steps(batches: Batches) -> int | None:
     return getattr(batches, "num_steps", None)
 
 
+@cache
+def _bar_class() -> type[Any]:
+    from tqdm.auto import tqdm
+
+    class Bar(tqdm):  # type: ignore[type-arg]
+        """A bar that works out its figures when it is drawn; to be derived from for that is how tqdm provides for it."""
+
+        figures: Any = None
+
+        @property
+        def format_dict(self) -> Any:
+            shown = dict(super().format_dict)
+            texts = [text for text in (shown.get("postfix"), self.figures and self.figures(shown)) if text]
+            return shown | {"postfix": ", ".join(texts)}
+
+    return Bar
+
+
+def _figures(batches: Batches, shown: Any) -> str:
+    """Rows a second, at the very rate that the bar shows beside them, and the share of waiting as soon as one is measured."""
+    done, elapsed = shown["n"] - shown["initial"], shown["elapsed"]
+    rate = shown["rate"] or (done / elapsed if elapsed else 0.0)
+    stats = batches.stats()
+    texts = [f"{rate * batches.batch_size:,.0f} rows/s"] if done else []
+    if stats.measured:
+        texts.append(f"waited {percent_text(stats.waited_share)}")
+    return ", ".join(texts)
+
+
 @final
 class Progress:
-    """Yields batches, and moves a bar. What it does not have, such as `get_state` or `report`, it takes from the iterator.
+    """Yields batches, and moves a bar. Has the methods of both: `set_postfix`, `set_description`, `write`, … and `get_state`, `report`, ….
 
     Args:
         batches: closed with the bar, when they can be.
@@ -70,16 +101,14 @@ class Progress:
     """
 
     def __init__(self, batches: Batches, options: dict[str, Any]):
-        from tqdm.auto import tqdm
-
         self._batches = batches
-        self._shown_at, self._shown_step, self._size = perf_counter(), batches.step, batches.batch_size
         # An epoch is sized, and its bar is that of the epoch; else it is that of the run, of which some may lie behind.
         whole: dict[str, Any] = (
             {"total": len(batches)} if isinstance(batches, Sized) else {"total": _steps(batches), "initial": batches.step}
         )
         settings: dict[str, Any] = {"unit": "step", "dynamic_ncols": True} | whole | options
-        self._bar = tqdm(**settings)
+        self._bar = _bar_class()(**settings)
+        self._bar.figures = partial(_figures, batches)
 
     def __iter__(self) -> "Progress":
         return self
@@ -88,34 +117,19 @@ class Progress:
         try:
             batch = next(self._batches)
         except BaseException:  # a Ctrl-C in the middle, too: nothing of the bar may be left half drawn
-            self._end()
+            self._bar.close()
             raise
-        # It says when it has drawn, which it does a few times a second: only then are the figures worked out.
-        if self._bar.update():
-            self._describe()
+        self._bar.update()
         return batch
-
-    def _describe(self) -> None:
-        now, step = perf_counter(), self._batches.step
-        rows = (step - self._shown_step) * self._size / max(now - self._shown_at, 1e-9)
-        waited = percent_text(self._batches.stats().waited_share)
-        self._bar.set_postfix_str(f"{rows:,.0f} rows/s, waited {waited}", refresh=False)
-        self._shown_at, self._shown_step, self._size = now, step, self._batches.batch_size
-
-    def _end(self) -> None:
-        if not self._bar.disable:
-            waited = percent_text(self._batches.stats().waited_share)
-            self._bar.set_postfix_str(f"waited {waited}", refresh=False)
-        self._bar.close()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # of a bar that never came to be
             raise AttributeError(name)
-        return getattr(self._batches, name)
+        return getattr(self._bar if name in _OF_THE_BAR else self._batches, name)
 
     def close(self) -> None:
         """Ends the bar, and closes the batches."""
-        self._end()
+        self._bar.close()
         close = getattr(self._batches, "close", None)
         if close is not None:
             close()

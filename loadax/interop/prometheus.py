@@ -28,11 +28,12 @@ _STAGES = ("read", "transform", "assemble", "place")
 def serve(batches: Any, port: int = 0, host: str = "127.0.0.1") -> "Exporter":
     """Serves a run's figures for Prometheus to scrape, until it is closed.
 
-    Nothing is counted for it: what `stats()` says is asked for when Prometheus comes. The iterator is held weakly; when it is gone,
-    so are its figures.
+    Nothing is counted for it: what `stats()` says is asked for when Prometheus comes. The iterator is not held; when it is gone, its last figures
+    are shown on, until there is a new one.
 
     Args:
-        batches: an iterator, or a `Dataloader`, for the iterator of it that was made last: then also `for batch in loader:` can be watched.
+        batches: an iterator, or a `Dataloader`, for the iterator of it that was made last: then also `for batch in loader:` can be watched, and
+            one run after the other.
         port: to listen on. 0: any that is free; see `url`.
         host: the address to listen on. This machine alone can see it unless you say otherwise, say "0.0.0.0".
 
@@ -54,7 +55,10 @@ def serve(batches: Any, port: int = 0, host: str = "127.0.0.1") -> "Exporter":
 
 def _finder(batches: Any) -> Callable[[], Any]:
     if isinstance(batches, Dataloader):
-        return lambda: batches.newest
+        return lambda: batches.ledger
+    ledger = getattr(batches, "ledger", None)
+    if ledger is not None:
+        return lambda: ledger
     if not hasattr(batches, "stats") or not hasattr(batches, "step"):
         raise ArgumentError(f"batches={batches!r}: pass a Dataloader, or an iterator of one: loader.iterate()")
     return weakref.ref(batches)
@@ -65,7 +69,7 @@ class Exporter:
     """Listens until it is closed. Made by `serve`.
 
     Args:
-        find: gives the iterator, or None when there is none.
+        find: gives the iterator or what it counts; None when there is none.
         port: to listen on; 0 for any.
         host: the address.
     """

@@ -7,7 +7,6 @@ read ahead, and an iterator hands the batches out.
 
 import copy
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,12 +44,13 @@ from loadax.loader.history import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator, Epoch, Run
 from loadax.loader.kept import Kept, check_fixed
 from loadax.loader.leaves import KEY, MASK, BatchSpec
+from loadax.loader.ledger import Ledger
 from loadax.loader.lengths import cut_to
 from loadax.loader.open_chunks import OpenChunks, check_memory, find_open_chunks, held_columns, keep_open_chunks, row_bytes
 from loadax.loader.picks import Picks
 from loadax.loader.plan_check import PlanCheck, check_run
 from loadax.loader.prefetch import Window
-from loadax.loader.report import short_name
+from loadax.loader.setup import setup_of
 from loadax.loader.share import Share, batch_spec, resolve_share
 from loadax.loader.state import order_hash, step_of
 from loadax.loader.warm import Warm
@@ -185,7 +185,7 @@ class Dataloader:
         self._made_in = current_mesh()
         self._shares: dict[Any, Share] = {}
         self._used_up = self._warned = False
-        self._newest: weakref.ref[DataIterator] | None = None
+        self._ledger: Ledger | None = None
         self._device_map = None if device_map is None else DeviceMap(device_map)
         self._keep, self._keep_limit = keep_limit(keep_on_device)
         self._kept: tuple[Any, Kept] | None = None
@@ -325,7 +325,7 @@ class Dataloader:
         warm, self._warm = self._warm, None
         begun = None if warm is None else warm.take(run, step)
         batches = DataIterator(run, step) if begun is None else begun
-        self._newest = weakref.ref(batches)
+        self._ledger = batches.ledger
         return batches
 
     def _aside(self, start: Any = 0) -> DataIterator:
@@ -366,13 +366,13 @@ class Dataloader:
             least=self._least,
             in_processes=self._in_processes and not self._keep,  # numbers of rows are no work
             used_up=self._mark_used_up,
-            maps=tuple(short_name(each.function) for each in self.dataset.reader.maps),
+            setup=setup_of(self.dataset.reader, self._whole.batch, mesh, self._keep),
         )
 
     @property
-    def newest(self) -> DataIterator | None:
-        """The iterator that was made last, as long as it is used: for who watches the loader of a training loop from outside."""
-        return None if self._newest is None else self._newest()
+    def ledger(self) -> Ledger | None:
+        """What the iterator that was made last counts, or has counted: for who watches the loader of a training loop from outside."""
+        return self._ledger
 
     def replay(self, batches: int = 4, start: Any = 0) -> Replay:
         """The run as a perfect loader would give it: its first few batches again and again, for as many steps as the run has.
@@ -488,7 +488,7 @@ class Dataloader:
         if skipping.num_steps == 0:
             raise ArgumentError(f"steps={steps!r} are all steps of the run; leave some")
         made = copy.copy(self)
-        vars(made).update(_plan=skipping, _used_up=False, _warned=False, _warm=None, _newest=None)
+        vars(made).update(_plan=skipping, _used_up=False, _warned=False, _warm=None, _ledger=None)
         return made
 
     def certificate(

@@ -17,10 +17,11 @@ from loadax.trees import flatten
 
 _FEWEST = 10  # measured steps
 _NOTHING = 0.02
+_TWICE, _TENFOLD = 2, 9.95
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Headroom:
     """How much faster training would be if batches cost nothing. `str()` says it in a sentence.
 
@@ -41,7 +42,17 @@ class Headroom:
         perfect, now = f"{self.perfect * 1e3:.3g} ms a step", f"{self.seconds * 1e3:.3g} ms"
         if self.gain < _NOTHING:
             return f"a perfect loader would take {perfect}, and this one takes {now}: there is nothing to win"
-        return f"a perfect loader would take {perfect} instead of {now}: {percent_text(self.gain)} faster"
+        return f"a perfect loader would take {perfect} instead of {now}: {_faster(self.gain)}"
+
+    __repr__ = __str__
+
+
+def _faster(gain: float) -> str:
+    """A gain as one would say it."""
+    times = gain + 1
+    if times < _TWICE:
+        return f"{percent_text(gain)} faster"
+    return f"{times:.0f} times as fast" if times >= _TENFOLD else f"{times:.2g} times as fast"
 
 
 @final

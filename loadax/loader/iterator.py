@@ -3,7 +3,7 @@
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, final
 
 from jax.sharding import Mesh
@@ -11,10 +11,12 @@ from jax.sharding import Mesh
 from loadax.errors import ClosedError, MeshError
 from loadax.loader.crew.processes import Processes
 from loadax.loader.feed import Feed
+from loadax.loader.ledger import Ledger
 from loadax.loader.picture import draw
 from loadax.loader.pool import Pool
 from loadax.loader.prefetch import Window
 from loadax.loader.report import Report, report
+from loadax.loader.setup import Setup
 from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.loader.stats import Stats
 from loadax.loader.team import Team
@@ -45,7 +47,7 @@ class Run:
     least: int | None
     in_processes: bool
     used_up: Callable[[], None]
-    maps: tuple[str, ...] = ()
+    setup: Setup
 
 
 @final
@@ -61,6 +63,8 @@ class DataIterator:
         self._error: BaseException | None = None
         self._interrupted = False
         self._recorder = Recorder()
+        self.ledger = Ledger()
+        """What this counts, for who looks at it from outside."""
         self._processes: Processes | None = None
         self._team: Team | None = None  # what it has found out holds for later windows too
         self._open(Stats())
@@ -70,7 +74,7 @@ class DataIterator:
         self._run = run
         self._recorder = Recorder()
         self._window.count_from_here(self._recorder)
-        self._counted = Stats(), self._window
+        self._enter(Stats())
 
     def _open(self, earlier: Stats) -> None:
         """Begins to read at the present step, after what was done `earlier`."""
@@ -87,8 +91,11 @@ class DataIterator:
         # Also runs at the end of the program, before the interpreter takes modules apart under the threads.
         self._close = weakref.finalize(self, pool.close)
         self._pause, self._window = pool.pause, window
-        # In one: another thread that asks for the statistics must not find steps counted twice, or not at all.
-        self._counted = earlier, window
+        self._enter(earlier)
+
+    def _enter(self, earlier: Stats) -> None:
+        processes = None if self._processes is None else (self._run.workers, self._processes.threads)
+        self.ledger.turn(earlier, self._window, self._step, processes)
 
     def _begin(self) -> tuple[Window, Pool]:
         run = self._run
@@ -122,8 +129,7 @@ class DataIterator:
             raise StopIteration
         self._check_mesh()
         if self._step == self._end and self._close.alive:  # batches of another shape begin
-            earlier, window = self._counted
-            self._reopen(earlier.plus(window.snapshot()))
+            self._reopen(self.stats())
         if self._interrupted:
             # A Ctrl-C may have come at any point, so what the window thinks is not to be relied on: begin anew from this step.
             self.set_state(self._step)
@@ -177,17 +183,11 @@ class DataIterator:
 
     def stats(self) -> Stats:
         """Where the time went since this iterator began, or its state was set."""
-        earlier, window = self._counted
-        found = earlier.plus(window.snapshot())
-        if self._processes is None:
-            return found
-        # The window counts threads, of which each process has several, so that it need not wait for the next piece.
-        workers, threads = self._run.workers, self._processes.threads
-        return replace(found, worker_type="process", workers=workers, at_work=-(-found.at_work * workers // threads))
+        return self.ledger.stats()
 
     def report(self) -> Report:
         """Whether the loader is the bottleneck, what it is busy with, and what to do: a sentence, and the numbers behind it."""
-        return report(self.stats(), self._run.maps)
+        return report(self.stats(), self._run.setup)
 
     def timeline(self, path: str | os.PathLike[str]) -> None:
         """Writes a picture of who did what when: a page for any browser (`.html`), or an image (`.png`).
@@ -290,6 +290,11 @@ class Epoch:
     def report(self) -> Report:
         """Whether the loader is the bottleneck; see `DataIterator.report`."""
         return self._batches.report()
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the run's iterator counts, for who looks at it from outside."""
+        return self._batches.ledger
 
     def timeline(self, path: str | os.PathLike[str]) -> None:
         """Writes a picture of the run so far; see `DataIterator.timeline`."""

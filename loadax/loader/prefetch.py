@@ -20,7 +20,7 @@ from loadax.errors import ClosedError
 from loadax.loader.feed import Feed, Memory
 from loadax.loader.pace import Pace
 from loadax.loader.pieces import PieceSizes
-from loadax.loader.stats import Stats
+from loadax.loader.stats import UNMEASURED, Stats
 from loadax.loader.team import Team
 from loadax.loader.timeline import Recorder, Timeline
 from loadax.protocols import Tree
@@ -188,6 +188,8 @@ class Window:
         self.stats.took(step, now - began, began - self._left)
         self.recorder.taken(began, now - began, step, len(self._ready))
         self._left = now
+        if self.stats.steps == UNMEASURED:
+            self.stats.early = self.snapshot()
 
     def count_from_here(self, recorder: Recorder) -> None:
         """Begins the statistics anew: what was done so far was done before anybody waited for it."""
@@ -212,6 +214,7 @@ class Window:
                 active=active,
                 cpu=cpu,
                 at_work=self._team.size,
+                tried=self._team.tried,
                 load=os.getloadavg()[0],
             )
 

@@ -1,8 +1,11 @@
 """Where the time goes: counted per piece of work, never per row."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, final
+
+UNMEASURED = 2
+"""The first steps, before and in which the training step is compiled."""
 
 
 def usable_cores() -> int:
@@ -35,7 +38,7 @@ class Timing(NamedTuple):
 
 
 @final
-@dataclass
+@dataclass(repr=False)
 class Stats:
     """What an iterator has done so far. Seconds of `read` to `place` are summed over all workers.
 
@@ -64,11 +67,13 @@ class Stats:
         cpu: processor seconds of this process since the iterator began, training's own included.
         workers: how many there are to read ahead, at most.
         at_work: how many of them are at work now: fewer, while more would be no faster.
+        tried: how many have been at work at most.
         worker_type: what they are: "thread" or "process".
         prefetch: placed batches that are kept ahead.
         prefetch_bytes: host memory for reading ahead.
         cores: processors that this process may use.
         load: processes of this machine that want a processor, in the last minute.
+        early: what of this was counted before the measured steps; None when there is none yet.
     """
 
     steps: int = 0
@@ -95,11 +100,13 @@ class Stats:
     cpu: float = 0.0
     workers: int = 0
     at_work: int = 0
+    tried: int = 0
     worker_type: str = "thread"
     prefetch: int = 0
     prefetch_bytes: int = 0
     cores: int = field(default_factory=usable_cores)
     load: float = 0.0
+    early: "Stats | None" = None
 
     @property
     def rows_per_second(self) -> float:
@@ -122,13 +129,28 @@ class Stats:
         share = self.wait / self.elapsed if self.elapsed else 0.0
         return f"waited {self.wait:.3f} s of {self.elapsed:.1f} s for data ({share:.1%})"
 
+    def __repr__(self) -> str:
+        return f"Stats: {self}"
+
     def plus(self, later: "Stats") -> "Stats":
         """These and what came later, together."""
         together = {name: value + getattr(later, name) for name, value in vars(self).items() if name not in _NOT_SUMMED}
         longest = max(self, later, key=lambda each: each.longest)
         together.update((name, getattr(later, name)) for name in _OF_NOW)
         first = (self if self.steps else later).first
-        return Stats(**together, first=first, longest=longest.longest, longest_step=longest.longest_step)
+        # Steps of which none was measured are early as a whole.
+        none = self.early is None and later.early is None
+        early = None if none else (self.early or self).plus(later.early or later)
+        return Stats(**together, first=first, longest=longest.longest, longest_step=longest.longest_step, early=early)
+
+    def settled(self) -> "Stats":
+        """These without what was counted before the measured steps: while the step was compiled, say. All, where no work was done since."""
+        if self.early is None:
+            return self
+        since = {name: value - getattr(self.early, name) for name, value in vars(self).items() if name not in _NOT_SUMMED}
+        if not any(since[stage] for stage in ("read", "transform", "assemble", "place")):
+            return self
+        return replace(self, **since, early=None)
 
     def add(self, timing: Timing) -> None:
         """Counts one piece of work."""
@@ -149,7 +171,7 @@ class Stats:
         self.wait += waited
         if self.steps == 1:
             self.first = waited
-        elif self.steps > 2:
+        elif self.steps > UNMEASURED:
             self.measured += 1
             self.waited += waited
             self.trained += away
@@ -157,5 +179,5 @@ class Stats:
                 self.longest, self.longest_step = waited, step
 
 
-_OF_NOW = ("ready", "probed", "workers", "at_work", "worker_type", "prefetch", "prefetch_bytes", "cores", "load")
-_NOT_SUMMED = {*_OF_NOW, "first", "longest", "longest_step"}
+_OF_NOW = ("ready", "probed", "workers", "at_work", "tried", "worker_type", "prefetch", "prefetch_bytes", "cores", "load")
+_NOT_SUMMED = {*_OF_NOW, "first", "longest", "longest_step", "early"}

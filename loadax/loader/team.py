@@ -25,6 +25,8 @@ class Team:
         self._settling = settling
         self.size = min(least, most)
         """How many may be at work."""
+        self.tried = self.size
+        """How many have been at most."""
         self._most = most
         self._before: tuple[int, float] | None = None  # size and batches a second before the trial that is under way
         self._pause, self._again = _FIRST_PAUSE, 0.0
@@ -52,6 +54,7 @@ class Team:
         if grows:
             self._before = (self.size, speed)
             self.size = min(2 * self.size, self._most)
+            self.tried = max(self.tried, self.size)
             self._began = now + self._settling
         return grows
 

@@ -1,6 +1,7 @@
 """The bar: what it counts, what it shows, and that nothing is left of it."""
 
 import io
+import re
 import time
 from typing import Any
 
@@ -11,6 +12,7 @@ from tqdm import tqdm
 import loadax
 from loadax import Dataloader
 from loadax.errors import ArgumentError
+from loadax.protocols import ArraySpec, Integers
 
 
 class Screen(io.StringIO):
@@ -49,8 +51,67 @@ def test_what_it_shows() -> None:
     assert middle
     rates = [int(line.split(" rows/s")[0].split()[-1].replace(",", "")) for line in middle]
     assert all(100 < rate < 900 for rate in rates), rates  # 8 rows in 10 ms and more
-    assert all(", waited " in line and "%" in line for line in middle)
+    assert all(", waited " in line and "%" in line for line in middle[1:])
     assert len(shown) < 20  # a few times a second, not at each step
+
+
+def test_rows_a_second_are_those_of_the_steps_beside_them() -> None:
+    screen = Screen()
+    with loadax.progress(loader(), file=screen, mininterval=0, ncols=120) as batches:
+        for step, _ in enumerate(batches):
+            time.sleep(0.002 if step < 20 else 0.02)  # so that figures of a moment ago are others
+    shown = [line for line in screen.lines() if "rows/s" in line]
+    assert len(shown) > 38
+    for line in shown:
+        beside = re.search(r"([\d.]+)(step/s|s/step), ([\d,]+) rows/s", line)
+        assert beside is not None, line
+        rate = float(beside[1]) if beside[2] == "step/s" else 1 / float(beside[1])
+        assert float(beside[3].replace(",", "")) == pytest.approx(8 * rate, rel=0.01, abs=1)
+
+
+def test_waiting_is_shown_once_it_is_measured_and_as_it_is() -> None:
+    class Slow:
+        spec = ArraySpec((), np.dtype(np.int32))
+
+        def __len__(self) -> int:
+            return 80
+
+        def read(self, rows: Integers) -> Any:
+            time.sleep(0.02)
+            return rows.astype(np.int32)
+
+    screen = Screen()
+    run = Dataloader(loadax.from_source(Slow()), 8, num_workers=1, prefetch_bytes=1)
+    with loadax.progress(run, file=screen, mininterval=0, ncols=120) as batches:
+        assert len(list(batches)) == 10
+    shown = screen.lines()
+    assert all("waited" not in line for line in shown if re.search(r" [0-2]/10 ", line))
+    shares = [float(line.split("waited ")[1].split("%")[0]) for line in shown if re.search(r" ([3-9]|10)/10 ", line)]
+    assert len(shares) >= 8
+    assert min(shares) > 80
+
+
+def test_the_bar_is_tqdm_s() -> None:
+    screen = Screen()
+    with loadax.progress(loader(), file=screen, mininterval=0, ncols=150, postfix={"lr": 1}) as batches:
+        next(batches)
+        batches.set_postfix(loss=0.25)
+        assert re.search(r"1/40 .*loss=0.25, [\d,]+ rows/s\]", screen.lines()[-1])
+        next(batches)
+        next(batches)
+        assert re.search(r"3/40 .*loss=0.25, [\d,]+ rows/s, waited [\d.]+%\]", screen.lines()[-1])
+        batches.set_postfix_str("best so far")
+        assert ", best so far, " in screen.lines()[-1]
+        batches.set_description("epoch 1")
+        assert screen.lines()[-1].startswith("epoch 1: ")
+        batches.write("saved", file=screen)
+        assert "saved" in screen.lines()
+        batches.update(5)
+        assert "8/40" in screen.lines()[-1]
+        assert batches.step == 3
+    first = next(line for line in screen.lines() if "0/40" in line)
+    assert "lr=1" in first
+    assert "rows/s" not in first
 
 
 def test_steps_that_lie_behind() -> None:

@@ -5,7 +5,9 @@ import http.client
 import socket
 import sys
 import threading
+import time
 import urllib.request
+import weakref
 from typing import Any
 
 import numpy as np
@@ -88,7 +90,7 @@ def test_a_loader_shows_the_iterator_that_is_used_now() -> None:
             del batch
             break
         gc.collect()
-        assert scrape(exporter) == {}
+        assert scrape(exporter)["loadax_steps_total"] == 1
         seen = []
         for epoch in run.epochs():
             for _ in epoch:
@@ -97,12 +99,47 @@ def test_a_loader_shows_the_iterator_that_is_used_now() -> None:
         assert seen == [40, 80]
 
 
-def test_it_holds_no_iterator() -> None:
-    batches = loader().iterate()
-    next(batches)
-    with serve(batches) as exporter:
+@pytest.mark.parametrize("of", ["iterator", "loader", "epoch"])
+def test_it_holds_no_iterator_and_goes_on_with_its_last_figures(of: str) -> None:
+    run = loader()
+    epochs = run.epochs()
+    batches: Any = next(epochs) if of == "epoch" else run.iterate(3)
+    with serve(run if of == "loader" else batches) as exporter:
+        assert scrape(exporter)["loadax_steps_total"] == 0
+        for _ in range(7):
+            next(batches)
+        stats = batches.stats()
+        held = weakref.ref(batches)
+        del batches, epochs
+        gc.collect()
+        assert held() is None
+        last = scrape(exporter)
+        assert (last["loadax_steps_total"], last["loadax_ready_batches"]) == (7, 0)
+        assert last["loadax_step"] == (7 if of == "epoch" else 10)
+        assert last["loadax_wait_seconds_total"] == pytest.approx(stats.wait)
+        time.sleep(0.02)
+        assert scrape(exporter) == last
+        with run.iterate():
+            assert (scrape(exporter) == last) == (of != "loader")
+
+
+def test_the_step_is_that_of_the_run_wherever_it_goes_on() -> None:
+    run = Dataloader(np.zeros((320, 4), np.float32), {0: 8, 10: 16}, num_workers=1)
+    with run.iterate() as batches, serve(run) as exporter:
+        for _ in range(15):
+            next(batches)
+        assert (scrape(exporter)["loadax_step"], scrape(exporter)["loadax_steps_total"]) == (15, 15)
+        batches.set_state(4)
+        next(batches)
+        assert (scrape(exporter)["loadax_step"], scrape(exporter)["loadax_steps_total"]) == (5, 1)
+
+
+def test_a_replay_is_shown_as_long_as_it_is_there() -> None:
+    replay = loader().replay()
+    with serve(replay) as exporter:
+        next(replay)
         assert scrape(exporter)["loadax_steps_total"] == 1
-        del batches
+        del replay
         gc.collect()
         assert scrape(exporter) == {}
 

@@ -70,17 +70,17 @@ def test_a_run_without_end_is_replayed_without_end() -> None:
 
 
 def test_a_slow_loader_has_headroom() -> None:
-    run = loader(0.01)
+    run = loader(0.04)
     with run.iterate() as batches, run.replay() as replay:
-        train(batches, 30)
-        train(replay, 30)
+        train(batches, 20)
+        train(replay, 20)
         found = replay.headroom(batches)
         assert found == replay.headroom(batches.stats())
     assert replay.stats().wait < 0.01
-    assert found.perfect == pytest.approx(0.002, rel=0.8)
-    assert found.seconds > 0.009
+    assert 0.002 <= found.perfect < found.seconds / 2
+    assert found.seconds > 0.039
     assert found.gain > 1.0
-    assert str(found).endswith(f"{found.gain:.0%} faster")
+    assert str(found).endswith(" times as fast")
 
 
 def test_in_one_call() -> None:
@@ -107,13 +107,18 @@ def test_in_one_call() -> None:
     [
         (0.014, 0.0121, "a perfect loader would take 12.1 ms a step instead of 14 ms: 16% faster"),
         (0.0005, 0.00047, "a perfect loader would take 0.47 ms a step instead of 0.5 ms: 6.4% faster"),
+        (0.0199, 0.01, "a perfect loader would take 10 ms a step instead of 19.9 ms: 99% faster"),
+        (0.02, 0.01, "a perfect loader would take 10 ms a step instead of 20 ms: 2 times as fast"),
+        (0.025, 0.01, "a perfect loader would take 10 ms a step instead of 25 ms: 2.5 times as fast"),
+        (0.0997, 0.01, "a perfect loader would take 10 ms a step instead of 99.7 ms: 10 times as fast"),
+        (0.014, 0.001, "a perfect loader would take 1 ms a step instead of 14 ms: 14 times as fast"),
         (0.0141, 0.014, "a perfect loader would take 14 ms a step, and this one takes 14.1 ms: there is nothing to win"),
         (0.013, 0.014, "a perfect loader would take 14 ms a step, and this one takes 13 ms: there is nothing to win"),
         (0.0, 0.0, "a perfect loader would take 0 ms a step, and this one takes 0 ms: there is nothing to win"),
     ],
 )
 def test_the_sentence(seconds: float, perfect: float, sentence: str) -> None:
-    assert str(Headroom(seconds, perfect)) == sentence
+    assert str(Headroom(seconds, perfect)) == repr(Headroom(seconds, perfect)) == sentence
 
 
 def test_figures_are_means_of_the_measured_steps() -> None:
@@ -148,8 +153,10 @@ def test_measuring_leaves_training_s_own_iterator_the_newest() -> None:
     with loader.replay():
         pass
     loader.headroom(lambda batch: batch.sum(), steps=12)
-    assert loader.newest is None
+    before = loader.ledger
+    assert before is None
     with loader.iterate() as batches:
-        assert loader.newest is batches
+        found = loader.ledger
+        assert found is batches.ledger
         with loader.replay():
-            assert loader.newest is batches
+            assert loader.ledger is found

@@ -1,7 +1,6 @@
 """The verdict follows from what was measured: a table of figures and sentences, and real loaders that are slow in each way."""
 
 import time
-from functools import partial
 from typing import Any
 
 import jax
@@ -9,7 +8,8 @@ import numpy as np
 import pytest
 
 from loadax import Dataloader, Dataset, from_arrays, from_source
-from loadax.loader.report import report, short_name
+from loadax.loader.report import report
+from loadax.loader.setup import Setup
 from loadax.loader.stats import Stats
 from loadax.protocols import ArraySpec, Integers
 
@@ -24,7 +24,7 @@ MEASURED: dict[str, Any] = {
 }
 WAITING = MEASURED | {"wait": 3.8, "waited": 3.8, "trained": 6.2, "longest": 0.1}
 
-TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
+TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | Setup, str]] = {
     "nothing yet": ({}, (), "no batch was handed out yet, so there is nothing to tell"),
     "one batch": ({"steps": 1, "first": 0.534}, (), "too few steps to tell: 1 batch, the first one after 0.53 s"),
     "few": (
@@ -48,10 +48,7 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "a pause": (
         WAITING | {"longest": 3.0, "longest_step": 512, "read": 5.0},
         (),
-        (
-            "training waited 38% of the time, 79% of that once, at step 512 (3.00 s): a pause, not the loader's speed; "
-            "look at what ran then with it.timeline('run.html')"
-        ),
+        ("training waited 38% of the time, 79% of that once, at step 512 (3.00 s): a pause, not the loader's speed"),
     ),
     "no room": (
         WAITING | {"no_room": 2.0, "prefetch_bytes": 256 << 20, "read": 5.0},
@@ -71,6 +68,14 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     ),
     "the GIL": (
         WAITING | {"transform": 9.0, "transform_cpu": 8.1, "read": 10.0, "read_cpu": 1.9, "cpu": 11.0},
+        ("decode",),
+        (
+            "training waited 38% of the time: map decode takes 81% of the work on 2 threads, of which one at a time runs, "
+            "as code that holds the GIL does; try worker_type='process'"
+        ),
+    ),
+    "the GIL, and one long wait for what all threads had in hand": (
+        WAITING | {"longest": 3.0, "transform": 9.0, "transform_cpu": 8.1, "read": 10.0, "read_cpu": 1.9, "cpu": 11.0},
         ("decode",),
         (
             "training waited 38% of the time: map decode takes 81% of the work on 2 threads, of which one at a time runs, "
@@ -150,11 +155,108 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
         ),
     ),
     "a busy disk": (
-        WAITING | {"at_work": 1, "read": 9.0, "read_cpu": 0.5, "cpu": 2.0},
+        WAITING | {"at_work": 1, "tried": 2, "read": 9.0, "read_cpu": 0.5, "cpu": 2.0},
         (),
         (
-            "training waited 38% of the time: reading the source takes 100% of the work on 2 threads, more than are of use; "
-            "write the data to a store that reads faster"
+            "training waited 38% of the time: reading the source takes 100% of the work on 2 threads "
+            "(1 at work: a second brought less than a tenth more); write the data to a store that reads faster"
+        ),
+    ),
+    "processes of which few are of use": (
+        WAITING | {"worker_type": "process", "workers": 8, "at_work": 2, "tried": 4, "transform": 19.0, "transform_cpu": 18.0},
+        ("decode",),
+        (
+            "training waited 38% of the time: map decode takes 100% of the work on 8 processes "
+            "(2 at work: 4 brought less than a tenth more); make map decode faster, or keep the results in a file"
+        ),
+    ),
+    "more that were never tried": (
+        WAITING | {"at_work": 1, "tried": 1, "read": 9.0, "read_cpu": 0.5, "cpu": 2.0},
+        (),
+        "training waited 38% of the time: reading the source takes 100% of the work on 2 threads (1 at work so far); try num_workers=2",
+    ),
+    "reads on a crowded machine": (
+        WAITING | {"read": 19.0, "read_cpu": 4.0, "cpu": 6.0, "load": 8.5},
+        (),
+        (
+            "training waited 38% of the time: reading the source takes 100% of the work on 2 threads; "
+            "the machine's 4 cores are busy with other work too; give the loader cores of its own"
+        ),
+    ),
+    "reads that are the load themselves": (
+        WAITING | {"workers": 8, "at_work": 8, "read": 79.0, "read_cpu": 4.0, "cpu": 6.0, "load": 8.5},
+        (),
+        (
+            "training waited 38% of the time: reading the source takes 100% of the work on 8 threads and mostly waits "
+            "(5.1% of that is processor time); try num_workers=16"
+        ),
+    ),
+    "reads from memory, which don't hold the GIL": (
+        WAITING | {"read": 12.0, "read_cpu": 9.0, "cpu": 11.0},
+        (),
+        "training waited 38% of the time: reading the source takes 100% of the work on 2 threads, and the machine has 4 cores; try num_workers=4",
+    ),
+    "reads in Python, which hold the GIL": (
+        WAITING | {"read": 12.0, "read_cpu": 9.0, "cpu": 11.0},
+        Setup(python_source=True),
+        (
+            "training waited 38% of the time: reading the source takes 100% of the work on 2 threads, of which one at a time runs, "
+            "as code that holds the GIL does; try worker_type='process'"
+        ),
+    ),
+    "a map that slows the step": (
+        MEASURED | {"waited": 0.01, "trained": 9.99, "transform": 9.0, "transform_cpu": 4.5, "read_cpu": 6.0},
+        ("slow",),
+        (
+            "training waited 0.1% of the time, but map slow keeps 45% of a core busy on threads: if it is Python code, it slows the "
+            "step itself; try worker_type='process', or ask loader.headroom(step)"
+        ),
+    ),
+    "maps that slow the step": (
+        MEASURED | {"waited": 0.01, "trained": 9.99, "transform": 9.0, "transform_cpu": 10.5, "first": 11.0},
+        ("slow", "slower"),
+        (
+            "training waited 0.1% of the time, but the maps slow, slower keep 100% of a core busy on threads: if it is Python code, it slows "
+            "the step itself; try worker_type='process', or ask loader.headroom(step) "
+            "(but the first batch took 11.00 s, longer than all other steps together)"
+        ),
+    ),
+    "reads that slow the step": (
+        MEASURED | {"waited": 0.01, "trained": 9.99, "read": 9.0, "read_cpu": 4.5},
+        Setup(python_source=True),
+        (
+            "training waited 0.1% of the time, but reading the source keeps 45% of a core busy on threads: if it is Python code, it slows "
+            "the step itself; try worker_type='process', or ask loader.headroom(step)"
+        ),
+    ),
+    "reads that slow nobody": (
+        MEASURED | {"waited": 0.01, "trained": 9.99, "read": 9.0, "read_cpu": 4.5},
+        (),
+        "training waited 0.1% of the time: the loader is not the bottleneck",
+    ),
+    "a map of little work": (
+        MEASURED | {"waited": 0.01, "trained": 9.99, "transform": 0.9, "transform_cpu": 0.9},
+        ("quick",),
+        "training waited 0.1% of the time: the loader is not the bottleneck",
+    ),
+    "a map on several cores at once": (
+        MEASURED | {"waited": 0.01, "trained": 9.99, "transform": 19.0, "transform_cpu": 18.0},
+        ("numpy",),
+        "training waited 0.1% of the time: the loader is not the bottleneck",
+    ),
+    "a map in processes": (
+        MEASURED | {"worker_type": "process", "waited": 0.01, "trained": 9.99, "transform": 9.0, "transform_cpu": 4.5},
+        ("slow",),
+        "training waited 0.1% of the time: the loader is not the bottleneck",
+    ),
+    "work done while the step was compiled": (
+        WAITING
+        | {"assemble": 20.0, "read": 9.0, "read_cpu": 0.4, "cpu": 22.0, "elapsed": 30.0, "active": 30.0}
+        | {"early": Stats(steps=2, assemble=20.0, read=1.0, elapsed=20.0, active=20.0, cpu=20.0)},
+        (),
+        (
+            "training waited 38% of the time: reading the source takes 100% of the work on 2 threads and mostly waits "
+            "(5.0% of that is processor time); try num_workers=4"
         ),
     ),
     "the GIL, one thread left at work": (
@@ -191,10 +293,18 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     ),
     "placing": (
         WAITING | {"place": 9.0, "read": 1.0, "prefetch": 2},
-        (),
+        Setup(wide=True),
         (
             "training waited 38% of the time: placing on the devices takes 90% of the work on 2 threads; "
             "give the devices fewer bytes: rows as uint8 or uint16, made floats by the training step"
+        ),
+    ),
+    "placing what is narrow, or near": (
+        WAITING | {"place": 9.0, "read": 1.0, "prefetch": 2},
+        (),
+        (
+            "training waited 38% of the time: placing on the devices takes 90% of the work on 2 threads; "
+            "ask loader.headroom(step) what a faster loader would gain"
         ),
     ),
     "placing late": (
@@ -211,15 +321,17 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
 @pytest.mark.parametrize("case", TABLE)
 def test_verdicts(case: str) -> None:
     figures, maps, sentence = TABLE[case]
-    found = report(Stats(**figures), maps)
-    assert str(found) == found.verdict == sentence
+    found = report(Stats(**figures), maps if isinstance(maps, Setup) else Setup(maps))
+    assert found.verdict == sentence
+    look = "; look at what ran then with it.timeline('run.html')" if case == "a pause" else ""
+    assert repr(found) == str(found) == sentence + look
     assert found.advice is None or found.advice in sentence
     assert sum(found.shares.values()) == pytest.approx(1.0 if any(found.shares.values()) else 0.0)
 
 
 def test_the_numbers_behind_it() -> None:
     figures = TABLE["the GIL"][0]
-    found = report(Stats(**figures), ("decode",))
+    found = report(Stats(**figures), Setup(("decode",)))
     assert found.waited == pytest.approx(0.38)
     assert (found.bottleneck, found.advice) == ("transform", "try worker_type='process'")
     assert found.shares == pytest.approx({"read": 0.19, "transform": 0.81, "assemble": 0.0, "place": 0.0})
@@ -231,6 +343,9 @@ def test_the_numbers_behind_it() -> None:
     fast = report(Stats(**TABLE["not the bottleneck"][0]))
     assert fast.waited == pytest.approx(0.004)
     assert (fast.bottleneck, fast.advice) == (None, None)
+    slows = report(Stats(**TABLE["a map that slows the step"][0]), Setup(("slow",)))
+    assert (slows.bottleneck, slows.advice) == ("transform", "try worker_type='process', or ask loader.headroom(step)")
+    assert report(Stats(**TABLE["a pause"][0])).advice is None
 
 
 def decode(example: Any) -> Any:
@@ -292,6 +407,43 @@ def test_a_map_that_holds_the_gil() -> None:
     pytest.fail("\n".join(verdicts))
 
 
+def test_a_map_that_is_far_enough_ahead_and_slows_the_step() -> None:
+    verdicts = []
+    for _ in range(5):
+        found = train(Dataloader(rows().map(decode), 16, num_epochs=None, num_workers=1), 60, 0.02)
+        verdicts.append(found.verdict)
+        if found.waited < 0.02 and found.bottleneck == "transform":
+            assert "but map decode keeps" in str(found)
+            assert found.advice == "try worker_type='process', or ask loader.headroom(step)"
+            return
+    pytest.fail("\n".join(verdicts))
+
+
+def test_what_was_read_while_the_step_was_compiled_decides_nothing() -> None:
+    class SlowAtFirst:
+        spec = ArraySpec((4,), np.dtype(np.float32))
+
+        def __len__(self) -> int:
+            return 4000
+
+        def read(self, rows: Integers) -> Any:
+            time.sleep(0.4 if rows.min() < 16 else 0.0)
+            return np.zeros((len(rows), 4), np.float32)
+
+    def slow(example: Any) -> Any:
+        time.sleep(0.0005)
+        return example
+
+    with Dataloader(from_source(SlowAtFirst()).map(slow), 8, num_workers=1, prefetch_bytes=1).iterate() as batches:
+        for _ in range(60):
+            next(batches)
+        found = batches.report()
+    assert found.stats.read > found.stats.transform
+    assert found.stats.early is not None
+    assert (found.stats.early.steps, found.bottleneck) == (2, "transform")
+    assert found.shares["transform"] > 0.9
+
+
 def test_a_pause() -> None:
     found = train(Dataloader(from_source(Sleepy(pauses=True)), 8, num_workers=1, prefetch_bytes=1), 150, 0.001)
     assert found.stats.longest > 0.9
@@ -305,19 +457,6 @@ def test_workers_without_room() -> None:
     found = train(Dataloader(from_source(Sleepy()), 1, mesh=one, num_workers=4, prefetch_bytes=20), 40, 0.001)
     assert found.bottleneck == "memory"
     assert found.advice == "pass prefetch_bytes of more than 20 B"
-
-
-def test_names() -> None:
-    assert short_name(decode) == "decode"
-    assert short_name(partial(partial(decode), 3)) == "decode"
-    assert short_name(lambda example: example).startswith("lambda (test_report.py:")
-    assert short_name(Sleepy().read) == "read"
-
-    class Callable:
-        def __call__(self, example: Any) -> Any:
-            return example
-
-    assert short_name(Callable()) == "Callable"
 
 
 def test_an_epoch_reports_of_the_whole_run() -> None:

@@ -185,6 +185,39 @@ def test_another_thread_counts_no_step_twice() -> None:
 
 def test_one_line() -> None:
     assert str(Stats(wait=0.5, elapsed=10.0)) == "waited 0.500 s of 10.0 s for data (5.0%)"
+    assert repr(Stats(wait=0.5, elapsed=10.0)) == "Stats: waited 0.500 s of 10.0 s for data (5.0%)"
+
+
+def test_what_was_done_before_the_measured_steps() -> None:
+    early = Stats(steps=2, read=1.0, transform=4.0, cpu=3.0, active=9.0, rows=16, workers=1)
+    one = Stats(steps=12, measured=10, waited=1.0, read=3.0, transform=4.5, cpu=5.0, active=10.0, rows=96, workers=2, early=early)
+    settled = one.settled()
+    assert (settled.read, settled.transform, settled.cpu, settled.active, settled.rows) == (2.0, 0.5, 2.0, 1.0, 80)
+    assert (settled.waited, settled.measured, settled.workers, settled.early) == (1.0, 10, 2, None)
+    assert Stats(read=1.0).settled() == Stats(read=1.0)
+    idle = Stats(steps=12, read=1.0, transform=4.0, early=early)
+    assert idle.settled() is idle  # all was read before
+    both = one.plus(one)
+    assert both.early == early.plus(early)
+    assert both.settled().read == 4.0
+    short = Stats(steps=1, read=8.0)  # too short for any of it to be measured
+    assert one.plus(short).early == early.plus(short)
+    assert short.plus(one).settled().read == 2.0
+
+
+def test_what_came_before_the_measured_steps_is_kept_as_it_was() -> None:
+    with iter(Dataloader(arrays(800), 16, num_workers=1)) as batches:
+        next(batches)
+        assert batches.stats().early is None
+        for _ in range(9):
+            next(batches)
+        stats = batches.stats()
+    assert stats.early is not None
+    assert (stats.early.steps, stats.early.measured) == (2, 0)
+    assert stats.early.wait + stats.waited == pytest.approx(stats.wait)
+    assert 0 < stats.early.active < stats.active
+    assert 0 < stats.early.cpu < stats.cpu
+    assert 0 < stats.early.read <= stats.read
 
 
 @pytest.mark.parametrize(("spec", "probed"), [(None, 1), ({"x": ArraySpec((), np.dtype(np.int64))}, 0)])
@@ -199,6 +232,6 @@ def test_processes_are_counted_and_not_their_threads() -> None:
     with Dataloader(arrays(80), 16, num_workers=2, worker_type="process").iterate() as batches:
         assert len(list(batches)) == 5
         stats = batches.stats()
-    assert (stats.workers, stats.at_work, stats.worker_type) == (2, 2, "process")
+    assert (stats.workers, stats.at_work, stats.tried, stats.worker_type) == (2, 2, 2, "process")
     assert stats.rows == 80
     assert stats.read > 0

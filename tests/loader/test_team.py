@@ -24,6 +24,13 @@ def test_grows_within_a_second_on_a_few_cores() -> None:
     assert run(Team(1, 4), lambda size: 50.0 * size, 0.8)[-1] == 4
 
 
+def test_what_was_tried_is_known() -> None:
+    team = Team(1, 8)
+    assert team.tried == 1
+    run(team, lambda size: 50.0 * min(size, 2), 1.0)
+    assert (team.size, team.tried) == (2, 4)
+
+
 def test_goes_back_when_more_are_of_no_use_and_tries_seldom() -> None:
     sizes = run(Team(1, 8), lambda _: 100.0, 60)
     assert set(sizes) == {1, 2}
