@@ -8,16 +8,13 @@ read ahead, and an iterator hands the batches out.
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
 import numpy as np
 from jax.sharding import Mesh
-from numpy.typing import NDArray
 
-from loadax.casting import cast_into
-from loadax.dataset import Dataset
 from loadax.doors import as_dataset
 from loadax.errors import ArgumentError, RowIndexError, UnsupportedError
 from loadax.loader.arguments import (
@@ -28,38 +25,31 @@ from loadax.loader.arguments import (
     part_of,
     schedule,
     together,
-    value_at,
     with_positions,
     worker_count,
 )
-from loadax.loader.assemble import made
 from loadax.loader.certificate import Certificate, certify, stretches
-from loadax.loader.crew.processes import Processes
 from loadax.loader.device_map import DeviceMap
 from loadax.loader.explain import Explanation
-from loadax.loader.feed import Feed, Finish
 from loadax.loader.forecast import Setting, forecast
 from loadax.loader.headroom import Headroom, Replay, measure
 from loadax.loader.history import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator, Epoch, Run
-from loadax.loader.kept import Kept, check_fixed
-from loadax.loader.leaves import KEY, MASK, BatchSpec
+from loadax.loader.kept import check_fixed
+from loadax.loader.leaves import KEY, MASK
 from loadax.loader.ledger import Ledger
-from loadax.loader.lengths import cut_to
-from loadax.loader.open_chunks import OpenChunks, check_memory, find_open_chunks, held_columns, keep_open_chunks, row_bytes
-from loadax.loader.picks import Picks
 from loadax.loader.plan_check import PlanCheck, check_run
 from loadax.loader.prefetch import Window
+from loadax.loader.recipe import Recipe, forms_of
 from loadax.loader.setup import setup_of
-from loadax.loader.share import Share, batch_spec, resolve_share
+from loadax.loader.share import Share
 from loadax.loader.state import order_hash, step_of
 from loadax.loader.warm import Warm
-from loadax.plan.batches import BatchPlan, Remainder, Stretch
+from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.inverse import Place
 from loadax.plan.skips import step_ranges
-from loadax.protocols import Integers, Tree, Visits
+from loadax.protocols import Integers, Tree
 from loadax.sharding.mesh import PlannedMesh, current_mesh, grid_of, resolve_mesh
-from loadax.trees import flatten
 
 
 @final
@@ -152,9 +142,9 @@ class Dataloader:
         if isinstance(data, Dataloader):
             raise ArgumentError("data is a Dataloader already; pass its dataset: Dataloader(loader.dataset, …)")
         sizes = schedule("batch_size", batch_size)
-        self._lengths = None if seq_len is None else schedule("seq_len", seq_len)
-        if self._lengths is not None:
-            sizes = together(sizes, self._lengths)
+        lengths = None if seq_len is None else schedule("seq_len", seq_len)
+        if lengths is not None:
+            sizes = together(sizes, lengths)
         self.dataset = with_positions(as_dataset(data), sizes, num_epochs)
         self._plan = BatchPlan(
             self.dataset.order,
@@ -162,36 +152,40 @@ class Dataloader:
             None if num_epochs is None else integer("num_epochs", num_epochs),
             remainder,
         )
-        self._in_processes = worker_type == "process"
-        at_once = 1 if self._in_processes else self.dataset.reader.concurrent_reads
-        self._workers = worker_count(num_workers, at_once, self._in_processes)
+        in_processes = worker_type == "process"
+        at_once = 1 if in_processes else self.dataset.reader.concurrent_reads
         self._least = None if num_workers is not None else at_once
         self._depth = at_least("prefetch", prefetch, 0)
-        self._budget = at_least("prefetch_bytes", prefetch_bytes, 1)
-        self._cache = None if cache_bytes is None else at_least("cache_bytes", cache_bytes, 0)
         self._part = part_of(shard_index, shard_count, [size for _, size in sizes])
         self._micro = at_least("microbatches", microbatches, 1)
         for size in (size for _, size in sizes if size % self._micro):
             raise ArgumentError(f"batch_size={size} can't be cut in microbatches={self._micro}; use a multiple of {self._micro}")
-        self._key_seed = None if key_seed is None else integer("key_seed", key_seed)
+        keep, limit = keep_limit(keep_on_device)
+        if keep:
+            check_fixed(self.dataset)
         made_leaves = [MASK] * (remainder == "pad") + [KEY] * (key_seed is not None)
-        self._whole = _Form(self.dataset, batch_spec(self.dataset.spec, made_leaves))
-        cut = {length: cut_to(self.dataset, length) for _, length in self._lengths or ()}
-        self._forms = {length: _Form(each, batch_spec(each.spec, made_leaves)) for length, each in cut.items()}
+        self._recipe = Recipe(
+            plan=self._plan,
+            forms=forms_of(self.dataset, lengths, made_leaves),
+            partition=partition,
+            part=self._part,
+            microbatches=self._micro,
+            key_seed=None if key_seed is None else integer("key_seed", key_seed),
+            device_map=None if device_map is None else DeviceMap(device_map),
+            keep=keep,
+            keep_limit=limit,
+            budget=at_least("prefetch_bytes", prefetch_bytes, 1),
+            cache=None if cache_bytes is None else at_least("cache_bytes", cache_bytes, 0),
+            workers=worker_count(num_workers, at_once, in_processes),
+            in_processes=in_processes,
+        )
         self._order = order_hash(self.dataset)
-        self._partition = partition
         # A sharding brings its mesh along.
         self._mesh = mesh_of(partition) if mesh is None else mesh
         self._made_in = current_mesh()
-        self._shares: dict[Any, Share] = {}
         self._used_up = self._warned = False
         self._ledger: Ledger | None = None
-        self._device_map = None if device_map is None else DeviceMap(device_map)
-        self._keep, self._keep_limit = keep_limit(keep_on_device)
-        self._kept: tuple[Any, Kept] | None = None
         self._warm: Warm | None = None
-        if self._keep:
-            check_fixed(self.dataset)
         if self._mesh is not None or self._made_in is not None:
             for stretch in self._plan.stretches:
                 self._share(stretch.first)
@@ -219,15 +213,12 @@ class Dataloader:
     @property
     def spec(self) -> Tree:
         """The batch as a pytree of `jax.ShapeDtypeStruct` with shardings, for ahead-of-time compilation; the first one, where it changes."""
-        return self._shape_dtypes(self._share())
+        return self._recipe.shape_dtypes(self._share())
 
     @property
     def specs(self) -> dict[int, Tree]:
         """What batches look like from which step on: one entry for each time that their shapes change."""
-        return {step: self._shape_dtypes(self._share(step)) for step in self._plan.first_steps}
-
-    def _shape_dtypes(self, share: Share) -> Tree:
-        return share.shape_dtypes if self._device_map is None else self._device_map.on(share).shape_dtypes
+        return {step: self._recipe.shape_dtypes(self._share(step)) for step in self._plan.first_steps}
 
     def rows(self, step: int) -> Integers:
         """int64[batch_size]: the row ids of that step in batch order, the same on every host; -1 for padding.
@@ -246,26 +237,9 @@ class Dataloader:
 
     def host_batch(self, step: int) -> Tree:
         """The rows of `local_rows(step)` of every leaf, whole, as numpy; padding is zeros."""
-        form = self._form(self._plan.stretch(self._checked(step))[0])
-        leaves = self._host_leaves(form, self._plan.visits(step, self._positions(step)))
+        form = self._recipe.form(self._checked(step))
+        leaves = self._recipe.host_leaves(form, self._plan.visits(step, self._positions(step)))
         return form.batch.structure.build(leaves)
-
-    def _host_leaves(self, form: "_Form", visits: Visits) -> list[NDArray[Any]]:
-        there = visits.rows >= 0
-        leaves: list[NDArray[Any]] = []
-        if there.any():
-            leaves = flatten(form.dataset.reader.read_visits(type(visits)(visits.rows[there], visits.epochs[there])))[0]
-        out = []
-        for leaf in form.batch.leaves:
-            array = np.zeros((len(there), *leaf.spec.shape), leaf.dtype)
-            if leaf.source is None:
-                array[...] = made(leaf.made, visits, self._key_seed)
-            elif leaves:
-                real = np.empty((int(there.sum()), *leaf.spec.shape), leaf.dtype)
-                cast_into(real, leaves[leaf.source], leaf.path)
-                array[there] = real
-            out.append(array)
-        return out
 
     def explain(self, steps: int = 8, at: int = 0) -> Explanation:
         """What this run will read, hold and leave out, on every host of its mesh, which need not be there.
@@ -275,9 +249,7 @@ class Dataloader:
             at: a step of the batch size to explain, where that is scheduled.
         """
         at = self._checked(at)
-        setting = Setting(
-            self._form(self._plan.stretch(at)[0]).dataset, self._plan, self._share(at), at, self._depth, self._budget
-        )
+        setting = Setting(self._recipe.form(at).dataset, self._plan, self._share(at), at, self._depth, self._recipe.budget)
         return forecast(setting, at_least("steps", steps, 1))
 
     def check_plan(self, steps: int | None = None) -> PlanCheck:
@@ -294,11 +266,7 @@ class Dataloader:
     def __getitem__(self, step: int) -> Tree:
         """The placed global batch of that step: the very one that iteration hands out."""
         step = self._checked(step)
-        # Nothing is kept open for one step alone.
-        reader = self._form(self._plan.stretch(step)[0]).dataset.reader
-        share = self._share(step)
-        finish = self._finish(share)
-        feed = Feed(self._plan, reader, share, keep=self._budget, end=step + 1, key_seed=self._key_seed, finish=finish)
+        feed = self._recipe.feed_one(self._share(step), step)
         window = Window(feed, step, step + 1, depth=1, budget=1, workers=0)
         return window.take()[1]
 
@@ -355,18 +323,18 @@ class Dataloader:
         mesh = self._share().shardings[0].mesh
         assert isinstance(mesh, Mesh)
         return Run(
-            feed=partial(self._feed, mesh),
+            feed=partial(self._recipe.feed, mesh),
             plan=self._plan,
             order=self._order,
             mesh=mesh,
             mesh_given=self._mesh is not None,
             depth=self._depth,
-            budget=self._budget,
-            workers=self._workers,
+            budget=self._recipe.budget,
+            workers=self._recipe.workers,
             least=self._least,
-            in_processes=self._in_processes and not self._keep,  # numbers of rows are no work
+            in_processes=self._recipe.in_processes and not self._recipe.keep,  # numbers of rows are no work
             used_up=self._mark_used_up,
-            setup=setup_of(self.dataset.reader, self._whole.batch, mesh, self._keep),
+            setup=setup_of(self.dataset.reader, self._recipe.forms.whole.batch, mesh, self._recipe.keep),
         )
 
     @property
@@ -488,7 +456,9 @@ class Dataloader:
         if skipping.num_steps == 0:
             raise ArgumentError(f"steps={steps!r} are all steps of the run; leave some")
         made = copy.copy(self)
-        vars(made).update(_plan=skipping, _used_up=False, _warned=False, _warm=None, _ledger=None)
+        vars(made).update(
+            _plan=skipping, _recipe=self._recipe.of(skipping), _used_up=False, _warned=False, _warm=None, _ledger=None
+        )
         return made
 
     def certificate(
@@ -534,7 +504,7 @@ class Dataloader:
             run if run is not None else self._run_name(),
             chosen,
             self._stretches if held is None else lambda _: stretches(held.astype(np.int64)),
-            partial(self._host_leaves, self._whole) if contents else None,
+            partial(self._recipe.host_leaves, self._recipe.forms.whole) if contents else None,
             per_step,
         )
 
@@ -558,33 +528,7 @@ class Dataloader:
     def _share(self, step: int = 0) -> Share:
         """This process's share of a step on the mesh of the caller's thread, which is where this must be called."""
         mesh = resolve_mesh(self._mesh if self._mesh is not None else current_mesh() or self._made_in)
-        return self._share_on(mesh, self._plan.stretch(step)[0])
-
-    def _share_on(self, mesh: Any, stretch: Stretch) -> Share:
-        form = self._form(stretch)
-        share = self._shares.get((mesh, stretch.batch_size, form))
-        if share is None:
-            share = resolve_share(form.batch, stretch.batch_size, mesh, self._partition, self._part, self._micro)
-            if not self._keep:  # what is kept is read as it lies
-                check_memory(self._open_chunks(share, stretch), self._cache, max(1, self._workers) if self._in_processes else 1)
-            if self._device_map is not None:
-                self._device_map.on(share)  # what does not fit is said when the partition is looked at
-            # Of other meshes nothing is kept.
-            kept = {key: each for key, each in self._shares.items() if key[0] == mesh}
-            self._shares = kept | {(mesh, stretch.batch_size, form): share}
-        return share
-
-    def _form(self, stretch: Stretch) -> "_Form":
-        """What the batches of a stretch are made of."""
-        if self._lengths is None:
-            return self._whole
-        return self._forms[value_at(self._lengths, stretch.first)]
-
-    def _open_chunks(self, share: Share, stretch: Stretch | None = None) -> list[OpenChunks]:
-        stretch = stretch or self._plan.stretches[0]
-        reader = self._form(stretch).dataset.reader
-        each_row = row_bytes(reader, held_columns(reader, share))
-        return find_open_chunks(reader, BatchPlan(self._plan.order, stretch.batch_size, None, "pad"), share.positions, each_row)
+        return self._recipe.share(mesh, step)
 
     def _positions(self, step: int) -> Integers:
         if self._part is not None and self._mesh is None and (current_mesh() or self._made_in) is None:
@@ -592,49 +536,8 @@ class Dataloader:
             return np.arange(self._part.index * size, (self._part.index + 1) * size, dtype=np.int64)
         return self._share(step).positions
 
-    def _feed(self, mesh: Mesh, step: int, processes: Processes | None) -> Feed:
-        """What feeds that step, and those after it that look alike."""
-        stretch, end = self._plan.stretch(step)
-        share = self._share_on(mesh, stretch)
-        feed = partial(Feed, self._plan, keep=self._budget, end=end, key_seed=self._key_seed)
-        if self._keep:
-            picks = self._kept_on(mesh, stretch).picks(share)
-            return feed(picks.reader, picks.share, finish=self._finish(share, picks))
-        reader = self._form(stretch).dataset.reader
-        found = self._open_chunks(share, stretch)
-        reader = keep_open_chunks(
-            reader, found, self._cache, held_columns(reader, share), self._budget, processes.count if processes else 1
-        )
-        return feed(reader, share, processes=processes, finish=self._finish(share))
-
-    def _finish(self, share: Share, picks: Picks | None = None) -> Finish:
-        """What becomes of placed leaves: those that they pick out of what is kept, and the user's function of these."""
-        last: Finish = share.batch.structure.build
-        if self._device_map is not None:
-            last = self._device_map.compiled(share)
-        return last if picks is None else lambda leaves: last(picks(leaves))
-
-    def _kept_on(self, mesh: Mesh, stretch: Stretch) -> Kept:
-        """The dataset on the devices; read when it is not there yet."""
-        form = self._form(stretch)
-        if self._kept is None or self._kept[0] != (mesh, form):
-            self._kept = None  # of other meshes and lengths nothing is kept, and there may be no room for two
-            share = self._share_on(mesh, stretch)
-            kept = Kept(form.dataset, share, self._keep_limit, self._budget, self._workers, self._in_processes)
-            self._kept = ((mesh, form), kept)
-        return self._kept[1]
-
     def _checked(self, step: Any) -> int:
         return self._plan.check(integer("step", step))
 
     def _mark_used_up(self) -> None:
         self._used_up = True
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Form:
-    """What batches are made of: the dataset, with its sequences as long as they are at that time, and what a batch of it looks like."""
-
-    dataset: Dataset
-    batch: BatchSpec

@@ -14,6 +14,7 @@ _MOST_OF_IT = 0.5
 _SATURATED = 0.9  # of the cores
 _CROWDED = 1.5  # processes for each core
 _WAITS = 0.5  # a stage whose processor time is below that part of its time mostly waits
+_SLEEPS = 0.1  # and below that, however busy the machine is, it could not use a processor
 _ONE, _NOT_TWO = 0.4, 1.25  # cores that are busy with threads of which one at a time can run
 _SLOWS = 0.1  # of a core: Python code that takes as much on threads is felt by the training step
 _ASK = "ask loader.headroom(step)"
@@ -168,7 +169,8 @@ def _with_free_cores(stats: Stats, stage: str, seconds: float, setup: Setup) -> 
         return f" ({stats.at_work} at work: {more} brought less than a tenth more)", _less_work(stage, setup)
     # The load also counts who waits for a disk: of reading, the loader's own workers.
     load = stats.load - (stats.at_work if stage == "read" else 0)
-    if running < _WAITS * seconds and load > _CROWDED * stats.cores:
+    # Who gets hardly any processor time waits for something else than a processor.
+    if _SLEEPS * seconds < running < _WAITS * seconds and load > _CROWDED * stats.cores:
         return f"; the machine's {stats.cores} cores are busy with other work too", "give the loader cores of its own"
     return _more_workers(stats, running / seconds) or ("", _less_work(stage, setup))
 
