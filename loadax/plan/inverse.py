@@ -77,6 +77,8 @@ def positions_of(order: Order, rows: Integers, epochs: Integers, window: tuple[i
         epochs: of the order, one for each row.
         window: `(start, stop)`: the positions to look at, in every epoch. What stands elsewhere may be there too.
     """
+    if window[0] >= window[1]:
+        return _none()
     match order:
         case Sequential():
             asked = np.flatnonzero((rows >= 0) & (rows < order.size))
@@ -97,7 +99,7 @@ def positions_of(order: Order, rows: Integers, epochs: Integers, window: tuple[i
         case Concatenated():
             hits = _in_parts(order, rows, epochs, window)
         case Kept(parent=parent, positions=kept):
-            if not len(kept) or window[0] >= window[1]:
+            if not len(kept):
                 return _none()
             below = positions_of(parent, rows, epochs, (int(kept[window[0]]), int(kept[window[1] - 1]) + 1))
             place = np.minimum(np.searchsorted(kept, below.positions), len(kept) - 1)

@@ -93,6 +93,12 @@ def mixtures(choose: st.DrawFn, one: Order, rows: int, other: Order, others: int
     return order
 
 
+def test_an_empty_slice_backwards_of_an_empty_order_has_nothing() -> None:
+    empty = Sliced(Reversed(Sliced(Sequential(3), 0, 1, 0)), -1, -2, 0)
+    hits = positions_of(empty, np.array([0]), np.array([0]), (0, 0))
+    assert not len(hits.asked)
+
+
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(orders(), st.data())
 def test_positions_of_is_the_inverse_of_visits(made: tuple[Order, int], data: st.DataObject) -> None:
