@@ -95,7 +95,7 @@ def remarks(run: Run) -> list[str]:
             f"first batch from step 10^6 {extras['resume']['far'] * 1e3:.1f} ms, from the start {extras['resume']['near'] * 1e3:.1f} ms, "
             f"{extras['resume']['more'] * 1e3:+.1f} ms"
         )
-    if "hour" in extras:
+    if extras.get("hour"):
         hour = extras["hour"]
         lines.append(
             f"{hour['steps']:,} steps: {hour['minute'] / _MILLION:.1f} MB in the first sixtieth, {hour['hour'] / _MILLION:.1f} MB at most, "

@@ -37,7 +37,7 @@ _EXTRAS: dict[str, dict[str, dict[str, Any]]] = {
     "tokens": {
         "sleep": {"steps": 300, "seconds": 0.01},
         "resume": {"step": _RESUMED, "times": 9},
-        "hour": {"steps": 60_000, "seconds": 0.001},  # whose first minute is a second or more
+        "hour": {"steps": 30_000, "seconds": 0.001},  # whose first minute is half a second or more
     },
     "images": {"sleep": {"steps": 300, "seconds": 0.01}},
     "transform": {"hour": {"steps": 3600, "seconds": 0.0}},  # of a second, and that they wait for

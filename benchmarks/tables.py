@@ -126,7 +126,7 @@ _SHOWS: Sequence[tuple[str, str, str, Value, Callable[[float], str]]] = (
     ("tokens: a step of 10 ms waits", "tokens", "under 1%", extra("sleep", lambda each: each["share"]), share),
     ("images: the same", "images", "under 1%", extra("sleep", lambda each: each["share"]), share),
     (
-        "an hour's 60,000 steps: most memory, beyond its first minute's",
+        "an hour's 30,000 steps: most memory, beyond its first minute's",
         "tokens",
         "within 2%",
         extra("hour", lambda each: each["hour"] / each["minute"] - 1),

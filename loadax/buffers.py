@@ -5,6 +5,7 @@ every array on it is gone, and the one thing that knows is Python's own referenc
 each view, and so each `jax.Array`, keeps alive.
 """
 
+import contextlib
 import mmap
 import threading
 import weakref
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _OWN_MAP = 1 << 18  # bytes from which memory is mapped by itself
+_LARGE_PAGE = 2 << 20  # bytes; what of a map is not used takes no memory
 
 ALIGNMENT = 64
 """Bytes. What XLA's CPU client asks of memory that it takes over without a copy."""
@@ -30,7 +32,13 @@ def aligned_bytes(size: int) -> NDArray[np.uint8]:
     """A fresh uint8[size] that begins on a 64-byte boundary; its contents are undefined."""
     if size >= _OWN_MAP:
         # Not from the heap, whose holes would stay with the process when buffers of many sizes have come and gone.
-        return np.frombuffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+        memory_map = mmap.mmap(-1, size + _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        start = -np.frombuffer(memory_map, np.uint8).ctypes.data % _LARGE_PAGE
+        # In large pages, as NumPy asks for its own large arrays: else rows that come from everywhere wait for page tables. Not the last part of
+        # one, which would take all of it.
+        with contextlib.suppress(AttributeError, OSError):
+            memory_map.madvise(mmap.MADV_HUGEPAGE, start, size // _LARGE_PAGE * _LARGE_PAGE)
+        return np.frombuffer(memory_map, np.uint8, size, start)
     memory = np.empty(size + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + size]
