@@ -176,7 +176,8 @@ def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None
     try:
         for _ in range(5):
             holder: Any = Holder()
-            holder.me, holder.batches = holder, iter(loader(num_workers=2))
+            # One run at a time: in a long session of tests a collection takes most of a second.
+            holder.me, holder.batches = holder, iter(loader(num_workers=2, prefetch_bytes=1))
             next(holder.batches)
             window = holder.batches._window
             del holder
