@@ -1,4 +1,4 @@
-"""The command line: `loadax convert`, `loadax verify`, `loadax inspect`, `loadax index`, `loadax plan`."""
+"""The command line: `loadax convert`, `verify`, `inspect`, `index`, `plan`, `audit` and `bench`."""
 
 from loadax.cli.main import main
 

@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
         "throughput": f"{throughput.rows_per_second:,.0f} rows/s, {size_text(round(throughput.bytes_per_second))}/s, "
         f"{throughput.steps / throughput.seconds:,.0f} batches/s of {batch_size} rows, nothing between them",
         "processor": f"{throughput.cpu_seconds_per_million_rows:.2f} s a million rows",
-        "memory": f"{size_text(_peak_memory())} at its peak, {size_text(before)} of it before the data was opened",
+        "memory": f"of this process {size_text(_peak_memory())} at its peak, {size_text(before)} of it before the data was opened",
         "work": f"{work}, on {_workers(limits.stats)}",
         "what limits it": as_options(_limit(limits), vars(options)),
         f"steps of {options.step:g} ms": found["verdict"],

@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from loadax.casting import leaf_name
 from loadax.errors import ArgumentError, LeafError, PartitionError
 from loadax.loader.column_check import first_difference
-from loadax.loader.leaves import KEY, MASK
+from loadax.loader.leaves import ASKED_BY
 from loadax.loader.share import Share
 from loadax.protocols import Tree
 from loadax.sharding.layout import axes_of
@@ -26,7 +26,6 @@ from loadax.trees import Structure, flatten
 
 Function = Callable[[Tree], Tree]
 
-_MADE = {KEY: "key_seed=", MASK: "remainder='pad'"}
 """What a batch has beside the dataset's leaves, and what it has them for."""
 
 _NO_COLUMNS = "partition by rows alone what the function needs whole, or do this in the training step"
@@ -244,7 +243,7 @@ class _Example:
             result = self._function(self._structure.build(leaves))
         except Exception as error:
             error.add_note(f"loadax: in {self._name}, which JAX traces with one example")
-            for name, argument in _MADE.items():
+            for name, argument in ASKED_BY.items():
                 if isinstance(error, KeyError) and error.args == (name,) and f"[{name!r}]" not in self._structure.paths:
                     error.add_note(f"loadax: an example has the leaf {name!r} when the loader gets {argument}")
             raise

@@ -14,6 +14,9 @@ MASK = "mask"
 KEY = "key"
 """The key of the leaf with the data of a JAX random key for every row."""
 
+ASKED_BY = {MASK: "remainder='pad'", KEY: "key_seed="}
+"""By which argument a leaf that the loader makes is asked for."""
+
 
 class BatchLeaf(NamedTuple):
     """One leaf of the batch.

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from loadax.errors import ArgumentError, MeshError, PartitionError
-from loadax.loader.leaves import KEY, MASK, BatchLeaf, BatchSpec
+from loadax.loader.leaves import ASKED_BY, KEY, MASK, BatchLeaf, BatchSpec
 from loadax.protocols import ArraySpec, Integers, Tree
 from loadax.sharding.dtypes import placed_dtype
 from loadax.sharding.layout import LeafLayout, merge, plan_leaf, positions
@@ -20,7 +20,6 @@ from loadax.specs import flatten_spec
 from loadax.trees import flatten
 
 _MADE = {MASK: ArraySpec((), np.dtype(bool)), KEY: ArraySpec((2,), np.dtype(np.uint32))}
-_WHY = {MASK: "remainder='pad'", KEY: "key_seed="}
 
 
 @final
@@ -56,7 +55,7 @@ def batch_spec(example: Tree, made: Sequence[str]) -> BatchSpec:
             )
             otherwise = "choose remainder='drop'" if name == MASK else "leave key_seed out"
             raise ArgumentError(
-                f"{_WHY[name]} adds a leaf {name!r} to every batch, but an example {problem}; "
+                f"{ASKED_BY[name]} adds a leaf {name!r} to every batch, but an example {problem}; "
                 f"make examples dicts without that key in a map, or {otherwise}"
             )
     if made:
