@@ -1,4 +1,4 @@
-"""What every test runs under: eight virtual CPU devices, and nothing left running when it ends."""
+"""What every test runs under: eight virtual CPU devices, an order, a time limit, and nothing left running when it ends."""
 
 import os
 
@@ -6,16 +6,93 @@ import os
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 
+import faulthandler
 import gc
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
+import hypothesis
 import psutil
 import pytest
 
 GRACE = 3.0
 """Seconds that what was told to stop has for it."""
+
+TESTS = Path(__file__).parent
+STDERR = pytest.StashKey[int]()
+LATE = ("laws", "servers", "processes", "scripts")
+"""Folders whose tests run behind all others, in this order. The last three are markers too."""
+
+# `ci` is the breadth that the laws were written with; `dev` finds most of what it finds in a quarter of the time; `soak` takes hours.
+hypothesis.settings.register_profile("ci", deadline=None)
+hypothesis.settings.register_profile("dev", deadline=None, max_examples=25)
+hypothesis.settings.register_profile("soak", deadline=None, max_examples=10_000)
+hypothesis.settings.load_profile("ci")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """The processors that this process may use, up to eight: more would only start more servers."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return min(8, len(affinity(0)) if affinity else os.cpu_count() or 1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests by their folder, and puts those that show least about loadax itself, and take longest, last."""
+
+    def rank(item: pytest.Item) -> int:
+        folder = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
+        if folder not in LATE:
+            return 0
+        if folder != "laws":
+            item.add_marker(folder)
+        return LATE.index(folder) + 1
+
+    items.sort(key=rank)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keeps the terminal's stderr, which output capturing takes away while a test runs."""
+    config.stash[STDERR] = os.dup(2)
+
+
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
+    """Prints the stack of every thread when a test's time is up, and ends this process: the scheduler starts another one for the other tests.
+
+    The timer is C code that needs no GIL. A signal handler would raise wherever Python happens to be: in a callback of the garbage collector,
+    where exceptions are ignored, or never, while C code waits.
+    """
+    faulthandler.dump_traceback_later(settings.timeout, exit=True, file=item.config.stash[STDERR])
+    item.cancel_timeout = faulthandler.cancel_dump_traceback_later  # type: ignore[attr-defined]
+    return True
+
+
+def pytest_enter_pdb() -> None:
+    """Gives whoever looks at a test with a debugger as much time as they like."""
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Gives each process the next file when it is done with one."""
+    from tests.scheduling import ByFile
+
+    return ByFile(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Kills what a test process that crashed has left running."""
+    if error is None:
+        return
+    mark = {"PYTEST_XDIST_TESTRUNUID": node.workerinput["testrunuid"], "PYTEST_XDIST_WORKER": node.workerinput["workerid"]}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if mark.items() <= process.environ().items():
+                process.kill()
 
 
 class Running:
@@ -37,8 +114,6 @@ class Running:
     def __str__(self) -> str:
         threads = [f"thread {thread.name!r}" for thread in self.threads]
         return ", ".join(sorted(threads + [f"process {child.pid} ({_command(child)!r})" for child in self.processes]))
-
-
 def _command(child: psutil.Process) -> str:
     try:
         return " ".join(child.cmdline())
@@ -49,10 +124,10 @@ def _command(child: psutil.Process) -> str:
 def _counts(child: psutil.Process) -> bool:
     """Whether a child is a process that somebody has to end."""
     try:
-        gone = child.status() == psutil.STATUS_ZOMBIE
+        gone = child.status() == psutil.STATUS_ZOMBIE or child.name() == "test-forkserver"
     except psutil.NoSuchProcess:
         return False
-    # Python's resource tracker belongs to the interpreter and ends with it.
+    # Python's resource tracker belongs to the interpreter and ends with it, and so does the fork server.
     return not gone and "multiprocessing.resource_tracker" not in _command(child)
 
 

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import psutil
 import pytest
+
+from tests.limits import HANG
 
 pytest_plugins = ["pytester"]
 
@@ -21,10 +24,15 @@ PROCESS = """
 """
 
 
-def run(pytester: pytest.Pytester, test: str) -> pytest.RunResult:
+@pytest.fixture(autouse=True)
+def helpers_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+
+
+def run(pytester: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResult:
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(test)
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=30)
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", *arguments, timeout=HANG)
 
 
 def test_a_leaked_thread_is_named(pytester: pytest.Pytester) -> None:
@@ -79,3 +87,56 @@ def test_tests_see_eight_cpu_devices() -> None:
     import jax
 
     assert [device.platform for device in jax.devices()] == ["cpu"] * 8
+
+
+HANGING = """
+    import ctypes, gc, subprocess, sys, time
+    import pytest
+
+    class Slow(Exception):
+        def __str__(self):
+            time.sleep(3600)
+
+    def fails():
+        raise Slow
+
+    # A signal handler would raise in none of these, or in the midst of pytest's own work.
+    HANGS = {
+        1: lambda: ctypes.PyDLL(None).sleep(3600),  # C code that holds the GIL
+        2: lambda: [gc.callbacks.append(lambda *_: time.sleep(3600)), gc.collect()],
+        4: fails,
+    }
+
+    @pytest.mark.parametrize("number", range(6))
+    def test_it(number):
+        with open("ran", "a") as file:
+            file.write(f"{number}\\n")
+        if number in HANGS:
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)  # LEFT"])
+            HANGS[number]()
+"""
+
+
+def test_a_test_whose_time_is_up_fails_alone_and_takes_its_processes_along(pytester: pytest.Pytester) -> None:
+    mark = f"left by {pytester.path.name}"
+    result = run(pytester, HANGING.replace("LEFT", mark), "-n", "1", "--timeout", "3")
+    result.assert_outcomes(passed=3, failed=3)
+    result.stdout.fnmatch_lines([f"worker 'gw*' crashed while running '*::test_it[[]{number}[]]'" for number in (1, 2, 4)])
+    result.stderr.fnmatch_lines(["Timeout (0:00:03)!", "* in test_it"] * 2 + ["Timeout (0:00:03)!", "* in __str__"])
+    assert (pytester.path / "ran").read_text().split() == ["0", "1", "2", "3", "4", "5"], "each ran once"
+    assert not [each for each in psutil.process_iter(["cmdline"]) if mark in " ".join(each.info["cmdline"] or ())]
+
+
+def test_unit_tests_come_first_and_folders_are_markers(pytester: pytest.Pytester) -> None:
+    tests = pytester.mkdir("tests")
+    for folder in ("scripts", "laws", "plan", "processes", "servers"):
+        (tests / folder).mkdir()
+        (tests / folder / f"test_{folder}.py").write_text("def test_it(): pass\n")
+    (tests / "test_first.py").write_text("def test_it(): pass\n")
+    (tests / "conftest.py").write_text(CONFTEST)
+    (pytester.path / "pytest.ini").write_text("[pytest]\nmarkers = servers\n  processes\n  scripts\n")
+    order = ["plan", "first", "laws", "servers", "processes", "scripts"]
+    for chosen, expected in {"": order, "not (scripts or processes or servers)": order[:3], "servers": ["servers"]}.items():
+        result = pytester.runpytest_subprocess("-q", "--collect-only", "-m", chosen)
+        found = [line.split("test_")[1].split(".py")[0] for line in result.outlines if "::" in line]
+        assert found == expected

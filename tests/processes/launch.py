@@ -24,13 +24,16 @@ from typing import Any
 import jax
 import pytest
 
+from tests.forkserver import Child
+from tests.limits import HANG
+
 ROOT = Path(__file__).parents[2]
 GRACE = 5.0
 """Seconds that the others have to end by themselves when one has failed: they may be about to fail for the same reason."""
 
 
 def run_processes(
-    body: str, processes: int, devices: int, args: Mapping[str, Any] | None = None, timeout: float = 120.0
+    body: str, processes: int, devices: int, args: Mapping[str, Any] | None = None, timeout: float = HANG
 ) -> list[str]:
     """Runs `body` in fresh interpreters that make one JAX run over loopback.
 
@@ -67,17 +70,20 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _start(job: dict[str, Any], devices: int, log: Path) -> subprocess.Popen[bytes]:
+def _start(job: dict[str, Any], devices: int, log: Path) -> Child:
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-W", "error", "-X", "faulthandler", "-m", "tests.processes.launch", json.dumps(job)]
     # A session of its own, so that whatever the process starts can be ended with it.
     with log.open("wb") as output:
-        return subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        return Child(
+            ["-m", "tests.processes.launch", json.dumps(job)],
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            new_session=True,
         )
 
 
-def _wait(children: list[subprocess.Popen[bytes]], timeout: float) -> str | None:
+def _wait(children: list[Child], timeout: float) -> str | None:
     """Waits for all; says what went wrong, if anything."""
     deadline = time.monotonic() + timeout
     failed: str | None = None
@@ -94,7 +100,7 @@ def _wait(children: list[subprocess.Popen[bytes]], timeout: float) -> str | None
     return f"exit codes {codes}" if any(codes) else None
 
 
-def _kill(child: subprocess.Popen[bytes]) -> None:
+def _kill(child: Child) -> None:
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
