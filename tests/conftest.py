@@ -114,6 +114,8 @@ class Running:
     def __str__(self) -> str:
         threads = [f"thread {thread.name!r}" for thread in self.threads]
         return ", ".join(sorted(threads + [f"process {child.pid} ({_command(child)!r})" for child in self.processes]))
+
+
 def _command(child: psutil.Process) -> str:
     try:
         return " ".join(child.cmdline())

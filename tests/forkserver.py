@@ -33,7 +33,17 @@ ROOT = Path(__file__).parents[1]
 NAME = "test-forkserver"
 """What the operating system calls the server; its children are called `python`."""
 
-PRELOADED = ("jax", "jax.numpy", "numpy", "flax.nnx", "optax", "loadax", "loadax.loader.dataloader", "loadax.doors", "loadax.packing")
+PRELOADED = (
+    "jax",
+    "jax.numpy",
+    "numpy",
+    "flax.nnx",
+    "optax",
+    "loadax",
+    "loadax.loader.dataloader",
+    "loadax.doors",
+    "loadax.packing",
+)
 MESSAGE = 1 << 17  # bytes of one request at most
 JAX_SETTINGS = ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES")  # JAX read them when the server imported it
 
@@ -309,7 +319,7 @@ def _become(request: dict[str, Any], outputs: list[int], base: list[str]) -> Non
         main = sys.modules["__main__"].__dict__
         for name in [name for name in main if not name.startswith("__")]:
             del main[name]
-        exec(compile(further[0], "<string>", "exec"), main)  # noqa: S102
+        exec(compile(further[0], "<string>", "exec"), main)
     elif kind == "-m":
         sys.argv[:] = further
         runpy.run_module(further[0], run_name="__main__", alter_sys=True)
@@ -329,7 +339,7 @@ def _main(descriptor: int) -> None:
     for module in PRELOADED:
         importlib.import_module(module)
     gc.freeze()  # what every child shares stays shared: no collection of a child looks at it
-    assert len(os.listdir("/proc/self/task")) == 1, "a process of several threads can't be forked safely"
+    assert len(list(Path("/proc/self/task").iterdir())) == 1, "a process of several threads can't be forked safely"
     with socket.socket(fileno=descriptor) as channel:
         asked = _serve(channel)
     if asked is not None:

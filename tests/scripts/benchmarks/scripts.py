@@ -2,18 +2,18 @@
 
 import importlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+from tests import forkserver
+
+FOLDER = Path(__file__).parents[3] / "benchmarks"
 
 
-def run(script: str, *arguments: str, limit: float = 55) -> str:
+def run(script: str, *arguments: str) -> str:
     """What it printed."""
-    command = [sys.executable, str(FOLDER / script), *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
+    result = forkserver.run([FOLDER / script, *arguments])
     assert result.returncode == 0, result.stderr
     return result.stdout
 

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.benchmarks.scripts import FOLDER, load
+from tests.scripts.benchmarks.scripts import FOLDER, load
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""The language model trains the same in one process and in two, goes on the same in another number of them, and keeps documents apart."""
+"""The language model begins in one process, goes on the same in two, and keeps documents apart."""
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -16,21 +16,23 @@ import pytest
 from flax import nnx
 
 import loadax
+from tests import forkserver
 
-LANGUAGE_MODEL = Path(__file__).parents[2] / "examples" / "language_model.py"
+ROOT = Path(__file__).parents[3]
+LANGUAGE_MODEL = ROOT / "examples" / "language_model.py"
 STEPS = 8
 
 
 def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, str(LANGUAGE_MODEL), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=110)
+    return forkserver.run([LANGUAGE_MODEL, *arguments], cwd=folder)
 
 
 def train(folder: Path, *arguments: str) -> tuple[list[float], str]:
     """The bits per byte of all steps, and what the script printed."""
     losses = folder / "losses.json"
-    result = run(folder, "--steps", str(STEPS), "--at-most", "9", "--losses", str(losses), *arguments)
-    assert result.returncode == 0, result.stderr
+    result = run(folder, "--steps", str(STEPS), "--losses", str(losses), *arguments)
+    # So few steps make no model that is better than bigrams.
+    assert result.returncode == (0 if "--at-most" in arguments else 1), result.stderr
     return json.loads(losses.read_text()), result.stdout
 
 
@@ -67,7 +69,9 @@ def check_last_lines(printed: str) -> None:
     assert re.fullmatch(r"\d\.\d{3} bits per byte on 256 held-out rows, where bigrams take 3\.\d{3}", held_out), printed
 
 
-def test_one_process_announces_its_batches_learns_and_goes_on_half_way(alone: tuple[list[float], str]) -> None:
+def test_one_process_announces_its_batches_learns_goes_on_half_way_and_fails_where_bigrams_are_better(
+    alone: tuple[list[float], str],
+) -> None:
     losses, printed = alone
     assert len(losses) == STEPS
     assert losses[-1] < losses[0] - 1
@@ -77,35 +81,30 @@ def test_one_process_announces_its_batches_learns_and_goes_on_half_way(alone: tu
     check_last_lines(printed)
 
 
-@pytest.mark.timeout(120)
-def test_two_processes_of_half_the_text_each_reach_the_same_losses(alone: tuple[list[float], str], tmp_path: Path) -> None:
-    together, printed = train(tmp_path, "--processes", "2")
+def test_a_run_begun_in_one_process_and_ended_in_two_has_the_losses_of_a_whole_one(
+    alone: tuple[list[float], str], tmp_path: Path
+) -> None:
+    losses, printed = train(tmp_path, "--processes", "1", "--resume-with", "2", "--at-most", "9")
     # Tokens are equal; the sums over them are taken in another order.
-    assert together == pytest.approx(alone[0], abs=1e-3)
-    assert stretches(printed) == [part for part in EVERYTHING if part[3] <= 128], "process 0 holds the first half of every row"
-    assert len(re.findall(RESUMED, printed)) == 1, printed
+    assert losses == pytest.approx(alone[0], abs=1e-3)
+    before, after = (stretches(part) for part in printed.split("training waited", 1))
+    assert before == EVERYTHING, "one process begins"
+    assert after == [part for part in EVERYTHING if part[3] <= 128], "two go on, and process 0 holds the first half of every row"
+    assert re.search(RESUMED, printed.split("training waited", 1)[1]), printed
     check_last_lines(printed)
     assert "[Gloo]" not in printed
 
 
-@pytest.mark.timeout(120)
-def test_a_run_begun_in_two_processes_and_ended_in_one_has_the_losses_of_a_whole_one(
-    alone: tuple[list[float], str], tmp_path: Path
-) -> None:
-    losses, printed = train(tmp_path, "--processes", "2", "--resume-with", "1")
-    assert losses == pytest.approx(alone[0], abs=1e-3)
-    before, after = (stretches(part) for part in printed.split("training waited", 1))
-    assert before == [part for part in EVERYTHING if part[3] <= 128], "two processes begin"
-    assert after == EVERYTHING, "one goes on"
-    assert re.search(RESUMED, printed.split("training waited", 1)[1]), printed
-    check_last_lines(printed)
-
-
 def test_a_first_half_that_fails_is_not_gone_on_with(tmp_path: Path) -> None:
-    result = run(tmp_path, "--steps", "4", "--resume-with", "1", "--losses", str(tmp_path / "no such folder" / "losses.json"))
+    # The script itself has imported Optax already; the processes that it starts find this one.
+    (tmp_path / "optax.py").write_text("raise ImportError('this Optax is broken')")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    arguments = ["--steps", "4", "--processes", "2", "--resume-with", "1"]
+    result = forkserver.run([LANGUAGE_MODEL, *arguments], cwd=tmp_path, env=environment)
     assert result.returncode == 1
-    assert "no such folder" in result.stderr
+    assert "this Optax is broken" in result.stderr, result.stderr
     assert "went on" not in result.stdout
+    assert result.stderr.count("Traceback") <= 2, "one of each process of the first half"
 
 
 def segments(lengths: list[int], padding: int) -> dict[str, jax.Array]:
@@ -177,12 +176,6 @@ def test_bigrams_are_counted_inside_segments(example: ModuleType) -> None:
     # 1 -> 2 twice, 2 -> 1 once, 3 -> 3 once; 2 -> 3 stands between two documents and does not count. One is added to each count.
     chances = np.array([3 / 259, 2 / 258, 3 / 259, 2 / 258])
     assert bits == pytest.approx(-np.log2(chances).mean())
-
-
-def test_a_model_that_is_no_better_than_bigrams_fails(tmp_path: Path) -> None:
-    result = run(tmp_path, "--steps", "4")
-    assert result.returncode == 1, result.stderr
-    assert "where bigrams take" in result.stdout
 
 
 def test_a_run_too_short_to_stop_is_refused(tmp_path: Path) -> None:

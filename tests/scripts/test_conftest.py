@@ -1,4 +1,4 @@
-"""The leak fixture catches what it is there for, and nothing else. Each case is a test session of its own."""
+"""Leaks and hangs fail the test that has them and no other, and tests run in their order. Each case is a test session of its own."""
 
 from pathlib import Path
 
@@ -9,24 +9,12 @@ from tests.limits import HANG
 
 pytest_plugins = ["pytester"]
 
-CONFTEST = (Path(__file__).parent / "conftest.py").read_text().replace("GRACE = 3.0", "GRACE = 0.3")
-
-THREAD = """
-    import threading
-    def test_it():
-        threading.Thread(target=threading.Event().wait, name={name!r}, daemon=True).start()
-"""
-
-PROCESS = """
-    import subprocess, sys
-    def test_it():
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep({seconds})"])
-"""
+CONFTEST = (Path(__file__).parents[1] / "conftest.py").read_text().replace("GRACE = 3.0", "GRACE = 1.0")
 
 
 @pytest.fixture(autouse=True)
 def helpers_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
 
 
 def run(pytester: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResult:
@@ -35,52 +23,48 @@ def run(pytester: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResu
     return pytester.runpytest_subprocess("-p", "no:cacheprovider", *arguments, timeout=HANG)
 
 
-def test_a_leaked_thread_is_named(pytester: pytest.Pytester) -> None:
-    result = run(pytester, THREAD.format(name="loadax-read-7"))
-    result.assert_outcomes(passed=1, errors=1)
+LEAKS = """
+    import subprocess, sys, threading, weakref
+    import pytest
+
+    @pytest.fixture(scope="module")
+    def shared_thread():
+        stop = threading.Event()
+        threading.Thread(target=stop.wait, name="loadax-shared").start()
+        yield
+        stop.set()
+
+    def process(seconds):
+        subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({seconds})"])
+
+    def test_a_thread():
+        threading.Thread(target=threading.Event().wait, name="loadax-read-7", daemon=True).start()
+    def test_a_process():
+        process(3600)
+    def test_the_next():
+        pass
+    def test_anothers_thread():
+        threading.Thread(target=threading.Event().wait, name="jax-compiler", daemon=True).start()
+    def test_what_ends_within_the_grace():
+        process(0.1)
+    def test_what_the_garbage_collector_ends():
+        class Loop: pass
+        loop, stop = Loop(), threading.Event()
+        loop.itself = loop
+        weakref.finalize(loop, stop.set)
+        threading.Thread(target=stop.wait, name="loadax-read", daemon=True).start()
+    def test_what_ran_before(shared_thread):
+        pass
+"""
+
+
+def test_a_test_that_leaves_a_thread_or_a_process_fails_and_what_it_left_is_named(pytester: pytest.Pytester) -> None:
+    result = run(pytester, LEAKS)
+    result.assert_outcomes(passed=7, errors=2)
+    errors = [line for line in result.outlines if line.startswith("ERROR ")]
+    assert [line.split("::")[1].split()[0] for line in errors] == ["test_a_thread", "test_a_process"]
     result.stdout.fnmatch_lines(["the test left running: thread 'loadax-read-7'"])
-
-
-def test_a_leaked_process_is_named_and_ended(pytester: pytest.Pytester) -> None:
-    test = PROCESS.format(seconds=60) + "    def test_the_next():\n        assert True\n"
-    result = run(pytester, test)
-    result.assert_outcomes(passed=2, errors=1)
-    result.stdout.re_match_lines([r"the test left running: process \d+ \(.*time\.sleep\(60\).*"])
-
-
-def test_other_threads_are_nobodys_business(pytester: pytest.Pytester) -> None:
-    run(pytester, THREAD.format(name="jax-compiler")).assert_outcomes(passed=1)
-
-
-def test_what_ends_within_the_grace_is_no_leak(pytester: pytest.Pytester) -> None:
-    run(pytester, PROCESS.format(seconds=0.1)).assert_outcomes(passed=1)
-
-
-def test_what_only_the_garbage_collector_ends_is_no_leak(pytester: pytest.Pytester) -> None:
-    test = """
-        import threading, weakref
-        def test_it():
-            class Loop: pass
-            loop, stop = Loop(), threading.Event()
-            loop.itself = loop
-            weakref.finalize(loop, stop.set)
-            threading.Thread(target=stop.wait, name="loadax-read", daemon=True).start()
-    """
-    run(pytester, test).assert_outcomes(passed=1)
-
-
-def test_what_ran_before_the_test_is_not_its_leak(pytester: pytest.Pytester) -> None:
-    test = """
-        import pytest, threading
-        @pytest.fixture(scope="module")
-        def thread():
-            stop = threading.Event()
-            threading.Thread(target=stop.wait, name="loadax-shared").start()
-            yield
-            stop.set()
-        def test_it(thread): pass
-    """
-    run(pytester, test).assert_outcomes(passed=1)
+    result.stdout.re_match_lines([r"the test left running: process \d+ \(.*time\.sleep\(3600\).*"])
 
 
 def test_tests_see_eight_cpu_devices() -> None:

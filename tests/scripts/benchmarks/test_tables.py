@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks.scripts import FOLDER, load, run
+from tests.scripts.benchmarks.scripts import FOLDER, load, run
 
 
 def contestant(*millions: float) -> dict[str, Any]:

@@ -1,26 +1,22 @@
-"""The documentation can't lie: every Python block of every page is run, and every doctest of the package.
+"""The documentation can't lie: every Python block of every page is run.
 
-The blocks of a page are one program: they run in order, in a fresh interpreter of their own, in an empty folder. A block is left
+The blocks of a page are one program: they run in order, in a process of their own, in an empty folder. A block is left
 out only by a comment on the line before it, `<!-- not run: why -->`. A `text` block right behind a Python block is what that one
 prints; `…` in it stands for anything.
 """
 
-import doctest
-import importlib
 import os
 import re
 import subprocess
-import sys
 import textwrap
-import warnings
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests import forkserver
+
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-MODULES = sorted(path.relative_to(ROOT) for path in (ROOT / "loadax").rglob("*.py"))
-PAGE_LIMIT = 50  # seconds
 # A block in any other language could be Python under another name, and so escape.
 LANGUAGES = {"python", "bash", "console", "text", "json", "toml", "yaml"}
 
@@ -91,8 +87,7 @@ def run(text: str, folder: Path, name: str = "page.md") -> subprocess.CompletedP
     work = folder / "work"
     work.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-W", "error", str(script)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=work, env=environment, timeout=PAGE_LIMIT)
+    return forkserver.run([script], cwd=work, env=environment)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -117,16 +112,6 @@ def test_a_text_block_is_what_the_block_before_it_prints(says: str, right: bool,
 
 def test_the_readme_has_an_example_that_runs() -> None:
     assert "loadax.Dataloader(" in program((ROOT / "README.md").read_text())
-
-
-@pytest.mark.parametrize("path", MODULES, ids=str)
-def test_doctests(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    name = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        failed, _ = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
-    assert failed == 0
 
 
 def test_blocks_of_a_page_share_their_names(tmp_path: Path) -> None:

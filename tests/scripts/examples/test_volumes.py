@@ -2,20 +2,21 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
-VOLUMES = Path(__file__).parents[2] / "examples" / "volumes.py"
+from tests import forkserver
+
+VOLUMES = Path(__file__).parents[3] / "examples" / "volumes.py"
 
 
 def denoise(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, str(VOLUMES), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=55)
+    return forkserver.run([VOLUMES, *arguments], cwd=folder)
 
 
-def test_chunks_are_decoded_once_and_patches_are_cut_over_devices(tmp_path: Path) -> None:
-    result = denoise(tmp_path, "--steps", "2", "--gain", "-20")
-    assert result.returncode == 0, result.stderr
+def test_chunks_are_decoded_once_patches_are_cut_over_devices_and_a_gain_that_is_too_low_fails(tmp_path: Path) -> None:
+    """In one run, of a model that two steps have taught nothing; `.ci/run` trains one that succeeds."""
+    result = denoise(tmp_path, "--steps", "2")
+    assert result.returncode == 1, result.stderr
     shuffles = re.findall(
         r"chunks of 16; this process has 32 chunks open, .* decodes (\d\.\d\d) rows for each one", result.stdout
     )
@@ -32,12 +33,6 @@ def test_chunks_are_decoded_once_and_patches_are_cut_over_devices(tmp_path: Path
     # The blur is better than the noise alone, which is 20.5 dB where no value is near 0 or 255.
     assert all(float(blur) > 22 for _, blur in reached), result.stdout
     assert result.stdout.count("training waited") == 2
-
-
-def test_a_gain_that_is_too_low_fails(tmp_path: Path) -> None:
-    result = denoise(tmp_path, "--steps", "1")
-    assert result.returncode == 1, result.stderr
-    assert "where the best blur has" in result.stdout
 
 
 def test_no_steps_are_refused(tmp_path: Path) -> None:

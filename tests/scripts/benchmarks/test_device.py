@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.benchmarks.scripts import run
+from tests.scripts.benchmarks.scripts import run
 
 
 def test_every_way_runs_and_is_kept(tmp_path: Path) -> None:

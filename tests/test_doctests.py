@@ -1,0 +1,21 @@
+"""Every example in a docstring of the package does what it says."""
+
+import doctest
+import importlib
+import warnings
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MODULES = sorted(path.relative_to(ROOT) for path in (ROOT / "loadax").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_doctests(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        failed, _ = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert failed == 0
