@@ -61,6 +61,7 @@ def test_every_host_holds_its_boxes_and_reads_each_element_once(case: MeshCase, 
     shuffled = from_source(ReadSource(TREE)).shuffle(seed=7)
     oracle = Oracle(TREE, shuffled.order, recipe, SIZE, remainder)
     expected = [flatten(oracle.batch(step))[0] for step in range(STEPS)]
+    rows_of = [np.array(oracle.rows(step)) for step in range(STEPS)]
     for number, partition in enumerate(partitions(case) if columns else [P(case.axes[-1])]):
         covered = [np.zeros(leaf.shape, bool) for leaf in expected[0]]
         for process in range(case.processes):
@@ -74,7 +75,7 @@ def test_every_host_holds_its_boxes_and_reads_each_element_once(case: MeshCase, 
             slab = fill(share, data, loader._plan, 100 * number + process)
             planned = [np.zeros_like(count) for count in counts]
             for step in range(STEPS):
-                rows = np.array(oracle.rows(step))
+                rows = rows_of[step]
                 for leaf, layout in enumerate(share.layouts):
                     held = np.zeros(expected[step][leaf].shape, np.int64)
                     for box, buffer in zip(layout.boxes, slab.buffers(leaf, step), strict=True):
