@@ -11,7 +11,6 @@ import itertools
 import sys
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -194,24 +193,3 @@ class _Thread(threading.Thread):
             self._machine._wait(sleeper, timeout)
         if self._over:
             super().join(HANG)
-
-
-def lines_of(function: Callable[[], Any]) -> int:
-    """How many lines of Python are run to call it, on this thread: the same however busy the machine is.
-
-    What takes work for every row, host or document in Python runs a line for each, at least.
-    """
-    count = 0
-
-    def trace(_frame: Any, event: str, _value: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        function()
-    finally:
-        sys.settrace(before)
-    return count

@@ -1,4 +1,4 @@
-"""The simulated machine: what takes time there, and what does not."""
+"""What tests measure with: the simulated machine, and counted work."""
 
 import threading
 from functools import partial
@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from loadax import Dataloader, from_arrays
-from tests.clocks import Machine, lines_of
+from tests.clocks import Machine
+from tests.work import lines_of, peak_of
 
 
 @pytest.fixture
@@ -76,3 +77,7 @@ def test_lines_are_counted_in_functions_loops_and_comprehensions() -> None:
     few, many = (lines_of(partial(both, count)) for count in (10, 1000))
     assert few < 100
     assert many - few >= 990 * 2
+
+
+def test_memory_is_that_of_the_peak() -> None:
+    assert 8_000_000 <= peak_of(lambda: np.zeros(1_000_000).sum()) < 9_000_000

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.limits import HANG
+
 pytest_plugins = ["pytester"]
 
 CONFTEST = (Path(__file__).parent / "conftest.py").read_text().replace("GRACE = 3.0", "GRACE = 0.3")
@@ -24,7 +26,7 @@ PROCESS = """
 def run(pytester: pytest.Pytester, test: str) -> pytest.RunResult:
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(test)
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=30)
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=HANG)
 
 
 def test_a_leaked_thread_is_named(pytester: pytest.Pytester) -> None:

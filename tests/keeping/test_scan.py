@@ -9,6 +9,7 @@ import pytest
 from loadax import Dataset, from_arrays, from_source
 from loadax.keeping.scan import plan_runs, threads_for
 from loadax.protocols import ArraySpec, Integers
+from tests.limits import HANG
 from tests.sources.chunked import ChunkedSource
 
 VALUES = np.arange(2000)
@@ -63,7 +64,7 @@ class Remote:
 
     def read(self, rows: Integers) -> Integers:
         if rows[0] < 64:  # 8 runs
-            self.barrier.wait(20)
+            self.barrier.wait(HANG)
         return rows
 
 
@@ -81,7 +82,7 @@ def test_an_error_stops_what_was_begun() -> None:
 
     def fails(row: Any) -> bool:
         if row % 250 == 0 and row < 750:
-            begun.wait(20)
+            begun.wait(HANG)
         if row == 0:
             raise KeyError("broken")
         calls.append(int(row))

@@ -18,7 +18,8 @@ from loadax.loader.setup import Setup
 from loadax.loader.stats import Stats, Timing
 from loadax.loader.timeline import Event, Recorder, Timeline
 from loadax.protocols import ArraySpec, Integers
-from tests.clocks import Machine, lines_of
+from tests.clocks import Machine
+from tests.work import lines_of
 
 
 class Slow:
