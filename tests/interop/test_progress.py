@@ -64,6 +64,7 @@ def test_what_it_shows(machine: Machine) -> None:
 
 
 def test_rows_a_second_are_those_of_the_steps_beside_them(machine: Machine) -> None:
+    machine.tick = 2.0**-14
     screen = Screen()
     with loadax.progress(loader(), file=screen, mininterval=0, ncols=120) as batches:
         for step, _ in enumerate(batches):
