@@ -1,5 +1,30 @@
-"""How long tests wait for what must come."""
+"""Limits against hanging. No test is to pass or fail by them on a machine that is busy: only what never ends gets that far."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import settings
 
 HANG = 120.0
-"""Seconds after which something that should have happened counts as hanging. A limit, never a measurement: on an idle machine, what it
-guards takes a few seconds at most, and it must hold on a machine that is many times as busy."""
+"""Seconds that a test waits for what must come: a process's end, an event, another thread. Only a hang takes that long."""
+
+ENDLESS = 3600.0
+"""Seconds of sleep of what nobody may wait for: finishing at all is the proof that nobody did."""
+
+
+def until(condition: Callable[[], Any], limit: float = HANG) -> None:
+    """Waits until a condition holds, by looking again and again.
+
+    Raises:
+        AssertionError: when it still does not after `limit` seconds.
+    """
+    deadline = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < deadline, f"still not so after {limit:g} s"
+        time.sleep(0.005)
+
+
+def examples(count: int) -> int:
+    """How many examples a law tries: `count` in the profile "ci", a quarter of them in "dev", a hundred times as many in "soak"."""
+    return max(1, count * settings().max_examples // 100)

@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from loadax.buffers import ALIGNMENT, BufferPool, align, aligned_bytes, aligned_empty
+from tests.limits import HANG, until
 
 SIZE = 1 << 16
 Bytes = NDArray[np.uint8]
@@ -154,13 +155,8 @@ def test_a_jax_array_keeps_its_memory(devices: int) -> None:
 
 def eventually(condition: Callable[[], bool]) -> bool:
     """JAX may let go of memory on a thread of its own."""
-    done = threading.Event()
-    for _ in range(200):
-        gc.collect()
-        if condition():
-            return True
-        done.wait(0.01)
-    return False
+    until(lambda: (gc.collect(), condition())[1])
+    return True
 
 
 @pytest.mark.parametrize("devices", [1, 8])
@@ -244,20 +240,20 @@ def test_memory_held_in_another_thread_is_not_used_again() -> None:
         view = pool.lease(SIZE)[5:]
         view[:] = 5
         held.set()
-        let_go.wait(10)
+        let_go.wait(HANG)
         result.append(bool((view == 5).all()))
         del view
         let_gone.set()
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert held.wait(10)
+    assert held.wait(HANG)
     mine = pool.lease(SIZE)
     mine[:] = 9
     assert pool.idle_bytes == 0
     let_go.set()
-    assert let_gone.wait(10)
-    thread.join(10)
+    assert let_gone.wait(HANG)
+    thread.join(HANG)
     assert result == [True]
     assert pool.idle_bytes == SIZE
     assert (mine == 9).all()
@@ -281,7 +277,7 @@ def test_many_threads_never_share_a_buffer() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(HANG)
     assert not wrong
     assert pool.idle_bytes == sum(memory.nbytes for stack in pool._idle.values() for memory in stack) <= 8 * SIZE
 

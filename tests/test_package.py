@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import loadax
+from tests.limits import HANG
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"jax", "jaxlib", "flax", "grain", "tensorstore", "pyarrow", "datasets", "PIL", "sqlalchemy", "orbax"}
@@ -36,13 +37,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_importing_loadax_loads_nothing_heavy() -> None:
     program = "import json, sys, loadax; print(json.dumps(sorted(sys.modules)))"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT, timeout=30)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT, timeout=HANG)
     assert HEAVY & set(json.loads(run.stdout)) == set()
 
 
 def test_the_wheel_holds_all_of_loadax_and_nothing_else(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(command, check=True, capture_output=True, cwd=ROOT, timeout=50)
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT, timeout=HANG)
     (wheel,) = tmp_path.glob(f"loadax-{loadax.__version__}-*.whl")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     there = {

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from loadax import Dataloader, Dataset, concat, from_arrays, from_documents, from_source, mix
 from loadax.errors import ArgumentError, LeafError, SourceError, StateError
 from loadax.sharding import plan_mesh
+from tests.limits import examples
 from tests.loader.oracle import mesh_of
 
 Array = NDArray[Any]
@@ -520,7 +521,7 @@ def grain_rows(given: list[Array], seq_len: int, method: str) -> int:
     return sum(1 for _ in rows)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(st.sampled_from(METHODS), st.integers(0, 100), st.sampled_from([20, 50, 200]))
 def test_rows_are_at_least_as_full_as_grains(method: Any, seed: int, mean: int) -> None:
     lengths = np.clip(np.random.default_rng(seed).lognormal(np.log(mean), 1, 2000).astype(int), 1, 256)

@@ -1,5 +1,6 @@
 """The conformance kit: sources and maps that keep the contract pass, and each one that breaks a law is told which."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -23,7 +24,11 @@ from loadax.errors import ArgumentError, ConformanceError, LeafError, LoadaxErro
 from loadax.protocols import ArraySpec
 from loadax.sources.arrays import ArraySource
 from loadax.testing import FaultySource, check_map, check_source
+from loadax.testing import sources as laws_of_sources
+from loadax.testing import threads as laws_of_threads
 from loadax.testing.comparison import difference
+from loadax.testing.processes import check_process
+from tests.limits import ENDLESS, HANG, until
 
 Array = NDArray[Any]
 ROOT = Path(__file__).parents[1]
@@ -482,19 +487,33 @@ def never() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_a_deadlock_is_an_error_and_no_hang(never: threading.Event) -> None:
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """To be set by who hangs: then, and only then, the limit of threads is over. Else they have all the time that they need."""
+    event, moments = threading.Event(), itertools.count(0, 10 * int(HANG))
+
+    def clock() -> float:
+        until(lambda: event.is_set() or not any(thread.name.startswith("loadax-testing") for thread in threading.enumerate()))
+        return next(moments)
+
+    monkeypatch.setattr(laws_of_threads, "monotonic", clock)
+    return event
+
+
+def test_a_deadlock_is_an_error_and_no_hang(never: threading.Event, stuck: threading.Event) -> None:
     lock = threading.Lock()
 
     def read(rows: Array) -> Any:
         if not lock.acquire(blocking=False):
+            stuck.set()
             never.wait()
             return take(rows)
         time.sleep(1e-3)
         lock.release()
         return take(rows)
 
-    with breaks("threads", r"8 threads of 16 reads were not done after 0\.5 s \(a deadlock"):
-        quick(Parts(read), timeout=0.5)
+    with breaks("threads", r"8 threads of 16 reads were not done after 120 s \(a deadlock"):
+        quick(Parts(read), timeout=HANG)
 
 
 # Processes. These classes stand at the top of the module, where a fresh process finds them.
@@ -536,13 +555,11 @@ def _raise(batch: Any) -> None:
 
 
 LEFT_BEHIND = "a process that a source started"
-AT_ONCE = 5.0
-"""Seconds, on a machine that is busy, within which the system takes away what was killed; it would sleep for 50."""
 
 
 def _child(batch: Any) -> None:
-    subprocess.Popen([sys.executable, "-c", f"import time; time.sleep(50)  # {LEFT_BEHIND}"])
-    time.sleep(50)
+    subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({ENDLESS})  # {LEFT_BEHIND}"])
+    time.sleep(ENDLESS)
 
 
 BEHAVIOURS: dict[str, Callable[[Any], Any]] = {
@@ -551,7 +568,7 @@ BEHAVIOURS: dict[str, Callable[[Any], Any]] = {
     "wide": _wide,
     "raise": _raise,
     "die": lambda batch: os._exit(3),
-    "hang": lambda batch: time.sleep(50),
+    "hang": lambda batch: time.sleep(ENDLESS),
     "hang with a child": _child,
 }
 
@@ -563,22 +580,21 @@ def test_what_a_source_prints_elsewhere_is_no_answer() -> None:
 @pytest.mark.parametrize(
     ("what", "timeout", "found"),
     [
-        ("other", 40, r"in a fresh process, leaf \['y'\] of row \d+ \(entry 15 of 16\) is \d+, expected \d+"),
-        ("wide", 40, r"reading in a fresh process raised LeafError: read gave leaf \['y'\] as int64\[16\]"),
-        ("raise", 40, r"reading in a fresh process raised OSError: file is not open"),
-        ("not opened", 40, r"unpickling it in a fresh process raised FileNotFoundError: no such file: /nowhere"),
-        ("die", 40, r"a fresh process that read it ended with code 3"),
+        ("other", HANG, r"in a fresh process, leaf \['y'\] of row \d+ \(entry 15 of 16\) is \d+, expected \d+"),
+        ("wide", HANG, r"reading in a fresh process raised LeafError: read gave leaf \['y'\] as int64\[16\]"),
+        ("raise", HANG, r"reading in a fresh process raised OSError: file is not open"),
+        ("not opened", HANG, r"unpickling it in a fresh process raised FileNotFoundError: no such file: /nowhere"),
+        ("die", HANG, r"a fresh process that read it ended with code 3"),
         ("hang", 1, r"a fresh process had not read it after 1 s \(a deadlock"),
         ("hang with a child", 3, r"a fresh process had not read it after 3 s"),
     ],
 )
-def test_a_source_that_fails_elsewhere(what: str, timeout: float, found: str) -> None:
+def test_a_source_that_fails_elsewhere(what: str, timeout: float, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A short limit is that of the fresh process alone.
+    monkeypatch.setattr(laws_of_sources, "check_process", lambda subject, _: check_process(subject, timeout))
     with breaks("fresh process", found):
-        quick(Elsewhere(what), pickled=True, timeout=timeout)
-    deadline = time.monotonic() + AT_ONCE
-    while (left := [process for process in psutil.process_iter() if _is_left_behind(process)]) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not left
+        quick(Elsewhere(what), pickled=True, timeout=HANG)
+    until(lambda: not any(map(_is_left_behind, psutil.process_iter())))
 
 
 def _is_left_behind(process: psutil.Process) -> bool:
@@ -635,7 +651,7 @@ def test_a_script_without_a_main_guard_and_a_program_without_a_file(notebook: bo
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-c", SCRIPT] if notebook else [sys.executable, str(tmp_path / "script.py")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment, timeout=50)
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment, timeout=HANG)
     assert run.stdout == "once\n"
     assert re.search(
         r"ConformanceError: Mine breaks the law 'fresh process': unpickling it .*__main__.* \(it is defined in the script or notebook "
@@ -685,14 +701,15 @@ def test_a_run_that_depends_on_more_than_the_step(data: Any, law: str, found: st
         check_source(data, pickled=False)
 
 
-def test_a_run_that_never_ends(never: threading.Event) -> None:
-    def stuck(batch: Any) -> Any:
+def test_a_run_that_never_ends(never: threading.Event, stuck: threading.Event) -> None:
+    def waits(batch: Any) -> Any:
         if on_a_worker():
+            stuck.set()
             never.wait()
         return batch
 
-    with breaks("a run ends", r"batches from a Dataloader were not all there after 1 s"):
-        check_source(loadax.from_arrays(TREE).map_batch(stuck, spec=SPEC), pickled=False, timeout=1)
+    with breaks("a run ends", r"batches from a Dataloader were not all there after 120 s"):
+        check_source(loadax.from_arrays(TREE).map_batch(waits, spec=SPEC), pickled=False, timeout=HANG)
 
 
 # Arguments.

@@ -13,6 +13,7 @@ import pytest
 from loadax.errors import LeafError
 from loadax.protocols import ArraySpec, Visits
 from loadax.transforms import BatchMap, Map, fingerprint, generator, name_of, takes
+from tests.limits import HANG
 
 I64 = np.dtype(np.int64)
 VISITS = Visits(np.array([7, 2, 7]), np.array([0, 3, 1]))
@@ -270,7 +271,7 @@ class TestFingerprints:
                 capture_output=True,
                 text=True,
                 check=True,
-                timeout=50,
+                timeout=HANG,
             ).stdout
             for seed in ("1", "2", "3")
         }

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,10 @@ from loadax.cli.wording import as_options
 from loadax.doors import from_npy, from_zarr
 from loadax.texts import count_text, size_text, table
 from loadax.writing.write import write_zarr
+from tests.limits import HANG, until
 from tests.writing.rows import TreeRows, made_up, tree_of
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 40.0
 
 
 class Outcome:
@@ -139,7 +138,7 @@ def test_convert_in_shares_and_resume(fields: Path, tmp_path: Path, command: Any
 def test_two_shares_in_two_processes(fields: Path, tmp_path: Path) -> None:
     arguments = ("convert", fields, tmp_path / "out", "--variables", "t2m,u10", "--shard-rows", 4, "--shuffle", 0, "--shards")
     children = [start(*arguments, f"{index}/2") for index in range(2)]
-    said = [child.communicate(timeout=LIMIT) for child in children]
+    said = [child.communicate(timeout=HANG) for child in children]
     assert [child.returncode for child in children] == [0, 0], said
     with pytest.warns(UserWarning, match="decodes up to 20 rows"):
         expected = from_zarr(fields, ["t2m", "u10"]).shuffle(0).read(np.arange(100))
@@ -151,11 +150,9 @@ def test_an_interrupt_ends_in_a_line_and_resume_goes_on(tmp_path: Path, command:
     np.save(tmp_path / "x.npy", values)
     arguments = ("convert", tmp_path / "x.npy", tmp_path / "out", "--chunk-rows", 1, "--shard-rows", 1)
     child = start(*arguments)
-    deadline = time.monotonic() + LIMIT
-    while not (tmp_path / "out/c/9").exists() and time.monotonic() < deadline:
-        time.sleep(0.002)
+    until((tmp_path / "out/c/9").exists)
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=LIMIT)
+    out, err = child.communicate(timeout=HANG)
     assert (child.returncode, out) == (130, "")
     hint = f"loadax: {tmp_path}/out was not written to its end; go on with resume=True, on the command line --resume"
     assert err.splitlines() == ["loadax: interrupted", hint]
@@ -465,7 +462,7 @@ def test_no_command(command: Any) -> None:
 
 def test_as_a_module(tmp_path: Path) -> None:
     child = start("verify", tmp_path)
-    out, err = child.communicate(timeout=LIMIT)
+    out, err = child.communicate(timeout=HANG)
     assert (child.returncode, out) == (2, "")
     assert err.startswith("loadax: error: ")
 

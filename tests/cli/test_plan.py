@@ -13,6 +13,7 @@ import zarr
 from PIL import Image
 
 from loadax.cli import main
+from tests.limits import HANG
 
 ROOT = Path(__file__).parents[2]
 MESH = ("--mesh", "data=4,seq=2", "--hosts", "4", "--batch-size", "16")
@@ -132,7 +133,7 @@ def test_the_command_itself_touches_no_accelerator(tokens: str) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=HANG,
         check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "none_of_them"},
     )
@@ -143,7 +144,7 @@ def test_the_command_itself_touches_no_accelerator(tokens: str) -> None:
 
 def test_other_commands_import_no_jax() -> None:
     code = "import sys; from loadax.cli.main import parser; parser(); sys.exit('jax' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=50).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=HANG).returncode == 0
 
 
 def test_its_help_has_examples(capfd: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ import http.client
 import socket
 import sys
 import threading
-import time
 import urllib.request
 import weakref
 from typing import Any
@@ -16,6 +15,8 @@ import pytest
 from loadax import Dataloader
 from loadax.errors import ArgumentError
 from loadax.interop.prometheus import Exporter, serve
+from tests.clocks import Machine
+from tests.limits import HANG
 
 NAMES = {
     "loadax_steps_total": "counter",
@@ -42,7 +43,7 @@ def no_thread_is_left() -> Any:
     yield
     left = [thread for thread in threading.enumerate() if thread not in before and thread.name != "Thread-tqdm"]
     for thread in left:
-        thread.join(3)
+        thread.join(HANG)
     assert not [thread for thread in left if thread.is_alive()]
 
 
@@ -51,7 +52,7 @@ def loader(**options: Any) -> Dataloader:
 
 
 def scrape(exporter: Exporter) -> dict[str, float]:
-    with urllib.request.urlopen(exporter.url, timeout=10) as answer:
+    with urllib.request.urlopen(exporter.url, timeout=HANG) as answer:
         lines = answer.read().decode().splitlines()
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
@@ -59,7 +60,7 @@ def scrape(exporter: Exporter) -> dict[str, float]:
 def test_names_are_stable() -> None:
     with loader().iterate() as batches, serve(batches) as exporter:
         next(batches)
-        with urllib.request.urlopen(exporter.url, timeout=10) as answer:
+        with urllib.request.urlopen(exporter.url, timeout=HANG) as answer:
             text = answer.read().decode()
     kinds = dict(line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE"))
     found = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
@@ -100,7 +101,9 @@ def test_a_loader_shows_the_iterator_that_is_used_now() -> None:
 
 
 @pytest.mark.parametrize("of", ["iterator", "loader", "epoch"])
-def test_it_holds_no_iterator_and_goes_on_with_its_last_figures(of: str) -> None:
+def test_it_holds_no_iterator_and_goes_on_with_its_last_figures(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    machine.tick = 2.0**-20
     run = loader()
     epochs = run.epochs()
     batches: Any = next(epochs) if of == "epoch" else run.iterate(3)
@@ -117,7 +120,7 @@ def test_it_holds_no_iterator_and_goes_on_with_its_last_figures(of: str) -> None
         assert (last["loadax_steps_total"], last["loadax_ready_batches"]) == (7, 0)
         assert last["loadax_step"] == (7 if of == "epoch" else 10)
         assert last["loadax_wait_seconds_total"] == pytest.approx(stats.wait)
-        time.sleep(0.02)
+        machine.work(60.0)
         assert scrape(exporter) == last
         with run.iterate():
             assert (scrape(exporter) == last) == (of != "loader")
@@ -156,7 +159,7 @@ def test_it_goes_away() -> None:
     exporter.close()
     exporter.close()
     with pytest.raises(OSError):
-        http.client.HTTPConnection("127.0.0.1", exporter.port, timeout=2).request("GET", "/metrics")
+        http.client.HTTPConnection("127.0.0.1", exporter.port, timeout=HANG).request("GET", "/metrics")
 
 
 @pytest.mark.parametrize("port", [None, -1, 70_000])

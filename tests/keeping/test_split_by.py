@@ -12,6 +12,7 @@ from loadax import Dataset, from_arrays, from_source
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.keeping.groups import word_of
 from tests.keeping.filters import GROUPS, data, rows_of, user
+from tests.limits import examples
 
 KEYS: dict[str, Any] = {
     "leaf": "user",
@@ -43,7 +44,7 @@ def test_the_same_number_is_the_same_group_whatever_gave_it() -> None:
     assert all(side == sides[0] for side in sides)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     st.lists(st.sampled_from([0, 1, -1, 2**63 - 1, 5, 6, 7, 8, 9]), min_size=1, max_size=30),
     st.integers(0, 20),

@@ -14,6 +14,7 @@ from loadax.plan.blocks import BlockShuffled
 from loadax.plan.lanes import places
 from loadax.plan.order import Concatenated, Repeated, Sequential, Shuffled, Sliced
 from loadax.protocols import Order
+from tests.limits import examples
 
 SMALL = st.integers(1, 9)
 
@@ -229,7 +230,7 @@ def test_a_trillion_rows_at_any_step(remainder: Literal["drop", "pad"]) -> None:
             assert set(visits.epochs.tolist()) == {step // plan.steps_per_epoch}
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.data())
 def test_slices_of_lanes_that_are_repeated_serve_each_visit_once(data: st.DataObject) -> None:
     """A slice may begin in the middle of the lanes, and the next turn begins there again."""

@@ -41,6 +41,7 @@ from tests.laws.large_runs import (
     tokens_of,
     whole_rows,
 )
+from tests.limits import examples
 from tests.loader.oracle import assert_placed, mesh_of
 
 SOME = 8  # steps of a run that is longer
@@ -73,7 +74,7 @@ def records_met(run: Run, steps: int) -> list[tuple[str, int]]:
     return [names[tuple(row)] for batch in batches for row in batch if any(row)]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=SLOW)
 @given(runs())
 def test_the_parts_of_any_number_of_hosts_are_one_batch(run: Run) -> None:
     batches = run.batches()
@@ -90,7 +91,7 @@ def test_the_parts_of_any_number_of_hosts_are_one_batch(run: Run) -> None:
             assert all(host.rows(step).tolist() == run.ids(visits) for host in hosts)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=SLOW)
 @given(runs(), st.sampled_from([(8, 1), (4, 2), (2, 4)]), st.integers(0, 2))
 def test_what_is_placed_is_that_batch(run: Run, shape: tuple[int, int], workers: int) -> None:
     mesh = mesh_of({"data": shape[0], "seq": shape[1]})
@@ -115,7 +116,7 @@ def part_of_a_batch(batch: Example, index: int, count: int) -> Example:
     return {name: np.split(leaf, count)[index] for name, leaf in batch.items()}
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=SLOW)
 @given(runs(), st.sampled_from([(1, 0), (2, 1), (4, 2)]), st.data())
 def test_a_state_goes_on_with_the_batches_of_the_straight_run(run: Run, share: tuple[int, int], data: st.DataObject) -> None:
     batches = run.batches()
@@ -137,7 +138,7 @@ def test_a_state_goes_on_with_the_batches_of_the_straight_run(run: Run, share: t
             assert resumed.get_state() == saved(run, resumed.step, mesh=meshes[1])[1]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=SLOW)
 @given(runs(), st.data())
 def test_what_is_skipped_may_be_decided_after_the_state(run: Run, data: st.DataObject) -> None:
     batches = run.batches()
@@ -170,7 +171,7 @@ def other_futures(choose: st.DrawFn, run: Run, step: int, position: int) -> Run:
     return choose(scheduled(run, step))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=SLOW)
 @given(runs(("first", "all", "never")), st.data())
 def test_a_state_goes_on_into_another_future(run: Run, data: st.DataObject) -> None:
     batches = run.batches()
@@ -211,7 +212,7 @@ def test_a_future_that_moves_the_end_of_the_past_is_refused() -> None:
         assert_placed(next(resumed), later.values(4, later.batches()[4]))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=SLOW)
 @given(parts(), st.sampled_from([8, 16]), st.integers(1, 3))
 def test_each_kept_record_comes_once_an_epoch_and_no_other(part: Part, size: int, epochs: int) -> None:
     run = Run({"": part}, {0: size}, {0: LENGTH}, epochs, "pad", {0: (1,)})
@@ -224,7 +225,7 @@ def test_each_kept_record_comes_once_an_epoch_and_no_other(part: Part, size: int
         assert sum(batch["mask"].sum() for batch in batches) == len(part.kept)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(50), deadline=None, suppress_health_check=SLOW)
 @given(runs(("first", "all", "never")))
 def test_a_mixture_has_exact_shares_and_each_part_its_own_epochs(run: Run) -> None:
     if not run.endless:
@@ -276,7 +277,7 @@ def two_sides(choose: st.DrawFn, by_group: bool, verbs: list[str]) -> tuple[Part
 
 
 @pytest.mark.parametrize("by_group", [False, True])
-@settings(max_examples=30, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=SLOW)
 @given(data=st.data())
 def test_nothing_comes_from_the_other_side_of_a_split(by_group: bool, data: st.DataObject) -> None:
     verbs = data.draw(st.sampled_from([SHUFFLES, VERBS]))
@@ -297,7 +298,7 @@ def test_nothing_comes_from_the_other_side_of_a_split(by_group: bool, data: st.D
         assert not groups[0] & groups[1]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=SLOW)
 @given(runs(), st.data())
 def test_find_is_the_inverse_of_rows_and_of_trace(run: Run, data: st.DataObject) -> None:
     count = min(len(run.batches()), 2 * SOME)
@@ -328,7 +329,7 @@ def test_find_is_the_inverse_of_rows_and_of_trace(run: Run, data: st.DataObject)
             assert tokens[record.position][: len(shown)].tolist() == shown.tolist()
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=SLOW)
 @given(runs(), st.sampled_from([2, 4]), st.data())
 def test_the_certificates_of_all_hosts_are_that_of_one(run: Run, count: int, data: st.DataObject) -> None:
     steps = min(len(run.batches()), SOME)

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from loadax.sharding.layout import Box, MeshGrid, axes_of, merge, plan_leaf, positions, share_along
+from tests.limits import examples
 from tests.meshes import ZOO, MeshCase
 
 AXES = ("a", "b", "c")
@@ -126,7 +127,7 @@ def test_shares_count_the_different_shards_of_each_process(case: Case, entry: An
         assert share.equal == (len({len(held[process]) for process in present}) == 1)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(cases(devices=8), st.permutations(range(8)))
 def test_boxes_are_those_of_jax(case: Case, order: list[int]) -> None:
     """On real meshes of some of the eight devices, in any order, as if the devices were owned by several processes."""

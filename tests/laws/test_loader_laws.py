@@ -1,9 +1,8 @@
 """The one idea: a batch is a function of (dataset, step). Whatever mesh, partition, workers, pieces, budget and start."""
 
 import json
-import statistics
-import time
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,10 +17,12 @@ from jax.sharding import PartitionSpec as P
 from loadax import Dataloader, Dataset, from_source
 from loadax.loader import prefetch
 from loadax.protocols import ArraySpec, Integers
-from loadax.sharding import DataPartitionType, plan_mesh
+from loadax.sharding import DataPartitionType, PlannedMesh, plan_mesh
 from loadax.sharding.partition import resolve_partition
 from loadax.trees import flatten
+from tests.limits import examples
 from tests.loader.oracle import ELEMENTWISE, NONE, ORDERS, RECIPES, SOURCES, Oracle, Recipe, arrays, assert_placed, mesh_of
+from tests.work import lines_of, peak_of
 
 ROWS = 90
 
@@ -125,7 +126,7 @@ def _check_shardings(batch: Any, partition: Any, mesh: Any, remainder: str) -> N
         assert mask.sharding == NamedSharding(mesh, P(*tuple(specs[0])[:1]))
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(picks=st.data())
 def test_any_run_from_any_step(monkeypatch: pytest.MonkeyPatch, picks: st.DataObject) -> None:
     draw = picks.draw
@@ -196,7 +197,7 @@ def test_pieces_and_workers_never_show(monkeypatch: pytest.MonkeyPatch, pieces: 
     assert step + 1 == 3 * 12
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 100), st.integers(1, 12), st.integers(1, 3))
 def test_masks_count_every_row_once_an_epoch_and_drop_serves_what_fills_a_batch(rows: int, eighths: int, epochs: int) -> None:
     data = SOURCES["arrays"]({"label": np.arange(rows)}).shuffle(seed=0)
@@ -237,25 +238,25 @@ class Endless:
         return np.stack([rows // 10**9, rows % 10**9], axis=1)
 
 
-SLACK = 4
-"""A busy CI machine is this much slower than the law asks; what grows with the hosts, the batch or the data misses it by far more."""
-
-
 @pytest.mark.parametrize("block", [None, 1000])
-def test_one_of_4096_hosts_plans_in_no_time(block: int | None) -> None:
+def test_one_of_4096_hosts_plans_its_own_rows_alone(block: int | None) -> None:
     source = Endless()
     data = from_source(source).shuffle(seed=0, block=block)
-    layouts, steps, found = [], [], []
+    found = []
     for host in (0, 1234, 4095):
         mesh = plan_mesh({"data": 512, "seq": 64}, hosts=4096, process=host)
-        start = time.perf_counter()
-        loader = Dataloader(data, 65_536, mesh=mesh, partition=P(("data", "seq")), num_epochs=None)
-        loader.local_rows(0)
-        layouts.append(time.perf_counter() - start)
-        for step in range(10**6, 10**6 + 20):
-            start = time.perf_counter()
-            loader.local_rows(step)
-            steps.append(time.perf_counter() - start)
+        loaders: list[Dataloader] = []
+
+        def begin(mesh: PlannedMesh = mesh, loaders: list[Dataloader] = loaders) -> None:
+            loaders.append(Dataloader(data, 65_536, mesh=mesh, partition=P(("data", "seq")), num_epochs=None))
+            loaders[0].local_rows(0)
+
+        # What grows with the hosts, the batch or the data takes far more.
+        assert lines_of(begin) < 20_000
+        (loader,) = loaders
+        step = 10**6 + 19
+        assert lines_of(partial(loader.local_rows, step)) < 5000
+        assert peak_of(partial(loader.local_rows, step + 1)) < 1 << 17  # the batch's positions alone are four times that
         rows = loader.local_rows(step)
         np.testing.assert_array_equal(rows, loader.rows(step)[host * 16 : (host + 1) * 16])
         found.append(rows)
@@ -263,18 +264,14 @@ def test_one_of_4096_hosts_plans_in_no_time(block: int | None) -> None:
         np.testing.assert_array_equal(batch[:, 0].astype(np.int64) * 10**9 + batch[:, 1], rows)
     assert len(set(np.concatenate(found).tolist())) == 3 * 16
     assert source.read_rows == 3 * 16
-    assert statistics.median(layouts) < 0.1 * SLACK
-    assert statistics.median(steps) < 0.002 * SLACK
 
 
 def test_shares_of_4096_hosts_are_planned_without_any_mesh() -> None:
     data = from_source(Endless()).shuffle(seed=0)
-    took = []
     for host in (0, 77, 4095):
         loader = Dataloader(data, 65_536, shard_index=host, shard_count=4096, num_epochs=None)
-        for step in range(5, 25):
-            start = time.perf_counter()
-            loader.local_rows(step)
-            took.append(time.perf_counter() - start)
+        step = 24
+        loader.local_rows(5)
+        assert lines_of(partial(loader.local_rows, step)) < 5000
+        assert peak_of(partial(loader.local_rows, step + 1)) < 1 << 17
         np.testing.assert_array_equal(loader.local_rows(step), loader.rows(step)[host * 16 : (host + 1) * 16])
-    assert statistics.median(took) < 0.002 * SLACK

@@ -18,6 +18,7 @@ from loadax import Dataset, concat, from_arrays
 from loadax.errors import ArgumentError
 from loadax.seeds import derive, permute
 from loadax.transforms import generator
+from tests.limits import examples
 
 MOST = 150  # positions an epoch
 
@@ -247,7 +248,7 @@ def chains(choose: st.DrawFn, depth: int = 2) -> Chain:
     return chain
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(chains(), st.sampled_from([0, 1, 2, 50]))
 def test_a_chain_of_verbs_is_what_the_verbs_do_to_lists(chain: Chain, epoch: int) -> None:
     expected = chain.epoch(epoch, ())
@@ -261,7 +262,7 @@ def test_a_chain_of_verbs_is_what_the_verbs_do_to_lists(chain: Chain, epoch: int
         assert dataset.read(np.arange(size), epoch).tolist() == [visit.value for visit in expected]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(chains(), st.data())
 def test_any_positions_of_any_epochs_may_be_asked_for_at_once(chain: Chain, data: st.DataObject) -> None:
     size = len(chain.dataset)
@@ -277,7 +278,7 @@ def test_any_positions_of_any_epochs_may_be_asked_for_at_once(chain: Chain, data
     assert visits.epochs.tolist() == [expected[epoch][position].epoch for epoch, position in pairs]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(chains())
 def test_a_chain_can_be_split_unless_a_slice_follows_a_shuffle(chain: Chain) -> None:
     try:
@@ -293,7 +294,7 @@ def test_a_chain_can_be_split_unless_a_slice_follows_a_shuffle(chain: Chain) -> 
     assert sorted(both[0] + both[1]) == sorted(whole)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(chains())
 def test_an_order_that_says_it_never_varies_never_does(chain: Chain) -> None:
     """And one that a shuffle went into says that it does, whatever it is."""

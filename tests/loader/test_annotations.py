@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 from loadax import Dataloader, from_arrays
+from loadax.loader import stages
 from loadax.loader.stages import StageClock, unmarked
+from loadax.loader.stats import Timing
+from tests.clocks import Machine
 
 
 def names(folder: Path) -> set[str]:
@@ -33,22 +36,25 @@ def test_a_trace_names_the_stages(workers: int, tmp_path: Path) -> None:
     assert expected | ({"loadax.wait"} if workers else set()) <= names(tmp_path)
 
 
-def test_a_clock_takes_each_stage_by_itself() -> None:
+def test_a_clock_takes_each_stage_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    began = machine.perf_counter()
     clock = StageClock(unmarked)
     with clock("read"):
-        time.sleep(0.02)
+        machine.sleep(8.0)
     for _ in range(2):
         with clock("transform"):
-            sum(range(300_000))
+            machine.sleep(1.0)
+            machine.work(0.5)
+        machine.work(64.0)  # between the stages
         with clock("assemble"):
-            pass
-    found = clock.timing()
-    assert found.read >= 0.02
-    assert found.read_cpu < 0.01  # it slept
-    assert 0.0 < found.transform_cpu <= found.transform + 0.005
-    assert 0.0 < found.assemble < 0.01
-    assert found.place == 0.0
-    assert 0.0 < found.began <= time.perf_counter() - found.read - found.transform
+            machine.work(0.25)
+    assert clock.timing() == Timing(read=8.0, transform=3.0, assemble=0.5, transform_cpu=1.0, began=began)
+
+
+def test_its_seconds_are_those_of_the_wall_and_of_this_thread() -> None:
+    assert stages.perf_counter is time.perf_counter  # which all processes of a machine share
+    assert stages.thread_time is time.thread_time
 
 
 def test_a_stage_that_fails_is_marked_to_its_end() -> None:

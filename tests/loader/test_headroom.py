@@ -1,6 +1,5 @@
 """What a perfect loader would gain: replayed batches are the run's own, cost nothing, and are compared over the same steps."""
 
-import time
 from typing import Any
 
 import jax
@@ -13,31 +12,38 @@ from loadax.errors import ArgumentError, ClosedError, LeafError
 from loadax.loader.headroom import Headroom, Replay, compare
 from loadax.loader.stats import Stats
 from loadax.protocols import ArraySpec, Integers
+from tests.clocks import Machine
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
 
 
 class Slow:
     """Rows that are their number; each read takes a while."""
 
-    def __init__(self, seconds: float):
+    def __init__(self, machine: Machine | None, seconds: float):
         self.spec = {"x": ArraySpec((), np.dtype(np.int32))}
-        self.seconds = seconds
+        self.machine, self.seconds = machine, seconds
 
     def __len__(self) -> int:
         return 10_000
 
     def read(self, rows: Integers) -> Any:
-        time.sleep(self.seconds)
+        if self.machine is not None:
+            self.machine.sleep(self.seconds)
         return {"x": rows.astype(np.int32)}
 
 
-def loader(seconds: float, **options: Any) -> Dataloader:
-    return Dataloader(from_source(Slow(seconds)), 8, num_workers=1, prefetch_bytes=1, **options)
+def loader(machine: Machine | None = None, seconds: float = 0.0, **options: Any) -> Dataloader:
+    return Dataloader(from_source(Slow(machine, seconds)), 8, num_workers=1, prefetch_bytes=1, **options)
 
 
-def train(batches: Any, steps: int, seconds: float = 0.002) -> None:
+def train(batches: Any, steps: int, machine: Machine) -> None:
     for _ in range(steps):
         next(batches)
-        time.sleep(seconds)
+        machine.sleep(0.002)
 
 
 def test_it_hands_out_the_first_batches_again_and_again() -> None:
@@ -64,38 +70,40 @@ def test_it_begins_and_ends_where_the_run_does() -> None:
 def test_a_run_without_end_is_replayed_without_end() -> None:
     with Dataloader(np.arange(16, dtype=np.int32), 8, num_epochs=None).replay(1) as replay:
         assert replay.num_steps is None
-        train(replay, 50, 0.0)
+        for _ in range(50):
+            next(replay)
         assert replay.stats().steps == 50
         assert repr(replay) == "Replay(step=50, 1 batches)"
 
 
-def test_a_slow_loader_has_headroom() -> None:
-    run = loader(0.04)
+def test_a_slow_loader_has_headroom(machine: Machine) -> None:
+    run = loader(machine, 0.04)
     with run.iterate() as batches, run.replay() as replay:
-        train(batches, 20)
-        train(replay, 20)
+        train(batches, 20, machine)
+        train(replay, 20, machine)
         found = replay.headroom(batches)
         assert found == replay.headroom(batches.stats())
-    assert replay.stats().wait < 0.01
-    assert 0.002 <= found.perfect < found.seconds / 2
-    assert found.seconds > 0.039
-    assert found.gain > 1.0
+    assert replay.stats().wait == 0.0
+    assert found.perfect == pytest.approx(0.002)
+    assert 0.036 < found.seconds < 0.043
+    assert found.gain == pytest.approx(found.seconds / 0.002 - 1)
     assert str(found).endswith(" times as fast")
 
 
-def test_in_one_call() -> None:
+def test_in_one_call(machine: Machine) -> None:
     calls: list[Any] = []
 
     def step(batch: Any) -> Any:
         calls.append(int(batch["x"][0]))
-        time.sleep(0.004)
+        machine.sleep(0.004)
         return batch["x"] + 1
 
-    found = loader(0.01).headroom(step, steps=20, batches=2)
+    found = loader(machine, 0.01).headroom(step, steps=20, batches=2)
     assert calls == [*range(0, 160, 8), *[0, 8] * 10]
+    assert found.perfect == pytest.approx(0.004)
     assert found.gain > 0.5
     with pytest.raises(ArgumentError, match="steps=11"):
-        loader(0.0).headroom(step, steps=11)
+        loader(machine).headroom(step, steps=11)
     with pytest.raises(
         ArgumentError, match="the run has handed out 5 batches, too few to tell what a step takes; go through at least 12"
     ):
@@ -130,7 +138,7 @@ def test_figures_are_means_of_the_measured_steps() -> None:
 
 def test_a_donated_batch_is_named() -> None:
     step = jax.jit(lambda batch: jax.tree.map(lambda leaf: leaf + 1, batch), donate_argnums=0)
-    with loader(0.0).replay(1) as replay:
+    with loader().replay(1) as replay:
         jax.block_until_ready(step(next(replay)))
         with pytest.raises(LeafError, match=r"leaf \['x'\] is deleted: the training step donates its batch.*donate_argnums"):
             next(replay)
@@ -141,7 +149,7 @@ def test_a_donated_batch_is_named() -> None:
 
 
 def test_closed() -> None:
-    replay: Replay = loader(0.0).replay()
+    replay: Replay = loader().replay()
     replay.close()
     with pytest.raises(ClosedError, match=r"this replay is closed; make a new one with loader.replay\(\)"):
         next(replay)

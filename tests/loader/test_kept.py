@@ -15,6 +15,7 @@ from loadax import Dataloader, Dataset, concat, from_arrays, from_source, mix
 from loadax.errors import ArgumentError, LeafError, WorkerError
 from loadax.loader import kept
 from loadax.trees import flatten
+from tests.limits import until
 from tests.loader.oracle import (
     BATCH,
     ELEMENTWISE,
@@ -267,4 +268,11 @@ def test_processes_end_where_the_data_can_not_be_sent_to_them() -> None:
     loader = Dataloader(from_arrays(TREE).map(guarded), 8, keep_on_device=True, num_workers=1, worker_type="process")
     with pytest.raises(WorkerError, match=r"map .*guarded .*can't be sent to a worker process"):
         iter(loader)
-    assert not [each for each in psutil.Process().children() if "loadax.loader.worker" in each.cmdline()]
+    until(lambda: not any(map(is_worker, psutil.Process().children())))
+
+
+def is_worker(child: psutil.Process) -> bool:
+    try:
+        return "loadax.loader.worker" in child.cmdline()
+    except psutil.Error:  # it has ended in this moment
+        return False

@@ -17,6 +17,7 @@ from loadax import Dataloader, from_arrays
 from loadax.loader import prefetch
 from loadax.loader.feed import Feed
 from loadax.trees import flatten
+from tests.limits import HANG
 from tests.loader.oracle import mesh_of
 
 ROOT = Path(__file__).parents[2]
@@ -204,7 +205,7 @@ def test_an_epoch_over_ten_times_the_budget_keeps_the_process_flat(kind: tuple[s
     assert path.stat().st_size >= 10 * budget
     program = textwrap.dedent(PROGRAM).replace("BUDGET", str(budget))
     command = [sys.executable, "-W", "error", "-c", program, str(path), *kind]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 0, done.stderr
     steps, before, peak = map(int, done.stdout.split())
     assert steps == 2 * rows // 256

@@ -1,12 +1,12 @@
 """Who places, by the consumer's pace."""
 
-import time
-
 import pytest
 
 from loadax import Dataloader, from_arrays
 from loadax.loader import pace
 from loadax.loader.pace import Pace
+from tests.clocks import Machine
+from tests.limits import until
 from tests.loader.oracle import arrays
 
 TREE = arrays(64)
@@ -56,16 +56,15 @@ def test_what_is_placed_ahead_is_there_after_a_pause() -> None:
     with iter(Dataloader(from_arrays(TREE), 8, num_epochs=None, prefetch=3)) as batches:
         for _ in range(50):
             next(batches)
-        deadline = time.monotonic() + 10
-        while batches.stats().ready < 3 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: batches.stats().ready >= 3)
         assert batches.stats().ready == 3
 
 
-def test_nothing_is_placed_ahead_when_nothing_shall_be() -> None:
+def test_nothing_is_placed_ahead_when_nothing_shall_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
     with iter(Dataloader(from_arrays(TREE), 8, num_epochs=None, prefetch=0)) as batches:
         next(batches)
-        time.sleep(0.3)
+        machine.sleep(10.0)  # once nobody has anything left to do
         assert batches.stats().ready == 0
 
 

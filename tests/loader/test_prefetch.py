@@ -1,7 +1,6 @@
 """What is read ahead: within the bounds, in order, and by whoever is free."""
 
 import threading
-import time
 from typing import Any
 
 import jax
@@ -10,6 +9,8 @@ import pytest
 
 from loadax import Dataloader, from_source
 from loadax.protocols import ArraySpec, Integers
+from tests.clocks import Machine
+from tests.limits import HANG, until
 
 
 class Watched:
@@ -31,31 +32,24 @@ class Watched:
         self.later |= set(rows.tolist()) if self.waiting.is_set() else set()
         if self.held in rows:
             self.waiting.set()
-            assert self.go.wait(20)
+            assert self.go.wait(HANG)
         return np.repeat(rows.astype(np.int32)[:, None], 256, axis=1)
 
 
 STEP = 8 * 1024  # bytes of a step of 8 rows
 
 
-def settle(source: Watched) -> int:
-    """How many steps were read once nothing more is."""
-    count = -1
-    while count != len(source.seen):
-        count = len(source.seen)
-        time.sleep(0.1)
-    return -(-count // 8)
-
-
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize(("depth", "budget"), [(1, 1), (2, 4 * STEP), (8, STEP)])
-def test_no_more_is_read_ahead_than_allowed(workers: int, depth: int, budget: int) -> None:
+def test_no_more_is_read_ahead_than_allowed(workers: int, depth: int, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
     source = Watched()
     with iter(Dataloader(from_source(source), 8, num_workers=workers, prefetch=depth, prefetch_bytes=budget)) as batches:
         for taken in (0, 1, 30):
             while batches.step < taken:
                 next(batches)
-            steps = settle(source)
+            machine.sleep(10.0)  # once nobody has anything left to do
+            steps = -(-len(source.seen) // 8)
             # Placed ones, those within the budget (one run is always allowed), and what was handed out.
             assert steps - taken <= depth + max(1, budget // STEP)
             assert steps > taken
@@ -75,17 +69,13 @@ def test_a_slow_piece_holds_up_no_reader_and_no_order() -> None:
     source.held = 9
     with iter(Dataloader(from_source(source), 8, num_workers=2, prefetch=2)) as batches:
         first = int(next(batches)[0, 0])
-        assert source.waiting.wait(10)
+        assert source.waiting.wait(HANG)
         rest: list[int] = []
         consumer = threading.Thread(target=lambda: rest.extend(int(next(batches)[0, 0]) for _ in range(20)))
         consumer.start()  # one that waits: for one that does not, nobody need hurry
-        deadline = time.monotonic() + 10
-        while not source.later and time.monotonic() < deadline:
-            time.sleep(0.01)
-        ahead = len(source.later)
+        until(lambda: source.later)  # others are read meanwhile
         source.go.set()
-        consumer.join()
-    assert ahead  # others were read meanwhile
+        consumer.join(HANG)
     assert [first, *rest] == [8 * step for step in range(21)]
 
 
@@ -106,5 +96,5 @@ def test_jitted_steps_beside_prefetching_threads() -> None:
         for batch in batches:
             total = step(total, batch)
             if random.random() < 0.2:
-                time.sleep(0.003)
+                jax.block_until_ready(total)  # so that they get ahead
     assert int(total) == 256 * sum(range(7200, 8000))

@@ -1,17 +1,23 @@
-"""The numbers add up: rows and bytes exactly, seconds within what the clock on the wall allows."""
+"""The numbers add up: rows and bytes, and the seconds of a simulated machine."""
 
 import threading
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 
-from loadax import Dataloader, from_arrays
+from loadax import Dataloader, from_arrays, from_source
 from loadax.loader.stats import Stats, Timing
-from loadax.protocols import ArraySpec
+from loadax.protocols import ArraySpec, Integers
 from loadax.sharding import data_parallel
+from tests.clocks import Machine
+from tests.limits import until
 from tests.loader.oracle import arrays
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -31,16 +37,18 @@ def test_rows_bytes_and_steps(workers: int, remainder: Any) -> None:
     assert stats.rows_per_second == pytest.approx(stats.rows / stats.elapsed)
 
 
-def test_seconds_on_one_thread_are_parts_of_the_wait() -> None:
+def test_seconds_on_one_thread_are_parts_of_the_wait(machine: Machine) -> None:
+    machine.tick = 2.0**-20
+
     def slow(batch: Any) -> Any:
-        time.sleep(0.01)
+        machine.sleep(0.01)
         return batch
 
     with iter(Dataloader(from_arrays(arrays(80)).map_batch(slow), 16, num_workers=0)) as batches:
         for _ in batches:
-            time.sleep(0.01)
+            machine.sleep(0.01)
         stats = batches.stats()
-    assert stats.transform >= 0.05
+    assert stats.transform == pytest.approx(0.05, rel=1e-3)
     assert stats.read > 0
     assert stats.assemble > 0
     assert stats.place > 0
@@ -48,15 +56,15 @@ def test_seconds_on_one_thread_are_parts_of_the_wait() -> None:
     assert stats.wait + 0.05 <= stats.elapsed
 
 
-def test_a_reader_that_is_ahead_is_not_waited_for() -> None:
+def test_a_reader_that_is_ahead_is_not_waited_for(machine: Machine) -> None:
     with iter(Dataloader(arrays(800), 16, num_workers=1, prefetch=2)) as batches:
         next(batches)
         before = batches.stats()
         for _ in range(20):
-            time.sleep(0.01)
+            machine.sleep(0.01)
             next(batches)
         after = batches.stats()
-    assert after.wait - before.wait < 0.1
+    assert after.wait == before.wait
     assert after.steps == 21
     assert after.rows >= 21 * 16
 
@@ -129,43 +137,53 @@ def test_what_came_earlier_and_later() -> None:
     assert Stats().plus(later) == later
 
 
-def test_a_run_that_is_over_stands_still() -> None:
+def test_a_run_that_is_over_stands_still(machine: Machine) -> None:
+    machine.tick = 2.0**-20
     with iter(Dataloader(arrays(80), 16, num_workers=1)) as batches:
         assert len(list(batches)) == 5
     stats = batches.stats()
-    time.sleep(0.05)
+    machine.work(60.0)
     assert batches.stats() == stats
     assert 0 < stats.active <= stats.elapsed
     assert (stats.workers, stats.prefetch, stats.prefetch_bytes, stats.worker_type) == (1, 2, 256 << 20, "thread")
 
 
-def test_processor_seconds_are_not_those_of_sleeping() -> None:
+def test_processor_seconds_are_not_those_of_sleeping(machine: Machine) -> None:
+    class Source:
+        spec = ArraySpec((), np.dtype(np.int64))
+
+        def __len__(self) -> int:
+            return 80
+
+        def read(self, rows: Integers) -> Any:
+            machine.work(0.25)
+            return rows
+
     def slow(batch: Any) -> Any:
-        time.sleep(0.02)
+        machine.sleep(2.0)
+        machine.work(0.5)
         return batch
 
-    with iter(Dataloader(from_arrays(arrays(80)).map_batch(slow), 16, num_workers=1)) as batches:
-        assert len(list(batches)) == 5
+    with iter(Dataloader(from_source(Source()).map_batch(slow), 16, num_workers=1)) as batches:
+        before = batches.stats()
+        for _ in batches:
+            machine.work(1.0)
     stats = batches.stats()
-    assert stats.transform >= 0.1
-    assert stats.transform_cpu < 0.05
-    assert stats.read_cpu > 0
-    assert stats.cpu > stats.read_cpu + stats.transform_cpu
+    assert (stats.steps, stats.transform_cpu, stats.read_cpu) == (5, 2.5, 1.25)
+    assert stats.transform >= 12.5  # and more, where it waited for training
+    assert stats.cpu - before.cpu <= 8.75
+    assert stats.cpu == 8.75  # with training's own
 
 
 def test_another_thread_counts_no_step_twice() -> None:
     """Where batches of another size begin, what was counted goes over to what counts from there on."""
-
-    def slow(example: Any) -> Any:
-        time.sleep(0.01)
-        return example
-
-    loader = Dataloader(from_arrays({"x": np.arange(400.0)}).map(slow), {0: 8, 20: 80}, num_workers=2)
+    data = from_arrays({"x": np.arange(400.0)}).map(lambda example: example)
+    loader = Dataloader(data, {0: 8, 20: 80}, num_workers=2)
     seen: list[int] = []
     over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(0.001):
+        while not over.is_set():
             seen.append(batches.stats().steps)
 
     with iter(loader) as batches:
@@ -174,6 +192,8 @@ def test_another_thread_counts_no_step_twice() -> None:
         try:
             for _ in range(21):
                 next(batches)
+                looks = len(seen)
+                until(lambda looks=looks: len(seen) > looks)
         finally:
             over.set()
             watcher.join()
@@ -205,8 +225,15 @@ def test_what_was_done_before_the_measured_steps() -> None:
     assert short.plus(one).settled().read == 2.0
 
 
-def test_what_came_before_the_measured_steps_is_kept_as_it_was() -> None:
-    with iter(Dataloader(arrays(800), 16, num_workers=1)) as batches:
+def test_what_came_before_the_measured_steps_is_kept_as_it_was(machine: Machine) -> None:
+    machine.tick = 2.0**-20
+
+    def busy(batch: Any) -> Any:
+        machine.work(2.0**-8)
+        return batch
+
+    data = from_arrays(arrays(800)).map_batch(busy)
+    with iter(Dataloader(data, 16, num_workers=1)) as batches:
         next(batches)
         assert batches.stats().early is None
         for _ in range(9):

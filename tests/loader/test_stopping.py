@@ -1,4 +1,4 @@
-"""However a loop over batches ends, no thread is left, nothing is printed, and the program exits at once.
+"""However a loop over batches ends, no thread is left, nothing is printed, and the program exits without waiting for its workers' work.
 
 That no thread is left is also seen to by the fixture `no_leaks`, around every test.
 """
@@ -18,15 +18,15 @@ from typing import Any
 
 import jax
 import numpy as np
+import psutil
 import pytest
 
 from loadax import Dataloader, from_arrays
 from loadax.errors import LoadaxError
-from loadax.loader import prefetch
+from loadax.loader import pool, prefetch
+from tests.limits import ENDLESS, HANG, until
 
 ROOT = Path(__file__).parents[2]
-AT_ONCE = 3.0
-"""Seconds, on a machine that is busy with other things; what would hang or wait for a sleeper takes longer."""
 
 
 def loader(slow: float = 0.0, **options: Any) -> Dataloader:
@@ -44,25 +44,33 @@ def workers() -> int:
     return sum(thread.name.startswith("loadax") for thread in threading.enumerate())
 
 
-def none_left(seconds: float = AT_ONCE, *, collecting: bool = False) -> bool:
-    """Whether all workers end in time; with `collecting`, once the garbage is collected."""
-    deadline = time.monotonic() + seconds
-    while workers() and time.monotonic() < deadline:
+def wait_for_the_end(*, collecting: bool = False) -> None:
+    """Until all workers have ended; with `collecting`, once the garbage is collected."""
+
+    def ended() -> bool:
         if collecting:
             gc.collect()  # again and again: it does nothing while a worker is in the middle of a collection, perhaps of the youngest only
-        time.sleep(0.005)
-    return workers() == 0
+        return workers() == 0
+
+    until(ended)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing waits for the threads, however long these need on a busy machine."""
+    monkeypatch.setattr(pool, "_PATIENCE", HANG)
 
 
 def test_the_tests_below_would_see_a_thread() -> None:
     batches = iter(loader())
     assert workers() == 3
     batches.close()
+    wait_for_the_end()
 
 
 def test_the_end_of_the_data() -> None:
     assert sum(1 for _ in loader()) == 1000
-    assert none_left(0.5)
+    wait_for_the_end()
 
 
 @pytest.mark.parametrize("slow", [0.0, 0.02])
@@ -70,7 +78,7 @@ def test_break(slow: float) -> None:
     for batch in loader(slow):  # noqa: B007 - the last one is looked at below
         assert workers() == 3
         break
-    assert none_left()
+    wait_for_the_end()
     assert batch["x"].tolist() == list(range(8))
 
 
@@ -82,7 +90,7 @@ def test_break_out_of_an_epoch() -> None:
 
     train()
     gc.collect()
-    assert none_left()
+    wait_for_the_end()
 
 
 def test_an_exception_in_the_loop() -> None:
@@ -93,10 +101,10 @@ def test_an_exception_in_the_loop() -> None:
     with pytest.raises(ValueError, match="diverged"):
         train()
     gc.collect()
-    assert none_left()
+    wait_for_the_end()
 
 
-def test_an_exception_inside_with() -> None:
+def test_an_exception_inside_with(patient: None) -> None:
     with pytest.raises(ValueError, match="diverged"), iter(loader()) as batches:  # noqa: PT012
         next(batches)
         raise ValueError("diverged")
@@ -105,7 +113,7 @@ def test_an_exception_inside_with() -> None:
         next(batches)
 
 
-def test_with_and_close_and_close_again() -> None:
+def test_with_and_close_and_close_again(patient: None) -> None:
     with iter(loader()) as batches:
         next(batches)
     assert workers() == 0
@@ -121,7 +129,7 @@ def test_close_in_the_middle_of_reading_says_nothing(slow: float, capfd: pytest.
         batches = iter(loader(slow))
         time.sleep(0.02)
         batches.close()
-        assert none_left()
+        wait_for_the_end()
     assert capfd.readouterr() == ("", "")
 
 
@@ -144,7 +152,7 @@ def test_garbage_collection_of_a_cycle() -> None:
         holder.me, holder.batches = holder, iter(loader())
         next(holder.batches)
         del holder
-    assert none_left(collecting=True)
+    wait_for_the_end(collecting=True)
 
 
 def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +191,7 @@ def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None
             del holder
             with suppress(LoadaxError):  # it may be closed by now
                 window.take()  # makes room, so a worker opens the next run
-            assert none_left()
+            wait_for_the_end()
     finally:
         gc.enable()
 
@@ -202,7 +210,7 @@ def test_what_a_map_raises_that_is_no_exception_reaches_the_caller() -> None:
             list(batches)
 
 
-def test_workers_end_with_a_failing_map() -> None:
+def test_workers_end_with_a_failing_map(patient: None) -> None:
     def fails(example: Any) -> Any:
         if example["x"] == 20:
             raise ValueError("bad row")
@@ -230,7 +238,7 @@ def test_going_on_after_an_interrupted_wait() -> None:
 
     before = signal.signal(signal.SIGUSR1, handler)
     seen: list[int] = []
-    interrupted = 0
+    interrupted = [0, 0, 0]
     main, stop = threading.main_thread().ident, threading.Event()
     assert main is not None
 
@@ -240,37 +248,36 @@ def test_going_on_after_an_interrupted_wait() -> None:
 
     striker = threading.Thread(target=strike)
     try:
-        for workers in (0, 1, 3):
+        for case, workers in enumerate((0, 1, 3)):
             batches = loader(0.0003, num_workers=workers).iterate(0)
             seen.clear()
             if not striker.is_alive():
                 striker.start()
-            while len(seen) < 15:
+            while len(seen) < 15 or interrupted[case] < 3:
                 try:
                     armed[0] = True
                     batch = next(batches)
                     armed[0] = False
                 except _Interrupted:
-                    interrupted += 1
+                    interrupted[case] += 1
                     continue
                 seen.append(int(batch["x"][0]))
-            assert seen == [8 * step for step in range(15)]
-            assert batches.step == 15
+            assert seen == [8 * step for step in range(len(seen))]
+            assert batches.step == len(seen)
             batches.close()
     finally:
         armed[0] = False
         stop.set()
         striker.join()
         signal.signal(signal.SIGUSR1, before)
-    assert interrupted > 5
 
 
 # Whole programs
 
 
-def run(body: str, act: Callable[[subprocess.Popen[str]], None] = lambda child: None) -> tuple[int, float, str]:
-    """A program: its exit code, how long it went on after printing `ready`, and what it wrote to stderr."""
-    lines = """
+def run(body: str, act: Callable[[subprocess.Popen[str]], None] = lambda child: None) -> tuple[int, str]:
+    """A program that ends, although its workers would sleep for an hour: its exit code, and what it wrote to stderr."""
+    lines = f"""
         import sys, threading, time
         import numpy as np
         from loadax import Dataloader, from_arrays
@@ -278,11 +285,11 @@ def run(body: str, act: Callable[[subprocess.Popen[str]], None] = lambda child: 
         def sleepy(example):
             if awake[0] and example["x"] >= 16:
                 sleeping.set()
-                time.sleep(30)
+                time.sleep({ENDLESS})
             return example
 
         awake, sleeping = [False], threading.Event()
-        data = from_arrays({"x": np.arange(800)})
+        data = from_arrays({{"x": np.arange(800)}})
     """
     program = textwrap.dedent(lines) + textwrap.dedent(body)
     command = [sys.executable, "-W", "error", "-X", "faulthandler", "-c", program]
@@ -290,11 +297,10 @@ def run(body: str, act: Callable[[subprocess.Popen[str]], None] = lambda child: 
         try:
             assert child.stdout is not None
             line = child.stdout.readline()
-            start = time.monotonic()
             assert line == "ready\n", child.stderr.read() if child.stderr else ""
             act(child)
-            _, errors = child.communicate(timeout=45)
-            return child.returncode, time.monotonic() - start, errors
+            _, errors = child.communicate(timeout=HANG)
+            return child.returncode, errors
         finally:
             child.kill()
 
@@ -305,9 +311,8 @@ def test_a_program_ends_with_an_iterator_that_nobody_closed() -> None:
         next(batches)
         print("ready", flush=True)
     """
-    code, took, errors = run(body)
+    code, errors = run(body)
     assert (code, errors) == (0, "")
-    assert took < AT_ONCE
 
 
 def test_a_program_ends_though_its_workers_sleep() -> None:
@@ -319,9 +324,8 @@ def test_a_program_ends_though_its_workers_sleep() -> None:
         sleeping.wait()
         print("ready", flush=True)
     """
-    code, took, errors = run(body)
+    code, errors = run(body)
     assert (code, errors) == (0, "")
-    assert took < AT_ONCE
 
 
 def test_a_program_ends_in_the_middle_of_much_work() -> None:
@@ -331,9 +335,8 @@ def test_a_program_ends_in_the_middle_of_much_work() -> None:
             next(batches)
         print("ready", flush=True)
     """
-    code, took, errors = run(body)
+    code, errors = run(body)
     assert (code, errors) == (0, "")
-    assert took < AT_ONCE
 
 
 def test_a_program_that_raises_ends() -> None:
@@ -342,11 +345,10 @@ def test_a_program_that_raises_ends() -> None:
             print("ready", flush=True)
             raise ValueError("diverged")
     """
-    code, took, errors = run(body)
+    code, errors = run(body)
     assert code == 1
     assert errors.rstrip().endswith("ValueError: diverged")
     assert errors.count("Traceback") == 1
-    assert took < AT_ONCE
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -365,18 +367,17 @@ def test_ctrl_c(workers: int, where: str) -> None:
         for batch in loader:
             if not awake[0] and batch["x"][0] == 8:
                 sleeping.set()
-                time.sleep(30)
+                time.sleep({ENDLESS})
     """
 
     def interrupt(child: subprocess.Popen[str]) -> None:
-        time.sleep(0.3)
+        until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_SLEEPING)
         child.send_signal(signal.SIGINT)
 
-    code, took, errors = run(body, interrupt)
+    code, errors = run(body, interrupt)
     assert code == -signal.SIGINT
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert errors.count("Traceback") == 1
-    assert took < AT_ONCE
 
 
 def test_ctrl_c_that_is_caught_leaves_no_thread() -> None:
@@ -396,29 +397,36 @@ def test_ctrl_c_that_is_caught_leaves_no_thread() -> None:
     """
 
     def interrupt(child: subprocess.Popen[str]) -> None:
-        time.sleep(0.1)
+        time.sleep(0.1)  # at any moment
         child.send_signal(signal.SIGINT)
 
-    code, took, errors = run(body, interrupt)
+    code, errors = run(body, interrupt)
     assert (code, errors) == (7, "")
-    assert took < AT_ONCE
 
 
 def test_a_batch_outlives_its_iterator_and_its_loader() -> None:
     batch = next(iter(loader()))
     gc.collect()
-    assert none_left()
+    wait_for_the_end()
     assert jax.device_get(batch["x"]).tolist() == list(range(8))
 
 
-def test_processes_that_are_busy_for_long_do_not_hold_up_another_state() -> None:
-    with iter(loader(slow=0.2, num_workers=1, worker_type="process")) as batches:
-        next(batches)  # pieces of 1.6 s are under way now, one behind the other
+def test_processes_that_are_busy_for_long_do_not_hold_up_another_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(example: Any) -> Any:
+        if 8 <= example["x"] < 800:
+            time.sleep(ENDLESS)
+        return example
+
+    data = from_arrays({"x": np.arange(8 * 1000)}).map(busy)
+    with iter(Dataloader(data, 8, num_workers=1, worker_type="process")) as batches:
+        next(batches)
+        monkeypatch.setattr(pool, "_PATIENCE", 0.1)
         before = [thread for thread in threading.enumerate() if thread.name.startswith("loadax")]
         assert before
         batches.set_state(100)
-        assert not any(thread.is_alive() for thread in before)
+        until(lambda: not any(thread.is_alive() for thread in before))
         assert jax.device_get(next(batches)["x"]).tolist() == list(range(800, 808))
+    wait_for_the_end()
 
 
 def test_an_interrupt_while_threads_start_leaves_none_and_hangs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,4 +450,4 @@ def test_an_interrupt_while_threads_start_leaves_none_and_hangs_nobody(monkeypat
     next(batches)
     assert batches.step == 3
     batches.close()
-    assert none_left()
+    wait_for_the_end()

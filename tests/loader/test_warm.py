@@ -2,8 +2,6 @@
 
 import gc
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,6 +11,8 @@ from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, from_arrays, from_source
 from loadax.errors import StateError
+from tests.clocks import Machine
+from tests.limits import until
 from tests.loader.oracle import NONE, Oracle, ReadSource, arrays, assert_placed, mesh_of
 
 TREE = arrays(200)
@@ -25,13 +25,6 @@ def loader_of(**given: Any) -> tuple[Dataloader, ReadSource]:
 
 def workers() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("loadax")}
-
-
-def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_the_next_iterator_takes_over_what_was_read() -> None:
@@ -88,15 +81,16 @@ def test_only_one_iterator_takes_it() -> None:
         assert one.step == other.step == 4
 
 
-def test_statistics_begin_when_it_is_taken() -> None:
+def test_statistics_begin_when_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
     loader, source = loader_of(num_epochs=None)
     loader.warmup()
-    until(lambda: source.counts.sum() >= 3 * 16)
-    time.sleep(0.2)
+    machine.sleep(60.0)
+    assert source.counts.sum() >= 3 * 16
     with iter(loader) as batches:
         before = batches.stats()
         assert (before.steps, before.wait) == (0, 0)
-        assert before.elapsed < 0.15
+        assert before.elapsed == 0.0
         next(batches)
         assert batches.stats().steps == 1
 

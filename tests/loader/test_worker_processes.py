@@ -21,17 +21,15 @@ from loadax import Dataloader, from_arrays, from_source
 from loadax.errors import ArgumentError, ClosedError, WorkerError
 from loadax.loader.crew import processes as crew
 from loadax.loader.iterator import DataIterator
+from tests.limits import HANG, until
 from tests.loader.crew import maps
-
-AT_ONCE = 3.0
-"""Seconds, on a machine that is busy with other things. A row of `maps.stuck` takes 60."""
 
 ROWS = 64 * 8
 
 
 def loader(function: Any = None, rows: int = ROWS, **options: Any) -> Dataloader:
     data = from_arrays({"x": np.arange(rows)})
-    spec = {"x": np.int64(0)} if function is maps.stuck else None
+    spec = {"x": np.int64(0)} if isinstance(function, maps.Stuck) else None
     data = data if function is None else data.map(function, spec=spec)
     return Dataloader(data, 8, **{"num_workers": 2, "worker_type": "process", **options})
 
@@ -47,11 +45,9 @@ def workers() -> list[psutil.Process]:
     return found
 
 
-def none_left(seconds: float = AT_ONCE) -> bool:
-    deadline = time.monotonic() + seconds
-    while workers() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return not workers()
+def wait_for_the_end() -> None:
+    """Until no worker is left, whatever it had in hand."""
+    until(lambda: not workers())
 
 
 def numbers(step: int) -> list[int]:
@@ -143,7 +139,7 @@ def test_no_interpreter_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
         WorkerError, match=r"no Python interpreter to start \(sys.executable is empty\); use worker_type='thread'"
     ):
         iter(loader())
-    assert none_left()
+    wait_for_the_end()
 
 
 def test_an_interpreter_that_is_gone_while_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +158,7 @@ def test_an_interpreter_that_is_gone_while_it_is_needed(monkeypatch: pytest.Monk
                 iter(loader())
         batches.set_state(20)
         reads_on(batches, 20)
-    assert none_left()
+    wait_for_the_end()
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -179,7 +175,7 @@ def test_an_interpreter_that_can_not_begin_is_not_tried_for_ever(count: int, mon
     assert count + 1 <= len(caught)
     warned = r"a worker process \(\d+\) ended with exit code 1 before it had taken up the data; another one is started"
     assert all(re.fullmatch(warned, str(each.message)) for each in caught)
-    assert none_left()
+    wait_for_the_end()
 
 
 def test_workers_share_the_arrays_that_their_functions_hold() -> None:
@@ -263,7 +259,7 @@ def test_a_source_that_does_not_pickle_is_named_when_iteration_begins() -> None:
         r"make it picklable \(open files and connections again in __setstate__\), or use worker_type='thread'",
     ):
         iter(unwilling)
-    assert none_left()
+    wait_for_the_end()
 
 
 def test_a_map_that_does_not_pickle_is_named() -> None:
@@ -277,7 +273,7 @@ def test_a_map_that_does_not_pickle_is_named() -> None:
         WorkerError, match=r"map .*locked \(.*\) can't be sent to a worker process: TypeError: cannot pickle '_thread.lock'"
     ):
         iter(loader(locked))
-    assert none_left()
+    wait_for_the_end()
 
 
 def test_a_source_that_does_not_come_back() -> None:
@@ -383,12 +379,11 @@ def test_a_worker_that_is_killed_is_replaced() -> None:
 def test_all_killed_at_once_while_they_have_nothing_to_do(count: int) -> None:
     with iter(loader(maps.who, num_workers=count, prefetch=1, prefetch_bytes=1)) as batches:
         reads_on(batches, 0, 5)
-        _wait_until(lambda: all(child.status() == psutil.STATUS_SLEEPING for child in workers()))
-        time.sleep(0.3)  # what was under way has arrived by then
+        until(lambda: _nothing_in_hand(batches))
         killed = workers()
         for child in killed:
             child.kill()
-        _wait_until(lambda: all(_ended(child.pid) for child in killed))
+        until(lambda: all(_ended(child.pid) for child in killed))
         with pytest.warns(
             RuntimeWarning, match=r"killed by signal 9 .* (while it had nothing to do|before it had taken up the data); another"
         ):
@@ -451,32 +446,37 @@ def test_a_row_that_kills_whoever_reads_it_is_named(way: str, ended: str, count:
     assert {each.category for each in caught} == {RuntimeWarning}
     assert all(re.search(ended, str(each.message)) for each in caught)
     assert "loadax: in step 2" in error.value.__notes__
-    assert none_left()
+    wait_for_the_end()
 
 
 # Ends
 
 
-def stuck() -> DataIterator:
-    """An iterator whose workers are in the middle of a minute's sleep."""
-    batches = iter(loader(maps.stuck))
-    _wait_until(lambda: len(workers()) > 0 and all(child.status() == psutil.STATUS_SLEEPING for child in workers()))
-    time.sleep(0.3)
-    return batches
+Stuck = Callable[[], DataIterator]
 
 
-def test_the_tests_below_would_see_a_worker() -> None:
+@pytest.fixture
+def stuck(tmp_path: Path) -> Stuck:
+    """Makes an iterator whose workers are all in the middle of a map that does not end."""
+
+    def make() -> DataIterator:
+        batches = iter(loader(maps.Stuck(tmp_path)))
+        until(lambda: len(list(tmp_path.iterdir())) == 2)
+        return batches
+
+    return make
+
+
+def test_the_tests_below_would_see_a_worker(stuck: Stuck) -> None:
     batches = stuck()
     assert len(workers()) > 0
     batches.close()
 
 
-def test_close_while_they_are_busy(capfd: pytest.CaptureFixture[str]) -> None:
+def test_close_while_they_are_busy(stuck: Stuck, capfd: pytest.CaptureFixture[str]) -> None:
     batches = stuck()
-    began = time.monotonic()
     batches.close()
-    assert none_left(0.5)
-    assert time.monotonic() - began < AT_ONCE
+    wait_for_the_end()
     with pytest.raises(ClosedError):
         next(batches)
     assert capfd.readouterr() == ("", "")
@@ -487,14 +487,14 @@ def test_close_right_away_and_again() -> None:
         batches = iter(loader(maps.who))
         batches.close()
         batches.close()
-        assert none_left()
+        wait_for_the_end()
 
 
-def test_garbage() -> None:
+def test_garbage(stuck: Stuck) -> None:
     batches = stuck()
     del batches
     gc.collect()
-    assert none_left()
+    wait_for_the_end()
 
 
 def test_break_and_exceptions_in_the_loop() -> None:
@@ -505,17 +505,17 @@ def test_break_and_exceptions_in_the_loop() -> None:
     for _ in loader(maps.slow_who):
         break
     gc.collect()
-    assert none_left()
+    wait_for_the_end()
     with pytest.raises(ValueError, match="diverged"):
         train()
     gc.collect()
-    assert none_left()
+    wait_for_the_end()
 
 
 def test_the_end_of_the_data() -> None:
     batches = iter(loader(maps.who))
     assert sum(1 for _ in batches) == 64
-    assert none_left()
+    wait_for_the_end()
 
 
 def test_one_that_hears_nothing_is_killed() -> None:
@@ -525,21 +525,26 @@ def test_one_that_hears_nothing_is_killed() -> None:
     for child in workers():
         child.suspend()
     batches.close()
-    assert none_left()
+    wait_for_the_end()
 
 
-def test_close_from_another_thread_while_the_consumer_waits() -> None:
+def test_close_from_another_thread_while_the_consumer_waits(stuck: Stuck) -> None:
     batches = stuck()
-    threading.Timer(0.2, batches.close).start()
-    began = time.monotonic()
+
+    def close() -> None:
+        until(lambda: batches._window._hungry)
+        batches.close()
+
+    closing = threading.Thread(target=close)
+    closing.start()
     with pytest.raises(ClosedError):
         next(batches)
-    assert time.monotonic() - began < AT_ONCE
-    assert none_left()
+    closing.join(HANG)
+    wait_for_the_end()
 
 
 def test_an_interrupt_while_the_consumer_waits_loses_nothing() -> None:
-    with iter(loader(maps.slow_who)) as batches:
+    with iter(loader(maps.slow_who, rows=160_000)) as batches:
         reads_on(batches, 0, 2)
         timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
@@ -554,13 +559,11 @@ def test_an_interrupt_while_the_consumer_waits_loses_nothing() -> None:
         assert {child.pid for child in workers()} == pids
 
 
-def test_set_state_while_they_are_busy_does_not_wait_for_them() -> None:
+def test_set_state_while_they_are_busy_does_not_wait_for_them(stuck: Stuck) -> None:
     batches = stuck()
-    began = time.monotonic()
     batches.set_state(5)
-    assert time.monotonic() - began < AT_ONCE
     batches.close()
-    assert none_left()
+    wait_for_the_end()
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork:DeprecationWarning")  # from Python 3.12 on
@@ -590,7 +593,7 @@ def test_memory_is_given_back_when_nobody_holds_a_batch() -> None:
     assert _segments() > 0
     del held
     gc.collect()
-    assert _segments() == 0
+    until(lambda: _segments() == 0)  # JAX may let go of memory on a thread of its own
 
 
 def test_nobody_waits_for_ever_for_workers_that_were_closed() -> None:
@@ -609,7 +612,7 @@ def test_nobody_waits_for_ever_for_workers_that_were_closed() -> None:
         thread.start()
     group.close()
     for thread in waiting:
-        thread.join(AT_ONCE)
+        thread.join(HANG)
     assert len(refused) == len(waiting)
     assert group.closed
 
@@ -630,8 +633,11 @@ def _ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
-def _wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def _nothing_in_hand(batches: DataIterator) -> bool:
+    """Whether workers have answered all that they were asked, and have nothing to read."""
+    processes = batches._processes
+    assert processes is not None
+    window = batches._window
+    with window._work:
+        idle = window._idle == window._workers
+    return idle and len(processes._workers) == processes.count and not any(each.in_hand for each in processes._workers)

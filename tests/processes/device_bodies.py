@@ -1,7 +1,5 @@
 """What the real processes of `test_device_processes.py` do: whatever is computed on devices is computed by each process alone."""
 
-import time
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +12,7 @@ from loadax.sharding import data_parallel
 from loadax.trees import flatten
 from tests.loader.oracle import NONE, Oracle, ReadSource, arrays, assert_placed
 from tests.meshes import zoo
+from tests.processes.lateness import first_process_last
 
 ROWS, BATCH = 90, 16
 TREE = arrays(ROWS)
@@ -79,17 +78,11 @@ def holds_nothing() -> None:
 
 def late_host(folder: str) -> None:
     """The first process does nothing until the others are through: they compile, keep, map and place all their batches without it."""
-    through = [Path(folder, str(process)) for process in range(1, jax.process_count())]
-    if jax.process_index() == 0:
-        deadline = time.monotonic() + 60
-        while not all(path.exists() for path in through):
-            assert time.monotonic() < deadline, "the other processes wait for this one"
-            time.sleep(0.05)
-    for case in zoo(jax.process_count())[:3]:
-        loader = Dataloader(TREE, BATCH, mesh=case.real(), partition=P(case.axes[0]), keep_on_device=True, device_map=shifted)
-        loader.warmup()
-        jax.block_until_ready([*loader, loader[3]])
-    Path(folder, str(jax.process_index())).touch()
+    with first_process_last(folder):
+        for case in zoo(jax.process_count())[:3]:
+            loader = Dataloader(TREE, BATCH, mesh=case.real(), partition=P(case.axes[0]), keep_on_device=True, device_map=shifted)
+            loader.warmup()
+            jax.block_until_ready([*loader, loader[3]])
 
 
 def small_cases(folder: str) -> None:

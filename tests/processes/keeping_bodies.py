@@ -16,6 +16,7 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.keeping import together
 from loadax.processes import Process, this_process
 from tests.keeping.filters import ROWS, SMALL, VALUES, Opaque, counted, data, files, rows_of, small, user
+from tests.limits import until
 
 
 def everything(folder: str) -> None:
@@ -67,11 +68,19 @@ def refusals(folder: str) -> None:
 def late(folder: str) -> None:
     """One comes late and is slow: the others wait, and say so."""
     log = Log()
-    together._NOTICE = 0.3
-    together._BEAT = 0.1
-    together._LONGEST_POLL = 0.1
-    together.PATIENCE = 4.0  # less than the slow one takes in all
+    together._BEAT = 0.0
+    together.PATIENCE = 50.0  # less than the slow one takes in all, by the clock of those who wait
     me = jax.process_index()
+    share = [Path(folder, f"i.part-{number}-of-3") for number in range(3)]
+    watched = {0: [share[1], Path(f"{share[1]}.at")], 2: [Path(f"{share[0]}.at"), Path(folder, "i")]}
+    now: list[float] = [0.0]
+    seen: list[Any] = [None]
+
+    def next_sign(_: float) -> None:
+        """The clock of those who wait: twelve seconds from one sign of life to the next."""
+        until(lambda: together._signs(watched[me]) != seen[0])
+        seen[0] = together._signs(watched[me])
+        now[0] += 12.0
 
     def slow(example: Any) -> bool:
         if me == 1:
@@ -79,11 +88,12 @@ def late(folder: str) -> None:
         return small(example)
 
     if me == 1:
-        time.sleep(1)
-    began = time.monotonic()
+        until(lambda: share[0].exists() and share[2].exists())
+    else:
+        together.monotonic, together.sleep = lambda: now[0], next_sign
     assert rows_of(data().filter(slow, "slow", index=f"{folder}/i", workers=1)) == SMALL
     if me == 0:
-        assert time.monotonic() - began > together.PATIENCE
+        assert now[0] > together.PATIENCE
         assert any("waiting for the shares of 1 of 3 processes: 1" in each for each in log.messages), log.messages
     if me == 2:
         assert any("waiting for process 0, which puts the index together" in each for each in log.messages), log.messages

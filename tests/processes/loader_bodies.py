@@ -1,7 +1,6 @@
 """What the real processes of `test_loader_processes.py` do. Every process works out every whole batch by itself, the slow way."""
 
 import json
-import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -21,6 +20,7 @@ from loadax.sharding import data_parallel
 from loadax.trees import flatten
 from tests.loader.oracle import CHAIN, ELEMENTWISE, NONE, ColumnSource, Oracle, ReadSource, arrays, assert_placed
 from tests.meshes import MeshCase, zoo
+from tests.processes.lateness import first_process_last
 
 ROWS, BATCH = 90, 16
 TREE = arrays(ROWS)
@@ -132,21 +132,17 @@ def bytes_read() -> int:
     return sum(int(value["value"]) for metric in metrics for value in metric["values"])
 
 
-def late_host(delay: float) -> None:
+def late_host(folder: str) -> None:
     """The first process is late; the others place all their batches meanwhile."""
     loaders = [
         Dataloader(TREE, BATCH, mesh=case.real(), partition=P(case.axes[0]), num_epochs=4) for case in zoo(jax.process_count())
     ]
     multihost_utils.sync_global_devices("together")
-    if jax.process_index() == 0:
-        time.sleep(delay)
-    start = time.monotonic()
-    for loader in loaders:
-        for batch in loader:
-            jax.block_until_ready(batch)
-        jax.block_until_ready(loader[3])
-    took = time.monotonic() - start
-    assert took < delay / 2, f"placing took {took:.2f} s while another host was late by {delay} s"
+    with first_process_last(folder):
+        for loader in loaders:
+            for batch in loader:
+                jax.block_until_ready(batch)
+            jax.block_until_ready(loader[3])
     multihost_utils.sync_global_devices("done")
 
 

@@ -25,8 +25,8 @@ def test_a_store_is_read_in_the_columns_that_are_held(processes: int, devices: i
     run_processes(f"{BODIES}:columns_of_a_store", processes, devices, {"folder": str(tmp_path)})
 
 
-def test_a_late_host_holds_up_nobody() -> None:
-    run_processes(f"{BODIES}:late_host", 2, 4, {"delay": 3.0})
+def test_a_late_host_holds_up_nobody(tmp_path: Path) -> None:
+    run_processes(f"{BODIES}:late_host", 2, 4, {"folder": str(tmp_path)})
 
 
 def test_two_processes_save_and_four_and_one_go_on(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-import time
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +13,8 @@ def test_every_mesh_of_the_zoo(processes: int, devices: int) -> None:
     run_processes(f"{BODIES}:all_cases", processes, devices)
 
 
-def test_a_late_host_holds_up_nobody() -> None:
-    run_processes(f"{BODIES}:late_host", 2, 4, {"delay": 3.0})
+def test_a_late_host_holds_up_nobody(tmp_path: Path) -> None:
+    run_processes(f"{BODIES}:late_host", 2, 4, {"folder": str(tmp_path)})
 
 
 def test_the_harness_returns_what_each_process_printed() -> None:
@@ -27,7 +27,6 @@ def test_the_harness_fails_when_one_process_fails_and_the_others_wait_for_it() -
 
 
 def test_the_harness_kills_what_hangs_and_shows_its_output() -> None:
-    start = time.monotonic()
-    with pytest.raises(pytest.fail.Exception, match=r"(?s)the processes \[0, 1\] still ran after 6 s.*before"):
-        run_processes(f"{BODIES}:hangs", 2, 1, timeout=6)
-    assert time.monotonic() - start < 12
+    # They would sleep for an hour; the limit leaves them the time to begin, on a busy machine too.
+    with pytest.raises(pytest.fail.Exception, match=r"(?s)the processes \[0, 1\] still ran after 20 s.*before"):
+        run_processes(f"{BODIES}:hangs", 2, 1, timeout=20)

@@ -6,14 +6,15 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Literal, NamedTuple, final
 from urllib.parse import urlsplit
 
+from tests.limits import HANG
 from tests.servers.loopback import LoopbackServer
 
-Kind = Literal["status", "reset", "truncate", "corrupt", "delay", "silent", "drip"]
+Kind = Literal["status", "reset", "truncate", "corrupt", "delay", "silent", "drip", "together"]
 Matches = Callable[[str, str | None], bool]
 """Of a path and the Range header."""
 
@@ -30,12 +31,13 @@ class Fault:
     Args:
         kind: `status`: an error with the XML body that S3 sends; `reset`: the connection breaks in mid-body; `truncate`: it ends
             there, politely; `corrupt`: one byte of the body is another one; `delay`: the answer comes later; `silent`: it never
-            comes; `drip`: the body comes in small pieces.
+            comes; `drip`: the body comes in small pieces; `together`: no answer comes before so many requests wait for one.
         match: part of the path, or a function of the path and the Range header.
         every: only each such request of those that match, beginning with the first.
         times: how often; None: for ever.
         seconds: that `delay` waits, and that `drip` waits between two pieces.
         status: the number that `status` answers.
+        many: requests that `together` waits for.
         hits: how often it happened.
     """
 
@@ -45,8 +47,10 @@ class Fault:
     times: int | None = None
     seconds: float = 0.1
     status: int = 503
+    many: int = 0
     hits: int = 0
     _seen: int = 0
+    _all: threading.Event = field(default_factory=threading.Event)
 
     def happens(self, path: str, span: str | None) -> bool:
         """Whether this request is one of them; counts it."""
@@ -55,7 +59,14 @@ class Fault:
         self._seen += 1
         happens = (self._seen - 1) % self.every == 0 and (self.times is None or self.hits < self.times)
         self.hits += happens
+        if self.hits >= self.many:
+            self._all.set()
         return happens
+
+    def gather(self, closing: threading.Event) -> None:
+        """Waits for all that shall be there together, or for the end of the proxy."""
+        while not self._all.wait(0.05) and not closing.is_set():
+            pass
 
 
 class Exchange(NamedTuple):
@@ -143,7 +154,7 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
 
         def setup(self) -> None:
             super().setup()
-            self.upstream = http.client.HTTPConnection(*proxy.address, timeout=30)
+            self.upstream = http.client.HTTPConnection(*proxy.address, timeout=HANG)
 
         def finish(self) -> None:
             self.upstream.close()
@@ -160,6 +171,8 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
                 proxy.closing.wait()
                 self.close_connection = True
                 return
+            if "together" in faults:
+                faults["together"].gather(proxy.closing)
             if "delay" in faults:
                 proxy.closing.wait(faults["delay"].seconds)
             self._answer(_error(faults["status"].status) if "status" in faults else self._ask(body), faults)

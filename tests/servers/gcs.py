@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import final
 from urllib.parse import quote
 
+from tests.limits import HANG
 from tests.servers.child import ChildServer
 
 
@@ -51,5 +52,5 @@ class GcsServer:
 
     def _post(self, path: str, body: bytes, content_type: str) -> None:
         request = urllib.request.Request(self.url + path, body, {"Content-Type": content_type})
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=HANG) as response:
             response.read()

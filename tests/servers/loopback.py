@@ -7,8 +7,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, final
 
+from tests.limits import HANG
+
 BACKLOG = 256  # clients open dozens of connections at once; what does not fit is tried again by the kernel, a second later
-GRACE = 5.0  # seconds for the threads to see that their connections are gone
 
 
 @final
@@ -57,7 +58,7 @@ class LoopbackServer(ThreadingHTTPServer):
         for connection, thread in connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-            thread.join(GRACE)
+            thread.join(HANG)  # it sees that its connection is gone
             assert not thread.is_alive(), "a thread of a test's own server does not end"
 
 

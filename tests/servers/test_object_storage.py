@@ -1,7 +1,6 @@
 """Data in object storage is as good as data on disk: the same batches whatever the network does, or a clear error in bounded time."""
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import tensorstore as ts
 
 import loadax
 from loadax.errors import SourceError
+from tests.limits import HANG
 from tests.processes.launch import run_processes
 from tests.servers.child import run_python
 from tests.servers.faults import Fault, FaultProxy, Kind, Matches
@@ -211,11 +211,11 @@ class TestFlatFiles:
             data.read(np.array([7]))
 
 
-class TestAStepOfScatteredRowsTakesAFewRoundTrips:
-    """100 ms a request, 64 rows a step: one after the other they would take 6.4 s."""
+class TestAStepOfScatteredRowsTakesOneRoundTrip:
+    """No answer comes before all of a step's 64 rows are asked for."""
 
     def test_of_chunks(self, remote: Remote) -> None:
-        assert_fast(loadax.from_zarr(f"{remote.url}/long"), LONG, remote.proxy)
+        assert_one_round_trip(lambda: loadax.from_zarr(f"{remote.url}/long"), LONG, remote.proxy)
 
     def test_of_tokens(self, http_proxy: FaultProxy, tmp_path: Path) -> None:
         """With gaps between the windows that are too large to be read over."""
@@ -223,24 +223,28 @@ class TestAStepOfScatteredRowsTakesAFewRoundTrips:
         tokens[:, :128] = np.arange(640 * 128, dtype=np.uint16).reshape(640, 128)
         flat = np.lib.format.open_memmap(tmp_path / "flat.npy", "w+", np.uint16, (tokens.size,))
         flat[:] = tokens.ravel()
-        data = loadax.from_tokens(f"{http_proxy.url}/flat.npy", 127, stride=40_000).map_batch(lambda batch: batch["tokens"])
-        assert_fast(data, tokens[:, :128], http_proxy)
+
+        def opened() -> loadax.Dataset:
+            data = loadax.from_tokens(f"{http_proxy.url}/flat.npy", 127, stride=40_000)
+            return data.map_batch(lambda batch: batch["tokens"])
+
+        assert_one_round_trip(opened, tokens[:, :128], http_proxy)
 
 
-def assert_fast(data: loadax.Dataset, values: Any, proxy: FaultProxy) -> None:
-    loader = loadax.Dataloader(data.shuffle(seed=1), 64)
+def assert_one_round_trip(opened: Callable[[], loadax.Dataset], values: Any, proxy: FaultProxy) -> None:
+    # Two of them, since what was read once may be kept: one tells how many requests a step has, the other one must make them all at once.
+    first, second = (loadax.Dataloader(opened().shuffle(seed=1), 64) for _ in range(2))
     for step in range(4):
-        loader[step]  # metadata and the shards' indexes
-    proxy.clear()
-    proxy.add(Fault("delay", seconds=0.1))
-    took = []
+        first[step], second[step]  # metadata and the shards' indexes
     for step in range(4, 10):
-        start = time.monotonic()
-        batch = loader[step]
-        took.append(time.monotonic() - start)
-        np.testing.assert_array_equal(batch, values[loader.rows(step)])
-    assert len(proxy.log) > 6 * 40
-    assert 0.1 < float(np.median(took)) < 0.7, took
+        proxy.clear()
+        first[step]
+        requests = len(proxy.log)
+        assert requests > 40
+        proxy.clear()
+        proxy.add(Fault("together", many=requests))
+        np.testing.assert_array_equal(second[step], values[second.rows(step)])
+        assert len(proxy.log) == requests
 
 
 @pytest.mark.timeout(150)
@@ -267,25 +271,22 @@ class TestWhatCanNotBeRead:
         with closing(FaultProxy(s3_server.url)) as proxy:
             proxy.add(Fault("silent"))
             code = f"""
-import time
 from concurrent.futures import ThreadPoolExecutor
 import loadax
 from loadax.errors import SourceError
 
-def refused(url, soonest, latest):
-    start = time.monotonic()
+def refused(url):
     try:
         loadax.from_zarr(url)
     except SourceError as error:
         assert url in str(error) and "no answer after 6 tries" in str(error), error
-        assert soonest < time.monotonic() - start < latest
         return
     raise AssertionError(url)
 
 with ThreadPoolExecutor(3) as pool:
-    list(pool.map(refused, ["{dead_port.url}/x", "{proxy.url}/x", "s3://bucket/x"], [1, 6, 6], [20, 40, 40]))
+    list(pool.map(refused, ["{dead_port.url}/x", "{proxy.url}/x", "s3://bucket/x"]))
 """
-            run_python(code, {**s3_server.environment(proxy.url), "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "1"}, 50)
+            run_python(code, {**s3_server.environment(proxy.url), "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "1"}, HANG)
             assert len(proxy.log) >= 12
 
     def test_the_server_dies_under_way(self, s3_server: S3Server, s3_proxy: FaultProxy, bucket: str, folder: Path) -> None:
@@ -295,10 +296,8 @@ with ThreadPoolExecutor(3) as pool:
         with iter(loader) as batches:
             next(batches)
             s3_proxy.close()
-            start = time.monotonic()
             with pytest.raises(SourceError, match=rf"s3://{bucket}/long.*no answer after 6 tries"):
                 list(batches)
-            assert time.monotonic() - start < 25
 
     def test_nothing_is_there(self, remote: Remote) -> None:
         with pytest.raises(SourceError, match=rf"{remote.url}/nothing.*(check the path|name its arrays in variables)"):
@@ -312,10 +311,9 @@ with ThreadPoolExecutor(3) as pool:
 
     def test_a_credential_is_refused(self, remote: Remote) -> None:
         remote.proxy.add(Fault("status", status=403))
-        start = time.monotonic()
         with pytest.raises(SourceError, match=rf"{remote.url}/weather can't be read: PERMISSION_DENIED.*check the credentials"):
             remote.open()
-        assert time.monotonic() - start < 5
+        assert set(remote.proxy.requests.values()) == {1}  # what is refused is not asked for again
 
     def test_a_credential_is_refused_for_a_chunk(self, remote: Remote) -> None:
         data = remote.open()

@@ -1,5 +1,3 @@
-import time
-
 import numpy as np
 import pytest
 
@@ -7,6 +5,7 @@ from loadax.errors import PartitionError
 from loadax.sharding import plan_mesh
 from loadax.sharding.layout import ColumnGroup, LeafLayout, MeshGrid, axes_of, merge, plan_leaf, positions
 from loadax.sharding.mesh import grid_of
+from tests.work import lines_of
 
 CHECKER = MeshGrid(("x", "y"), np.array([[0, 0, 1, 1], [1, 1, 0, 0]]), process=0)
 
@@ -73,14 +72,9 @@ def test_axes_positions_and_merge_of_nothing() -> None:
     assert merge([(3, 3), (5, 4)]) == ()
 
 
-def test_four_thousand_hosts_are_planned_in_milliseconds() -> None:
+def test_of_four_thousand_hosts_one_plans_only_its_own_part() -> None:
     mesh = plan_mesh({"data": 512, "seq": 64}, hosts=4096, process=4095)
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        plan_leaf(grid_of(mesh), ("data", "seq"), (65536, 8192))
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.01
+    assert lines_of(lambda: plan_leaf(grid_of(mesh), ("data", "seq"), (65536, 8192))) < 4096
     layout = plan_leaf(grid_of(mesh), ("data", "seq"), (65536, 8192))
     assert layout.rows == ((65408, 65536),)
     assert [group.columns for group in layout.groups] == [((start, start + 128),) for start in range(7168, 8192, 128)]

@@ -1,5 +1,4 @@
 import re
-import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from loadax.sharding.placement import (
     place,
     with_sharding_constraint,
 )
+from tests.work import lines_of
 
 FULL, REPLICATED = DataPartitionType.FULL, DataPartitionType.REPLICATED
 AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
@@ -95,7 +95,7 @@ class TestPlacer:
         whole = np.full(shape, 3, np.int16)
         check_shards(place(boxes_of(whole, layout), layout, NamedSharding(mesh, spec), np.int16), whole)
 
-    def test_it_adds_little_to_what_jax_takes(self) -> None:
+    def test_it_adds_little_to_what_jax_does(self) -> None:
         mesh = data_parallel()
         layout, sharding = plan_leaf(grid_of(mesh), P("data"), (256, 1024)), NamedSharding(mesh, P("data"))
         buffers = boxes_of(np.zeros((256, 1024), np.int32), layout)
@@ -107,16 +107,8 @@ class TestPlacer:
             parts = iter(buffers)
             return jax.make_array_from_callback((256, 1024), sharding, lambda index: next(parts), dtype=np.int32)
 
-        def best(call: Any) -> float:
-            times = []
-            for _ in range(300):
-                start = time.perf_counter()
-                array = call()
-                times.append(time.perf_counter() - start)
-                del array
-            return min(times)
-
-        assert best(lambda: placer(buffers)) - best(bare) < 50e-6  # 8 is usual
+        placer(buffers), bare()  # what JAX does once, it has done
+        assert lines_of(lambda: placer(buffers)) - lines_of(bare) < 200
 
 
 class TestHostToGlobal:

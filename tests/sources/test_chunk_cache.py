@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from loadax.errors import RowIndexError
 from loadax.protocols import Integers
 from loadax.sources.chunk_cache import ChunkCache, area, hull, largest_chunk, read_columns
+from tests.limits import HANG, examples, until
 from tests.sources.chunked import ChunkedSource
 
 DTYPES = ("bool", "uint8", "int16", "float32", "float64", "complex64", ml_dtypes.bfloat16, ">i4")
@@ -47,7 +48,7 @@ def boxes_of(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
     return tuple(tuple(sorted((draw(st.integers(0, each)), draw(st.integers(0, each))))) for each in shape)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_what_is_read_is_what_the_source_has(data: st.DataObject) -> None:
     """Whatever the chunks, slots, dtypes, columns, rows and their repeats, and whether or not columns were announced."""
@@ -166,7 +167,7 @@ def test_eight_threads_read_what_one_reads_and_fetch_each_chunk_once(slots: int)
     def read(thread: int) -> list[Any]:
         found = []
         for window in range(8):
-            barrier.wait(20)
+            barrier.wait(HANG)
             found.append(cache.read(steps[window * 8 + thread]))
         return found
 
@@ -207,7 +208,7 @@ class FailsOnce:
             self.failed = True
             self.reached.set()
             if self.may_fail is not None:
-                assert self.may_fail.wait(20)
+                assert self.may_fail.wait(HANG)
             raise OSError("the disk stumbled")
 
 
@@ -233,17 +234,16 @@ def test_those_that_waited_for_a_read_that_failed_read_by_themselves() -> None:
     cache = cached(source)
     with ThreadPoolExecutor(8) as pool:
         failing = pool.submit(cache.read, np.array([8, 0]))
-        assert fails.reached.wait(20)
+        assert fails.reached.wait(HANG)
         waiting = [pool.submit(cache.read, np.array([8 + number, 24 + number])) for number in range(7)]
         # All of them wait for the chunk that is being read; one of them has read the other one by then.
-        while (source.counts[24:] != 1).any():
-            time.sleep(0.001)
+        until(lambda: not (source.counts[24:] != 1).any())
         assert not any(each.done() for each in waiting)
         may_fail.set()
         with pytest.raises(OSError, match="the disk stumbled"):
-            failing.result(20)
+            failing.result(HANG)
         for number, each in enumerate(waiting):
-            np.testing.assert_array_equal(each.result(20), values[[8 + number, 24 + number]])
+            np.testing.assert_array_equal(each.result(HANG), values[[8 + number, 24 + number]])
     np.testing.assert_array_equal(cache.read(np.arange(32)), values)
 
 

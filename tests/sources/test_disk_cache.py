@@ -19,6 +19,7 @@ from loadax.sources.files import ByteRange
 from loadax.sources.npy import open_npy
 from loadax.sources.ranges import RemoteFiles
 from loadax.sources.tokens import open_tokens
+from tests.limits import HANG, until
 from tests.servers.faults import FaultProxy
 from tests.sources.token_corpora import stream, write_bin, write_npy
 
@@ -287,7 +288,7 @@ def test_processes_share_a_folder(count: int, limit: int, tmp_path: Path, http_p
         while any(child.poll() is None for child in children):
             most = max(most, len(present(folder)))
             time.sleep(0.005)
-        results = [child.communicate(timeout=30) for child in children]
+        results = [child.communicate(timeout=HANG) for child in children]
     finally:
         for child in children:
             child.kill()
@@ -319,9 +320,7 @@ def test_a_process_that_is_killed_leaves_a_folder_that_works(tmp_path: Path, htt
     command = [sys.executable, "-c", READER, url, str(folder), str(5 * HELD), "0"]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 30
-        while not present(folder) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        until(lambda: present(folder) or child.poll() is not None)
     finally:
         child.kill()
         child.wait()

@@ -21,6 +21,7 @@ from loadax import Dataloader, from_zarr, write_zarr
 from loadax.errors import RowIndexError, SourceError
 from loadax.sources.raw_zarr import MappedChunks
 from loadax.sources.tensorstore import TensorStoreSource, open_zarr
+from tests.limits import HANG, examples
 
 MAPPED = "zarr3, memory-mapped"
 BYTES: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -104,7 +105,7 @@ def check_columns(source: TensorStoreSource, values: Any, rows: Any, columns: An
     assert (around[..., [0, 1, -1]] == 7).all()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_rows_and_columns_are_those_of_numpy(mapped: TensorStoreSource, small: TensorStoreSource, data: st.DataObject) -> None:
     """Of large rows and of small ones, which are copied in other ways."""
@@ -138,7 +139,7 @@ def test_threads_that_map_files_side_by_side(tmp_path: Path) -> None:
 
         def read(seed: int, source: TensorStoreSource = source, barrier: threading.Barrier = barrier) -> None:
             rng = np.random.default_rng(seed)
-            barrier.wait(20)
+            barrier.wait(HANG)
             for _ in range(20):
                 rows = rng.integers(0, 3000, rng.integers(1, 20))
                 np.testing.assert_array_equal(source.read(rows), SMALL[rows])

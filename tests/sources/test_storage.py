@@ -4,8 +4,6 @@ import logging
 import os
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import tensorstore as ts
 from loadax.errors import SourceError
 from loadax.sources import storage
 from loadax.sources.storage import address_of, at_endpoint, brief, failure, key_value_spec, local_path, new_context, wait
+from tests.limits import HANG
 
 AWS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID")
 S3 = {"driver": "s3", "bucket": "weather"}
@@ -26,6 +25,31 @@ def unfinished() -> tuple[Any, Any]:
     future: Any
     promise, future = ts.Promise.new()
     return promise, future
+
+
+class Late:
+    """A future whose answer, 7, comes some seconds from now, by a clock that only waiting for it moves.
+
+    Args:
+        clock: its time.
+        seconds: until the answer.
+    """
+
+    def __init__(self, clock: list[float], seconds: float):
+        self.is_cancelled = False
+        self._clock, self._due = clock, clock[0] + seconds
+
+    def result(self, timeout: float) -> int:
+        """The answer, if it comes in so many seconds."""
+        in_time = self._due <= self._clock[0] + timeout
+        self._clock[0] = self._due if in_time else self._clock[0] + timeout
+        if not in_time:
+            raise TimeoutError
+        return 7
+
+    def cancel(self) -> None:
+        """Gives it up."""
+        self.is_cancelled = True
 
 
 @pytest.fixture(autouse=True)
@@ -175,15 +199,17 @@ def test_stalled_transfers_are_given_up_unless_the_user_says_otherwise(given: st
     if given is not None:
         environment[name] = given
     code = f"import os, loadax.sources.storage; print(os.environ[{name!r}])"
-    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=50)
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=HANG)
     assert run.stdout.strip() == (given or "10")
 
 
 class TestWaiting:
-    @pytest.fixture(autouse=True)
-    def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The first log line after 0.05 seconds instead of 5."""
-        monkeypatch.setattr(storage, "_NOTICE", 0.05)
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        """The seconds by which waiting is measured."""
+        now = [1000.0]
+        monkeypatch.setattr(storage, "monotonic", lambda: now[0])
+        return now
 
     def test_for_what_is_there(self, caplog: pytest.LogCaptureFixture) -> None:
         promise, future = unfinished()
@@ -191,37 +217,37 @@ class TestWaiting:
         assert wait(future, "s3://b/x") == 7
         assert not caplog.records
 
-    def test_long_says_so_less_and_less_often(self, caplog: pytest.LogCaptureFixture) -> None:
-        promise, future = unfinished()
-        timer = threading.Timer(0.5, promise.set_result, [7])
-        timer.start()
+    def test_long_says_so_less_and_less_often(self, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.WARNING, "loadax"):
-            assert wait(future, "leaf ['x'] at s3://b/x/") == 7
-        timer.join()
+            assert wait(Late(clock, 50.0), "leaf ['x'] at s3://b/x/") == 7
         messages = [record.message for record in caplog.records]
-        assert 2 <= len(messages) <= 4  # after 0.05, 0.15, 0.35 seconds
-        assert set(messages) == {"leaf ['x'] at s3://b/x/: no answer for 0 s, still waiting"}
+        assert messages == [f"leaf ['x'] at s3://b/x/: no answer for {seconds} s, still waiting" for seconds in (5, 15, 35)]
         assert {(record.name, record.levelno) for record in caplog.records} == {("loadax", logging.WARNING)}
+        assert clock == [1050.0]
 
-    def test_has_an_end(self, caplog: pytest.LogCaptureFixture) -> None:
-        promise, future = unfinished()
-        began = time.monotonic()
+    def test_has_an_end(self, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
+        future = Late(clock, 3600.0)
         with (
             caplog.at_level(logging.WARNING, "loadax"),
-            pytest.raises(SourceError, match=r"^s3://b/x: no answer after 0 s; is the store reachable\?$"),
+            pytest.raises(SourceError, match=r"^s3://b/x: no answer after 20 s; is the store reachable\?$"),
         ):
-            wait(future, "s3://b/x", patience=0.2)
-        assert 0.2 <= time.monotonic() - began < 5
-        assert future.cancelled()
-        assert 1 <= len(caplog.records) <= 4
-        del promise
+            wait(future, "s3://b/x", patience=20.0)
+        assert (clock, future.is_cancelled) == ([1020.0], True)
+        assert len(caplog.records) == 2
 
-    @pytest.mark.parametrize("patience", [0.0, 0.01])
-    def test_less_than_a_log_line_takes(self, patience: float, caplog: pytest.LogCaptureFixture) -> None:
-        _promise, future = unfinished()
+    @pytest.mark.parametrize("patience", [0.0, 2.0**-7])
+    def test_less_than_a_log_line_takes(self, patience: float, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
         with pytest.raises(SourceError, match="no answer after 0 s"):
-            wait(future, "x", patience)
+            wait(Late(clock, 3600.0), "x", patience)
         assert not caplog.records
+
+    def test_for_a_future_of_tensorstore_that_does_not_come(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(storage, "_NOTICE", 0.05)
+        promise, future = unfinished()
+        with pytest.raises(SourceError, match=r"^s3://b/x: no answer after \d+ s; is the store reachable\?$"):
+            wait(future, "s3://b/x", patience=0.2)
+        assert future.cancelled()
+        del promise
 
     @pytest.mark.parametrize("kind", [ValueError, IndexError, OSError])
     def test_for_what_fails(self, kind: type[Exception]) -> None:

@@ -19,6 +19,7 @@ from loadax.errors import ArgumentError, RowIndexError, SourceError
 from loadax.protocols import ArraySpec, Source
 from loadax.sources.tokens import TokenSource, open_tokens
 from loadax.testing import check_source
+from tests.limits import examples
 from tests.sources.token_corpora import document_numbers, stream, windows, write_bin, write_npy, write_pair
 
 DTYPES = ["uint8", "uint16", "<i4", "uint32", "int64", ">u2", ">i4"]
@@ -44,7 +45,7 @@ def test_with_the_default_stride_each_token_is_a_target_once(tmp_path: Path) -> 
     assert source.spec == {name: ArraySpec((10,), np.dtype(np.uint16)) for name in ("inputs", "targets")}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 60), min_size=1, max_size=6),
     kinds=st.lists(st.sampled_from(["bin", "npy"]), min_size=6, max_size=6),
@@ -108,7 +109,7 @@ def test_many_rows_of_a_large_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(source.read(rows)["tokens"], tokens[rows[:, None] * 3 + np.arange(513)])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     files=st.lists(
         st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=3), min_size=1, max_size=5), min_size=1, max_size=3

@@ -16,6 +16,7 @@ from loadax.loader.state import order_hash
 from loadax.protocols import ArraySpec, Source
 from loadax.sources.checks import chunk_starts
 from loadax.sources.windows import WindowSource
+from tests.limits import examples
 from tests.loader.oracle import mesh_of
 from tests.sources.chunked import ChunkedSource
 
@@ -35,7 +36,7 @@ def sliced(values: Any, begins: Any, count: int) -> Any:
 
 
 class TestWhatIsRead:
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=examples(150), deadline=None)
     @given(st.data())
     def test_windows_are_slices(self, data: st.DataObject) -> None:
         low = data.draw(st.integers(0, 10))
@@ -60,7 +61,7 @@ class TestWhatIsRead:
             assert inputs[name].shape == (len(where), length, *values.shape[1:])
             assert inputs[name].dtype == values.dtype
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=examples(150), deadline=None)
     @given(st.data())
     def test_columns_may_cut_the_window_too_and_only_those_rows_are_read(self, data: st.DataObject) -> None:
         length, stride = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
@@ -174,7 +175,7 @@ def windows_of(chunks: Any, length: int, stride: int, low: int = 0, lead: int | 
 
 
 class TestChunks:
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=examples(150), deadline=None)
     @given(st.data())
     def test_are_the_windows_that_begin_in_the_same_chunk(self, data: st.DataObject) -> None:
         chunks = data.draw(

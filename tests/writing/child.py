@@ -46,10 +46,12 @@ def start(path: Path, **arguments: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def main(path: str, rows: int, pause: float = 0.0, computed: bool = False, **arguments: Any) -> None:
+def main(
+    path: str, rows: int, pause: float = 0.0, computed: bool = False, endless_from: int | None = None, **arguments: Any
+) -> None:
     """Prints a line, writes the store, and prints the most memory in MiB that this process had."""
     share = arguments.pop("shard", None)
-    data = Computed(rows) if computed else TreeRows(tree_of(rows), pause=pause)
+    data = Computed(rows) if computed else TreeRows(tree_of(rows), pause=pause, endless_from=endless_from)
     print("begins", flush=True)  # noqa: T201 - so that a test can stop it some time after this, and not before
     write_zarr(data, path, shard=None if share is None else tuple(share), **arguments)
     status = Path("/proc/self/status").read_text()

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from loadax.protocols import ArraySpec, Integers, Tree
 from loadax.trees import flatten, map_leaves
+from tests.limits import ENDLESS
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class TreeRows:
         tree: of arrays with equal first dimensions.
         name: what they describe themselves as.
         pause: seconds that each read takes.
+        endless_from: a position, from which on a read does not end.
         fails_at: a position that can't be read.
         asked: the positions that were asked for.
     """
@@ -26,6 +28,7 @@ class TreeRows:
     tree: Tree
     name: str = "rows"
     pause: float = 0.0
+    endless_from: int | None = None
     fails_at: int | None = None
     asked: list[int] = field(default_factory=list)
 
@@ -37,7 +40,8 @@ class TreeRows:
         return len(flatten(self.tree)[0][0])
 
     def read(self, positions: Integers) -> Tree:
-        time.sleep(self.pause)
+        beyond = self.endless_from is not None and len(positions) > 0 and int(positions.max()) >= self.endless_from
+        time.sleep(ENDLESS if beyond else self.pause)
         self.asked.extend(positions.tolist())
         if self.fails_at in positions:
             raise OSError(f"position {self.fails_at} is gone")

@@ -16,6 +16,7 @@ from zarr.codecs import Crc32cCodec, GzipCodec, ZstdCodec
 from loadax.errors import SourceError
 from loadax.writing.verify import Damage, verify
 from loadax.writing.write import write_zarr
+from tests.limits import examples
 from tests.writing.rows import TreeRows, made_up, tree_of
 
 ROWS, SHARD = 64, 16
@@ -51,7 +52,7 @@ def test_all_is_well(path: Path) -> None:
     assert report.nbytes == ROWS * (8 * 8 * 3 + 300 * 4 + 8)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_every_flipped_byte_is_found(data: st.DataObject, path: Path) -> None:
     shards = sorted(each for each in path.rglob("c/**/*") if each.is_file())

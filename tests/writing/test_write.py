@@ -23,6 +23,7 @@ from loadax.protocols import ArraySpec
 from loadax.trees import map_leaves
 from loadax.writing.layout import plan_layout
 from loadax.writing.write import write_zarr
+from tests.limits import HANG, examples
 from tests.servers.ranges import RangeServer
 from tests.writing.rows import NAMES, TreeRows, made_up, tree_of
 
@@ -39,7 +40,7 @@ def files(path: Path) -> dict[str, bytes]:
     return {each.relative_to(path).as_posix(): each.read_bytes() for each in sorted(path.rglob("*")) if each.is_file()}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_another_reader_finds_what_was_written(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     rows = data.draw(st.integers(1, 50))
@@ -471,7 +472,7 @@ def test_shares_in_threads_at_once(tmp_path: Path) -> None:
         errors: list[BaseException] = []
 
         def body(index: int, path: Path = path, gate: threading.Barrier = gate, errors: list[BaseException] = errors) -> None:
-            gate.wait()
+            gate.wait(HANG)
             try:
                 write_zarr(TreeRows(tree), path, shard_rows=4, shard=(index, 4))
             except BaseException as error:  # noqa: BLE001 - the test shows it
@@ -481,7 +482,7 @@ def test_shares_in_threads_at_once(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(HANG)
         assert not errors
         assert files(path) == files(tmp_path / "one")
 

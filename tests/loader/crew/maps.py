@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.limits import ENDLESS
+
 TABLE = np.arange(1 << 15, dtype=np.int32)
 """Larger than what travels within a message."""
 
@@ -61,6 +63,22 @@ class Awaited:
             time.sleep(0.01)
 
 
+class Stuck:
+    """Does not end; leaves a file for each process that has begun.
+
+    Args:
+        folder: for these files.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def __call__(self, example: Any) -> Any:
+        (self.folder / str(os.getpid())).touch()
+        time.sleep(ENDLESS)
+        return example
+
+
 def halved(example: Any) -> Any:
     return {**example, "image": example["image"] // 2}
 
@@ -98,11 +116,6 @@ def who(example: Any) -> Any:
 def slow_who(example: Any) -> Any:
     time.sleep(0.01)
     return who(example)
-
-
-def stuck(example: Any) -> Any:
-    time.sleep(60)
-    return example
 
 
 def _cause() -> None:

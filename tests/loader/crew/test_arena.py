@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadax.loader.crew.arena import Arena, ArenaView, nameless_file
+from tests.limits import examples
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 
@@ -22,7 +23,7 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(
     st.lists(st.tuples(st.integers(1, 3 * PAGE), st.integers(0, 5)), min_size=1, max_size=60), st.sampled_from([0, PAGE, 1 << 20])
 )

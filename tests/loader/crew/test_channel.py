@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from loadax.loader.crew.channel import Channel
+from tests.limits import HANG
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def test_messages_of_all_sizes_arrive_in_order(ends: tuple[Channel, Channel]) ->
     thread = threading.Thread(target=send)
     thread.start()
     assert [ends[1].receive() for _ in messages] == [(each, []) for each in messages]
-    thread.join()
+    thread.join(HANG)
 
 
 def test_open_files_come_along(ends: tuple[Channel, Channel]) -> None:
@@ -77,8 +78,8 @@ def test_shut_frees_who_waits(ends: tuple[Channel, Channel]) -> None:
     thread = threading.Thread(target=wait)
     thread.start()
     ends[0].shut()
-    assert freed.wait(10)
-    thread.join()
+    assert freed.wait(HANG)
+    thread.join(HANG)
     with pytest.raises(EOFError):
         ends[1].receive()
     ends[0].shut()
