@@ -8,6 +8,7 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 
 import faulthandler
 import gc
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -55,8 +56,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keeps the terminal's stderr, which output capturing takes away while a test runs."""
+    """Keeps the terminal's stderr, which output capturing takes away while a test runs; makes interrupts mean what they usually do.
+
+    `nohup` and `&` start a process that ignores them, and programs inherit that from it: also those that tests interrupt.
+    """
     config.stash[STDERR] = os.dup(2)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

@@ -33,7 +33,7 @@ def test_all_serve_the_same_rows_and_are_measured(workload: str) -> None:
     assert len({each["check"]["digest"] for each in feeding.values()}) == 1
     for each in contestants.values():
         turn = each["round"]
-        assert turn["rows"] > 0 and turn["cpu_seconds"] > 0 and turn["memory"] > 0
+        assert min(turn["rows"], turn["cpu_seconds"], turn["memory"]) > 0
         assert 0 <= turn["others"] <= 1
         assert each["ready"] == workload
     assert all(each["first"]["cold"] > 0 and each["first"]["warm"] > 0 for each in feeding.values())
