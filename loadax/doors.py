@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from loadax.core.arguments import path as checked_path
 from loadax.dataset import Dataset, Written
 from loadax.errors import ArgumentError
 from loadax.plan.order import Sequential
@@ -344,6 +345,7 @@ def write_zarr(
     """
     from loadax.writing.write import write_zarr as write
 
+    path = checked_path("path", path, "the path or URL of a folder that is not there yet")
     rows = Written(as_dataset(dataset))
     rows.check_elsewhere(path)
     write(

@@ -15,11 +15,10 @@ from typing import Any, final
 import numpy as np
 from jax.sharding import Mesh
 
+from loadax.core.arguments import choice, integer, shown
 from loadax.doors import as_dataset
 from loadax.errors import ArgumentError, RowIndexError, UnsupportedError
 from loadax.loader.arguments import (
-    at_least,
-    integer,
     keep_limit,
     mesh_of,
     part_of,
@@ -43,7 +42,7 @@ from loadax.loader.prefetch import Window
 from loadax.loader.recipe import Recipe, forms_of
 from loadax.loader.setup import setup_of
 from loadax.loader.share import Share
-from loadax.loader.state import order_hash, step_of
+from loadax.loader.state import OrderHash, step_of
 from loadax.loader.warm import Warm
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.inverse import Place
@@ -135,10 +134,9 @@ class Dataloader:
         shard_count: int | None = None,
         on_error: str = "raise",
     ):
-        if worker_type not in ("thread", "process"):
-            raise ArgumentError(f"worker_type={worker_type!r}: pass 'thread' or 'process'")
-        if on_error != "raise":
-            raise UnsupportedError(f"on_error={on_error!r}: only 'raise' is there so far; leave it out")
+        choice("worker_type", worker_type, ("thread", "process"))
+        if not isinstance(on_error, str) or on_error != "raise":
+            raise UnsupportedError(f"on_error={shown(on_error)}: only 'raise' is there so far; leave it out")
         if isinstance(data, Dataloader):
             raise ArgumentError("data is a Dataloader already; pass its dataset: Dataloader(loader.dataset, …)")
         sizes = schedule("batch_size", batch_size)
@@ -155,9 +153,9 @@ class Dataloader:
         in_processes = worker_type == "process"
         at_once = 1 if in_processes else self.dataset.reader.concurrent_reads
         self._least = None if num_workers is not None else at_once
-        self._depth = at_least("prefetch", prefetch, 0)
+        self._depth = integer("prefetch", prefetch, 0)
         self._part = part_of(shard_index, shard_count, [size for _, size in sizes])
-        self._micro = at_least("microbatches", microbatches, 1)
+        self._micro = integer("microbatches", microbatches, 1)
         for size in (size for _, size in sizes if size % self._micro):
             raise ArgumentError(f"batch_size={size} can't be cut in microbatches={self._micro}; use a multiple of {self._micro}")
         keep, limit = keep_limit(keep_on_device)
@@ -170,16 +168,16 @@ class Dataloader:
             partition=partition,
             part=self._part,
             microbatches=self._micro,
-            key_seed=None if key_seed is None else integer("key_seed", key_seed),
+            key_seed=None if key_seed is None else integer("key_seed", key_seed, most=None),
             device_map=None if device_map is None else DeviceMap(device_map),
             keep=keep,
             keep_limit=limit,
-            budget=at_least("prefetch_bytes", prefetch_bytes, 1),
-            cache=None if cache_bytes is None else at_least("cache_bytes", cache_bytes, 0),
+            budget=integer("prefetch_bytes", prefetch_bytes, 1),
+            cache=None if cache_bytes is None else integer("cache_bytes", cache_bytes, 0),
             workers=worker_count(num_workers, at_once, in_processes),
             in_processes=in_processes,
         )
-        self._order = order_hash(self.dataset)
+        self._order = OrderHash(self.dataset)
         # A sharding brings its mesh along.
         self._mesh = mesh_of(partition) if mesh is None else mesh
         self._made_in = current_mesh()
@@ -189,6 +187,10 @@ class Dataloader:
         if self._mesh is not None or self._made_in is not None:
             for stretch in self._plan.stretches:
                 self._share(stretch.first)
+
+    def __bool__(self) -> bool:
+        """True, also where there is no `len`: `if eval_loader:` asks whether there is one."""
+        return True
 
     def __len__(self) -> int:
         """How many steps there are in all epochs together.
@@ -250,7 +252,7 @@ class Dataloader:
         """
         at = self._checked(at)
         setting = Setting(self._recipe.form(at).dataset, self._plan, self._share(at), at, self._depth, self._recipe.budget)
-        return forecast(setting, at_least("steps", steps, 1))
+        return forecast(setting, integer("steps", steps, 1))
 
     def check_plan(self, steps: int | None = None) -> PlanCheck:
         """Plays the run through with all hosts of its mesh: each row must be read by those, and only those, that hold it.
@@ -261,7 +263,7 @@ class Dataloader:
         Raises:
             ConformanceError: when that is not so; names the step and the position.
         """
-        return check_run(self._plan, self._share, None if steps is None else at_least("steps", steps, 1))
+        return check_run(self._plan, self._share, None if steps is None else integer("steps", steps, 1))
 
     def __getitem__(self, step: int) -> Tree:
         """The placed global batch of that step: the very one that iteration hands out."""
@@ -283,12 +285,12 @@ class Dataloader:
         return self.iterate()
 
     def iterate(self, start: Any = 0) -> DataIterator:
-        """An iterator that begins at `start`: a step, or what `get_state()` gave, on any mesh and any number of hosts.
+        """An iterator that begins at `start`: a step, or what `get_state()` gave, on any mesh and any number of hosts; None: step 0.
 
         Raises:
             StateError: when the state belongs to other data, or lies inside a batch of this size.
         """
-        step = step_of(self._plan, self._order, start)
+        step = self._step_of(start)
         run = self._run()
         warm, self._warm = self._warm, None
         begun = None if warm is None else warm.take(run, step)
@@ -298,7 +300,7 @@ class Dataloader:
 
     def _aside(self, start: Any = 0) -> DataIterator:
         """An iterator for measuring: it leaves what was warmed up, and the one that metrics show, as they are."""
-        return DataIterator(self._run(), step_of(self._plan, self._order, start))
+        return DataIterator(self._run(), self._step_of(start))
 
     def warmup(self, start: Any = 0) -> None:
         """Begins to read ahead in the background, while a model compiles or is restored; the next iterator from `start` on goes on with it.
@@ -311,7 +313,7 @@ class Dataloader:
         Raises:
             StateError: as for `iterate`.
         """
-        step = step_of(self._plan, self._order, start)
+        step = self._step_of(start)
         run = self._run()
         warm, self._warm = self._warm, None
         if warm is not None:
@@ -354,7 +356,7 @@ class Dataloader:
         Raises:
             ArgumentError: when the run has no batch from there on.
         """
-        count = at_least("batches", batches, 1)
+        count = integer("batches", batches, 1)
         run = self._aside(start)
         if run.step == run.num_steps:
             run.close()
@@ -380,7 +382,7 @@ class Dataloader:
             >>> print(loader.headroom(lambda batch: batch.sum(), steps=20))
             a perfect loader would take ...
         """
-        return measure(self._aside(), partial(self.replay, batches), train, at_least("steps", steps, 12))
+        return measure(self._aside(), partial(self.replay, batches), train, integer("steps", steps, 12))
 
     def epochs(self, start: Any = 0) -> Iterator[Epoch]:
         """One sized iterator an epoch: `for epoch in loader.epochs(): for batch in epoch: …`.
@@ -537,7 +539,11 @@ class Dataloader:
         return self._share(step).positions
 
     def _checked(self, step: Any) -> int:
-        return self._plan.check(integer("step", step))
+        return self._plan.check(integer("step", step, most=None))
+
+    def _step_of(self, start: Any) -> int:
+        """The step of a step or a state; None is the beginning, as where there is no checkpoint yet."""
+        return step_of(self._plan, self._order, 0 if start is None else start)
 
     def _mark_used_up(self) -> None:
         self._used_up = True

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from loadax import Certificate, Dataloader, from_arrays, mix
 from loadax.errors import ArgumentError, RowIndexError, SourceError
 from loadax.loader.certificate import Digests, certify
-from loadax.loader.state import order_hash
+from loadax.loader.state import OrderHash
 from loadax.plan.batches import BatchPlan
 from loadax.sharding import data_parallel, plan_mesh
 
@@ -258,9 +258,9 @@ def test_a_million_records_a_second_and_a_process_that_holds_nothing() -> None:
     data = from_arrays(np.broadcast_to(np.int8(0), (10**12,))).shuffle(1)
     plan = BatchPlan(data.order, 4096)
     began = time.perf_counter()
-    made = certify(plan, order_hash(data), "run", range(10**6, 10**6 + 250), lambda _: [(0, 4096)], None, per_step=False)
+    made = certify(plan, OrderHash(data), "run", range(10**6, 10**6 + 250), lambda _: [(0, 4096)], None, per_step=False)
     assert made.rows == 250 * 4096
     assert time.perf_counter() - began < 2
-    nothing = certify(plan, order_hash(data), "run", range(5), lambda _: [], None, per_step=False)
+    nothing = certify(plan, OrderHash(data), "run", range(5), lambda _: [], None, per_step=False)
     assert nothing.spans == ()
     assert made.merge(nothing) == made

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loadax import Dataloader, Dataset, from_arrays, from_npy, from_source
 from loadax.errors import StateError
-from loadax.loader.state import make_state, step_of
+from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.order import Sequential
 
@@ -26,13 +26,20 @@ def state_at(loader: Dataloader, step: int) -> dict[str, object]:
     return found
 
 
-def always_o(epoch: int, position: int) -> str:
-    return "o"
+always_o = OrderHash(from_arrays(np.arange(1)))  # for plans of any data
 
 
 def test_what_a_state_is() -> None:
     state = state_at(Dataloader(data(), 8, num_epochs=None), 37)
-    assert {**state, "order": ""} == {"version": 1, "step": 37, "batch_size": 8, "epoch": 2, "position": 56, "order": ""}
+    assert {**state, "order": ""} == {
+        "version": 1,
+        "step": 37,
+        "batch_size": 8,
+        "epoch": 2,
+        "position": 56,
+        "order": "",
+        "verbs": state["verbs"],
+    }
     assert isinstance(state["order"], str)
     assert len(state["order"]) == 16
 
