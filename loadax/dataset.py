@@ -30,6 +30,7 @@ from loadax.trees import flatten, map_leaves
 _LANES = 128
 _OPEN_BYTES = 1 << 30  # what the windows of all lanes may hold by default, over all hosts
 _MANY_ROWS, _MANY_BYTES = 4, 8 << 10  # of a chunk of the largest leaf, above which decoding it for one row is worth a warning
+_MOST_ROWS = 1 << 30  # of a block, blocks of a window, and lanes: so that their product can be counted
 _RNG_HINT = "; the seed of its numbers is seed="
 _WINDOW = 4  # blocks a lane: with 128 lanes 512 blocks are open, about as many as a large batch has rows
 
@@ -153,10 +154,16 @@ class Dataset:
             block = chunk
         if window is None:
             open_bytes = (
-                integer("lanes", lanes, 1) * integer("block", block, 1) * self._source_row_bytes() if chunk is not None else 0
+                integer("lanes", lanes, 1, _MOST_ROWS) * integer("block", block, 1, _MOST_ROWS) * self._source_row_bytes()
+                if chunk is not None
+                else 0
             )
             window = max(1, min(_WINDOW, _OPEN_BYTES // max(1, open_bytes)))
-        sizes = integer("block", block, 1), integer("window", window, 1), integer("lanes", lanes, 1)
+        sizes = (
+            integer("block", block, 1, _MOST_ROWS),
+            integer("window", window, 1, _MOST_ROWS),
+            integer("lanes", lanes, 1, _MOST_ROWS),
+        )
         return self._with(BlockShuffled(self.order, seed, *sizes))
 
     def windows(self, length: int, stride: int = 1, lead: int | None = None, targets: int = 1) -> "Dataset":
@@ -245,10 +252,12 @@ class Dataset:
         """
         from loadax.packing import WINDOW, PackOptions, pack
 
-        if window is not None and method == "split":
+        if window is not None and isinstance(method, str) and method == "split":
             raise ArgumentError(f"window={window!r} is for best_fit and first_fit: method='split' needs none; leave it out")
         optional_flag("progress", progress)
-        fitted = 0 if method == "split" else WINDOW if window is None else integer("window", window, 1)
+        fitted = (
+            0 if isinstance(method, str) and method == "split" else WINDOW if window is None else integer("window", window, 1)
+        )
         options = PackOptions(integer("seq_len", seq_len, 1), method, long, fitted)
         source = pack(self.reader, self.order, options, index, progress)
         return Dataset(source, Sequential(len(source)))

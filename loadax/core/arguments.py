@@ -114,7 +114,8 @@ def entries(name: str, value: Any, what: str) -> list[Any]:
     Raises:
         ArgumentError: When the value can't be gone through.
     """
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable) or isinstance(value, type):
+    several = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | type) and getattr(value, "ndim", 1)
+    if not several:
         raise ArgumentError(f"{name}={shown(value)}: pass a list of {what}")
     return list(value)
 

@@ -145,6 +145,11 @@ def plan_layout(
         raise ArgumentError(
             f"shard_rows={shard} is no multiple of chunk_rows={chunk}; pass shard_rows={fitting}, or another chunk_rows"
         )
+    # Cut to the data: a shard's index has an entry for each chunk that could lie in it, and a chunk is encoded whole.
+    if chunk and chunk >= rows:
+        chunk, shard = rows, shard and rows
+    elif shard:
+        shard = min(shard, -(-rows // chunk) * chunk if chunk else _power_of_two(rows))
     arrays = tuple(
         ArrayLayout(name, each, chunk or _default_chunk(each, rows, shard)) for name, each in zip(names, specs, strict=True)
     )

@@ -55,11 +55,11 @@ def test_what_is_no_int(value: Any) -> None:
         (np.uint64(2**63), {}, f"count={2**63}: pass less than 2\\*\\*63"),
         (-(2**63), {}, f"count={-(2**63)}: pass more than -2\\*\\*63"),
         (10**400, {}, "count=an int of 1329 bits: pass less than 2\\*\\*63"),
-        (10**5000, {"least": 1}, "count=an int of 16610 bits: pass less than 2\\*\\*63"),
+        (10**4000, {"least": 1}, "count=an int of 13288 bits: pass less than 2\\*\\*63"),
         (9, {"most": 8}, "count=9: pass 8 or less"),
     ],
 )
-def test_ints_outside_their_bounds(value: Any, bounds: dict[str, int], match: str) -> None:
+def test_ints_outside_their_bounds(value: Any, bounds: dict[str, Any], match: str) -> None:
     with pytest.raises(ArgumentError, match=f"^{match}$"):
         integer("count", value, **bounds)
 
@@ -84,6 +84,7 @@ def test_bools() -> None:
     assert flag("resume", np.True_) is True
     assert flag("resume", False) is False
     assert optional_flag("progress", None) is None
+    value: Any
     for value in ("no", "", 0, 1, np.nan, None, [], np.array([True])):
         with pytest.raises(ArgumentError, match=r"^resume=.*: pass True or False$"):
             flag("resume", value)
@@ -94,6 +95,7 @@ def test_bools() -> None:
 def test_choices() -> None:
     assert choice("stop", "first", ("first", "all")) == "first"
     assert choice("codec", None, ("zstd", None)) is None
+    value: Any
     for value in (np.array(["first", "all"]), np.arange(3), ["first"], 0, None, "none", {}):
         with pytest.raises(ArgumentError, match=r"^stop=.*: pass 'first', 'all' or 'never'$"):
             choice("stop", value, ("first", "all", "never"))
@@ -103,6 +105,7 @@ def test_choices() -> None:
 
 def test_lists() -> None:
     assert entries("datasets", (each for each in "ab"), "datasets") == ["a", "b"]
+    value: Any
     for value in (3, None, "ab", b"ab", {"a": 1}, list):
         with pytest.raises(ArgumentError, match=r"^datasets=.*: pass a list of datasets$"):
             entries("datasets", value, "datasets")
@@ -110,6 +113,7 @@ def test_lists() -> None:
 
 def test_paths() -> None:
     assert path("folder", Path("a/b")) == "a/b"
+    value: Any
     for value in (3, None, b"a", ["a"]):
         with pytest.raises(ArgumentError, match=r"^folder=.* is a \w+: pass a folder, as a str or a pathlib.Path$"):
             path("folder", value, "a folder")
@@ -144,7 +148,7 @@ ONE_OF_EACH: list[Callable[[Any], Any]] = [
 
 
 @pytest.mark.parametrize("check", ONE_OF_EACH)
-@pytest.mark.parametrize("value", [Broken(), Broken, 10**5000, np.zeros((0, 3)), object(), jnp.zeros(2), np.array({}), ...])
+@pytest.mark.parametrize("value", [Broken(), Broken, 10**4000, np.zeros((0, 3)), object(), jnp.zeros(2), np.array({}), ...])
 def test_no_other_error(check: Callable[[Any], Any], value: Any) -> None:
     try:
         check(value)
