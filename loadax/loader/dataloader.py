@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 from jax.sharding import Mesh
 
-from loadax.core.arguments import choice, integer, shown
+from loadax.core.arguments import choice, flag, integer, shown
 from loadax.doors import as_dataset
 from loadax.errors import ArgumentError, RowIndexError, UnsupportedError
 from loadax.loader.arguments import (
@@ -250,7 +250,7 @@ class Dataloader:
             steps: how many are looked at for what depends on the rows in them: chunks, files, and rows decoded for each one used.
             at: a step of the batch size to explain, where that is scheduled.
         """
-        at = self._checked(at)
+        at = self._checked(at, "at")
         setting = Setting(self._recipe.form(at).dataset, self._plan, self._share(at), at, self._depth, self._recipe.budget)
         return forecast(setting, integer("steps", steps, 1))
 
@@ -416,7 +416,7 @@ class Dataloader:
         size = self._plan.stretch(self._checked(step))[0].batch_size
         chosen = np.arange(size) if positions is None else np.asarray(positions)
         if chosen.size and (chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= size):
-            raise RowIndexError(f"positions={positions!r}: pass ints of at least 0 and below {size}, the batch size")
+            raise RowIndexError(f"positions={shown(positions)}: pass ints of at least 0 and below {size}, the batch size")
         return trace(self._plan, self.dataset.source, int(step), chosen.astype(np.int64).reshape(-1))
 
     def find(self, row: int, dataset: str | None = None, *, epochs: Any = None, steps: Any = None) -> list[Place]:
@@ -486,19 +486,29 @@ class Dataloader:
         Raises:
             ArgumentError: when the run goes on for ever and no steps are named; or the positions don't ascend.
         """
+        contents, per_step = flag("contents", contents), flag("per_step", per_step)
+        if run is not None and not isinstance(run, str):
+            raise ArgumentError(f"run={shown(run)}: pass a name for the run, as a str")
         if steps is None and self._plan.num_steps is None:
             raise ArgumentError("num_epochs=None: the run goes on for ever; pass steps=range(start, stop)")
         chosen = range(self._plan.num_steps or 0) if steps is None else steps
         if not isinstance(chosen, range) or chosen.step != 1 or not chosen:
-            raise ArgumentError(f"steps={steps!r}: pass a range of steps, one after another")
+            raise ArgumentError(f"steps={shown(steps)}: pass a range of steps, one after another")
         self._checked(chosen[0])
         self._checked(chosen[-1])
         held = None if positions is None else np.asarray(positions)
         if held is not None:
             sizes = [self._plan.stretch(step)[0].batch_size for step in (*self._plan.first_steps, chosen[0])]
-            if held.dtype.kind not in "iu" or not held.size or held[0] < 0 or held[-1] >= min(sizes) or (np.diff(held) < 1).any():
+            if (
+                held.ndim != 1
+                or held.dtype.kind not in "iu"
+                or not held.size
+                or held[0] < 0
+                or held[-1] >= min(sizes)
+                or (np.diff(held) < 1).any()
+            ):
                 raise ArgumentError(
-                    f"positions={positions!r}: pass ascending ints of at least 0 and below {min(sizes)}, the batch size"
+                    f"positions={shown(positions)}: pass a list of ascending ints of at least 0 and below {min(sizes)}, the batch size"
                 )
         return certify(
             self._plan,
@@ -538,8 +548,8 @@ class Dataloader:
             return np.arange(self._part.index * size, (self._part.index + 1) * size, dtype=np.int64)
         return self._share(step).positions
 
-    def _checked(self, step: Any) -> int:
-        return self._plan.check(integer("step", step, most=None))
+    def _checked(self, step: Any, name: str = "step") -> int:
+        return self._plan.check(integer(name, step, most=None))
 
     def _step_of(self, start: Any) -> int:
         """The step of a step or a state; None is the beginning, as where there is no checkpoint yet."""

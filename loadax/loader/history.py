@@ -172,8 +172,7 @@ def _steps_to_look_at(plan: BatchPlan, epochs: Any, steps: Any) -> range:
         raise ArgumentError(f"epochs={epochs!r} and steps={steps!r}: pass one of them")
     if steps is not None:
         chosen = _range("steps", steps)
-        end = plan.num_steps
-        return chosen if end is None else range(chosen.start, max(chosen.start, min(chosen.stop, end)))
+        return range(chosen.start, max(chosen.start, min(chosen.stop, plan.end)))
     if plan.order.size >= ENDLESS:
         raise ArgumentError("this mixture never ends: pass steps=range(start, stop), the steps of the run to look at")
     if epochs is None:
@@ -184,7 +183,10 @@ def _steps_to_look_at(plan: BatchPlan, epochs: Any, steps: Any) -> range:
         return range(plan.num_steps or 0)
     chosen = _range("epochs", epochs)
     stop = chosen.stop if plan.num_epochs is None else min(chosen.stop, plan.num_epochs)
-    return range(plan.epoch_steps(chosen.start).start, plan.epoch_steps(stop - 1).stop) if chosen.start < stop else range(0)
+    if chosen.start >= stop:
+        return range(0)
+    first, last = plan.epoch_steps(chosen.start).start, plan.epoch_steps(stop - 1).stop
+    return range(min(first, plan.end), min(last, plan.end))
 
 
 def _range(name: str, value: Any) -> range:

@@ -79,8 +79,11 @@ class BatchPlan:
         for _, batch_size in self.schedule:
             if batch_size < 1:
                 raise ArgumentError(f"batch_size={batch_size}: a batch needs at least one row")
+            if batch_size > MOST_POSITIONS:
+                raise ArgumentError(f"batch_size={batch_size}: no run has so many rows; pass 2**62 or less")
         if self.order.size == 0:
             raise ArgumentError("the dataset has no rows; look at what it was read from, or at the slice or split that left none")
+        _ = self.stretches
         if self.num_steps is not None and self.num_steps > LARGEST:
             raise ArgumentError(
                 f"num_epochs={shown(self.num_epochs)}: these are more than 2**63 steps; pass None to go on for ever"
@@ -96,6 +99,10 @@ class BatchPlan:
         """The schedule, each entry with the place where it begins."""
         found: list[Stretch] = []
         for first, batch_size in self.schedule:
+            if found and first * found[-1].batch_size > MOST_POSITIONS:
+                raise ArgumentError(
+                    f"a batch size or length is scheduled from step {first} on, later than any run comes to; leave it out"
+                )
             epoch, start = _place(found[-1], first) if found else (0, 0)
             if found and self.num_epochs is not None and first >= found[-1].begin(self.num_epochs):
                 raise ArgumentError(
