@@ -78,7 +78,9 @@ def test_ints(name: str, value: Any, tmp_path: Path) -> None:
     """Some take more than ints: a schedule, a slice, several steps. None of them takes these."""
     if name == "steps" and isinstance(value, np.ndarray) and value.dtype.kind == "i":
         return  # several steps
-    with pytest.raises(LoadaxError, match=rf"{name.split(maxsplit=1)[0]}(\[\d\])?[= ]|step .* is not there|an index is an int or a slice"):
+    with pytest.raises(
+        LoadaxError, match=rf"{name.split(maxsplit=1)[0]}(\[\d\])?[= ]|step .* is not there|an index is an int or a slice"
+    ):
         INTS[name](value, tmp_path)
 
 

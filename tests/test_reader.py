@@ -226,3 +226,22 @@ def test_a_map_that_writes_leaves_the_sources_memory_alone() -> None:
     for _ in range(2):
         assert data.read(range(8)).tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
     assert source.memory.tolist() == list(range(8))
+
+
+def test_documents_of_a_map_that_returns_one_array_for_all() -> None:
+    """They are read one by one."""
+    buffer = np.zeros(4, np.int64)
+
+    def fill(example: Any) -> Any:
+        buffer[:] = example
+        return buffer
+
+    data = from_arrays(np.arange(1, 7))
+    for read in (lambda made: made.pack(4), lambda made: made.filter(lambda example: example[0] == 3)):
+        with pytest.raises(
+            LeafError, match=r"map .*fill .* returned one array for several rows, .*return a new array \(copy it\)"
+        ):
+            read(data.map(fill))
+    copying = data.map(lambda example: fill(example).copy())
+    assert [row["tokens"].tolist() for row in copying.pack(4)] == [[number] * 4 for number in range(1, 7)]
+    assert len(copying.filter(lambda example: example[0] == 3)) == 1

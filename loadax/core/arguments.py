@@ -114,8 +114,8 @@ def entries(name: str, value: Any, what: str) -> list[Any]:
     Raises:
         ArgumentError: When the value can't be gone through.
     """
-    several = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | type) and getattr(value, "ndim", 1)
-    if not several:
+    single = isinstance(value, str | bytes | Mapping | type) or getattr(value, "ndim", None) == 0
+    if single or not isinstance(value, Iterable):
         raise ArgumentError(f"{name}={shown(value)}: pass a list of {what}")
     return list(value)
 
