@@ -57,10 +57,11 @@ def by_function(function: Callable[..., Any]) -> Judge:
     def keys(run: Run) -> Any:
         for row, example in run.examples():
             try:
-                yield row, function(example)
+                key = function(example)
             except RAISED as error:
                 blame(error, f"split_by {name}", f"loadax: in split_by {name}, on row {row}")
                 raise
+            yield row, key
 
     return lambda run: _words(keys(run), name)
 

@@ -740,8 +740,8 @@ def test_what_would_end_the_program_is_an_error(kind: type[BaseException], worke
                 next(batches)
         assert where in notes(caught.value)
         assert "loadax: in step 2" in notes(caught.value)
-    with pytest.raises(RuntimeError, match=rf"filter .*leaves.* raised {kind.__name__}\(0\)"):
-        numbers().filter(leaves)
+    with pytest.raises(RuntimeError, match=rf"filter .* raised {kind.__name__}\(0\)"):
+        numbers().filter(lambda example: bool(leaves(example)))
 
 
 def test_a_path_is_no_data() -> None:
