@@ -7,16 +7,17 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from loadax.core.arguments import MOST_POSITIONS, choice, flag, integer, number, optional_flag
 from loadax.core.arguments import path as checked_path
+from loadax.core.habits import for_dataset
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.mix import Mixed
-from loadax.plan.order import Repeated, Sequential, Shuffled, Sliced, depth_first
+from loadax.plan.order import Repeated, Sequential, Shuffled, Sliced, depth, depth_first
 from loadax.plan.pack import Long, Method
 from loadax.plan.split import split as split_order
 from loadax.protocols import Integers, Order, Source, Tree
@@ -30,6 +31,8 @@ from loadax.trees import flatten, map_leaves
 _LANES = 128
 _OPEN_BYTES = 1 << 30  # what the windows of all lanes may hold by default, over all hosts
 _MANY_ROWS, _MANY_BYTES = 4, 8 << 10  # of a chunk of the largest leaf, above which decoding it for one row is worth a warning
+_MOST_VERBS = 100  # far fewer than Python has frames for: each is a call in a call
+_NEEDED: Any = None  # where the error for a missing argument says more than Python would
 _MOST_ROWS = 1 << 30  # of a block, blocks of a window, and lanes: so that their product can be counted
 _RNG_HINT = "; the seed of its numbers is seed="
 _WINDOW = 4  # blocks a lane: with 128 lanes 512 blocks are open, about as many as a large batch has rows
@@ -65,6 +68,20 @@ class Dataset:
         origin = repr(self.source) if type(self.source).__module__.startswith("loadax.") else type(self.source).__name__
         rows = "step-scheduled" if getattr(self.order, "by_step", False) else len(self)
         return f"Dataset({rows} rows of {origin}{''.join(verbs)})"
+
+    def __post_init__(self) -> None:
+        if depth(self.order) > _MOST_VERBS:
+            raise ArgumentError(
+                f"this dataset is made by more than {_MOST_VERBS} verbs, each upon the one before; where a loop calls one, call it once: "
+                "concat() with a list of all datasets, a slice from the first row to the last, exclude() with all rows"
+            )
+
+    if not TYPE_CHECKING:  # a type checker then sees a misspelt name
+
+        def __getattr__(self, name: str) -> Any:
+            hint = for_dataset(name)
+            text = f"'Dataset' object has no attribute {name!r}" + (f": {hint}" if hint else "")
+            raise AttributeError(text, name=name, obj=self)
 
     @cached_property
     def reader(self) -> Reader:
@@ -115,7 +132,9 @@ class Dataset:
         """The examples of epoch 0, one by one. For looking at data: a `Dataloader` reads many at once."""
         return (self[position] for position in range(len(self)))
 
-    def shuffle(self, seed: int, block: int | str | None = None, window: int | None = None, lanes: int = _LANES) -> "Dataset":
+    def shuffle(
+        self, seed: int = _NEEDED, block: int | str | None = None, window: int | None = None, lanes: int = _LANES
+    ) -> "Dataset":
         """All positions in random order, another one each epoch; see `loadax.seeds.permute`.
 
         Args:
@@ -133,7 +152,7 @@ class Dataset:
         Warns:
             UserWarning: when every row is shuffled by itself though the source decodes many together; says what that costs.
         """
-        seed = integer("seed", seed, most=None)
+        seed = integer("seed", seed, most=None, remedy="an int, as in shuffle(seed=0): each epoch gets another order of it")
         if any(isinstance(each, Mixed) for each in depth_first(self.order)):
             raise ArgumentError(
                 "shuffle() behind mix() would break its proportions; shuffle the datasets before they are mixed: mix({name: ds.shuffle(seed)}, …)"
@@ -318,9 +337,14 @@ class Dataset:
         leaves = [[path, list(spec.shape), str(spec.dtype)] for path, spec in zip(structure.paths, specs, strict=True)]
         return [ORDER_VERSION, self.order.describe(), self.reader.describe(), leaves]
 
-    def repeat(self, times: int) -> "Dataset":
+    def repeat(self, times: int = _NEEDED) -> "Dataset":
         """`times` epochs of this dataset as one, each in its own order."""
-        times = integer("times", times, 1)
+        times = integer(
+            "times",
+            times,
+            1,
+            remedy=None if times is not None else "an int; to repeat for ever, pass num_epochs=None to the Dataloader",
+        )
         if times > 1 and len(self) * times > MOST_POSITIONS:
             endless = (
                 "the dataset never ends" if len(self) == MOST_POSITIONS else f"{len(self)} rows become more than 2**62 that way"
@@ -338,7 +362,16 @@ class Dataset:
             ArgumentError: when `fraction` is not between 0 and 1, or the rows that are there change every epoch.
         """
         first, rest = split_order(self.order, _fraction(fraction), integer("seed", seed, most=None))
-        return self._with(first), self._with(rest)
+        parts = self._with(first), self._with(rest)
+        for which, part in zip(("first", "second"), parts, strict=True):
+            if len(self) and not len(part):
+                warnings.warn(
+                    f"split({fraction}, seed={seed}) of {len(self)} rows leaves none for the {which} part, since each row is drawn by itself; "
+                    "pass another seed, or slice: data[:n] and data[n:]",
+                    UserWarning,
+                    stacklevel=2,
+                )
+        return parts
 
     def filter(
         self,

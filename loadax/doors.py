@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from loadax.core.arguments import path as checked_path
 from loadax.dataset import Dataset, Written
-from loadax.errors import ArgumentError
+from loadax.errors import ArgumentError, SourceError
 from loadax.plan.order import Sequential
 from loadax.protocols import Tree
 
@@ -27,7 +27,12 @@ def from_arrays(tree: Tree) -> Dataset:
     """
     from loadax.sources.arrays import ArraySource
 
-    return from_source(ArraySource(tree))
+    try:
+        return from_source(ArraySource(tree))
+    except SourceError as error:
+        if not isinstance(tree, list):
+            raise
+        raise SourceError(f"{error}; where this is a list of examples, open it with loadax.from_source") from None
 
 
 def from_array_record(

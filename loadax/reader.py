@@ -180,7 +180,8 @@ class Reader:
     def _probe(self, known: list[Tree | None]) -> list[Tree]:
         """`known`, with what is None filled in by reading one row and mapping it."""
         if self.first is None:
-            raise SourceError("the dataset has no rows, and no spec that would say what a row looks like; pass spec= to its maps")
+            remedy = "pass spec= to its maps" if self.maps else "leave it out"
+            raise SourceError(f"the dataset has no rows, and no spec that would say what a row looks like; {remedy}")
         batch = self._writable(self._raw(self.first))
         specs = [known[0] if known[0] is not None else _batch_spec(batch, "the source")]
         for number, (each, stated) in enumerate(zip(self.maps, known[1:], strict=True), 1):

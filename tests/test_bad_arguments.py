@@ -14,12 +14,14 @@ from loadax.errors import LoadaxError, StateError
 from loadax.interop.prometheus import serve
 from tests.loader.oracle import mesh_of
 
-DATA = loadax.from_arrays({"x": np.arange(100)})
+UNTYPED: Any = loadax  # so that a type checker lets wrong arguments pass
+SERVE: Any = serve
+DATA: Any = loadax.from_arrays({"x": np.arange(100)})
 DOCUMENTS = loadax.from_source([np.arange(number % 5 + 1) for number in range(30)])
 MIXED = loadax.mix({"a": DATA, "b": DATA}, [1, 1])
 
 
-def loader(**options: Any) -> loadax.Dataloader:
+def loader(**options: Any) -> Any:
     return loadax.Dataloader(DATA, **{"batch_size": 8, "num_workers": 0, **options})
 
 
@@ -49,7 +51,7 @@ INTS: dict[str, Call] = {
     "workers": lambda value, _: DATA.filter(lambda _: True, workers=value),
     "stride of tokens": lambda value, folder: tokens(folder, stride=value),
     "cache_bytes": lambda value, folder: tokens(folder, cache_bytes=value),
-    "size": lambda value, folder: loadax.from_images(folder, size=value),
+    "size": lambda value, folder: UNTYPED.from_images(folder, size=value),
     "chunk_rows": lambda value, folder: written(folder, chunk_rows=value),
     "shard_rows": lambda value, folder: written(folder, shard_rows=value),
     "workers of write_zarr": lambda value, folder: written(folder, workers=value),
@@ -66,7 +68,7 @@ INTS: dict[str, Call] = {
     "row": lambda value, _: loader().find(value),
     "at": lambda value, _: loader().explain(2, value),
     "batches": lambda value, _: loader().replay(value),
-    "port": lambda value, _: serve(loader(), value),
+    "port": lambda value, _: SERVE(loader(), value),
 }
 
 
@@ -87,12 +89,12 @@ def test_ints(name: str, value: Any, tmp_path: Path) -> None:
 CHOICES: dict[str, Call] = {
     "method": lambda value, _: DOCUMENTS.pack(8, method=value),
     "long": lambda value, _: DOCUMENTS.pack(8, method="best_fit", long=value),
-    "stop": lambda value, _: loadax.mix([DATA, DATA], [1, 1], stop=value),
-    "by": lambda value, _: loadax.mix([DATA, DATA], [1, 1], by=value),
-    "missing": lambda value, folder: loadax.from_tensorstore({"driver": "zarr"}, missing=value),
-    "fit": lambda value, folder: loadax.from_images(folder, 8, fit=value),
-    "quality": lambda value, folder: loadax.from_images(folder, 8, quality=value),
-    "damaged": lambda value, folder: loadax.from_images(folder, 8, damaged=value),
+    "stop": lambda value, _: UNTYPED.mix([DATA, DATA], [1, 1], stop=value),
+    "by": lambda value, _: UNTYPED.mix([DATA, DATA], [1, 1], by=value),
+    "missing": lambda value, folder: UNTYPED.from_tensorstore({"driver": "zarr"}, missing=value),
+    "fit": lambda value, folder: UNTYPED.from_images(folder, 8, fit=value),
+    "quality": lambda value, folder: UNTYPED.from_images(folder, 8, quality=value),
+    "damaged": lambda value, folder: UNTYPED.from_images(folder, 8, damaged=value),
     "compression": lambda value, folder: written(folder, compression=value),
     **{name: lambda value, _, name=name: loader(**{name: value}) for name in ("remainder", "worker_type", "on_error")},  # type: ignore[misc]
 }
@@ -134,29 +136,29 @@ def test_a_store_is_not_deleted_for_a_string(tmp_path: Path) -> None:
     written(tmp_path)
     with pytest.raises(LoadaxError, match="overwrite='no': pass True or False"):
         written(tmp_path, overwrite="no")
-    assert len(loadax.from_zarr(tmp_path / "w.zarr")) == 100
+    assert len(UNTYPED.from_zarr(tmp_path / "w.zarr")) == 100
 
 
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: loadax.concat(3), r"datasets=3: pass a list of datasets: concat\(\[one, other\]\)"),
-        (lambda: loadax.concat(DATA), r"datasets=Dataset\(100 rows.* is one dataset: pass a list"),
-        (lambda: loadax.concat({"a": DATA}), r"datasets=\{'a': .*pass a list of datasets"),
-        (lambda: loadax.mix(3, [1]), "datasets=3: pass a list of datasets, or a dict of them"),
-        (lambda: loadax.mix(DATA, [1]), "is one dataset: pass a list of datasets"),
+        (lambda: UNTYPED.concat(3), r"datasets=3: pass a list of datasets: concat\(\[one, other\]\)"),
+        (lambda: UNTYPED.concat(DATA), r"datasets=Dataset\(100 rows.* is one dataset: pass a list"),
+        (lambda: UNTYPED.concat({"a": DATA}), r"datasets=\{'a': .*pass a list of datasets"),
+        (lambda: UNTYPED.mix(3, [1]), "datasets=3: pass a list of datasets, or a dict of them"),
+        (lambda: UNTYPED.mix(DATA, [1]), "is one dataset: pass a list of datasets"),
         (lambda: loader().find(3, dataset=["a"]), r"dataset=\['a'\] is no part"),
         (lambda: loader().certificate(positions=3), "positions=3: pass a list of ascending ints of at least 0 and below 8"),
         (lambda: loader().certificate(run=object()), "run=<object .*: pass a name for the run"),
-        (lambda: serve(loader(), host=3), "host=3: pass the address to listen on"),
-        (lambda: serve(loader(), port=None), "port=None: pass an int"),
-        (lambda: serve(loader(), port=70000), "port=70000: pass 65535 or less"),
-        (lambda: loadax.from_images(3), "folder=3 is a int: pass the path of a folder of images"),
-        (lambda: loadax.write_zarr(DATA, None), "path=None is a NoneType: pass the path or URL of a folder"),
+        (lambda: SERVE(loader(), host=3), "host=3: pass the address to listen on"),
+        (lambda: SERVE(loader(), port=None), "port=None: pass an int"),
+        (lambda: SERVE(loader(), port=70000), "port=70000: pass 65535 or less"),
+        (lambda: UNTYPED.from_images(3), "folder=3 is a int: pass the path of a folder of images"),
+        (lambda: UNTYPED.write_zarr(DATA, None), "path=None is a NoneType: pass the path or URL of a folder"),
         (lambda: DATA.cache(3), "path=3 is a int: pass the path or URL"),
         (lambda: loader().iterate().timeline(3), "path=3 is a int: pass the name of a .html or .png file"),
         (lambda: DATA.repeat(2**60), "times=1152921504606846976: 100 rows become more than 2\\*\\*62 that way; leave repeat"),
-        (lambda: loadax.mix([DATA], [1], stop="never").repeat(2), "times=2: the dataset never ends; leave repeat"),
+        (lambda: UNTYPED.mix([DATA], [1], stop="never").repeat(2), "times=2: the dataset never ends; leave repeat"),
         (lambda: loader(num_epochs=2**62), "num_epochs=.*: these are more than 2\\*\\*63 steps; pass None"),
         (lambda: loader(batch_size={0: 8, 2**62: 4}, num_epochs=None), "from step 4611686018427387904 on, later than any run"),
         (lambda: loader(num_epochs=None).rows(2**62), "step 4611686018427387904 is not there: .* and below 576460752303423488"),
@@ -171,13 +173,13 @@ def test_others(call: Callable[[], Any], match: str) -> None:
 def test_variables_that_are_no_names(tmp_path: Path) -> None:
     written(tmp_path)
     with pytest.raises(LoadaxError, match="variables=3: pass a list of names of arrays"):
-        loadax.from_zarr(tmp_path / "w.zarr", variables=3)  # type: ignore[arg-type]
+        UNTYPED.from_zarr(tmp_path / "w.zarr", variables=3)
 
 
 @pytest.mark.parametrize(("chunk", "shard"), [(2**31, None), (None, 2**31), (2**31, 2**32), (64, 2**40 // 64 * 64)])
 def test_chunks_and_shards_are_cut_to_the_rows(chunk: int | None, shard: int | None, tmp_path: Path) -> None:
     written(tmp_path, chunk_rows=chunk, shard_rows=shard)
-    assert loadax.from_zarr(tmp_path / "w.zarr").read(range(100))["x"].tolist() == list(range(100))
+    assert UNTYPED.from_zarr(tmp_path / "w.zarr").read(range(100))["x"].tolist() == list(range(100))
     shards = json.loads((tmp_path / "w.zarr" / "x" / "zarr.json").read_text())["chunk_grid"]["configuration"]["chunk_shape"]
     assert shards[0] <= 128
 
@@ -202,7 +204,7 @@ def test_chunks_and_shards_are_cut_to_the_rows(chunk: int | None, shard: int | N
     ],
 )
 def test_hostile_states(data: loadax.Dataset, change: dict[str, Any], match: str) -> None:
-    endless = loadax.Dataloader(data, 8, num_epochs=None, num_workers=0)
+    endless = UNTYPED.Dataloader(data, 8, num_epochs=None, num_workers=0)
     state = endless.iterate(0).get_state()
     with pytest.raises(StateError, match=match):
         endless.iterate({**state, **change})
@@ -221,5 +223,5 @@ def test_a_loader_is_true() -> None:
 
 def test_messages_are_short() -> None:
     with pytest.raises(LoadaxError) as caught:
-        DATA.shuffle(np.arange(10**6))  # type: ignore[arg-type]
+        DATA.shuffle(np.arange(10**6))
     assert re.fullmatch(r"seed=an array of shape \[1000000\]: pass an int", str(caught.value))

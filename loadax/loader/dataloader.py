@@ -10,12 +10,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, final
+from typing import Any, Never, final
 
 import numpy as np
 from jax.sharding import Mesh
 
 from loadax.core.arguments import choice, flag, integer, shown
+from loadax.core.habits import for_dataloader
 from loadax.doors import as_dataset
 from loadax.errors import ArgumentError, RowIndexError, UnsupportedError
 from loadax.loader.arguments import (
@@ -49,6 +50,15 @@ from loadax.plan.inverse import Place
 from loadax.plan.skips import step_ranges
 from loadax.protocols import Integers, Tree
 from loadax.sharding.mesh import PlannedMesh, current_mesh, grid_of, resolve_mesh
+
+
+def _refuse(unknown: Mapping[str, Any]) -> None:
+    """Refuses arguments that a `Dataloader` does not have; for those of other loaders it says what to write."""
+    for name, value in unknown.items():
+        hint = for_dataloader(name)
+        if hint is None:
+            raise TypeError(f"Dataloader() got an unexpected keyword argument {name!r}")
+        raise ArgumentError(f"{name}={shown(value)}: Dataloader has no such argument; {hint}")
 
 
 @final
@@ -133,7 +143,9 @@ class Dataloader:
         shard_index: int | None = None,
         shard_count: int | None = None,
         on_error: str = "raise",
+        **unknown: Never,
     ):
+        _refuse(unknown)
         choice("worker_type", worker_type, ("thread", "process"))
         if not isinstance(on_error, str) or on_error != "raise":
             raise UnsupportedError(f"on_error={shown(on_error)}: only 'raise' is there so far; leave it out")
