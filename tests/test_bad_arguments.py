@@ -224,4 +224,4 @@ def test_a_loader_is_true() -> None:
 def test_messages_are_short() -> None:
     with pytest.raises(LoadaxError) as caught:
         DATA.shuffle(np.arange(10**6))
-    assert re.fullmatch(r"seed=an array of shape \[1000000\]: pass an int", str(caught.value))
+    assert re.fullmatch(r"seed=an array of shape \[1000000\]: pass an int, as in shuffle\(seed=0\): .*", str(caught.value))

@@ -1,5 +1,6 @@
 """The data side: what a spec is found by, what is checked, and what each part is called with."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -237,7 +238,8 @@ def test_documents_of_a_map_that_returns_one_array_for_all() -> None:
         return buffer
 
     data = from_arrays(np.arange(1, 7))
-    for read in (lambda made: made.pack(4), lambda made: made.filter(lambda example: example[0] == 3)):
+    reads: list[Callable[[Dataset], Dataset]] = [lambda made: made.pack(4), lambda made: made.filter(lambda row: row[0] == 3)]
+    for read in reads:
         with pytest.raises(
             LeafError, match=r"map .*fill .* returned one array for several rows, .*return a new array \(copy it\)"
         ):

@@ -70,7 +70,7 @@ def test_names_of_the_package(name: str, match: str) -> None:
     with pytest.raises(AttributeError, match=rf"^module 'loadax' has no attribute '{name}': {match}"):
         getattr(loadax, name)
     assert not hasattr(loadax, name)
-    with pytest.raises(AttributeError, match="^module 'loadax' has no attribute 'nothing'$"):
+    with pytest.raises(AttributeError, match=r"^module 'loadax' has no attribute 'nothing'$"):
         loadax.nothing  # type: ignore[attr-defined] # noqa: B018
 
 
@@ -159,12 +159,17 @@ def _sliced(data: loadax.Dataset) -> loadax.Dataset:
     "verb", [_sliced, lambda data: data.repeat(1), lambda data: loadax.concat([data, DATA]), lambda data: data.shuffle(seed=0)]
 )
 def test_verbs_in_a_loop(verb: Callable[[loadax.Dataset], loadax.Dataset]) -> None:
-    data = DATA
+    made = [DATA]
+
+    def loop() -> None:
+        for _ in range(1000):
+            made.append(verb(made[-1]))
+
     with pytest.raises(
         ArgumentError, match="made by more than 100 verbs, each upon the one before; where a loop calls one, call it once"
     ):
-        for _ in range(1000):
-            data = verb(data)
+        loop()
+    data = made[-1]
     # What was made up to there works in all ways.
     loader = Dataloader(data, 8, num_workers=0)
     assert loader.host_batch(0)["x"].shape == (8,)

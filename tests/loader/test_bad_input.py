@@ -711,6 +711,7 @@ def test_a_stop_iteration_of_a_source_is_no_end_of_the_data(workers: int) -> Non
     with pytest.raises(RuntimeError, match=r"the source raised StopIteration\(\)") as caught:
         list(Dataloader(from_source(Numbers()), 8, num_workers=workers))
     assert "loadax: in step 2" in notes(caught.value)
+    assert caught.value.__cause__ is not None
     assert "loadax: in Numbers[20]" in notes(caught.value.__cause__)
 
 

@@ -209,7 +209,9 @@ def test_several_threads_on_one_iterator(schedule: Any, workers: int) -> None:
     """Each batch is handed out once, and every thread meets the end as an end."""
     loader = Dataloader(from_arrays({"x": np.arange(320)}), schedule, num_workers=workers)
     for _ in range(5):
-        batches, found, errors = loader.iterate(), [], []
+        batches = loader.iterate()
+        found: list[int] = []
+        errors: list[Any] = []
         begin = threading.Barrier(4)
 
         def consume(batches: Any = batches, found: list[int] = found, errors: list[Any] = errors, begin: Any = begin) -> None:
