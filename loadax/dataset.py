@@ -364,7 +364,7 @@ class Dataset:
         first, rest = split_order(self.order, _fraction(fraction), integer("seed", seed, most=None))
         parts = self._with(first), self._with(rest)
         for which, part in zip(("first", "second"), parts, strict=True):
-            if len(self) and not len(part):
+            if len(self) > 1 and not len(part):
                 warnings.warn(
                     f"split({fraction}, seed={seed}) of {len(self)} rows leaves none for the {which} part, since each row is drawn by itself; "
                     "pass another seed, or slice: data[:n] and data[n:]",

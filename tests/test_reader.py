@@ -174,7 +174,7 @@ def test_rows_must_come_first(leaf: Any, shape: str) -> None:
 
 
 def test_no_rows_and_no_spec() -> None:
-    message = "the dataset has no rows, and no spec that would say what a row looks like; pass spec= to its maps"
+    message = "the dataset has no rows, and no spec that would say what a row looks like; (pass spec= to its maps|leave it out)"
     for data in (from_source([]), from_arrays(VALUES[:0]).map(lambda row: row), from_arrays(VALUES)[:0].map(lambda row: row)):
         with pytest.raises(SourceError, match=message):
             _ = data.spec

@@ -108,6 +108,8 @@ def _within(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> list
 
 def _size(size: Any) -> tuple[int, int]:
     remedy = "(height, width) in pixels, or one int for squares"
-    sides = size if isinstance(size, tuple | list) and len(size) == 2 else (size, size)
-    height, width = (integer("size", side, 1, remedy=remedy) for side in sides)
-    return height, width
+    if isinstance(size, tuple | list) and len(size) == 2:
+        height, width = (integer(f"size[{place}]", side, 1, remedy=remedy) for place, side in enumerate(size))
+        return height, width
+    side = integer("size", size, 1, remedy=remedy)
+    return side, side

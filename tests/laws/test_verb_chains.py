@@ -19,6 +19,8 @@ from loadax.errors import ArgumentError
 from loadax.seeds import derive, permute
 from loadax.transforms import generator
 
+pytestmark = pytest.mark.filterwarnings("ignore:split\\(")  # chains of few rows have empty parts
+
 MOST = 150  # positions an epoch
 
 
