@@ -86,7 +86,11 @@ if not TYPE_CHECKING:  # a type checker then sees the imports above, and a missp
             return import_module(f"loadax.{name}")
         if name in _HOME:
             return getattr(import_module(_HOME[name]), name)
-        raise AttributeError(f"module 'loadax' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        from loadax.core.habits import for_module
+
+        hint = for_module(name)
+        text = f"module 'loadax' has no attribute {name!r}" + (f": {hint}" if hint else "")
+        raise AttributeError(text, name=name, obj=sys.modules[__name__])
 
 
 def __dir__() -> list[str]:

@@ -7,14 +7,17 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from loadax.core.arguments import MOST_POSITIONS, choice, flag, integer, number, optional_flag
+from loadax.core.arguments import path as checked_path
+from loadax.core.habits import for_dataset
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.mix import Mixed
-from loadax.plan.order import Repeated, Sequential, Shuffled, Sliced, depth_first
+from loadax.plan.order import Repeated, Sequential, Shuffled, Sliced, depth, depth_first
 from loadax.plan.pack import Long, Method
 from loadax.plan.split import split as split_order
 from loadax.protocols import Integers, Order, Source, Tree
@@ -28,6 +31,10 @@ from loadax.trees import flatten, map_leaves
 _LANES = 128
 _OPEN_BYTES = 1 << 30  # what the windows of all lanes may hold by default, over all hosts
 _MANY_ROWS, _MANY_BYTES = 4, 8 << 10  # of a chunk of the largest leaf, above which decoding it for one row is worth a warning
+_MOST_VERBS = 100  # far fewer than Python has frames for: each is a call in a call
+_NEEDED: Any = None  # where the error for a missing argument says more than Python would
+_MOST_ROWS = 1 << 30  # of a block, blocks of a window, and lanes: so that their product can be counted
+_RNG_HINT = "; the seed of its numbers is seed="
 _WINDOW = 4  # blocks a lane: with 128 lanes 512 blocks are open, about as many as a large batch has rows
 
 
@@ -62,6 +69,20 @@ class Dataset:
         rows = "step-scheduled" if getattr(self.order, "by_step", False) else len(self)
         return f"Dataset({rows} rows of {origin}{''.join(verbs)})"
 
+    def __post_init__(self) -> None:
+        if depth(self.order) > _MOST_VERBS:
+            raise ArgumentError(
+                f"this dataset is made by more than {_MOST_VERBS} verbs, each upon the one before; where a loop calls one, call it once: "
+                "concat() with a list of all datasets, a slice from the first row to the last, exclude() with all rows"
+            )
+
+    if not TYPE_CHECKING:  # a type checker then sees a misspelt name
+
+        def __getattr__(self, name: str) -> Any:
+            hint = for_dataset(name)
+            text = f"'Dataset' object has no attribute {name!r}" + (f": {hint}" if hint else "")
+            raise AttributeError(text, name=name, obj=self)
+
     @cached_property
     def reader(self) -> Reader:
         """The source and the maps; `reader.spec` is what one example looks like."""
@@ -89,7 +110,9 @@ class Dataset:
         wrong = where[(where < 0) | (where >= len(self))]
         if len(wrong):
             raise RowIndexError(f"position {wrong[0]} is not there: positions are at least 0 and below {len(self)}")
-        return self.reader.read_visits(self.order.visits(np.full_like(where, _count("epoch", epoch, 0)), where))
+        return self.reader.read_visits(
+            self.order.visits(np.full_like(where, integer("epoch", epoch, 0, MOST_POSITIONS // max(1, len(self)))), where)
+        )
 
     def __getitem__(self, index: Any) -> Any:
         """`ds[i]`: the example at position i of epoch 0. `ds[a:b:c]`: a dataset of those positions."""
@@ -98,7 +121,7 @@ class Dataset:
             return self._with(Sliced(self.order, chosen.start, chosen.step, len(chosen)))
         if isinstance(index, list | np.ndarray):
             raise ArgumentError("an index is an int or a slice; many positions at once are ds.read(positions)")
-        position = _integer("index", index)
+        position = integer("index", index)
         if not -len(self) <= position < len(self):
             raise RowIndexError(f"position {position} is not there: the dataset has {len(self)}")
         if getattr(self.source, "ragged", False):
@@ -109,7 +132,9 @@ class Dataset:
         """The examples of epoch 0, one by one. For looking at data: a `Dataloader` reads many at once."""
         return (self[position] for position in range(len(self)))
 
-    def shuffle(self, seed: int, block: int | str | None = None, window: int | None = None, lanes: int = _LANES) -> "Dataset":
+    def shuffle(
+        self, seed: int = _NEEDED, block: int | str | None = None, window: int | None = None, lanes: int = _LANES
+    ) -> "Dataset":
         """All positions in random order, another one each epoch; see `loadax.seeds.permute`.
 
         Args:
@@ -127,7 +152,7 @@ class Dataset:
         Warns:
             UserWarning: when every row is shuffled by itself though the source decodes many together; says what that costs.
         """
-        seed = _integer("seed", seed)
+        seed = integer("seed", seed, most=None, remedy="an int, as in shuffle(seed=0): each epoch gets another order of it")
         if any(isinstance(each, Mixed) for each in depth_first(self.order)):
             raise ArgumentError(
                 "shuffle() behind mix() would break its proportions; shuffle the datasets before they are mixed: mix({name: ds.shuffle(seed)}, …)"
@@ -140,10 +165,7 @@ class Dataset:
             return self._with(Shuffled(self.order, seed))
         chunk = self._chunk_rows() if isinstance(block, str) or window is None else None
         if isinstance(block, str):
-            if block != "chunks":
-                raise ArgumentError(
-                    f"block={block!r}: pass a number of rows, or 'chunks' for those that the source decodes together"
-                )
+            choice("block", block, ["chunks"], "a number of rows, or 'chunks' for those that the source decodes together")
             if chunk is None:
                 raise ArgumentError(
                     f"block='chunks': {self.source!r} decodes every row by itself, so a full shuffle costs no more: use shuffle(seed={seed})"
@@ -151,10 +173,16 @@ class Dataset:
             block = chunk
         if window is None:
             open_bytes = (
-                _count("lanes", lanes, 1) * _count("block", block, 1) * self._source_row_bytes() if chunk is not None else 0
+                integer("lanes", lanes, 1, _MOST_ROWS) * integer("block", block, 1, _MOST_ROWS) * self._source_row_bytes()
+                if chunk is not None
+                else 0
             )
             window = max(1, min(_WINDOW, _OPEN_BYTES // max(1, open_bytes)))
-        sizes = _count("block", block, 1), _count("window", window, 1), _count("lanes", lanes, 1)
+        sizes = (
+            integer("block", block, 1, _MOST_ROWS),
+            integer("window", window, 1, _MOST_ROWS),
+            integer("lanes", lanes, 1, _MOST_ROWS),
+        )
         return self._with(BlockShuffled(self.order, seed, *sizes))
 
     def windows(self, length: int, stride: int = 1, lead: int | None = None, targets: int = 1) -> "Dataset":
@@ -190,12 +218,12 @@ class Dataset:
             raise ArgumentError(
                 "windows() is about rows that follow each other: call it first, and shuffle, split or map the windows"
             )
-        sizes = _count("length", length, 1), _count("stride", stride, 1)
-        ahead = None if lead is None else _integer("lead", lead)
+        sizes = integer("length", length, 1), integer("stride", stride, 1)
+        ahead = None if lead is None else integer("lead", lead)
         if ahead is not None and ahead < 2 - sizes[0]:
             raise ArgumentError(f"lead={ahead}: the first target would lie before the window; pass {2 - sizes[0]} or more")
         within = begin, begin + len(self)
-        source = WindowSource(self.source, self.reader.specs[0], within, *sizes, ahead, _count("targets", targets, 1))
+        source = WindowSource(self.source, self.reader.specs[0], within, *sizes, ahead, integer("targets", targets, 1))
         return Dataset(source, Sequential(len(source)))
 
     def pack(
@@ -243,10 +271,13 @@ class Dataset:
         """
         from loadax.packing import WINDOW, PackOptions, pack
 
-        if window is not None and method == "split":
+        if window is not None and isinstance(method, str) and method == "split":
             raise ArgumentError(f"window={window!r} is for best_fit and first_fit: method='split' needs none; leave it out")
-        fitted = 0 if method == "split" else WINDOW if window is None else _count("window", window, 1)
-        options = PackOptions(_count("seq_len", seq_len, 1), method, long, fitted)
+        optional_flag("progress", progress)
+        fitted = (
+            0 if isinstance(method, str) and method == "split" else WINDOW if window is None else integer("window", window, 1)
+        )
+        options = PackOptions(integer("seq_len", seq_len, 1), method, long, fitted)
         source = pack(self.reader, self.order, options, index, progress)
         return Dataset(source, Sequential(len(source)))
 
@@ -282,6 +313,8 @@ class Dataset:
         if self.order.varies or self.reader.random:
             what = "the order changes every epoch" if self.order.varies else "a map is random"
             raise ArgumentError(f"cache() writes every row once, but {what}; cache first, then shuffle and map at random")
+        path = checked_path("path", path, "the path or URL of a folder for the cache")
+        overwrite = flag("overwrite", overwrite)
         rows = Written(self)
         rows.check_elsewhere(path)
         write_zarr(
@@ -304,9 +337,20 @@ class Dataset:
         leaves = [[path, list(spec.shape), str(spec.dtype)] for path, spec in zip(structure.paths, specs, strict=True)]
         return [ORDER_VERSION, self.order.describe(), self.reader.describe(), leaves]
 
-    def repeat(self, times: int) -> "Dataset":
+    def repeat(self, times: int = _NEEDED) -> "Dataset":
         """`times` epochs of this dataset as one, each in its own order."""
-        return self._with(Repeated(self.order, _count("times", times, 1)))
+        times = integer(
+            "times",
+            times,
+            1,
+            remedy=None if times is not None else "an int; to repeat for ever, pass num_epochs=None to the Dataloader",
+        )
+        if times > 1 and len(self) * times > MOST_POSITIONS:
+            endless = (
+                "the dataset never ends" if len(self) == MOST_POSITIONS else f"{len(self)} rows become more than 2**62 that way"
+            )
+            raise ArgumentError(f"times={times}: {endless}; leave repeat() out and pass num_epochs= to the Dataloader")
+        return self._with(Repeated(self.order, times))
 
     def split(self, fraction: float, seed: int = 0) -> tuple["Dataset", "Dataset"]:
         """Two datasets that share no row: about `fraction` of the rows, and the rest.
@@ -317,8 +361,17 @@ class Dataset:
         Raises:
             ArgumentError: when `fraction` is not between 0 and 1, or the rows that are there change every epoch.
         """
-        first, rest = split_order(self.order, _fraction(fraction), _integer("seed", seed))
-        return self._with(first), self._with(rest)
+        first, rest = split_order(self.order, _fraction(fraction), integer("seed", seed, most=None))
+        parts = self._with(first), self._with(rest)
+        for which, part in zip(("first", "second"), parts, strict=True):
+            if len(self) > 1 and not len(part):
+                warnings.warn(
+                    f"split({fraction}, seed={seed}) of {len(self)} rows leaves none for the {which} part, since each row is drawn by itself; "
+                    "pass another seed, or slice: data[:n] and data[n:]",
+                    UserWarning,
+                    stacklevel=2,
+                )
+        return parts
 
     def filter(
         self,
@@ -359,7 +412,7 @@ class Dataset:
 
         if key is not None and not isinstance(key, str):
             raise ArgumentError(f"key={key!r}: pass a text that you change when fn changes")
-        options = Options(index, _threads(workers), progress)
+        options = Options(index, _threads(workers), optional_flag("progress", progress))
         return self._with(keep(self.order, self.reader, _function(fn), key, options))
 
     def exclude(self, rows: Any) -> "Dataset":
@@ -414,8 +467,8 @@ class Dataset:
         from loadax.keeping.answers import Options
         from loadax.keeping.verbs import split_groups
 
-        options = Options(index, _threads(workers), progress)
-        first, rest = split_groups(self.order, self.reader, key, _fraction(fraction), _integer("seed", seed), options)
+        options = Options(index, _threads(workers), optional_flag("progress", progress))
+        first, rest = split_groups(self.order, self.reader, key, _fraction(fraction), integer("seed", seed, most=None), options)
         return self._with(first), self._with(rest)
 
     def map(self, fn: Callable[..., Tree], rng: bool = False, seed: int = 0, spec: Tree | None = None) -> "Dataset":
@@ -428,7 +481,7 @@ class Dataset:
             seed: of the generators.
             spec: what it returns, as a tree of things with shape and dtype. None: found out by mapping one row.
         """
-        made = Map(_function(fn), _flag("rng", rng), _integer("seed", seed), self.reader.depth, _spec(spec))
+        made = Map(_function(fn), flag("rng", rng, _RNG_HINT), integer("seed", seed, most=None), self.reader.depth, _spec(spec))
         _check_arguments(made, "a generator")
         return self._mapped(made)
 
@@ -447,14 +500,13 @@ class Dataset:
             elementwise: promises that each element follows from the same element of the same leaf alone. Then `fn` may get
                 some columns of the rows, and no columns are read that this process's devices don't hold.
         """
+        rng, elementwise = flag("rng", rng, _RNG_HINT), flag("elementwise", elementwise)
         if elementwise and rng:
             raise ArgumentError(
                 "elementwise=True with rng=True: random numbers for some columns would depend on the mesh; choose one"
             )
         place = self.reader.depth
-        made = BatchMap(
-            _function(fn), _flag("rng", rng), _integer("seed", seed), place, _spec(spec), _flag("elementwise", elementwise)
-        )
+        made = BatchMap(_function(fn), rng, integer("seed", seed, most=None), place, _spec(spec), elementwise)
         _check_arguments(made, "a list of generators")
         return self._mapped(made)
 
@@ -543,34 +595,16 @@ class Written:
                 raise ArgumentError(f"{os.fspath(path)} is what this dataset reads; choose another path to write to")
 
 
-def _integer(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ArgumentError(f"{name}={value!r}: pass an int")
-    return int(value.__index__())
-
-
-def _count(name: str, value: Any, least: int) -> int:
-    number = _integer(name, value)
-    if number < least:
-        raise ArgumentError(f"{name}={number}: pass {least} or more")
-    return number
-
-
 def _threads(workers: Any) -> int | None:
-    return None if workers is None else _count("workers", workers, 1)
+    return None if workers is None else integer("workers", workers, 1)
 
 
 def _fraction(fraction: Any) -> float:
-    if not isinstance(fraction, int | float) or not 0 < fraction < 1:
-        raise ArgumentError(f"fraction={fraction!r}: pass a number between 0 and 1, the share of the first part")
-    return float(fraction)
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool | np.bool):
-        hint = "; the seed of its numbers is seed=" if name == "rng" else ""
-        raise ArgumentError(f"{name}={value!r}: pass True or False{hint}")
-    return bool(value)
+    remedy = "a number between 0 and 1, the share of the first part"
+    share = number("fraction", fraction, remedy)
+    if not 0 < share < 1:
+        raise ArgumentError(f"fraction={fraction!r}: pass {remedy}")
+    return share
 
 
 def _function(fn: Any) -> Callable[..., Tree]:

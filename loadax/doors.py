@@ -4,8 +4,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from loadax.core.arguments import path as checked_path
 from loadax.dataset import Dataset, Written
-from loadax.errors import ArgumentError
+from loadax.errors import ArgumentError, SourceError
 from loadax.plan.order import Sequential
 from loadax.protocols import Tree
 
@@ -26,7 +27,12 @@ def from_arrays(tree: Tree) -> Dataset:
     """
     from loadax.sources.arrays import ArraySource
 
-    return from_source(ArraySource(tree))
+    try:
+        return from_source(ArraySource(tree))
+    except SourceError as error:
+        if not isinstance(tree, list):
+            raise
+        raise SourceError(f"{error}; where this is a list of examples, open it with loadax.from_source") from None
 
 
 def from_array_record(
@@ -344,6 +350,7 @@ def write_zarr(
     """
     from loadax.writing.write import write_zarr as write
 
+    path = checked_path("path", path, "the path or URL of a folder that is not there yet")
     rows = Written(as_dataset(dataset))
     rows.check_elsewhere(path)
     write(

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, get_args
 
+from loadax.core.arguments import choice, entries, integer, number, shown
 from loadax.dataset import Dataset
 from loadax.doors import as_dataset
 from loadax.errors import ArgumentError
@@ -24,13 +25,13 @@ def concat(datasets: Sequence[Any]) -> Dataset:
         ArgumentError: when there is none, or an entry is no dataset.
         LeafError: when their element specs differ; names the part and the leaf.
     """
-    parts = [as_dataset(each) for each in datasets]
+    parts = [as_dataset(each) for each in _listed(datasets, "datasets: concat([one, other])")]
     if not parts:
         raise ArgumentError("concat() got no dataset; pass at least one")
-    for number, part in enumerate(parts[:-1]):
+    for place, part in enumerate(parts[:-1]):
         if len(part) >= ENDLESS:
             raise ArgumentError(
-                f"concat: part {number} never ends, so nothing behind it would be met; mix() it, or cut it: ds[:n]"
+                f"concat: part {place} never ends, so nothing behind it would be met; mix() it, or cut it: ds[:n]"
             )
     order = Concatenated(tuple(part.order for part in parts), tuple(len(part.source) for part in parts))
     return Dataset(ConcatenatedSource([part.reader for part in parts]), order)
@@ -67,7 +68,11 @@ def mix(
         >>> int((rows < 100).sum()), int((rows >= 100).sum())
         (6, 2)
     """
-    named = dict(datasets) if isinstance(datasets, Mapping) else {str(number): each for number, each in enumerate(datasets)}
+    named = (
+        dict(datasets)
+        if isinstance(datasets, Mapping)
+        else {str(place): each for place, each in enumerate(_listed(datasets, "datasets, or a dict of them"))}
+    )
     if not named:
         raise ArgumentError("mix() got no dataset; pass at least one")
     for name in named:
@@ -77,25 +82,28 @@ def mix(
     for name, part in parts.items():
         if not len(part):
             raise ArgumentError(f"mix: dataset {name!r} has no rows; leave it out")
-    if stop not in ("first", "all", "never"):
-        raise ArgumentError(f"stop={stop!r}: pass 'first', 'all' or 'never'")
-    if by not in ("example", "step"):
-        raise ArgumentError(f"by={by!r}: a schedule counts by 'example' or by 'step'")
-    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
-        raise ArgumentError(f"seed={seed!r}: pass an int")
+    choice("stop", stop, get_args(Stop))
+    choice("by", by, ("example", "step"), "'example' or 'step': what a schedule counts")
+    seed = integer("seed", seed, most=None)
     source = ConcatenatedSource([part.reader for part in parts.values()], "mix", list(parts))
     order = Mixed(
         tuple(part.order for part in parts.values()),
         tuple(len(part.source) for part in parts.values()),
         tuple(parts),
         _segments(weights, list(parts)),
-        int(seed.__index__()),
+        seed,
         stop,
         by_step=by == "step",
     )
     if not order.by_step:
         _ = order.size  # a mixture that would not end is refused now
     return Dataset(source, order)
+
+
+def _listed(datasets: Any, what: str) -> list[Any]:
+    if isinstance(datasets, Dataset):  # it is iterable too: by its examples
+        raise ArgumentError(f"datasets={shown(datasets)} is one dataset: pass a list of {what}")
+    return entries("datasets", datasets, what)
 
 
 def _segments(weights: Any, names: list[str]) -> tuple[Segment, ...]:
@@ -144,6 +152,7 @@ def _rounded(shares: list[Fraction]) -> tuple[int, ...]:
 
 def _fraction(value: Any, label: str) -> Fraction:
     """The number as it is written: 0.1 is a tenth."""
-    if isinstance(value, bool) or not hasattr(value, "__float__") or not math.isfinite(float(value)) or float(value) < 0:
-        raise ArgumentError(f"{label}={value!r}: a weight is a number of at least 0")
+    remedy = "a number of at least 0"
+    if number(label, value, remedy) < 0:
+        raise ArgumentError(f"{label}={value!r}: pass {remedy}")
     return Fraction(value) if isinstance(value, int | Fraction) else Fraction(repr(float(value)))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.arguments import choice
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.plan.pack import PACK_VERSION, Long, Method, digest, packed, plan_arrays
 from loadax.protocols import Integers, Order, Visits
@@ -41,12 +42,8 @@ class PackOptions(NamedTuple):
 
     def check(self) -> None:
         """Raises an ArgumentError when a value can't be used."""
-        if self.method not in get_args(Method):
-            raise ArgumentError(f"method={self.method!r}: pass 'split' (cut everywhere), 'best_fit' or 'first_fit' (cut nowhere)")
-        if self.long not in get_args(Long):
-            raise ArgumentError(
-                f"long={self.long!r}: pass 'error', 'cut' or 'drop': what becomes of documents longer than seq_len"
-            )
+        choice("method", self.method, get_args(Method), "'split' (cut everywhere), 'best_fit' or 'first_fit' (cut nowhere)")
+        choice("long", self.long, get_args(Long), "'error', 'cut' or 'drop': what becomes of documents longer than seq_len")
         if self.method == "split" and self.long != "error":
             raise ArgumentError(
                 f"long={self.long!r} is for best_fit and first_fit: method='split' cuts documents anyway; leave it out"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Columns, Integers, Source, Tree, Visits, Wrap
 from loadax.specs import check_batch, flatten_spec, normalise_spec, spec_of, stack
-from loadax.transforms import BatchMap, Map, Transform, name_of
+from loadax.transforms import RAISED, BatchMap, Map, Transform, blame, name_of
 from loadax.trees import flatten, map_leaves
 
 ReadInto = Callable[..., None]
@@ -126,8 +126,7 @@ class Reader:
             # A map may write to its example, and what the source gave may be somebody's memory.
             examples = [map_leaves(_own, example) for example in examples]
         for each in maps:
-            numbers = zip(examples, visits.rows.tolist(), visits.epochs.tolist(), strict=True)
-            examples = [each.one(example, row, epoch) for example, row, epoch in numbers]
+            examples = each.each(examples, visits)
         return examples
 
     def _one_by_one(self, visits: Visits) -> list[Tree]:
@@ -139,8 +138,8 @@ class Reader:
             return list(examples(visits.rows))
         except LeafError:
             raise  # it names its row
-        except Exception as error:
-            error.add_note(f"loadax: reading {_some(visits.rows)}")
+        except RAISED as error:
+            blame(error, "the source", f"loadax: reading {_some(visits.rows)}")
             raise
 
     def read_source(self, visits: Visits) -> Tree:
@@ -153,8 +152,8 @@ class Reader:
         assert self.source_into is not None
         try:
             self.source_into(rows, boxes, out)
-        except Exception as error:
-            error.add_note(f"loadax: reading {_some(rows)}")
+        except RAISED as error:
+            blame(error, "the source", f"loadax: reading {_some(rows)}")
             raise
 
     def apply(self, batch: Tree, visits: Visits) -> Tree:
@@ -174,14 +173,15 @@ class Reader:
             return read_visits(visits) if read_visits is not None else self.source.read(visits.rows)
         except LeafError:
             raise  # it names its row
-        except Exception as error:
-            error.add_note(f"loadax: reading {_some(visits.rows)}")
+        except RAISED as error:
+            blame(error, "the source", f"loadax: reading {_some(visits.rows)}")
             raise
 
     def _probe(self, known: list[Tree | None]) -> list[Tree]:
         """`known`, with what is None filled in by reading one row and mapping it."""
         if self.first is None:
-            raise SourceError("the dataset has no rows, and no spec that would say what a row looks like; pass spec= to its maps")
+            remedy = "pass spec= to its maps" if self.maps else "leave it out"
+            raise SourceError(f"the dataset has no rows, and no spec that would say what a row looks like; {remedy}")
         batch = self._writable(self._raw(self.first))
         specs = [known[0] if known[0] is not None else _batch_spec(batch, "the source")]
         for number, (each, stated) in enumerate(zip(self.maps, known[1:], strict=True), 1):

@@ -1,7 +1,7 @@
 """What one example looks like (its spec), and whether other rows look the same."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,18 +57,60 @@ def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int]) -> Tree:
     Raises:
         LeafError: when an example has another structure, shape or dtype than `spec`; names the row and the leaf.
     """
-    specs, structure = flatten_spec(spec)
-    out = [np.empty((len(examples), *each.shape), each.dtype) for each in specs]
-    columns = [(each, spec.shape, spec.dtype) for each, spec in zip(out, specs, strict=True)]
+    stacked = Stack(spec, rows)
     for index, example in enumerate(examples):
-        leaves = structure.plain_leaves(example)
+        stacked.put(index, example)
+    return stacked.tree
+
+
+@final
+class Stack:
+    """Arrays that examples are copied into one by one, each as soon as it is there.
+
+    Args:
+        spec: a tree of `ArraySpec`s, of one example.
+        rows: the row ids, one for each example, for messages.
+    """
+
+    def __init__(self, spec: Tree, rows: Sequence[int]):
+        self._specs, self._structure = flatten_spec(spec)
+        self.rows = rows
+        self.arrays = [np.empty((len(rows), *each.shape), each.dtype) for each in self._specs]
+        """One for each leaf, rows first."""
+        self._columns = [(each, spec.shape, spec.dtype) for each, spec in zip(self.arrays, self._specs, strict=True)]
+
+    @property
+    def tree(self) -> Tree:
+        """The arrays as a tree."""
+        return self._structure.build(self.arrays)
+
+    def put(self, index: int, example: Tree) -> list[Any]:
+        """Copies an example; returns its leaves.
+
+        Raises:
+            LeafError: when it has another structure, shape or dtype than the spec; names the row and the leaf.
+        """
+        leaves = self._structure.plain_leaves(example)
         if leaves is None:
-            leaves = _leaves_like(example, structure, rows[index])
-        for number, (leaf, (column, shape, dtype)) in enumerate(zip(leaves, columns, strict=True)):
+            leaves = _leaves_like(example, self._structure, self.rows[index])
+        for number, (leaf, (column, shape, dtype)) in enumerate(zip(leaves, self._columns, strict=True)):
             if type(leaf) is not np.ndarray or leaf.dtype != dtype or leaf.shape != shape or dtype.hasobject:
-                leaf = _checked(leaf, specs[number], f"row {rows[index]}: leaf {structure.paths[number] or 'of the example'}")  # noqa: PLW2901
-            column[index] = leaf
-    return structure.build(out)
+                column[index] = self._checked(leaf, number, index)
+            else:
+                column[index] = leaf
+        return leaves
+
+    def _checked(self, leaf: Any, number: int, index: int) -> Any:
+        spec = self._specs[number]
+        if spec.dtype.hasobject:
+            return leaf
+        array = np.asarray(leaf)
+        if array.shape != spec.shape or array.dtype.newbyteorder("=") != spec.dtype:
+            raise LeafError(
+                f"row {self.rows[index]}: leaf {self._structure.paths[number] or 'of the example'} is {array.dtype}{list(array.shape)}, expected "
+                f"{spec.dtype}{list(spec.shape)}; {_remedy(array, spec)}"
+            )
+        return array
 
 
 def _leaves_like(example: Tree, structure: Structure, row: int) -> list[Any]:
@@ -79,17 +121,6 @@ def _leaves_like(example: Tree, structure: Structure, row: int) -> list[Any]:
             "every row must give the same ones"
         )
     return leaves
-
-
-def _checked(leaf: Any, spec: ArraySpec, name: str) -> Any:
-    if spec.dtype.hasobject:
-        return leaf
-    array = np.asarray(leaf)
-    if array.shape != spec.shape or array.dtype.newbyteorder("=") != spec.dtype:
-        raise LeafError(
-            f"{name} is {array.dtype}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}; {_remedy(array, spec)}"
-        )
-    return array
 
 
 def _remedy(array: NDArray[Any], spec: ArraySpec) -> str:

@@ -3,9 +3,10 @@
 import functools
 import hashlib
 import inspect
+import operator
 import types
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from loadax import seeds
 from loadax.errors import LeafError
 from loadax.protocols import Tree, Visits
-from loadax.specs import check_batch, stack
+from loadax.specs import Stack, check_batch
 from loadax.trees import flatten
 
 
@@ -74,6 +75,52 @@ def takes(function: Callable[..., Any], count: int) -> bool | None:
     return True
 
 
+RAISED = (Exception, SystemExit, GeneratorExit)
+"""What is told of with the row that it happened on. A Ctrl-C is none of it: it may come at any row."""
+
+
+def blame(error: BaseException, what: str, note: str) -> None:
+    """Adds a note to what a user's function raised.
+
+    Raises:
+        RuntimeError: In place of an exception that would end a loop, or the program, in silence. A StopIteration looks like the end of the
+            data (in generators PEP 479 does the same), and a `sys.exit()` on a worker thread like that of the training.
+    """
+    if not isinstance(error, StopIteration | SystemExit | GeneratorExit):
+        error.add_note(note)
+        return
+    made = RuntimeError(f"{what} raised {error!r}")
+    made.add_note(note)
+    raise made from error
+
+
+@final
+class LastRow:
+    """What a function returned last: arrays that are its own, and what they held."""
+
+    def __init__(self) -> None:
+        self.leaves_and_values: tuple[list[Any], list[Any]] = [], []  # one tuple: threads replace it at once
+
+    def __reduce__(self) -> Any:
+        return LastRow, ()  # in another process, and in a copy, nothing was returned yet
+
+    def keep(self, leaves: list[Any], values: list[Any]) -> None:
+        """Remembers leaves, and copies of what they hold."""
+        # Not views: they would keep alive what they are a view of.
+        own = [leaf if type(leaf) is np.ndarray and leaf.base is None else None for leaf in leaves]
+        self.leaves_and_values = own, [None if leaf is None else value.copy() for leaf, value in zip(own, values, strict=True)]
+
+
+def _same_memory(leaf: Any, other: Any) -> bool:
+    return (
+        type(leaf) is np.ndarray
+        and type(other) is np.ndarray
+        and leaf.base is not None
+        and leaf.base is other.base
+        and leaf.ctypes.data == other.ctypes.data
+    )
+
+
 def generator(seed: int, place: int, epoch: int, row: int) -> np.random.Generator:
     """The random stream of one row: a function of these four numbers, so of no worker, host or order.
 
@@ -103,47 +150,75 @@ class Map:
     seed: int
     place: int
     spec: Tree | None
+    last: "LastRow" = field(default_factory=lambda: LastRow(), init=False, repr=False, compare=False)  # noqa: PLW0108 - defined below
     elementwise = False
 
     def __call__(self, batch: Tree, visits: Visits, spec: Tree) -> Tree:
         """The mapped rows of `batch`, a tree with `spec` behind a first dimension of rows."""
         leaves, structure = flatten(batch)
         rows = visits.rows.tolist()
-        # All of them first: between two calls of the user's function, each line of ours is run from cold caches.
-        given = list(map(structure.build, zip(*leaves, strict=True))) if leaves else [structure.build(()) for _ in rows]
-        if self.rng:
-            examples = [self.one(*each) for each in zip(given, rows, visits.epochs.tolist(), strict=True)]
-        else:
-            examples = self._all(given, visits)
-        try:
-            return stack(examples, spec, rows)
-        except LeafError as error:
-            error.add_note(f"loadax: that is what map {name_of(self.function)} returned")
-            raise
+        given = map(structure.build, zip(*leaves, strict=True)) if leaves else (structure.build(()) for _ in rows)
+        stacked = Stack(spec, rows)
+        before, values = self.last.leaves_and_values
+        for index, (example, row, epoch) in enumerate(zip(given, rows, visits.epochs.tolist(), strict=True)):
+            result = self.one(example, row, epoch)
+            try:
+                returned = stacked.put(index, result)
+            except LeafError as error:
+                error.add_note(f"loadax: that is what map {name_of(self.function)} returned")
+                raise
+            # One object for several rows may be a constant. A view is another object each time, and to look at it costs more: once a call.
+            if any(map(operator.is_, returned, before)) or (index == 1 and any(map(_same_memory, returned, before))):
+                then = [each[index - 1] for each in stacked.arrays] if index else values
+                self._check_unchanged(returned, before, then, [each[index] for each in stacked.arrays], row)
+            before = returned
+        if rows:
+            self.last.keep(before, [each[-1] for each in stacked.arrays])
+        return stacked.tree
 
-    def _all(self, given: list[Tree], visits: Visits) -> list[Tree]:
-        """The function's results for many examples, where it gets nothing else."""
-        examples: list[Tree] = []
-        function, keep = self.function, examples.append
-        try:
-            for example in given:
-                keep(function(example))
-        except Exception as error:
-            failed = len(examples)
-            error.add_note(self._where(int(visits.rows[failed]), int(visits.epochs[failed])))
-            raise
-        for number, example in enumerate(examples):
-            if example is None:
-                raise self._gave_none(int(visits.rows[number]))
-        return examples
+    def each(self, examples: Iterable[Tree], visits: Visits) -> list[Tree]:
+        """The mapped examples one by one, which need not be alike; none of them is memory that the function may write to again."""
+        found: list[Tree] = []
+        before, then = self.last.leaves_and_values
+        for example, row, epoch in zip(examples, visits.rows.tolist(), visits.epochs.tolist(), strict=True):
+            returned, structure = flatten(self.one(example, row, epoch))
+            now = [
+                np.array(leaf) if hasattr(leaf, "__array__") and not isinstance(leaf, np.generic) else leaf for leaf in returned
+            ]
+            self._check_unchanged(returned, before, then, now, row)
+            found.append(structure.build(now))
+            before, then = returned, now
+        self.last.keep(before, then)
+        return found
+
+    def _check_unchanged(self, leaves: list[Any], before: list[Any], then: list[Any], now: list[Any], row: int) -> None:
+        """Refuses an array that the function returned for the row before as well, and has written to since.
+
+        That row is copied by now. But where several threads call the function, each may find in it what it holds for another thread's row.
+
+        Args:
+            leaves: that it returned.
+            before: those that it returned for the row before.
+            then: what these held when they were copied.
+            now: what the leaves hold.
+            row: for the message.
+        """
+        for number, (leaf, earlier) in enumerate(zip(leaves, before, strict=False)):
+            if not hasattr(leaf, "__array__") or not (leaf is earlier or _same_memory(leaf, earlier)):
+                continue
+            if not now[number].dtype.hasobject and now[number].tobytes() != then[number].tobytes():
+                raise LeafError(
+                    f"map {name_of(self.function)} returned one array for several rows, and changed it in between, so that rows overwrite "
+                    f"each other; return a new array (copy it): row {row}, leaf number {number}"
+                )
 
     def one(self, example: Tree, row: int, epoch: int) -> Tree:
         """The function's result for one example; what it raises gets a note that names the row."""
         try:
             arguments = (generator(self.seed, self.place, epoch, row),) if self.rng else ()
             result = self.function(example, *arguments)
-        except Exception as error:
-            error.add_note(self._where(row, epoch))
+        except RAISED as error:
+            blame(error, f"map {name_of(self.function)}", self._where(row, epoch))
             raise
         if result is None:
             raise self._gave_none(row)
@@ -194,10 +269,11 @@ class BatchMap:
                 result = self.function(batch, [generator(self.seed, self.place, epoch, row) for row, epoch in pairs])
             else:
                 result = self.function(batch)
-        except Exception as error:
+        except RAISED as error:
             rows = visits.rows.tolist()
             shown = f"{rows[:8]}"[:-1] + (", …]" if len(rows) > 8 else "]")
-            error.add_note(f"loadax: in map_batch {name_of(self.function)}, on {len(rows)} rows, {shown}")
+            name = f"map_batch {name_of(self.function)}"
+            blame(error, name, f"loadax: in {name}, on {len(rows)} rows, {shown}")
             raise
         if result is None:
             raise LeafError(f"map_batch {name_of(self.function)} returned None; did you forget to return the batch?")

@@ -1,5 +1,6 @@
 """The data side: what a spec is found by, what is checked, and what each part is called with."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -173,7 +174,7 @@ def test_rows_must_come_first(leaf: Any, shape: str) -> None:
 
 
 def test_no_rows_and_no_spec() -> None:
-    message = "the dataset has no rows, and no spec that would say what a row looks like; pass spec= to its maps"
+    message = "the dataset has no rows, and no spec that would say what a row looks like; (pass spec= to its maps|leave it out)"
     for data in (from_source([]), from_arrays(VALUES[:0]).map(lambda row: row), from_arrays(VALUES)[:0].map(lambda row: row)):
         with pytest.raises(SourceError, match=message):
             _ = data.spec
@@ -226,3 +227,23 @@ def test_a_map_that_writes_leaves_the_sources_memory_alone() -> None:
     for _ in range(2):
         assert data.read(range(8)).tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
     assert source.memory.tolist() == list(range(8))
+
+
+def test_documents_of_a_map_that_returns_one_array_for_all() -> None:
+    """They are read one by one."""
+    buffer = np.zeros(4, np.int64)
+
+    def fill(example: Any) -> Any:
+        buffer[:] = example
+        return buffer
+
+    data = from_arrays(np.arange(1, 7))
+    reads: list[Callable[[Dataset], Dataset]] = [lambda made: made.pack(4), lambda made: made.filter(lambda row: row[0] == 3)]
+    for read in reads:
+        with pytest.raises(
+            LeafError, match=r"map .*fill .* returned one array for several rows, .*return a new array \(copy it\)"
+        ):
+            read(data.map(fill))
+    copying = data.map(lambda example: fill(example).copy())
+    assert [row["tokens"].tolist() for row in copying.pack(4)] == [[number] * 4 for number in range(1, 7)]
+    assert len(copying.filter(lambda example: example[0] == 3)) == 1

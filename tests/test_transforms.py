@@ -1,9 +1,11 @@
 """Maps: row by row or many at once, with random streams that belong to rows."""
 
+import copy
 import functools
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -102,7 +104,7 @@ def test_a_batch_map_gets_one_stream_for_each_row_the_same_as_a_map() -> None:
 
 def broken(example: Any) -> Any:
     if np.ndim(example["x"]) == 0 and example["x"] == 70:
-        return example
+        return {"x": example["x"]}
     raise ZeroDivisionError("mine")
 
 
@@ -318,3 +320,78 @@ class Strange:
 @pytest.mark.parametrize("function", [dict, Strange()])
 def test_of_some_functions_that_can_not_be_told(function: Callable[..., Any]) -> None:
     assert takes(function, 1) is None
+
+
+def reusing(shape: tuple[int, ...] = (3,), view: bool = False) -> Any:
+    """A function that fills one array anew for every row."""
+    buffer = np.zeros(shape)
+
+    def fill(example: Any) -> Any:
+        buffer[...] = example["x"]
+        return {"x": buffer[:] if view else buffer}
+
+    return fill
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_a_function_that_returns_one_array_for_several_rows_is_refused(view: bool) -> None:
+    made = Map(reusing(view=view), False, 0, 0, None)
+    with pytest.raises(
+        LeafError, match=r"map reusing.<locals>.fill \(.*\) returned one array for several rows, .*row 2, leaf number 0$"
+    ):
+        made(batch(), VISITS, {"x": ArraySpec((3,), np.dtype(float))})
+
+
+def test_following_the_advice() -> None:
+    fill = reusing()
+    made = Map(lambda example: {"x": fill(example)["x"].copy()}, False, 0, 0, None)
+    result = made(batch(), VISITS, {"x": ArraySpec((3,), np.dtype(float))})
+    np.testing.assert_array_equal(result["x"], batch()["x"][:, None] * np.ones(3))
+
+
+def test_an_array_that_is_returned_in_another_call_too() -> None:
+    """Slow functions get one row a call: then threads could overwrite each other's rows all the same."""
+    made, spec = Map(reusing(), False, 0, 0, None), {"x": ArraySpec((3,), np.dtype(float))}
+    one, other = ({"x": np.array([value])} for value in (1.0, 2.0))
+    visits = Visits(np.array([7]), np.array([0]))
+    assert made(one, visits, spec)["x"].tolist() == [[1, 1, 1]]
+    again = copy.deepcopy(made)
+    with pytest.raises(LeafError, match=r"returned one array for several rows.*return a new array \(copy it\): row 7, leaf"):
+        made(other, visits, spec)
+    assert again(other, visits, spec)["x"].tolist() == [[2, 2, 2]]  # a copy has returned nothing yet
+
+
+def test_constants_and_views_of_the_example_are_fine() -> None:
+    constant, table = np.arange(3.0), np.arange(12.0).reshape(4, 3)
+    rows = {"x": np.arange(4), "y": np.arange(12).reshape(4, 3)}
+    visits = Visits(np.arange(4), np.zeros(4, np.int64))
+
+    def several(example: Any) -> Any:
+        return {"a": constant, "b": table[example["x"]], "c": example["y"][:2], "d": 1, "e": constant[:2]}
+
+    def changed(example: Any) -> Any:
+        example["y"] += 1
+        return {"y": example["y"]}
+
+    spec = {
+        name: ArraySpec((size,), np.dtype(dtype))
+        for name, size, dtype in (("a", 3, float), ("b", 3, float), ("c", 2, int), ("e", 2, float))
+    }
+    made = Map(several, False, 0, 0, None)
+    made(rows, visits, {**spec, "d": ArraySpec((), np.dtype(int))})
+    result = made(rows, visits, {**spec, "d": ArraySpec((), np.dtype(int))})
+    assert result["a"].tolist() == [[0, 1, 2]] * 4
+    assert result["b"].tolist() == table.tolist()
+    assert result["c"].tolist() == rows["y"][:, :2].tolist()
+    assert result["d"].tolist() == [1] * 4
+    expected = rows["y"] + 1
+    assert Map(changed, False, 0, 0, None)(rows, visits, {"y": ArraySpec((3,), np.dtype(int))})["y"].tolist() == expected.tolist()
+
+
+def test_a_map_keeps_no_batch_alive() -> None:
+    made = Map(lambda example: {"x": example["x"]}, False, 0, 0, None)
+    rows = np.zeros((4, 3))
+    gone = weakref.ref(rows)
+    made({"x": rows}, Visits(np.arange(4), np.zeros(4, np.int64)), {"x": ArraySpec((3,), np.dtype(float))})
+    del rows
+    assert gone() is None

@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
+from loadax.core.arguments import integer, shown
 from loadax.errors import ArgumentError
 from loadax.loader.dataloader import Dataloader
 from loadax.loader.stats import Stats
@@ -50,6 +51,9 @@ def serve(batches: Any, port: int = 0, host: str = "127.0.0.1") -> "Exporter":
         >>> print(*(line for line in text.splitlines() if line.startswith("loadax_steps_total")))
         loadax_steps_total 1.0
     """
+    port = integer("port", port, 0, 65535)
+    if not isinstance(host, str):
+        raise ArgumentError(f"host={shown(host)}: pass the address to listen on, such as '127.0.0.1', or '0.0.0.0' for all")
     return Exporter(_finder(batches), port, host)
 
 
@@ -60,7 +64,7 @@ def _finder(batches: Any) -> Callable[[], Any]:
     if ledger is not None:
         return lambda: ledger
     if not hasattr(batches, "stats") or not hasattr(batches, "step"):
-        raise ArgumentError(f"batches={batches!r}: pass a Dataloader, or an iterator of one: loader.iterate()")
+        raise ArgumentError(f"batches={shown(batches)}: pass a Dataloader, or an iterator of one: loader.iterate()")
     return weakref.ref(batches)
 
 
@@ -85,7 +89,7 @@ class Exporter:
         registry.register(_Collector(find))
         try:
             self._server, self._thread = start_http_server(port, host, registry)
-        except (OSError, OverflowError) as error:
+        except (OSError, UnicodeError) as error:
             raise ArgumentError(
                 f"port={port!r} of host={host!r} can't be listened on ({error}); pass another one, or port=0 for any that is free"
             ) from error

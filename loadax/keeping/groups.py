@@ -12,7 +12,7 @@ from loadax.errors import ArgumentError, LeafTypeError
 from loadax.keeping.scan import Judge, Run
 from loadax.protocols import Tree
 from loadax.specs import flatten_spec
-from loadax.transforms import name_of
+from loadax.transforms import RAISED, blame, name_of
 
 Words = NDArray[np.uint64]
 
@@ -57,10 +57,11 @@ def by_function(function: Callable[..., Any]) -> Judge:
     def keys(run: Run) -> Any:
         for row, example in run.examples():
             try:
-                yield row, function(example)
-            except Exception as error:
-                error.add_note(f"loadax: in split_by {name}, on row {row}")
+                key = function(example)
+            except RAISED as error:
+                blame(error, f"split_by {name}", f"loadax: in split_by {name}, on row {row}")
                 raise
+            yield row, key
 
     return lambda run: _words(keys(run), name)
 

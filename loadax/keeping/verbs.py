@@ -18,7 +18,7 @@ from loadax.plan.keep import keep_rows, leave_out_rows, met_rows
 from loadax.plan.split import again, below
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
-from loadax.transforms import name_of
+from loadax.transforms import RAISED, blame, name_of
 
 
 def keep(order: Order, reader: Reader, function: Callable[..., Any], key: str | None, options: Options) -> Order:
@@ -35,8 +35,8 @@ def keep(order: Order, reader: Reader, function: Callable[..., Any], key: str | 
         for row, example in run.examples():
             try:
                 answer = function(example)
-            except Exception as error:
-                error.add_note(f"loadax: in filter {name}, on row {row}")
+            except RAISED as error:
+                blame(error, f"filter {name}", f"loadax: in filter {name}, on row {row}")
                 raise
             if _truth(answer, name, row):
                 kept.append(row)

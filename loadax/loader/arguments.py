@@ -6,6 +6,7 @@ from typing import Any
 
 from jax.sharding import Mesh, NamedSharding
 
+from loadax.core.arguments import integer
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.loader.share import Part
@@ -62,21 +63,6 @@ def with_positions(dataset: Dataset, schedule: tuple[tuple[int, int], ...], num_
     return replace(dataset, order=known)
 
 
-def integer(name: str, value: Any) -> int:
-    """The value, when it is an int."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ArgumentError(f"{name}={value!r}: pass an int")
-    return int(value.__index__())
-
-
-def at_least(name: str, value: Any, least: int) -> int:
-    """The value, when it is an int of at least that."""
-    number = integer(name, value)
-    if number < least:
-        raise ArgumentError(f"{name}={number}: pass {least} or more")
-    return number
-
-
 def worker_count(num_workers: int | None, concurrent_reads: int, in_processes: bool) -> int:
     """How many workers may read, at most; what is given is checked.
 
@@ -85,14 +71,14 @@ def worker_count(num_workers: int | None, concurrent_reads: int, in_processes: b
     if num_workers is None:
         cores = usable_cores()
         return min(cores, _MOST_WORKERS) if in_processes else max(min(2 * cores, _MOST_WORKERS), concurrent_reads)
-    return at_least("num_workers", num_workers, 0)
+    return integer("num_workers", num_workers, 0)
 
 
 def keep_limit(keep_on_device: Any) -> tuple[bool, int | None]:
     """Whether the dataset is kept on the devices, and how many bytes a device may give to it; None: it is not said."""
     if keep_on_device is None or isinstance(keep_on_device, bool):
         return bool(keep_on_device), None
-    return True, at_least("keep_on_device", keep_on_device, 1)
+    return True, integer("keep_on_device", keep_on_device, 1)
 
 
 def part_of(index: int | None, count: int | None, batch_sizes: Sequence[int]) -> Part | None:
@@ -101,7 +87,7 @@ def part_of(index: int | None, count: int | None, batch_sizes: Sequence[int]) ->
         return None
     if index is None or count is None:
         raise ArgumentError(f"shard_index={index} and shard_count={count}: pass both, or neither")
-    count = at_least("shard_count", count, 1)
+    count = integer("shard_count", count, 1)
     index = integer("shard_index", index)
     if not 0 <= index < count:
         raise ArgumentError(f"shard_index={index} is not one of shard_count={count} parts: pass 0 to {count - 1}")

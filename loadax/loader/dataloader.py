@@ -10,16 +10,16 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, final
+from typing import Any, Never, final
 
 import numpy as np
 from jax.sharding import Mesh
 
+from loadax.core.arguments import choice, flag, integer, shown
+from loadax.core.habits import for_dataloader
 from loadax.doors import as_dataset
 from loadax.errors import ArgumentError, RowIndexError, UnsupportedError
 from loadax.loader.arguments import (
-    at_least,
-    integer,
     keep_limit,
     mesh_of,
     part_of,
@@ -43,13 +43,22 @@ from loadax.loader.prefetch import Window
 from loadax.loader.recipe import Recipe, forms_of
 from loadax.loader.setup import setup_of
 from loadax.loader.share import Share
-from loadax.loader.state import order_hash, step_of
+from loadax.loader.state import OrderHash, step_of
 from loadax.loader.warm import Warm
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.inverse import Place
 from loadax.plan.skips import step_ranges
 from loadax.protocols import Integers, Tree
 from loadax.sharding.mesh import PlannedMesh, current_mesh, grid_of, resolve_mesh
+
+
+def _refuse(unknown: Mapping[str, Any]) -> None:
+    """Refuses arguments that a `Dataloader` does not have; for those of other loaders it says what to write."""
+    for name, value in unknown.items():
+        hint = for_dataloader(name)
+        if hint is None:
+            raise TypeError(f"Dataloader() got an unexpected keyword argument {name!r}")
+        raise ArgumentError(f"{name}={shown(value)}: Dataloader has no such argument; {hint}")
 
 
 @final
@@ -134,11 +143,12 @@ class Dataloader:
         shard_index: int | None = None,
         shard_count: int | None = None,
         on_error: str = "raise",
+        **unknown: Never,
     ):
-        if worker_type not in ("thread", "process"):
-            raise ArgumentError(f"worker_type={worker_type!r}: pass 'thread' or 'process'")
-        if on_error != "raise":
-            raise UnsupportedError(f"on_error={on_error!r}: only 'raise' is there so far; leave it out")
+        _refuse(unknown)
+        choice("worker_type", worker_type, ("thread", "process"))
+        if not isinstance(on_error, str) or on_error != "raise":
+            raise UnsupportedError(f"on_error={shown(on_error)}: only 'raise' is there so far; leave it out")
         if isinstance(data, Dataloader):
             raise ArgumentError("data is a Dataloader already; pass its dataset: Dataloader(loader.dataset, …)")
         sizes = schedule("batch_size", batch_size)
@@ -155,9 +165,9 @@ class Dataloader:
         in_processes = worker_type == "process"
         at_once = 1 if in_processes else self.dataset.reader.concurrent_reads
         self._least = None if num_workers is not None else at_once
-        self._depth = at_least("prefetch", prefetch, 0)
+        self._depth = integer("prefetch", prefetch, 0)
         self._part = part_of(shard_index, shard_count, [size for _, size in sizes])
-        self._micro = at_least("microbatches", microbatches, 1)
+        self._micro = integer("microbatches", microbatches, 1)
         for size in (size for _, size in sizes if size % self._micro):
             raise ArgumentError(f"batch_size={size} can't be cut in microbatches={self._micro}; use a multiple of {self._micro}")
         keep, limit = keep_limit(keep_on_device)
@@ -170,16 +180,16 @@ class Dataloader:
             partition=partition,
             part=self._part,
             microbatches=self._micro,
-            key_seed=None if key_seed is None else integer("key_seed", key_seed),
+            key_seed=None if key_seed is None else integer("key_seed", key_seed, most=None),
             device_map=None if device_map is None else DeviceMap(device_map),
             keep=keep,
             keep_limit=limit,
-            budget=at_least("prefetch_bytes", prefetch_bytes, 1),
-            cache=None if cache_bytes is None else at_least("cache_bytes", cache_bytes, 0),
+            budget=integer("prefetch_bytes", prefetch_bytes, 1),
+            cache=None if cache_bytes is None else integer("cache_bytes", cache_bytes, 0),
             workers=worker_count(num_workers, at_once, in_processes),
             in_processes=in_processes,
         )
-        self._order = order_hash(self.dataset)
+        self._order = OrderHash(self.dataset)
         # A sharding brings its mesh along.
         self._mesh = mesh_of(partition) if mesh is None else mesh
         self._made_in = current_mesh()
@@ -189,6 +199,10 @@ class Dataloader:
         if self._mesh is not None or self._made_in is not None:
             for stretch in self._plan.stretches:
                 self._share(stretch.first)
+
+    def __bool__(self) -> bool:
+        """True, also where there is no `len`: `if eval_loader:` asks whether there is one."""
+        return True
 
     def __len__(self) -> int:
         """How many steps there are in all epochs together.
@@ -248,9 +262,9 @@ class Dataloader:
             steps: how many are looked at for what depends on the rows in them: chunks, files, and rows decoded for each one used.
             at: a step of the batch size to explain, where that is scheduled.
         """
-        at = self._checked(at)
+        at = self._checked(at, "at")
         setting = Setting(self._recipe.form(at).dataset, self._plan, self._share(at), at, self._depth, self._recipe.budget)
-        return forecast(setting, at_least("steps", steps, 1))
+        return forecast(setting, integer("steps", steps, 1))
 
     def check_plan(self, steps: int | None = None) -> PlanCheck:
         """Plays the run through with all hosts of its mesh: each row must be read by those, and only those, that hold it.
@@ -261,7 +275,7 @@ class Dataloader:
         Raises:
             ConformanceError: when that is not so; names the step and the position.
         """
-        return check_run(self._plan, self._share, None if steps is None else at_least("steps", steps, 1))
+        return check_run(self._plan, self._share, None if steps is None else integer("steps", steps, 1))
 
     def __getitem__(self, step: int) -> Tree:
         """The placed global batch of that step: the very one that iteration hands out."""
@@ -283,12 +297,12 @@ class Dataloader:
         return self.iterate()
 
     def iterate(self, start: Any = 0) -> DataIterator:
-        """An iterator that begins at `start`: a step, or what `get_state()` gave, on any mesh and any number of hosts.
+        """An iterator that begins at `start`: a step, or what `get_state()` gave, on any mesh and any number of hosts; None: step 0.
 
         Raises:
             StateError: when the state belongs to other data, or lies inside a batch of this size.
         """
-        step = step_of(self._plan, self._order, start)
+        step = self._step_of(start)
         run = self._run()
         warm, self._warm = self._warm, None
         begun = None if warm is None else warm.take(run, step)
@@ -298,7 +312,7 @@ class Dataloader:
 
     def _aside(self, start: Any = 0) -> DataIterator:
         """An iterator for measuring: it leaves what was warmed up, and the one that metrics show, as they are."""
-        return DataIterator(self._run(), step_of(self._plan, self._order, start))
+        return DataIterator(self._run(), self._step_of(start))
 
     def warmup(self, start: Any = 0) -> None:
         """Begins to read ahead in the background, while a model compiles or is restored; the next iterator from `start` on goes on with it.
@@ -311,7 +325,7 @@ class Dataloader:
         Raises:
             StateError: as for `iterate`.
         """
-        step = step_of(self._plan, self._order, start)
+        step = self._step_of(start)
         run = self._run()
         warm, self._warm = self._warm, None
         if warm is not None:
@@ -354,7 +368,7 @@ class Dataloader:
         Raises:
             ArgumentError: when the run has no batch from there on.
         """
-        count = at_least("batches", batches, 1)
+        count = integer("batches", batches, 1)
         run = self._aside(start)
         if run.step == run.num_steps:
             run.close()
@@ -380,7 +394,7 @@ class Dataloader:
             >>> print(loader.headroom(lambda batch: batch.sum(), steps=20))
             a perfect loader would take ...
         """
-        return measure(self._aside(), partial(self.replay, batches), train, at_least("steps", steps, 12))
+        return measure(self._aside(), partial(self.replay, batches), train, integer("steps", steps, 12))
 
     def epochs(self, start: Any = 0) -> Iterator[Epoch]:
         """One sized iterator an epoch: `for epoch in loader.epochs(): for batch in epoch: …`.
@@ -414,7 +428,7 @@ class Dataloader:
         size = self._plan.stretch(self._checked(step))[0].batch_size
         chosen = np.arange(size) if positions is None else np.asarray(positions)
         if chosen.size and (chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= size):
-            raise RowIndexError(f"positions={positions!r}: pass ints of at least 0 and below {size}, the batch size")
+            raise RowIndexError(f"positions={shown(positions)}: pass ints of at least 0 and below {size}, the batch size")
         return trace(self._plan, self.dataset.source, int(step), chosen.astype(np.int64).reshape(-1))
 
     def find(self, row: int, dataset: str | None = None, *, epochs: Any = None, steps: Any = None) -> list[Place]:
@@ -484,19 +498,29 @@ class Dataloader:
         Raises:
             ArgumentError: when the run goes on for ever and no steps are named; or the positions don't ascend.
         """
+        contents, per_step = flag("contents", contents), flag("per_step", per_step)
+        if run is not None and not isinstance(run, str):
+            raise ArgumentError(f"run={shown(run)}: pass a name for the run, as a str")
         if steps is None and self._plan.num_steps is None:
             raise ArgumentError("num_epochs=None: the run goes on for ever; pass steps=range(start, stop)")
         chosen = range(self._plan.num_steps or 0) if steps is None else steps
         if not isinstance(chosen, range) or chosen.step != 1 or not chosen:
-            raise ArgumentError(f"steps={steps!r}: pass a range of steps, one after another")
+            raise ArgumentError(f"steps={shown(steps)}: pass a range of steps, one after another")
         self._checked(chosen[0])
         self._checked(chosen[-1])
         held = None if positions is None else np.asarray(positions)
         if held is not None:
             sizes = [self._plan.stretch(step)[0].batch_size for step in (*self._plan.first_steps, chosen[0])]
-            if held.dtype.kind not in "iu" or not held.size or held[0] < 0 or held[-1] >= min(sizes) or (np.diff(held) < 1).any():
+            if (
+                held.ndim != 1
+                or held.dtype.kind not in "iu"
+                or not held.size
+                or held[0] < 0
+                or held[-1] >= min(sizes)
+                or (np.diff(held) < 1).any()
+            ):
                 raise ArgumentError(
-                    f"positions={positions!r}: pass ascending ints of at least 0 and below {min(sizes)}, the batch size"
+                    f"positions={shown(positions)}: pass a list of ascending ints of at least 0 and below {min(sizes)}, the batch size"
                 )
         return certify(
             self._plan,
@@ -536,8 +560,12 @@ class Dataloader:
             return np.arange(self._part.index * size, (self._part.index + 1) * size, dtype=np.int64)
         return self._share(step).positions
 
-    def _checked(self, step: Any) -> int:
-        return self._plan.check(integer("step", step))
+    def _checked(self, step: Any, name: str = "step") -> int:
+        return self._plan.check(integer(name, step, most=None))
+
+    def _step_of(self, start: Any) -> int:
+        """The step of a step or a state; None is the beginning, as where there is no checkpoint yet."""
+        return step_of(self._plan, self._order, 0 if start is None else start)
 
     def _mark_used_up(self) -> None:
         self._used_up = True

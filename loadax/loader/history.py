@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from loadax.core.arguments import LARGEST, integer, shown
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.batches import BatchPlan
 from loadax.plan.inverse import Place, find
@@ -171,8 +172,7 @@ def _steps_to_look_at(plan: BatchPlan, epochs: Any, steps: Any) -> range:
         raise ArgumentError(f"epochs={epochs!r} and steps={steps!r}: pass one of them")
     if steps is not None:
         chosen = _range("steps", steps)
-        end = plan.num_steps
-        return chosen if end is None else range(chosen.start, max(chosen.start, min(chosen.stop, end)))
+        return range(chosen.start, max(chosen.start, min(chosen.stop, plan.end)))
     if plan.order.size >= ENDLESS:
         raise ArgumentError("this mixture never ends: pass steps=range(start, stop), the steps of the run to look at")
     if epochs is None:
@@ -183,23 +183,28 @@ def _steps_to_look_at(plan: BatchPlan, epochs: Any, steps: Any) -> range:
         return range(plan.num_steps or 0)
     chosen = _range("epochs", epochs)
     stop = chosen.stop if plan.num_epochs is None else min(chosen.stop, plan.num_epochs)
-    return range(plan.epoch_steps(chosen.start).start, plan.epoch_steps(stop - 1).stop) if chosen.start < stop else range(0)
+    if chosen.start >= stop:
+        return range(0)
+    first, last = plan.epoch_steps(chosen.start).start, plan.epoch_steps(stop - 1).stop
+    return range(min(first, plan.end), min(last, plan.end))
 
 
 def _range(name: str, value: Any) -> range:
-    number = hasattr(value, "__index__") and not isinstance(value, bool)
-    chosen = range(value.__index__(), value.__index__() + 1) if number else value
-    if not isinstance(chosen, range) or chosen.step != 1 or chosen.start < 0:
-        raise ArgumentError(f"{name}={value!r}: pass an int, or a range of ints from 0 on, one after another")
-    return chosen
+    remedy = "an int, or a range of ints from 0 on, one after another"
+    if not isinstance(value, range):
+        only = integer(name, value, 0, remedy=remedy)
+        return range(only, only + 1)
+    if value.step != 1 or value.start < 0 or value.stop > LARGEST:
+        raise ArgumentError(f"{name}={shown(value)}: pass {remedy}")
+    return value
 
 
 def _part(source: Source, dataset: str) -> tuple[int, int]:
     """The number of the first row of a part, and how many rows it has."""
     parts = {name: (first, len(part)) for name, part, first in _all_parts(source, "", 0)}
-    if dataset not in parts:
-        shown = f"the parts are {sorted(parts)}" if parts else "it is one dataset, neither mixed nor concatenated; leave it out"
-        raise ArgumentError(f"dataset={dataset!r} is no part of this loader's dataset: {shown}")
+    if not isinstance(dataset, str) or dataset not in parts:
+        there = f"the parts are {sorted(parts)}" if parts else "it is one dataset, neither mixed nor concatenated; leave it out"
+        raise ArgumentError(f"dataset={shown(dataset)} is no part of this loader's dataset: {there}")
     return parts[dataset]
 
 

@@ -1,6 +1,7 @@
 """What a training loop holds: an iterator over placed batches, and its epochs one by one."""
 
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from loadax.loader.feed import Feed
 from loadax.loader.ledger import Ledger
 from loadax.loader.picture import draw
 from loadax.loader.pool import Pool
-from loadax.loader.prefetch import Window
+from loadax.loader.prefetch import OverError, Window
 from loadax.loader.report import Report, report
 from loadax.loader.setup import Setup
 from loadax.loader.state import OrderHash, make_state, step_of
@@ -62,6 +63,9 @@ class DataIterator:
         self._step = step_of(run.plan, run.order, start)
         self._error: BaseException | None = None
         self._interrupted = False
+        # Of several threads that go through this iterator, one goes on to the next window. Reentrant: a Ctrl-C may leave it held.
+        self._turn = threading.RLock()
+        self._process = os.getpid()
         self._recorder = Recorder()
         self.ledger = Ledger()
         """What this counts, for who looks at it from outside."""
@@ -121,29 +125,40 @@ class DataIterator:
             MeshError: when the caller's thread is now in another mesh than the one the batches are for.
             Exception: what reading this step raised, with a note that names step and row; again at each further call.
         """
-        if self._error is not None:
-            raise self._error
-        if self._step == self._run.plan.num_steps:
-            self.close()
-            self._run.used_up()
-            raise StopIteration
-        self._check_mesh()
-        if self._step == self._end and self._close.alive:  # batches of another shape begin
-            self._reopen(self.stats())
-        if self._interrupted:
-            # A Ctrl-C may have come at any point, so what the window thinks is not to be relied on: begin anew from this step.
-            self.set_state(self._step)
-        try:
-            step, batch = self._window.take()
-            self._step = step + 1
-        except Exception as error:
-            self._error = error
-            self.close()
-            raise
-        except BaseException:
-            self._interrupted = True
-            raise
-        return batch
+        self._check_process()
+        while True:
+            if self._error is not None:
+                raise self._error
+            if self._step == self._run.plan.num_steps:
+                self.close()
+                self._run.used_up()
+                raise StopIteration
+            self._check_mesh()
+            with self._turn:
+                if self._step == self._end and self._close.alive:  # batches of another shape begin
+                    self._reopen(self.stats())
+                if self._interrupted:
+                    # A Ctrl-C may have come at any point, so what the window thinks is not to be relied on: begin anew from this step.
+                    self.set_state(self._step)
+                window = self._window
+            try:
+                step, batch = window.take()
+                with self._turn:
+                    if window is self._window:
+                        self._step = max(self._step, step + 1)  # another thread may have taken a later one
+            except OverError:
+                continue  # another thread has the last batch, or is about to open the next window
+            except Exception as error:
+                with self._turn:
+                    if isinstance(error, ClosedError) and (self._step == self._run.plan.num_steps or window is not self._window):
+                        continue  # another thread met the end first, or has gone on to the next window
+                self._error = error
+                self.close()
+                raise
+            except BaseException:
+                self._interrupted = True
+                raise
+            return batch
 
     @property
     def step(self) -> int:
@@ -165,10 +180,12 @@ class DataIterator:
         Raises:
             StateError: when it belongs to other data, or lies inside a batch of this size; then nothing has changed.
         """
+        self._check_process()
         step = step_of(self._run.plan, self._run.order, state)
-        self._interrupted = True  # what is being read does not belong to the step that follows
-        self._step, self._error, self._recorder = step, None, Recorder()
-        self._reopen(Stats())
+        with self._turn:
+            self._interrupted = True  # what is being read does not belong to the step that follows
+            self._step, self._error, self._recorder = step, None, Recorder()
+            self._reopen(Stats())
 
     def _reopen(self, earlier: Stats) -> None:
         """As `_open`; worker processes that are there stay, unless they are busy for long."""
@@ -222,6 +239,14 @@ class DataIterator:
 
     def __repr__(self) -> str:
         return f"DataIterator(step={self.step}, epoch={self.epoch}, {'open' if self._close.alive else 'closed'})"
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise ClosedError(
+                f"this iterator belongs to process {self._process}, of which this one, {os.getpid()}, is a copy by os.fork(): the threads that "
+                "read were not copied, and JAX does not work in a copy; start processes by multiprocessing.get_context('spawn'), and make the "
+                "loader in them"
+            )
 
     def _check_mesh(self) -> None:
         if self._run.mesh_given:

@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from loadax.core.arguments import path as checked_path
 from loadax.errors import ArgumentError
 from loadax.loader.report import Report
 from loadax.loader.timeline import Event, Timeline
@@ -30,7 +31,7 @@ def draw(timeline: Timeline, report: Report, path: str | os.PathLike[str]) -> No
     Raises:
         ArgumentError: when the name ends in neither `.html` nor `.png`, or matplotlib is not there for an image.
     """
-    target = Path(path)
+    target = Path(checked_path("path", path, "the name of a .html or .png file"))
     if target.suffix not in (".html", ".png"):
         raise ArgumentError(f"path={os.fspath(path)!r}: name it .html for a page, or .png for an image")
     lanes = bars_of(timeline)

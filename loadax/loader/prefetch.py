@@ -32,6 +32,10 @@ _RUNS_PER_WORKER = 2  # one to read, one that is full, for each worker: more tha
 _MOST_RUNS = 64  # for a consumer that trains in between, which may come back any time and wants a stock
 
 
+class OverError(Exception):
+    """There is no further step."""
+
+
 @final
 @dataclass(eq=False)
 class Run:
@@ -139,6 +143,7 @@ class Window:
         """The next step and its batch, in order; waits for it.
 
         Raises:
+            OverError: when all steps were handed out, to this thread or to others.
             Exception: what reading or placing its step raised; the window is closed then.
         """
         began = perf_counter()
@@ -150,6 +155,8 @@ class Window:
                     taken = self._ready.popleft()
                     self._count_taken(taken[0], began)
                     self._hungry = False
+                    if self._over():
+                        self._arrived.notify_all()  # other threads may wait for what does not come
                     self._pace.went(starved)
                     grown = self._team.served(self._left, self._pace.starving, away)
                     if grown or (self._idle == self._workers and not self._pace.ahead):
@@ -160,6 +167,8 @@ class Window:
                 error = self._broken or (self._runs[0].error if self._runs else None)
                 if error is not None:
                     raise error
+                if self._over():
+                    raise OverError
                 self._hungry = True
                 task = self._placement()
                 if task is None and self._workers == 0:
@@ -239,6 +248,10 @@ class Window:
             self._arrived.notify_all()
 
     # All that follows is called with the lock held, but for the tasks themselves.
+
+    def _over(self) -> bool:
+        """Whether all steps were handed out."""
+        return self._stop is not None and self._next >= self._stop and not self._runs and not self._ready
 
     def _next_task(self) -> Task | None:
         if self._may_place_ahead():
@@ -350,10 +363,12 @@ class Window:
                 self._arrived.notify()
 
     def _failed(self, run: Run, error: BaseException) -> None:
-        if isinstance(error, StopIteration):
-            # As in a generator (PEP 479): it would end the training loop as if the data had ended.
-            stopped, error = error, RuntimeError("a source or a map raised StopIteration")
+        if isinstance(error, StopIteration | SystemExit | GeneratorExit):
+            # As `loadax.transforms.blame` does where it knows the row: it would end the training loop as if the data had ended.
+            stopped, error = error, RuntimeError(f"a source or a map raised {error!r}")
             error.__cause__ = stopped
+            for note in getattr(stopped, "__notes__", ()):
+                error.add_note(note)
         with self._work:
             if self._closed or run.error is not None:
                 return

@@ -2,12 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, TypeAlias
+from itertools import zip_longest
+from typing import Any, final
 
+from loadax.core.arguments import LARGEST, MOST_POSITIONS, integer, shown
 from loadax.dataset import Dataset
-from loadax.errors import StateError
+from loadax.errors import ArgumentError, StateError
+from loadax.loader.words import order_words
 from loadax.plan.batches import BatchPlan
 from loadax.plan.mix import Mixed
 
@@ -15,30 +18,40 @@ VERSION = 1
 _FIELDS = ("version", "step", "batch_size", "epoch", "position", "order")
 
 
-OrderHash: TypeAlias = Callable[[int, int], str]
-"""A hash of what decides the order before a position of an epoch."""
+@final
+class OrderHash:
+    """Hashes what decides the order before a position of an epoch: lengths, element spec, verbs, seeds, and the version of the order's algorithm.
 
-
-def order_hash(dataset: Dataset) -> OrderHash:
-    """A hash of what decides the order: lengths, element spec, verbs, seeds, and the version of the order's algorithm.
-
-    Not of contents, paths, times or functions: the same data elsewhere, or a corrected map, goes on where it was. Nor of what a mixture has
+    Not contents, paths, times or functions: the same data elsewhere, or a corrected map, goes on where it was. Nor what a mixture has
     scheduled for later than the position: that may be changed.
     """
-    order, described = dataset.order, dataset.describe()
 
-    def before(epoch: int, position: int) -> str:
-        if not isinstance(order, Mixed):
-            return _hash(described)
-        begin = epoch * order.size
-        past = order.until(begin + position)
+    def __init__(self, dataset: Dataset):
+        self._order, self._described = dataset.order, dataset.describe()
+
+    def __call__(self, epoch: int, position: int) -> str:
+        """One hash of all of it."""
         # What is scheduled for an epoch's very first example is not of the past, but says where the epoch before it ends.
-        return _hash([described[0], past.describe(), *described[2:], *([begin] if epoch else [])])
+        begin = [epoch * self._order.size] if epoch and isinstance(self._order, Mixed) else []
+        return _hash([self._described[0], self._past(epoch, position), *self._described[2:], *begin])
 
-    return before
+    def parts(self, epoch: int, position: int) -> list[Any]:
+        """What it is made of: the verbs of the order, the maps, and the leaves of an example."""
+        _, _, maps, leaves = self._described
+        return [*self._past(epoch, position), *maps, ["leaves", leaves]]
+
+    def _past(self, epoch: int, position: int) -> Any:
+        if not isinstance(self._order, Mixed):
+            return self._described[1]
+        return self._order.until(epoch * self._order.size + position).describe()
 
 
-@lru_cache(maxsize=4)
+def _short_hashes(parts: list[Any]) -> list[int]:
+    """31 bits for each part: enough to tell which one differs, and an int that JSON, and int32, hold."""
+    return [int(_hash(part), 16) >> 33 for part in parts]
+
+
+@lru_cache(maxsize=64)
 def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -56,7 +69,8 @@ def make_state(plan: BatchPlan, order: OrderHash, step: int) -> dict[str, Any]:
     epoch, position = plan.place_of(number)
     fields = (VERSION, step, plan.batch_size_of(number), epoch, position, order(epoch, position))
     skipped = _skipped(plan, number)
-    return dict(zip(_FIELDS, fields, strict=True)) | ({"skipped": skipped} if skipped else {})
+    verbs = _short_hashes(order.parts(epoch, position))
+    return dict(zip(_FIELDS, fields, strict=True)) | {"verbs": verbs} | ({"skipped": skipped} if skipped else {})
 
 
 def _skipped(plan: BatchPlan, number: int) -> list[list[int]]:
@@ -75,33 +89,50 @@ def step_of(plan: BatchPlan, order: OrderHash, start: Any) -> int:
         StateError: when it is no state, or one of another dataset, or its position lies inside a batch of this size; names
             the field.
     """
-    if isinstance(start, dict):
-        return _checked(plan, _restored(plan, order, start))
-    if isinstance(start, bool) or not hasattr(start, "__index__"):
+    if isinstance(start, Mapping):
+        return _checked(plan, _restored(plan, order, {key: _plain(value) for key, value in start.items()}))
+    try:
+        step = integer("start", start, most=None)
+    except ArgumentError:
         hint = "; it is text, so json.loads it first" if isinstance(start, str | bytes) else ""
-        raise StateError(f"start={start!r}: pass a step (an int), or what get_state() gave{hint}")
-    return _checked(plan, int(start.__index__()))
+        raise StateError(f"start={shown(start)}: pass a step (an int), or what get_state() gave{hint}") from None
+    return _checked(plan, step)
+
+
+def _plain(value: Any) -> Any:
+    """A field as `get_state` gave it: checkpoint libraries give numbers back as arrays without dimensions, and lists as tuples or arrays."""
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value.tolist() if hasattr(value, "dtype") and hasattr(value, "tolist") else value
 
 
 def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
     missing = [name for name in _FIELDS if name not in state]
     if missing:
-        raise StateError(f"the state has no {missing[0]!r}: {state!r} is not what get_state() gave")
-    if state["version"] != VERSION:
+        raise StateError(f"the state has no {missing[0]!r}: {shown(state)} is not what get_state() gave")
+    if type(state["version"]) is not int or state["version"] != VERSION:
         raise StateError(
-            f"the state's 'version' is {state['version']!r}, this loadax reads {VERSION}; restore it with the loadax that saved it"
+            f"the state's 'version' is {shown(state['version'])}, this loadax reads {VERSION}; restore it with the loadax that saved it"
         )
     for name in ("step", "batch_size", "epoch", "position"):
-        if isinstance(state[name], bool) or not isinstance(state[name], int) or state[name] < 0:
-            raise StateError(f"the state's {name!r} is {state[name]!r}; it must be an int of at least 0")
+        if type(state[name]) is not int or not 0 <= state[name] <= LARGEST:
+            raise StateError(f"the state's {name!r} is {shown(state[name])}; it must be an int of at least 0 and below 2**63")
     mine = order(state["epoch"], state["position"])
     if state["order"] != mine:
+        parts = order.parts(state["epoch"], state["position"])
         raise StateError(
-            f"the state's 'order' is {state['order']!r}, this dataset's is {mine!r}: its length, element spec, verbs, seeds or weights are "
-            "not those of the run that was saved; build the dataset as it was then"
+            f"the state's 'order' is {shown(state['order'])}, this dataset's is {mine!r}: {_difference(state.get('verbs'), parts)}; "
+            "build the dataset as it was then"
+        )
+    if state["position"] >= plan.order.size:
+        raise StateError(
+            f"the state's 'position' is {state['position']}, but an epoch has only {plan.order.size} positions, counted from 0; pass what "
+            "get_state() gave"
         )
     # Not from 'step': with another remainder an epoch has another number of steps.
     number, between = plan.step_at(state["epoch"], state["position"])
+    if number > MOST_POSITIONS:
+        raise StateError(f"the state's 'epoch' is {state['epoch']}, later than any run comes to; pass what get_state() gave")
     if between:
         raise StateError(
             f"the state's 'position' is {state['position']}, inside a batch of batch_size={plan.batch_size_of(number)} (it was saved with "
@@ -116,8 +147,35 @@ def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
     return plan.skips.left(number)
 
 
+def _difference(saved: Any, parts: list[Any]) -> str:
+    """Which verb is another one than in the run that was saved, as far as the state tells."""
+    mine = _short_hashes(parts)
+    whole = "its length, element spec, verbs, seeds or weights are not those of the run that was saved"
+    if not isinstance(saved, list) or saved == mine:  # of an older loadax, or a mixture that is elsewhere in its schedule
+        return whole
+    first = next(place for place, (one, other) in enumerate(zip_longest(saved, mine)) if one != other)
+    here = _part_text(parts[first]) if first < len(parts) else ""
+    behind = f" behind {_part_text(parts[first - 1])}" if first else ""
+    if saved[first + 1 :] == mine[first:]:
+        return f"the run that was saved had one verb more{behind}"
+    if saved[first:] == mine[first + 1 :]:
+        return f"{here} was not there in the run that was saved"
+    return f"{here or 'what follows' + behind} is not as it was in the run that was saved"
+
+
+def _part_text(part: Any) -> str:
+    match part:
+        case ["map" | "map_batch" as verb, rng, seed]:
+            return f"{verb}(rng=True, seed={seed})" if rng else f"{verb}()"
+        case ["leaves", leaves]:
+            return "an example, with " + ", ".join(f"{path or 'one array'}: {dtype}{shape}" for path, shape, dtype in leaves)
+    return order_words([part])[0]
+
+
 def _checked(plan: BatchPlan, step: int) -> int:
-    if step < 0 or (plan.num_steps is not None and step > plan.num_steps):
+    if not 0 <= step <= plan.end:
         total = "endlessly many steps" if plan.num_steps is None else f"{plan.num_steps} steps with num_epochs={plan.num_epochs}"
-        raise StateError(f"start is step {step}, but there are {total}, counted from 0; pass a larger num_epochs to train longer")
+        raise StateError(
+            f"start is step {shown(step)}, but there are {total}, counted from 0; pass a larger num_epochs to train longer"
+        )
     return step

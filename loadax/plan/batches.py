@@ -4,10 +4,11 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final, get_args
 
 import numpy as np
 
+from loadax.core.arguments import LARGEST, MOST_POSITIONS, choice, shown
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.lanes import by_lane
 from loadax.plan.skips import Skips
@@ -74,14 +75,19 @@ class BatchPlan:
     def __post_init__(self) -> None:
         if self.num_epochs is not None and self.num_epochs < 1:
             raise ArgumentError(f"num_epochs={self.num_epochs}: pass 1 or more, or None to go on for ever")
-        if self.remainder not in ("drop", "pad", "error"):
-            raise ArgumentError(f"remainder={self.remainder!r}: pass 'drop', 'pad' or 'error'")
+        choice("remainder", self.remainder, get_args(Remainder))
         for _, batch_size in self.schedule:
             if batch_size < 1:
                 raise ArgumentError(f"batch_size={batch_size}: a batch needs at least one row")
+            if batch_size > MOST_POSITIONS:
+                raise ArgumentError(f"batch_size={batch_size}: no run has so many rows; pass 2**62 or less")
         if self.order.size == 0:
             raise ArgumentError("the dataset has no rows; look at what it was read from, or at the slice or split that left none")
         _ = self.stretches
+        if self.num_steps is not None and self.num_steps > LARGEST:
+            raise ArgumentError(
+                f"num_epochs={shown(self.num_epochs)}: these are more than 2**63 steps; pass None to go on for ever"
+            )
 
     @property
     def schedule(self) -> tuple[tuple[int, int], ...]:
@@ -93,6 +99,10 @@ class BatchPlan:
         """The schedule, each entry with the place where it begins."""
         found: list[Stretch] = []
         for first, batch_size in self.schedule:
+            if found and first * found[-1].batch_size > MOST_POSITIONS:
+                raise ArgumentError(
+                    f"a batch size or length is scheduled from step {first} on, later than any run comes to; leave it out"
+                )
             epoch, start = _place(found[-1], first) if found else (0, 0)
             if found and self.num_epochs is not None and first >= found[-1].begin(self.num_epochs):
                 raise ArgumentError(
@@ -133,6 +143,12 @@ class BatchPlan:
     def num_steps(self) -> int | None:
         """Steps in all epochs together; None when they go on for ever."""
         return None if self.num_epochs is None else self.stretches[-1].begin(self.num_epochs) - self.skips.count
+
+    @property
+    def end(self) -> int:
+        """The step behind the last; of a run that goes on for ever, behind the last whose positions can be counted."""
+        countable = MOST_POSITIONS // max(batch_size for _, batch_size in self.schedule)
+        return countable if self.num_steps is None else min(self.num_steps, countable)
 
     @property
     def first_steps(self) -> list[int]:
@@ -184,9 +200,9 @@ class BatchPlan:
 
     def check(self, step: int) -> int:
         """`step`, or a RowIndexError when there is none of that number."""
-        if step < 0 or (self.num_steps is not None and step >= self.num_steps):
-            last = "" if self.num_steps is None else f" and below {self.num_steps}"
-            raise RowIndexError(f"step {step} is not there: steps are at least 0{last}")
+        if not 0 <= step < self.end:
+            last = "" if self.num_steps is None and step < 0 else f" and below {self.end}"
+            raise RowIndexError(f"step {shown(step)} is not there: steps are at least 0{last}")
         return step
 
     def valid(self, step: int) -> int:

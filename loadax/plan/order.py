@@ -138,7 +138,7 @@ class Concatenated:
     parts: tuple[Order, ...]
     rows: tuple[int, ...]
 
-    @property
+    @cached_property
     def size(self) -> int:
         return sum(part.size for part in self.parts)
 
@@ -229,6 +229,15 @@ class Without:
 
     def describe(self) -> list[Any]:
         return [*self.parent.describe(), [*self.rule, self.size]]
+
+
+def depth(order: Order) -> int:
+    """How many verbs stand one upon another. Without recursion, since that is what it is to limit."""
+    level, found = [order], 0
+    while level:
+        found += 1
+        level = [below for each in level for below in ([each.parent] if hasattr(each, "parent") else getattr(each, "parts", ()))]
+    return found
 
 
 def depth_first(order: Order) -> Sequence[Order]:

@@ -1,12 +1,13 @@
 """Steps that a run leaves out: which ones, and how the steps that are left are numbered."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
 import numpy as np
 
+from loadax.core.arguments import MOST_POSITIONS, integer, shown
 from loadax.errors import ArgumentError
 from loadax.protocols import Integers
 
@@ -83,31 +84,31 @@ def step_ranges(steps: Any, num_steps: int | None) -> list[tuple[int, int]]:
     """
     if isinstance(steps, np.ndarray):
         steps = steps.tolist()
+    remedy = "an int, a range, a slice, or a list or set of these"
     if isinstance(steps, slice):
-        ends = [end for end in (steps.start, steps.stop) if end is not None]
+        ends = [integer("steps", end, remedy=remedy) for end in (steps.start, steps.stop) if end is not None]
         if num_steps is None and (steps.stop is None or min(ends) < 0):
             raise ArgumentError(
                 f"steps={steps!r}: the run goes on for ever, so it has no last steps; name the steps that are meant"
             )
         if num_steps is not None and ends and max(ends) > num_steps:
             raise ArgumentError(f"steps={steps!r}: the run has only {num_steps} steps")
-        steps = range(*steps.indices(num_steps if num_steps is not None else max(ends)))
-    if (
-        isinstance(steps, str | bytes)
-        or not (hasattr(steps, "__index__") or hasattr(steps, "__iter__"))
-        or isinstance(steps, bool)
-    ):
-        raise ArgumentError(f"steps={steps!r}: pass an int, a range, a slice, or a list or set of these")
-    if hasattr(steps, "__index__"):
-        steps = range(int(steps.__index__()), int(steps.__index__()) + 1)
+        try:
+            steps = range(*steps.indices(num_steps if num_steps is not None else max(ends)))
+        except (TypeError, ValueError):
+            raise ArgumentError(f"steps={shown(steps)}: pass {remedy}") from None
+    if isinstance(steps, str | bytes | Mapping) or not isinstance(steps, Iterable) or getattr(steps, "ndim", 1) == 0:
+        only = integer("steps", steps, remedy=remedy)
+        steps = range(only, only + 1)
     if not isinstance(steps, range):
         return [each for some in steps for each in step_ranges(some, num_steps)]
     if not steps:
         return []
     low, high = min(steps[0], steps[-1]), max(steps[0], steps[-1])
-    if low < 0 or (num_steps is not None and high >= num_steps):
-        last = "" if num_steps is None else f" and below {num_steps}"
-        raise ArgumentError(f"step {low if low < 0 else high} can't be skipped: steps are at least 0{last}")
+    end = MOST_POSITIONS if num_steps is None else num_steps
+    if low < 0 or high >= end:
+        last = "" if num_steps is None and low < 0 else f" and below {end}"
+        raise ArgumentError(f"step {shown(low if low < 0 else high)} can't be skipped: steps are at least 0{last}")
     return [(low, high + 1)] if abs(steps.step) == 1 else [(each, each + 1) for each in steps]
 
 

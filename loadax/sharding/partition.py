@@ -168,8 +168,11 @@ def _check_shape(spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[str
 def _default(sizes: Mapping[str, int]) -> PartitionSpec:
     axes = list(sizes)
     if len(axes) > 1:
+        cutting = [axis for axis in axes if sizes[axis] > 1] or axes[:1]
+        of_all = ", ".join(f'"{axis}"' for axis in cutting)
+        every = f", or over all of them: partition=P(({of_all}))" if len(cutting) > 1 else ""
         raise PartitionError(
-            f'the mesh has several axes, {dict(sizes)}, so say which of them the rows go over: partition=P("{axes[0]}")'
+            f'the mesh has several axes, {dict(sizes)}, so say which of them the rows go over: partition=P("{cutting[0]}"){every}'
         )
     return PartitionSpec(axes[0])
 

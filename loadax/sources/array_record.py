@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from loadax.core.arguments import integer
 from loadax.errors import ArgumentError, SourceError, UnsupportedError
 from loadax.protocols import Source, Tree
 from loadax.sources.array_record_files import open_record_files
@@ -18,7 +19,7 @@ from loadax.sources.storage import local_path
 NAMES = ("array_record", "arrayrecord")
 """One of these is somewhere in a file's name, also in `train.array_record-00000-of-00008`."""
 
-_LENGTHS = "pass how many entries a row has, an int of 1 or more"
+_LENGTHS = "how many entries a row has, an int of 1 or more"
 
 
 def open_array_record(
@@ -136,8 +137,4 @@ def _lengths(pad_to: Any, dtype: np.dtype[Any] | None, decode: Any) -> Any:
 
 
 def _length(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise ArgumentError(f"{name}={value!r} is a {type(value).__name__}; {_LENGTHS}")
-    if value < 1:
-        raise ArgumentError(f"{name}={value}; {_LENGTHS}")
-    return int(value)
+    return integer(name, value, 1, remedy=_LENGTHS)

@@ -18,6 +18,7 @@ from pathlib import Path
 from time import time
 from typing import Any, NamedTuple, final
 
+from loadax.core.arguments import integer
 from loadax.errors import ArgumentError
 from loadax.sources.files import ByteRange
 
@@ -172,15 +173,14 @@ def open_cache(folder: Any, limit: Any) -> DiskCache | None:
     Raises:
         ArgumentError: when the limit is too small, or the folder can't be written.
     """
-    if isinstance(limit, bool) or not hasattr(limit, "__index__") or int(limit.__index__()) < BLOCK:
-        raise ArgumentError(f"cache_bytes={limit!r}: pass an int of {BLOCK} or more, the size of one block")
+    limit = integer("cache_bytes", limit, BLOCK, remedy=f"an int of {BLOCK} or more, the size of one block")
     if folder is None:
         return None
     if not isinstance(folder, str | os.PathLike):
         raise ArgumentError(f"cache={folder!r} is a {type(folder).__name__}; pass the path of a local folder")
     if "://" in os.fspath(folder):
         raise ArgumentError(f"cache={os.fspath(folder)!r} is a URL; pass the path of a local folder")
-    return DiskCache(folder, int(limit.__index__()))
+    return DiskCache(folder, limit)
 
 
 def _checksum(content: bytes) -> bytes:

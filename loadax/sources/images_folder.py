@@ -4,7 +4,8 @@ import os
 from stat import S_ISDIR
 from typing import Any, Literal
 
-from loadax.errors import ArgumentError, SourceError, UnsupportedError
+from loadax.core.arguments import choice, integer, path
+from loadax.errors import SourceError, UnsupportedError
 from loadax.sources.images import ImageSource
 from loadax.sources.images_decoding import Rendering, require_decoders
 from loadax.sources.images_files import ImageFiles
@@ -35,8 +36,7 @@ def open_images(
         ("quality", quality, ("high", "fast")),
         ("damaged", damaged, ("error", "accept")),
     ):
-        if value not in allowed:
-            raise ArgumentError(f"{name}={value!r}: pass one of {', '.join(map(repr, allowed))}")
+        choice(name, value, allowed)
     wanted = None if size is None else _size(size)
     require_decoders()
     rendering = Rendering(wanted, fit, fast=quality == "fast", strict=damaged == "error")
@@ -50,7 +50,7 @@ def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
         UnsupportedError: when the folder is not on this machine.
         SourceError: when it is not there or holds no images, or has some both in folders and beside them.
     """
-    where = local_path(folder)
+    where = local_path(path("folder", folder, "the path of a folder of images"))
     if where is None:
         raise UnsupportedError(
             f"{os.fspath(folder)} is not on this machine, and thousands of small files are read slowly from afar; copy the folder to a local "
@@ -107,8 +107,9 @@ def _within(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> list
 
 
 def _size(size: Any) -> tuple[int, int]:
-    sides = (size, size) if isinstance(size, int) else size
-    good = isinstance(sides, tuple | list) and len(sides) == 2
-    if not good or not all(isinstance(side, int) and not isinstance(side, bool) and side >= 1 for side in sides):
-        raise ArgumentError(f"size={size!r}: pass (height, width) in pixels, or one int for squares")
-    return int(sides[0]), int(sides[1])
+    remedy = "(height, width) in pixels, or one int for squares"
+    if isinstance(size, tuple | list) and len(size) == 2:
+        height, width = (integer(f"size[{place}]", side, 1, remedy=remedy) for place, side in enumerate(size))
+        return height, width
+    side = integer("size", size, 1, remedy=remedy)
+    return side, side

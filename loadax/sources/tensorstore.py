@@ -7,7 +7,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.errors import ArgumentError, SourceError
+from loadax.core.arguments import choice
+from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.raw_zarr import map_raw
@@ -44,10 +45,7 @@ class TensorStoreSource:
     fresh = True  # what `read` gives is nobody else's memory
 
     def __init__(self, tree: Tree, missing: Missing = "error"):
-        if missing not in ("error", "fill"):
-            raise ArgumentError(
-                f"missing={missing!r}: pass 'error', or 'fill' to read chunks that are not there as the fill value"
-            )
+        choice("missing", missing, ("error", "fill"), "'error', or 'fill' to read chunks that are not there as the fill value")
         leaves, self._structure = flatten(tree, is_leaf=is_spec)
         places = [place_of(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
         context = new_context(CACHE_BYTES)

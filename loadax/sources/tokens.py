@@ -6,7 +6,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.errors import ArgumentError, SourceError
+from loadax.core.arguments import flag, integer
+from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree
 from loadax.sources.checks import check_rows
 from loadax.sources.disk_cache import open_cache
@@ -142,11 +143,10 @@ def open_tokens(
         ArgumentError: when an argument can't be used; shows it.
         SourceError: when a file is missing, cut short, or not what its name says, or dtypes differ; names it.
     """
-    seq_len = _at_least_one("seq_len", seq_len)
-    stride = seq_len if stride is None else _at_least_one("stride", stride)
-    for name, flag in {"targets": targets, "segment_ids": segment_ids}.items():
-        if not isinstance(flag, bool):
-            raise ArgumentError(f"{name}={flag!r}: pass True or False")
+    seq_len = integer("seq_len", seq_len, 1)
+    stride = seq_len if stride is None else integer("stride", stride, 1)
+    for name, value in {"targets": targets, "segment_ids": segment_ids}.items():
+        flag(name, value)
     blocks = open_cache(cache, cache_bytes)
     found = find_token_files(path, dtype, segment_ids)
     segments = [each.segment for each in found.entries]
@@ -154,12 +154,6 @@ def open_tokens(
         RangeReader(segments, blocks, found.files) if isinstance(found.files, RemoteFiles) else MappedSegments(segments)
     )
     return TokenSource(found, reader, seq_len, stride, targets, segment_ids)
-
-
-def _at_least_one(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or int(value.__index__()) < 1:
-        raise ArgumentError(f"{name}={value!r}: pass an int of 1 or more")
-    return int(value.__index__())
 
 
 def _named(stream: Ends) -> str:

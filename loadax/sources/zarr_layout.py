@@ -8,6 +8,7 @@ from typing import Any, final
 
 import tensorstore as ts
 
+from loadax.core.arguments import entries
 from loadax.errors import SourceError
 from loadax.sources.manifest import check_finished
 from loadax.sources.storage import address_of, key_value_spec, local_path, new_context, wait
@@ -39,7 +40,13 @@ def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
             check_finished(above, f"the group above {root.text}")
         return root.array(driver, "")
     members = root.members(metadata) if variables is None else []
-    names = members if variables is None else [variables] if isinstance(variables, str) else list(variables)
+    names = (
+        members
+        if variables is None
+        else [variables]
+        if isinstance(variables, str)
+        else entries("variables", variables, "names of arrays")
+    )
     if not names:
         raise SourceError(f"{root.text}: there is no zarr array here, and no group of arrays; check the path")
     found = {}

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-import numpy as np
-
+from loadax.core.arguments import choice, integer
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.protocols import ArraySpec, Tree
 from loadax.specs import flatten_spec
@@ -131,8 +130,7 @@ def plan_layout(
     names = array_names(structure)
     if rows < 1:
         raise ArgumentError("the dataset has no rows: there is nothing to write")
-    if compression not in _COMPRESSORS:
-        raise ArgumentError(f"compression={compression!r}: pass 'zstd', 'blosc' or None")
+    choice("compression", compression, _COMPRESSORS)
     for path, each in zip(structure.paths, specs, strict=True):
         if each.dtype.name not in _DTYPES:
             held = "no numbers" if each.dtype.hasobject else str(each.dtype)
@@ -140,13 +138,18 @@ def plan_layout(
                 f"leaf {path or 'of the example'} is {held}: zarr arrays of loadax hold numbers; make numbers of it in a map, "
                 "or leave it out there"
             )
-    chunk = None if chunk_rows is None else _count("chunk_rows", chunk_rows)
-    shard = None if shard_rows is None else _count("shard_rows", shard_rows)
+    chunk = None if chunk_rows is None else integer("chunk_rows", chunk_rows, 1)
+    shard = None if shard_rows is None else integer("shard_rows", shard_rows, 1)
     if chunk and shard and shard % chunk:
         fitting = -(-shard // chunk) * chunk
         raise ArgumentError(
             f"shard_rows={shard} is no multiple of chunk_rows={chunk}; pass shard_rows={fitting}, or another chunk_rows"
         )
+    # Cut to the data: a shard's index has an entry for each chunk that could lie in it, and a chunk is encoded whole.
+    if chunk and chunk >= rows:
+        chunk, shard = rows, shard and rows
+    elif shard:
+        shard = min(shard, -(-rows // chunk) * chunk if chunk else _power_of_two(rows))
     arrays = tuple(
         ArrayLayout(name, each, chunk or _default_chunk(each, rows, shard)) for name, each in zip(names, specs, strict=True)
     )
@@ -178,9 +181,3 @@ def _compressor(name: str | None, item_bytes: int) -> list[dict[str, Any]]:
     shuffle = "noshuffle" if item_bytes == 1 else "shuffle"
     settings = {"cname": "zstd", "clevel": 1, "shuffle": shuffle, "typesize": item_bytes, "blocksize": 0}
     return [{"name": "blosc", "configuration": settings}]
-
-
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ArgumentError(f"{name}={value!r}: pass an int, 1 or more")
-    return int(value)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from loadax.core.arguments import flag, integer, optional_flag
 from loadax.errors import ArgumentError
 from loadax.protocols import Tree
 from loadax.sources.manifest import VERSION
@@ -64,11 +65,13 @@ def write_zarr(
         LeafTypeError: when a leaf holds something else than numbers.
         SourceError: when the store can't be written to.
     """
+    resume, overwrite = flag("resume", resume), flag("overwrite", overwrite)
+    optional_flag("progress", progress)
     share = _share(shard)
     if overwrite and (resume or share is not None):
         other = "resume=True" if resume else f"shard={shard!r}"
         raise ArgumentError(f"overwrite=True with {other}: what one writes the other would delete; delete the old store first")
-    threads = _threads(workers)
+    threads = _WORKERS if workers is None else integer("workers", workers, 1)
     layout = plan_layout(rows.spec, len(rows), chunk_rows=chunk_rows, shard_rows=shard_rows, compression=compression)
     content = json.loads(json.dumps({"version": VERSION, **layout.describe(), "data": rows.describe()}))
     destination = Destination(path)
@@ -115,11 +118,3 @@ def _share(shard: Any) -> Share | None:
     if not fits or not 0 <= shard[0] < shard[1]:
         raise ArgumentError(f"shard={shard!r}: pass (i, n) with 0 <= i < n, this process's number and how many there are")
     return shard
-
-
-def _threads(workers: Any) -> int:
-    if workers is None:
-        return _WORKERS
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ArgumentError(f"workers={workers!r}: pass an int, 1 or more")
-    return workers

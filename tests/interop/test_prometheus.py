@@ -162,10 +162,9 @@ def test_it_goes_away() -> None:
         http.client.HTTPConnection("127.0.0.1", exporter.port, timeout=HANG).request("GET", "/metrics")
 
 
-@pytest.mark.parametrize("port", [None, -1, 70_000])
-def test_a_port_that_can_t_be_had(port: int | None) -> None:
+def test_a_port_that_can_t_be_had() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1] if port is None else port
+        port = taken.getsockname()[1]
         with pytest.raises(
             ArgumentError, match=rf"port={port} of host='127.0.0.1' can't be listened on .*; pass another one, or port=0"
         ):

@@ -44,6 +44,8 @@ from tests.laws.large_runs import (
 from tests.limits import examples
 from tests.loader.oracle import assert_placed, mesh_of
 
+pytestmark = pytest.mark.filterwarnings("ignore:split\\(")  # runs of few rows have empty parts
+
 SOME = 8  # steps of a run that is longer
 OTHERS = 50_000  # from which token on they are of another part
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]

@@ -20,6 +20,8 @@ from loadax.seeds import derive, permute
 from loadax.transforms import generator
 from tests.limits import examples
 
+pytestmark = pytest.mark.filterwarnings("ignore:split\\(")  # chains of few rows have empty parts
+
 MOST = 150  # positions an epoch
 
 

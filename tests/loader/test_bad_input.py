@@ -600,7 +600,7 @@ def test_what_is_no_state() -> None:
     loader = Dataloader(numbers(), 8)
     with pytest.raises(StateError, match=r"the state has no 'version': \{'a': 1\} is not what get_state\(\) gave"):
         loader.iterate({"a": 1})
-    for wrong in ("3", 1.5, None, True):
+    for wrong in ("3", 1.5, True):
         with pytest.raises(StateError, match=rf"start={wrong!r}: pass a step \(an int\), or what get_state\(\) gave"):
             loader.iterate(wrong)
     with pytest.raises(StateError, match="start is step -1, but there are 8 steps with num_epochs=1, counted from 0"):
@@ -691,9 +691,58 @@ def test_a_stop_iteration_of_a_map_is_no_end_of_the_data(workers: int) -> None:
             next(iter([]))
         return example
 
-    with pytest.raises(RuntimeError, match="a source or a map raised StopIteration") as caught:
+    with pytest.raises(RuntimeError, match=r"map .*exhausted \(.*\) raised StopIteration\(\)") as caught:
         list(Dataloader(numbers().map(exhausted), 8, num_workers=workers))
     assert isinstance(caught.value.__cause__, StopIteration)
+    assert "exhausted" in notes(caught.value)
+    assert "on row 20 in epoch 0" in notes(caught.value)
+    assert "loadax: in step 2" in notes(caught.value)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stop_iteration_of_a_source_is_no_end_of_the_data(workers: int) -> None:
+    class Numbers:
+        def __len__(self) -> int:
+            return 64
+
+        def __getitem__(self, row: int) -> Any:
+            return {"x": row if row != 20 else next(iter([]))}
+
+    with pytest.raises(RuntimeError, match=r"the source raised StopIteration\(\)") as caught:
+        list(Dataloader(from_source(Numbers()), 8, num_workers=workers))
+    assert "loadax: in step 2" in notes(caught.value)
+    assert caught.value.__cause__ is not None
+    assert "loadax: in Numbers[20]" in notes(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit])
+def test_what_would_end_the_program_is_an_error(kind: type[BaseException], workers: int) -> None:
+    """Else a run that is half trained ends with exit code 0, without a word."""
+
+    def leaves(example: Any) -> Any:
+        if example["x"] == 20:
+            raise kind(0)
+        return example
+
+    def leaves_batch(batch: Any) -> Any:
+        for row in batch["x"]:
+            leaves({"x": row})
+        return batch
+
+    for data, where in (
+        (numbers().map(leaves), "on row 20 in epoch 0"),
+        (numbers().map(lambda example, rng: leaves(example), rng=True), "on row 20 in epoch 0"),
+        (numbers().map_batch(leaves_batch), "in map_batch"),
+    ):
+        with iter(Dataloader(data, 8, num_workers=workers)) as batches:
+            assert [next(batches)["x"][0] for _ in range(2)] == [0, 8]
+            with pytest.raises(RuntimeError, match=rf"raised {kind.__name__}\(0\)") as caught:
+                next(batches)
+        assert where in notes(caught.value)
+        assert "loadax: in step 2" in notes(caught.value)
+    with pytest.raises(RuntimeError, match=rf"filter .* raised {kind.__name__}\(0\)"):
+        numbers().filter(lambda example: bool(leaves(example)))
 
 
 def test_a_path_is_no_data() -> None:

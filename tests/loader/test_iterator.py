@@ -1,6 +1,11 @@
 """Where an iterator is, how it goes on, and its epochs."""
 
+import subprocess
+import sys
+import textwrap
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,6 +16,7 @@ from loadax import Dataloader, LoadaxError, from_arrays
 from loadax.loader.pool import Pool
 from loadax.loader.prefetch import Window
 
+ROOT = Path(__file__).parents[2]
 DATA = from_arrays({"x": np.arange(40)}).shuffle(seed=2)
 
 
@@ -195,3 +201,94 @@ def test_an_interrupt_loses_no_batch_wherever_it_comes(workers: int, monkeypatch
                 continue
     assert served == [loader.rows(step).tolist() for step in range(5)]
     assert {name for name, _ in interrupted} >= {"take"}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("schedule", [8, {0: 8, 3: 16, 10: 8}])
+def test_several_threads_on_one_iterator(schedule: Any, workers: int) -> None:
+    """Each batch is handed out once, and every thread meets the end as an end."""
+    loader = Dataloader(from_arrays({"x": np.arange(320)}), schedule, num_workers=workers)
+    for _ in range(5):
+        batches = loader.iterate()
+        found: list[int] = []
+        errors: list[Any] = []
+        begin = threading.Barrier(4)
+
+        def consume(batches: Any = batches, found: list[int] = found, errors: list[Any] = errors, begin: Any = begin) -> None:
+            begin.wait()
+            try:
+                for batch in batches:
+                    found.append(int(batch["x"][0]))  # noqa: PERF401 - one thread's part
+            except BaseException as error:  # noqa: BLE001
+                errors.append(error)
+
+        threads = [threading.Thread(target=consume) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
+        assert errors == []
+        assert sorted(found) == [int(loader.rows(step)[0]) for step in range(len(loader))]
+        with pytest.raises(StopIteration):
+            next(batches)
+
+
+def test_a_thread_that_waits_when_another_one_takes_the_last_batch_and_leaves() -> None:
+    """Nobody asks for more, and so nobody closes the iterator."""
+    going = threading.Event()
+
+    def slow(example: Any) -> Any:
+        if example["x"] >= 8:
+            going.wait(60)
+        return example
+
+    batches = Dataloader(from_arrays({"x": np.arange(16)}).map(slow, spec={"x": np.int64(0)}), 8, num_workers=1).iterate()
+    next(batches)
+    ended: list[str] = []
+
+    def take() -> None:
+        try:
+            next(batches)
+            ended.append("batch")
+        except StopIteration:
+            ended.append("end")
+
+    threads = [threading.Thread(target=take) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)  # so that both wait
+    going.set()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(ended) == ["batch", "end"]
+    batches.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_copy_by_fork_is_refused_at_once(workers: int) -> None:
+    program = f"""
+    import os, warnings
+    warnings.simplefilter("ignore")
+    import numpy as np, loadax
+    it = loadax.Dataloader(np.arange(800), 8, num_workers={workers}).iterate()
+    next(it)
+    child = os.fork()
+    if child == 0:
+        for ask in (lambda: next(it), lambda: it.set_state(0)):
+            try:
+                ask()
+            except loadax.errors.ClosedError as error:
+                print(error, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(next(it)[0], flush=True)
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=100, check=True, cwd=ROOT
+    )
+    first, second, last = result.stdout.splitlines()
+    assert first == second
+    assert "is a copy by os.fork(): the threads that read were not copied" in first
+    assert "multiprocessing.get_context('spawn')" in first
+    assert last == "8"

@@ -3,15 +3,18 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadax import Dataloader, Dataset, from_arrays, from_npy, from_source
+from loadax import Dataloader, Dataset, concat, from_arrays, from_npy, from_source
 from loadax.errors import StateError
-from loadax.loader.state import make_state, step_of
+from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.order import Sequential
 
@@ -26,13 +29,20 @@ def state_at(loader: Dataloader, step: int) -> dict[str, object]:
     return found
 
 
-def always_o(epoch: int, position: int) -> str:
-    return "o"
+always_o = OrderHash(from_arrays(np.arange(1)))  # for plans of any data
 
 
 def test_what_a_state_is() -> None:
     state = state_at(Dataloader(data(), 8, num_epochs=None), 37)
-    assert {**state, "order": ""} == {"version": 1, "step": 37, "batch_size": 8, "epoch": 2, "position": 56, "order": ""}
+    assert {**state, "order": ""} == {
+        "version": 1,
+        "step": 37,
+        "batch_size": 8,
+        "epoch": 2,
+        "position": 56,
+        "order": "",
+        "verbs": state["verbs"],
+    }
     assert isinstance(state["order"], str)
     assert len(state["order"]) == 16
 
@@ -108,3 +118,71 @@ def test_functions_workers_and_meshes_are_no_part_of_it() -> None:
 )
 def test_what_decides_the_order_is_part_of_it(other: Dataset) -> None:
     assert state_at(Dataloader(other, 8), 2)["order"] != state_at(Dataloader(data(), 8), 2)["order"]
+
+
+@pytest.mark.parametrize(
+    ("saved", "now", "match"),
+    [
+        (
+            data().shuffle(seed=3),
+            data().shuffle(seed=4),
+            r"shuffle\(4\): each row by itself is not as it was in the run that was saved",
+        ),
+        (data(), data(121), "121 rows as they lie is not as it was"),
+        (data(), data().repeat(2), r"repeat\(2\): so many epochs as one was not there in the run that was saved"),
+        (data()[:99], data(), r"the run that was saved had one verb more behind shuffle\(3\)"),
+        (data().map(lambda row: row), data(), "had one verb more"),
+        (data(), data().map(lambda row: row), r"map\(\) was not there"),
+        (
+            data().map(lambda row, rng: row, rng=True, seed=1),
+            data().map(lambda row, rng: row, rng=True, seed=2),
+            r"map\(rng=True, seed=2\) is not as it was",
+        ),
+        (
+            data(),
+            from_arrays({"x": np.arange(120.0)}).shuffle(seed=3),
+            r"an example, with \['x'\]: float64\[\] is not as it was",
+        ),
+        (
+            concat([data(), data()]),
+            concat([data(), data().shuffle(seed=1)]),
+            r"concat: 0 = 120 rows as they lie, shuffle\(3\).*; 1 = .*shuffle\(1\): each row by itself is not as it was",
+        ),
+    ],
+)
+def test_which_verb_differs(saved: Dataset, now: Dataset, match: str) -> None:
+    state = state_at(Dataloader(saved, 8), 2)
+    with pytest.raises(StateError, match=rf"the state's 'order' is .*{match}.*; build the dataset as it was then"):
+        Dataloader(now, 8).iterate(state)
+
+
+def test_a_state_of_an_older_loadax_is_restored() -> None:
+    loader = Dataloader(data(), 8)
+    state = state_at(loader, 5)
+    del state["verbs"]
+    with loader.iterate(state) as batches:
+        assert batches.step == 5
+    with pytest.raises(StateError, match="its length, element spec, verbs, seeds or weights are not those of the run"):
+        Dataloader(data(121), 8).iterate(state)
+
+
+def test_a_state_is_ints_and_one_string() -> None:
+    state = state_at(Dataloader(data(), 8), 5)
+    assert all(type(each) is int and 0 <= each < 2**31 for each in state["verbs"])  # type: ignore[attr-defined]
+    assert len(state["verbs"]) == 3  # type: ignore[arg-type] # the rows, the shuffle, and what an example looks like
+
+
+@pytest.mark.parametrize("as_array", [np.asarray, jnp.asarray, np.int64])
+def test_a_state_whose_numbers_are_arrays(as_array: Any) -> None:
+    """As checkpoint libraries give them back."""
+    loader = Dataloader(data(), 8).skip(range(1, 3))
+    state: Any = state_at(loader, 5)
+    assert state["skipped"]
+    arrays = jax.tree.map(lambda leaf: as_array(leaf) if isinstance(leaf, int) else leaf, state)
+    for restored in (arrays, {**arrays, "skipped": np.array(state["skipped"]), "order": np.array(state["order"])}):
+        with loader.iterate(restored) as batches:
+            assert batches.step == 5
+            batches.set_state(restored)
+            assert batches.get_state() == state
+    with pytest.raises(StateError, match="the state's 'step' is True; it must be an int"):
+        loader.iterate({**arrays, "step": np.array(True)})

@@ -216,3 +216,21 @@ def test_only_the_two_types_are_known() -> None:
     for error in (NotImplementedError, UnsupportedError):
         with pytest.raises(error, match=r"partition='full': only DataPartitionType.FULL and DataPartitionType.REPLICATED"):
             is_full("full")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "advice"),
+    [
+        ({"replica": 1, "data": 8, "model": 1}, 'partition=P("data")'),
+        ({"replica": 2, "data": 4, "model": 1}, 'partition=P("replica"), or over all of them: partition=P(("replica", "data"))'),
+        ({"data": 1, "model": 1}, 'partition=P("data")'),
+    ],
+)
+def test_the_axes_that_are_suggested_cut_the_batch(sizes: dict[str, int], advice: str) -> None:
+    mesh, structure = plan_mesh(sizes, hosts=1), flatten({"x": 0})[1]
+    with pytest.raises(PartitionError) as caught:
+        resolve_partition(None, structure, [(8, 3)], mesh)
+    assert str(caught.value).endswith(f"say which of them the rows go over: {advice}")
+    for each in advice.split(", or over all of them: "):
+        partition = eval(each.removeprefix("partition="), {"P": P})
+        assert resolve_partition(partition, structure, [(8, 3)], mesh) == [partition]

@@ -244,11 +244,11 @@ def test_a_row_that_is_not_there(rows: list[int], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"seq_len": 0}, "seq_len=0: pass an int of 1 or more"),
+        ({"seq_len": 0}, "seq_len=0: pass 1 or more"),
         ({"seq_len": 2.5}, "seq_len=2.5: pass an int of 1 or more"),
         ({"seq_len": True}, "seq_len=True: pass an int of 1 or more"),
-        ({"stride": 0}, "stride=0: pass an int of 1 or more"),
-        ({"stride": -3}, "stride=-3: pass an int of 1 or more"),
+        ({"stride": 0}, "stride=0: pass 1 or more"),
+        ({"stride": -3}, "stride=-3: pass 1 or more"),
         ({"targets": 1}, "targets=1: pass True or False"),
         ({"segment_ids": "yes"}, "segment_ids='yes': pass True or False"),
         ({"path": []}, r"path=\[\] is empty; pass at least one file of tokens"),

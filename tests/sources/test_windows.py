@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, Dataset, from_arrays, from_source
 from loadax.errors import ArgumentError, RowIndexError, SourceError
-from loadax.loader.state import order_hash
+from loadax.loader.state import OrderHash
 from loadax.protocols import ArraySpec, Source
 from loadax.sources.checks import chunk_starts
 from loadax.sources.windows import WindowSource
@@ -165,7 +165,7 @@ class TestThroughALoader:
 
     def test_a_state_belongs_to_windows_of_that_kind(self) -> None:
         hashes = {
-            order_hash(from_arrays(TREE).windows(*arguments))(0, 0) for arguments in ((3,), (4,), (3, 2), (3, 1, 1), (3, 1, 1, 2))
+            OrderHash(from_arrays(TREE).windows(*arguments))(0, 0) for arguments in ((3,), (4,), (3, 2), (3, 1, 1), (3, 1, 1, 2))
         }
         assert len(hashes) == 5
 

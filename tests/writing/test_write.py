@@ -220,7 +220,7 @@ def test_a_store_that_was_about_to_be_deleted_is_not_gone_on_with(tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"chunk_rows": 0}, r"chunk_rows=0: pass an int, 1 or more"),
+        ({"chunk_rows": 0}, r"chunk_rows=0: pass 1 or more"),
         ({"chunk_rows": 2.5}, r"chunk_rows=2\.5: pass an int"),
         ({"shard_rows": True}, r"shard_rows=True: pass an int"),
         ({"chunk_rows": 4, "shard_rows": 10}, r"shard_rows=10 is no multiple of chunk_rows=4; pass shard_rows=12, or another"),
@@ -228,7 +228,7 @@ def test_a_store_that_was_about_to_be_deleted_is_not_gone_on_with(tmp_path: Path
         ({"shard": (2, 2)}, r"shard=\(2, 2\): pass \(i, n\) with 0 <= i < n"),
         ({"shard": (0, True)}, r"shard=\(0, True\): pass \(i, n\)"),
         ({"shard": 3}, r"shard=3: pass \(i, n\)"),
-        ({"workers": 0}, r"workers=0: pass an int, 1 or more"),
+        ({"workers": 0}, r"workers=0: pass 1 or more"),
         ({"overwrite": True, "resume": True}, r"overwrite=True with resume=True: what one writes the other would delete"),
         ({"overwrite": True, "shard": (0, 2)}, r"overwrite=True with shard=\(0, 2\): what one writes the other would delete"),
     ],

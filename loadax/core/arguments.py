@@ -1,0 +1,150 @@
+"""One checker for each kind of argument: it returns the value in its plain form, or raises an `ArgumentError` that names and shows it."""
+
+import math
+import operator
+import os
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from loadax.errors import ArgumentError
+
+LARGEST = (1 << 63) - 1
+"""The largest int that NumPy's int64 holds, in which rows, positions, epochs and steps are computed."""
+
+MOST_POSITIONS = 1 << 62
+"""The most positions of all epochs of a run together, so that sums of them still fit in int64."""
+
+_SHOWN = 120  # characters of a value in a message
+
+
+def shown(value: Any) -> str:
+    """A value as one line of a message, however large it is, and even when its own `repr` fails."""
+    if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to print more than 4,300 digits
+        return f"an int of {value.bit_length()} bits"
+    try:
+        if getattr(value, "ndim", 0) and not isinstance(value, type):
+            return f"an array of shape {list(value.shape)}"
+        text = " ".join(repr(value).split())
+    except Exception:  # noqa: BLE001 - any object can be passed as an argument, and its methods can raise anything
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def integer(name: str, value: Any, least: int | None = None, most: int | None = LARGEST, remedy: str | None = None) -> int:
+    """The value as an int: of Python, of NumPy, or an array of JAX or NumPy without dimensions.
+
+    Args:
+        name: Name of the argument.
+        value: What was passed.
+        least: Lower bound, if there is one.
+        most: Upper bound; None for seeds, which can be any int.
+        remedy: Ends the message, behind "pass".
+
+    Raises:
+        ArgumentError: When it is no int, or outside the bounds.
+    """
+    number = None if _is_bool(value) or _dimensions(value) else _index(value)
+    if number is None:
+        wanted = "an int" if least is None else f"an int of {least} or more"
+        raise ArgumentError(f"{name}={shown(value)}: pass {remedy or wanted}")
+    if least is not None and number < least:
+        raise ArgumentError(f"{name}={shown(number)}: pass {remedy or f'{least} or more'}")
+    if most is not None and (number > most or number < -LARGEST):
+        limit = "more than -2**63" if number < 0 else "less than 2**63" if most == LARGEST else f"{most} or less"
+        raise ArgumentError(f"{name}={shown(number)}: pass {limit}")
+    return number
+
+
+def number(name: str, value: Any, remedy: str) -> float:
+    """The value as a finite float: any real number that is no bool.
+
+    Raises:
+        ArgumentError: Otherwise.
+    """
+    if hasattr(type(value), "__float__") and not _is_bool(value) and not _dimensions(value):
+        try:
+            found = float(value)
+        except (TypeError, ValueError, OverflowError):
+            found = math.nan
+        if math.isfinite(found):
+            return found
+    raise ArgumentError(f"{name}={shown(value)}: pass {remedy}")
+
+
+def flag(name: str, value: Any, hint: str = "") -> bool:
+    """The value, when it is a bool: a string or a number that only counts as true or false is most likely a mistake.
+
+    Raises:
+        ArgumentError: Otherwise.
+    """
+    if not isinstance(value, bool | np.bool):
+        raise ArgumentError(f"{name}={shown(value)}: pass True or False{hint}")
+    return bool(value)
+
+
+def optional_flag(name: str, value: Any) -> bool | None:
+    """The same for an argument that is None when it decides for itself."""
+    return None if value is None else flag(name, value, ", or leave it out")
+
+
+def choice(name: str, value: Any, options: Collection[str | None], remedy: str | None = None) -> Any:
+    """The value, when it is one of a few strings (or None).
+
+    Raises:
+        ArgumentError: Otherwise; lists the options, or ends in `remedy`.
+    """
+    # Not `in` alone: an array compares with each option entry by entry.
+    if not (value is None or isinstance(value, str)) or value not in options:
+        *others, last = map(repr, options)
+        listed = f"{', '.join(others)} or {last}" if others else last
+        raise ArgumentError(f"{name}={shown(value)}: pass {remedy or listed}")
+    return value
+
+
+def entries(name: str, value: Any, what: str) -> list[Any]:
+    """The entries of a list, a tuple or another iterable. A string, a dict or a single thing is none.
+
+    Args:
+        name: Name of the argument.
+        value: What was passed.
+        what: What the entries are, in the plural.
+
+    Raises:
+        ArgumentError: When the value can't be gone through.
+    """
+    single = isinstance(value, str | bytes | Mapping | type) or getattr(value, "ndim", None) == 0
+    if single or not isinstance(value, Iterable):
+        raise ArgumentError(f"{name}={shown(value)}: pass a list of {what}")
+    return list(value)
+
+
+def path(name: str, value: Any, what: str = "a path") -> str:
+    """The value as text, when it is a path: a str or a `pathlib.Path`.
+
+    Raises:
+        ArgumentError: When it is something else, or no file system takes it.
+    """
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise ArgumentError(f"{name}={shown(value)} is a {type(value).__name__}: pass {what}, as a str or a pathlib.Path")
+    if not text or "\0" in text:
+        raise ArgumentError(f"{name}={shown(value)} {'is empty' if not text else 'has a NUL character in it'}: pass {what}")
+    return text
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool | np.bool) or getattr(value, "dtype", None) == np.bool
+
+
+def _dimensions(value: Any) -> Any:
+    """How many dimensions an array has; 0 for all else."""
+    return 0 if isinstance(value, type) else getattr(value, "ndim", 0)
+
+
+def _index(value: Any) -> int | None:
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None

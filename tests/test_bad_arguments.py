@@ -1,0 +1,227 @@
+"""The law of bad arguments: a value of the wrong kind is refused with a library error that names the argument, whichever call it is passed to."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import loadax
+from loadax.errors import LoadaxError, StateError
+from loadax.interop.prometheus import serve
+from tests.loader.oracle import mesh_of
+
+UNTYPED: Any = loadax  # so that a type checker lets wrong arguments pass
+SERVE: Any = serve
+DATA: Any = loadax.from_arrays({"x": np.arange(100)})
+DOCUMENTS = loadax.from_source([np.arange(number % 5 + 1) for number in range(30)])
+MIXED = loadax.mix({"a": DATA, "b": DATA}, [1, 1])
+
+
+def loader(**options: Any) -> Any:
+    return loadax.Dataloader(DATA, **{"batch_size": 8, "num_workers": 0, **options})
+
+
+def tokens(folder: Path, **options: Any) -> loadax.Dataset:
+    np.arange(1000, dtype=np.uint16).tofile(folder / "t.bin")
+    return loadax.from_tokens(folder / "t.bin", **{"seq_len": 8, "dtype": "uint16", **options})
+
+
+def written(folder: Path, **options: Any) -> None:
+    loadax.write_zarr(DATA, folder / "w.zarr", **options)
+
+
+Call = Callable[[Any, Path], Any]
+
+INTS: dict[str, Call] = {
+    "length": lambda value, _: DATA.windows(value),
+    "stride": lambda value, _: DATA.windows(2, value),
+    "lead": lambda value, _: DATA.windows(2, lead=value),
+    "targets": lambda value, _: DATA.windows(2, lead=1, targets=value),
+    "times": lambda value, _: len(DATA.repeat(value)),
+    "epoch": lambda value, _: DATA.repeat(3).read([0], value),
+    "block": lambda value, _: DATA.shuffle(0, block=np.array([value]) if isinstance(value, str) else value)[0],
+    "window": lambda value, _: DATA.shuffle(0, block=2, window=value)[0],
+    "lanes": lambda value, _: DATA.shuffle(0, block=2, window=2, lanes=value)[0],
+    "index": lambda value, _: DATA[value],
+    "seq_len": lambda value, _: DOCUMENTS.pack(value),
+    "workers": lambda value, _: DATA.filter(lambda _: True, workers=value),
+    "stride of tokens": lambda value, folder: tokens(folder, stride=value),
+    "cache_bytes": lambda value, folder: tokens(folder, cache_bytes=value),
+    "size": lambda value, folder: UNTYPED.from_images(folder, size=value),
+    "chunk_rows": lambda value, folder: written(folder, chunk_rows=value),
+    "shard_rows": lambda value, folder: written(folder, shard_rows=value),
+    "workers of write_zarr": lambda value, folder: written(folder, workers=value),
+    **{
+        name: lambda value, _, name=name: loader(**{name: value})  # type: ignore[misc]
+        for name in ("batch_size", "num_epochs", "microbatches", "num_workers", "prefetch", "prefetch_bytes", "cache_bytes")
+    },
+    "batch_size with padding": lambda value, _: loader(batch_size=value, remainder="pad"),
+    "step": lambda value, _: loader(num_epochs=None).rows(value),
+    "start": lambda value, _: loader(num_epochs=None).iterate(value),
+    "steps": lambda value, _: loader(num_epochs=None).skip(value),
+    "steps of find": lambda value, _: loader().find(3, steps=value),
+    "epochs": lambda value, _: loader().find(3, epochs=value),
+    "row": lambda value, _: loader().find(value),
+    "at": lambda value, _: loader().explain(2, value),
+    "batches": lambda value, _: loader().replay(value),
+    "port": lambda value, _: SERVE(loader(), value),
+}
+
+
+@pytest.mark.parametrize(
+    "value", [2**63, 10**400, -(2**63), int, np.arange(3), np.array([[3]]), np.array(["a", "b"]), True, 1.5, "3"]
+)
+@pytest.mark.parametrize("name", INTS)
+def test_ints(name: str, value: Any, tmp_path: Path) -> None:
+    """Some take more than ints: a schedule, a slice, several steps. None of them takes these."""
+    if name == "steps" and isinstance(value, np.ndarray) and value.dtype.kind == "i":
+        return  # several steps
+    with pytest.raises(
+        LoadaxError, match=rf"{name.split(maxsplit=1)[0]}(\[\d\])?[= ]|step .* is not there|an index is an int or a slice"
+    ):
+        INTS[name](value, tmp_path)
+
+
+CHOICES: dict[str, Call] = {
+    "method": lambda value, _: DOCUMENTS.pack(8, method=value),
+    "long": lambda value, _: DOCUMENTS.pack(8, method="best_fit", long=value),
+    "stop": lambda value, _: UNTYPED.mix([DATA, DATA], [1, 1], stop=value),
+    "by": lambda value, _: UNTYPED.mix([DATA, DATA], [1, 1], by=value),
+    "missing": lambda value, folder: UNTYPED.from_tensorstore({"driver": "zarr"}, missing=value),
+    "fit": lambda value, folder: UNTYPED.from_images(folder, 8, fit=value),
+    "quality": lambda value, folder: UNTYPED.from_images(folder, 8, quality=value),
+    "damaged": lambda value, folder: UNTYPED.from_images(folder, 8, damaged=value),
+    "compression": lambda value, folder: written(folder, compression=value),
+    **{name: lambda value, _, name=name: loader(**{name: value}) for name in ("remainder", "worker_type", "on_error")},  # type: ignore[misc]
+}
+
+
+@pytest.mark.parametrize("value", [np.array(["a", "b"]), np.arange(3), ["drop"], 3, True, {}, "none"])
+@pytest.mark.parametrize("name", CHOICES)
+def test_choices(name: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(LoadaxError, match=f"{name}="):
+        CHOICES[name](value, tmp_path)
+
+
+FLAGS: dict[str, Call] = {
+    "resume": lambda value, folder: written(folder, resume=value),
+    "overwrite": lambda value, folder: written(folder, overwrite=value),
+    "progress": lambda value, folder: written(folder, progress=value),
+    "overwrite of cache": lambda value, folder: DATA.cache(folder / "c.zarr", overwrite=value),
+    "progress of cache": lambda value, folder: DATA.cache(folder / "c.zarr", progress=value),
+    "progress of filter": lambda value, _: DATA.filter(lambda _: True, progress=value),
+    "progress of split_by": lambda value, _: DATA.split_by("x", 0.5, progress=value),
+    "progress of pack": lambda value, _: DOCUMENTS.pack(8, progress=value),
+    "rng": lambda value, _: DATA.map(lambda example: example, rng=value),
+    "elementwise": lambda value, _: DATA.map_batch(lambda batch: batch, elementwise=value),
+    "targets": lambda value, folder: tokens(folder, targets=value),
+    "segment_ids": lambda value, folder: tokens(folder, segment_ids=value),
+    "contents": lambda value, _: loader().certificate(contents=value),
+    "per_step": lambda value, _: loader().certificate(per_step=value),
+}
+
+
+@pytest.mark.parametrize("value", ["no", "", np.array([True, False]), 0, float("nan")])
+@pytest.mark.parametrize("name", FLAGS)
+def test_flags(name: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(LoadaxError, match=f"{name.split(maxsplit=1)[0]}=.*: pass True or False"):
+        FLAGS[name](value, tmp_path)
+
+
+def test_a_store_is_not_deleted_for_a_string(tmp_path: Path) -> None:
+    written(tmp_path)
+    with pytest.raises(LoadaxError, match="overwrite='no': pass True or False"):
+        written(tmp_path, overwrite="no")
+    assert len(UNTYPED.from_zarr(tmp_path / "w.zarr")) == 100
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: UNTYPED.concat(3), r"datasets=3: pass a list of datasets: concat\(\[one, other\]\)"),
+        (lambda: UNTYPED.concat(DATA), r"datasets=Dataset\(100 rows.* is one dataset: pass a list"),
+        (lambda: UNTYPED.concat({"a": DATA}), r"datasets=\{'a': .*pass a list of datasets"),
+        (lambda: UNTYPED.mix(3, [1]), "datasets=3: pass a list of datasets, or a dict of them"),
+        (lambda: UNTYPED.mix(DATA, [1]), "is one dataset: pass a list of datasets"),
+        (lambda: loader().find(3, dataset=["a"]), r"dataset=\['a'\] is no part"),
+        (lambda: loader().certificate(positions=3), "positions=3: pass a list of ascending ints of at least 0 and below 8"),
+        (lambda: loader().certificate(run=object()), "run=<object .*: pass a name for the run"),
+        (lambda: SERVE(loader(), host=3), "host=3: pass the address to listen on"),
+        (lambda: SERVE(loader(), port=None), "port=None: pass an int"),
+        (lambda: SERVE(loader(), port=70000), "port=70000: pass 65535 or less"),
+        (lambda: UNTYPED.from_images(3), "folder=3 is a int: pass the path of a folder of images"),
+        (lambda: UNTYPED.write_zarr(DATA, None), "path=None is a NoneType: pass the path or URL of a folder"),
+        (lambda: DATA.cache(3), "path=3 is a int: pass the path or URL"),
+        (lambda: loader().iterate().timeline(3), "path=3 is a int: pass the name of a .html or .png file"),
+        (lambda: DATA.repeat(2**60), "times=1152921504606846976: 100 rows become more than 2\\*\\*62 that way; leave repeat"),
+        (lambda: UNTYPED.mix([DATA], [1], stop="never").repeat(2), "times=2: the dataset never ends; leave repeat"),
+        (lambda: loader(num_epochs=2**62), "num_epochs=.*: these are more than 2\\*\\*63 steps; pass None"),
+        (lambda: loader(batch_size={0: 8, 2**62: 4}, num_epochs=None), "from step 4611686018427387904 on, later than any run"),
+        (lambda: loader(num_epochs=None).rows(2**62), "step 4611686018427387904 is not there: .* and below 576460752303423488"),
+        (lambda: DATA.split(True), "fraction=True: pass a number between 0 and 1"),
+    ],
+)
+def test_others(call: Callable[[], Any], match: str) -> None:
+    with pytest.raises(LoadaxError, match=match):
+        call()
+
+
+def test_variables_that_are_no_names(tmp_path: Path) -> None:
+    written(tmp_path)
+    with pytest.raises(LoadaxError, match="variables=3: pass a list of names of arrays"):
+        UNTYPED.from_zarr(tmp_path / "w.zarr", variables=3)
+
+
+@pytest.mark.parametrize(("chunk", "shard"), [(2**31, None), (None, 2**31), (2**31, 2**32), (64, 2**40 // 64 * 64)])
+def test_chunks_and_shards_are_cut_to_the_rows(chunk: int | None, shard: int | None, tmp_path: Path) -> None:
+    written(tmp_path, chunk_rows=chunk, shard_rows=shard)
+    assert UNTYPED.from_zarr(tmp_path / "w.zarr").read(range(100))["x"].tolist() == list(range(100))
+    shards = json.loads((tmp_path / "w.zarr" / "x" / "zarr.json").read_text())["chunk_grid"]["configuration"]["chunk_shape"]
+    assert shards[0] <= 128
+
+
+@pytest.mark.parametrize("data", [DATA, MIXED])
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"position": 800}, r"the state's 'position' is 800, but an epoch has only \d+ positions"),
+        ({"version": True}, "the state's 'version' is True, this loadax reads 1"),
+        ({"version": 1.0}, r"the state's 'version' is 1\.0, this loadax reads 1"),
+        ({"epoch": 10**400}, "the state's 'epoch' is an int of 1329 bits; it must be an int of at least 0 and below 2"),
+        ({"position": 10**4000}, "the state's 'position' is an int of 13288 bits; it must"),
+        ({"epoch": 2**63}, "the state's 'epoch' is 9223372036854775808; it must"),
+        (
+            {"epoch": 2**62},
+            "the state's 'epoch' is 4611686018427387904, later than any run|state's 'order'|but there are endlessly many",
+        ),
+        ({"step": np.array([1, 2])}, r"the state's 'step' is \[1, 2\]; it must"),
+        ({"order": 3}, "the state's 'order' is 3, this dataset's is"),
+        ({"verbs": 3, "order": "f"}, "its length, element spec, verbs, seeds or weights are not those"),
+    ],
+)
+def test_hostile_states(data: loadax.Dataset, change: dict[str, Any], match: str) -> None:
+    endless = UNTYPED.Dataloader(data, 8, num_epochs=None, num_workers=0)
+    state = endless.iterate(0).get_state()
+    with pytest.raises(StateError, match=match):
+        endless.iterate({**state, **change})
+
+
+def test_a_start_beyond_all_steps() -> None:
+    for step in (2**62, 2**63, 10**400):
+        with pytest.raises(StateError, match=r"start is step .*, but there are endlessly many steps"):
+            loader(num_epochs=None).iterate(step)
+
+
+def test_a_loader_is_true() -> None:
+    assert loader(num_epochs=None)
+    assert loader(mesh=mesh_of({"data": 8}))
+
+
+def test_messages_are_short() -> None:
+    with pytest.raises(LoadaxError) as caught:
+        DATA.shuffle(np.arange(10**6))
+    assert re.fullmatch(r"seed=an array of shape \[1000000\]: pass an int, as in shuffle\(seed=0\): .*", str(caught.value))
