@@ -8,7 +8,7 @@ from loadax.dataset import Dataset, Written
 from loadax.errors import ArgumentError
 from loadax.plan.order import OwnEpochs, Sequential
 from loadax.protocols import Tree
-from loadax.trees import flatten
+from loadax.trees import flatten, jax_knows
 
 
 def from_arrays(tree: Tree) -> Dataset:
@@ -348,11 +348,11 @@ def _dataset_of(data: Any) -> Dataset | None:
 
 
 def _is_tree(data: Any) -> bool:
-    """Whether arrays may hang in it: a container, but neither a list, which is one of rows, nor an object that says of itself that it has rows."""
+    """Whether arrays may hang in it: a container, but no list, which is one of rows, nor an object that has rows and that JAX does not know."""
     if data is None or isinstance(data, list):
         return False
     has_rows = hasattr(data, "__len__") and hasattr(data, "__getitem__")
-    return isinstance(data, Mapping | tuple) or (not has_rows and flatten(data)[1].kind is not None)
+    return isinstance(data, Mapping | tuple) or jax_knows(data) or (not has_rows and flatten(data)[1].kind is not None)
 
 
 def _of_objects(data: Any) -> Dataset:

@@ -204,8 +204,8 @@ def _children_of_class(tree: Any) -> _Parts | None:
         return _Parts(type(tree), fields.data, [getattr(tree, name) for name in fields.data], static)
     if isinstance(tree, Mapping):
         keys = _sorted_keys(tree)  # of a mapping that JAX takes for a leaf, a batch is a dict
-        return _Parts(type(tree) if _jax_knows(tree) else dict, keys, [tree[key] for key in keys])
-    return _parts_by_jax(tree) if _jax_knows(tree) else None
+        return _Parts(type(tree) if jax_knows(tree) else dict, keys, [tree[key] for key in keys])
+    return _parts_by_jax(tree) if jax_knows(tree) else None
 
 
 def _sorted_keys(tree: Mapping[Any, Any]) -> tuple[Any, ...]:
@@ -226,7 +226,7 @@ def _fields_of(tree: Any) -> _Fields | None:
     # What __init__ does not take follows from the rest.
     fields = [each for each in dataclasses.fields(tree) if each.init or not kind.__dataclass_params__.init]
     names = [each.name for each in fields]
-    if not _jax_knows(tree):
+    if not jax_knows(tree):
         data = [each.name for each in fields if each.metadata.get("pytree_node", True) and not each.metadata.get("static", False)]
         return _Fields(tuple(data), tuple(name for name in names if name not in data))
     keys, _ = _one_level(tree)
@@ -253,7 +253,7 @@ def _jax_trees() -> Any:
     return sys.modules.get("jax.tree_util")
 
 
-def _jax_knows(tree: Any) -> bool:
+def jax_knows(tree: Any) -> bool:
     """Whether JAX is loaded, and an object's class is registered with it."""
     registry = getattr(_jax_trees(), "default_registry", None)
     return registry is not None and registry.flatten_one_level(tree) is not None

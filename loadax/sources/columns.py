@@ -39,25 +39,25 @@ class _Remedies(NamedTuple):
 
 
 _PANDAS = _Remedies(
-    "frame.fillna({{{0!r}: 0}})",
-    "frame.dropna()",
-    "frame.drop(columns=[{0!r}])",
-    "frame.to_dict('records')",
-    "frame[{0!r}].tolist()",
+    "data.fillna({{{0!r}: 0}})",
+    "data.dropna()",
+    "data.drop(columns=[{0!r}])",
+    "data.to_dict('records')",
+    "data[{0!r}].tolist()",
 )
 _POLARS = _Remedies(
-    "frame.with_columns(polars.col({0!r}).fill_null(0))",
-    "frame.drop_nulls()",
-    "frame.drop({0!r})",
-    "frame.to_dicts()",
-    "frame[{0!r}].to_list()",
+    "data.with_columns(polars.col({0!r}).fill_null(0))",
+    "data.drop_nulls()",
+    "data.drop({0!r})",
+    "data.to_dicts()",
+    "data[{0!r}].to_list()",
 )
 _ARROW = _Remedies(
-    "frame.set_column(frame.schema.get_field_index({0!r}), {0!r}, pyarrow.compute.fill_null(frame[{0!r}], 0))",
-    "pyarrow.table(frame).drop_null()",
-    "frame.drop_columns([{0!r}])",
-    "frame.to_pylist()",
-    "frame[{0!r}].to_pylist()",
+    "data.set_column(data.schema.get_field_index({0!r}), {0!r}, pyarrow.compute.fill_null(data[{0!r}], 0))",
+    "pyarrow.table(data).drop_null()",
+    "data.drop_columns([{0!r}])",
+    "data.to_pylist()",
+    "data[{0!r}].to_pylist()",
 )
 
 

@@ -28,7 +28,7 @@ def open_known(data: Any) -> Source | None:
     if is_frame(data):
         return ArraySource(columns_of(data))
     if comes_from(data, "zarr", "Group"):
-        arrays = dict(data.arrays())
+        arrays = dict(sorted(data.arrays()))
         return open_tree(_alike(arrays, {name: array.shape[:1] for name, array in arrays.items()}, "zarr group"))
     if comes_from(data, "xarray", "Dataset"):
         return open_tree(_alike(dict(data), {name: array.dims[:1] for name, array in data.items()}, "xarray.Dataset"))

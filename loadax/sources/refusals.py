@@ -112,7 +112,7 @@ def _is_dataset(value: Any) -> bool:
         return True
     if is_stored(value) or is_column(value) or isinstance(value, list | tuple | str | bytes | Mapping):
         return False
-    if hasattr(value, "__array__") or hasattr(value, "shape") or comes_from(value, "zarr", "Group"):
+    if hasattr(value, "__array__") or hasattr(value, "dtype") or comes_from(value, "zarr", "Group"):
         return False
     streams = any(each.__name__ == "IterableDataset" for each in type(value).__mro__)
     return streams or (hasattr(value, "__len__") and hasattr(value, "__getitem__") and not _is_sequence_of_scalars(value))
