@@ -9,17 +9,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import datasets
 import duckdb
 import flax.struct
 import grain
 import h5py
 import numpy as np
-import pandas
-import polars
-import pyarrow
-import pyarrow.dataset
-import pyarrow.feather
-import pyarrow.parquet
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import scipy.sparse
 import tensorstore
@@ -28,8 +26,9 @@ import xarray
 import xbatcher
 import zarr
 from flax.core import FrozenDict
+from pyarrow import dataset as arrow_dataset
+from pyarrow import feather, parquet
 
-import datasets
 import loadax
 from loadax import testing
 from loadax.errors import ArgumentError, LoadaxError, SourceError
@@ -39,9 +38,9 @@ from tests.sources.advice import follow, lines
 LIBRARIES = {
     "h5py": h5py,
     "numpy": np,
-    "pandas": pandas,
-    "polars": polars,
-    "pyarrow": pyarrow,
+    "pandas": pd,
+    "polars": pl,
+    "pyarrow": pa,
     "webdataset": webdataset,
     "xarray": xarray,
 }
@@ -161,7 +160,7 @@ def test_a_dataset_is_itself_with_its_order() -> None:
 def write(path: Path) -> None:
     """A file of the kind that its name says, or a folder; of a leaf x from 0 to 3, where it has leaves."""
     values = np.arange(4)
-    table = pyarrow.table({"x": values})
+    table = pa.table({"x": values})
     match path.suffix:
         case ".npy":
             np.save(path, values)
@@ -170,13 +169,13 @@ def write(path: Path) -> None:
         case ".zarr":
             loadax.write_zarr({"x": values}, path)
         case ".parquet":
-            pyarrow.parquet.write_table(table, path)
+            parquet.write_table(table, path)
         case ".feather" | ".arrow":
-            pyarrow.feather.write_feather(table, path)
+            feather.write_feather(table, path)
         case ".csv":
-            pandas.DataFrame({"x": values}).to_csv(path, index=False)
+            pd.DataFrame({"x": values}).to_csv(path, index=False)
         case ".jsonl":
-            pandas.DataFrame({"x": values}).to_json(path, orient="records", lines=True)
+            pd.DataFrame({"x": values}).to_json(path, orient="records", lines=True)
         case ".h5" | ".hdf5":
             with h5py.File(path, "w") as file:
                 file["x"] = values
@@ -229,7 +228,7 @@ def test_splits_are_named() -> None:
         {"train": Rows(4), "test": Rows(5)},
         {"train": loadax.as_dataset(Rows(4)), "test": loadax.as_dataset(Rows(5))},
         {"train": grain.MapDataset.range(4).map(lambda x: {"x": x}), "test": grain.MapDataset.range(4)},
-        {"train": pandas.DataFrame({"x": range(4)}), "test": pandas.DataFrame({"x": range(4)})},
+        {"train": pd.DataFrame({"x": range(4)}), "test": pd.DataFrame({"x": range(4)})},
         MappingProxyType({"train": Rows(4)}),
     ]
     for data in splits:
@@ -239,7 +238,9 @@ def test_splits_are_named() -> None:
 
 
 def test_a_mapping_of_arrays_has_no_rows() -> None:
-    for data in ({"x": np.arange(4), "y": np.arange(4)}, MappingProxyType({"x": np.arange(4)}), FrozenDict({"x": np.arange(4)})):
+    frozen: Any = FrozenDict({"x": np.arange(4)})  # type: ignore[no-untyped-call]
+    mappings: list[Any] = [{"x": np.arange(4), "y": np.arange(4)}, MappingProxyType({"x": np.arange(4)}), frozen]
+    for data in mappings:
         error = refused(data, r"with the keys 'x'.*, so its entries are no rows", [loadax.from_source])
         assert numbers(follow(error, data=data)[0]) == [0, 1, 2, 3]
 
@@ -324,14 +325,14 @@ def test_sparse_matrices(kind: Any) -> None:
 
 def test_queries_and_tables_that_are_not_read_yet(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
-    pyarrow.parquet.write_table(pyarrow.table({"x": [0, 1, 2, 3]}), path)
+    parquet.write_table(pa.table({"x": [0, 1, 2, 3]}), path)
     with duckdb.connect() as connection:
         data: list[Any] = [
             connection.sql("select range as x from range(4) order by x"),
-            polars.LazyFrame({"x": [0, 1, 2, 3]}),
-            pyarrow.dataset.dataset(path),
-            pyarrow.parquet.ParquetFile(path),
-            pyarrow.table({"x": [0, 1, 2, 3]}).to_reader(),
+            pl.LazyFrame({"x": [0, 1, 2, 3]}),
+            arrow_dataset.dataset(path),
+            parquet.ParquetFile(path),
+            pa.table({"x": [0, 1, 2, 3]}).to_reader(),
         ]
         for each in data:
             error = refused(each, r"which can't be read by rows; make arrays of it: loadax\.as_dataset")
@@ -354,7 +355,7 @@ class OtherFrame:
         raise AssertionError("one array of all columns")
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        return pyarrow.table({"x": [0, 1, 2, 3]}).__arrow_c_stream__(requested_schema)
+        return pa.table({"x": [0, 1, 2, 3]}).__arrow_c_stream__(requested_schema)
 
 
 def test_frames_of_other_libraries_become_tables() -> None:
@@ -368,12 +369,12 @@ def test_what_is_handed_to_from_source_is_opened_as_what_it_is() -> None:
     store = tensorstore.open({"driver": "array", "array": [0, 1, 2, 3], "dtype": "int64"}).result()
     assert loadax.from_source(store).read([2, 1]).tolist() == [2, 1]
     for frame in (
-        pandas.DataFrame({"x": range(4)}, index=[3, 2, 1, 0]),
-        polars.DataFrame({"x": range(4)}),
-        pyarrow.table({"x": range(4)}),
+        pd.DataFrame({"x": range(4)}, index=[3, 2, 1, 0]),
+        pl.DataFrame({"x": range(4)}),
+        pa.table({"x": range(4)}),
     ):
         assert numbers(loadax.from_source(frame)) == [0, 1, 2, 3]
-    series = pandas.Series([0, 1, 2, 3], index=[3, 2, 1, 0])
+    series = pd.Series([0, 1, 2, 3], index=[3, 2, 1, 0])
     assert loadax.from_source(series).read(range(4)).tolist() == [0, 1, 2, 3]
     group = zarr.group()
     group.create_array("x", data=np.arange(4))

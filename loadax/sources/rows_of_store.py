@@ -194,7 +194,7 @@ class _OfHdf5:
     def __setstate__(self, state: dict[str, Any]) -> None:
         import h5py
 
-        self.__init__(h5py.File(state["file"], "r")[state["name"]])  # type: ignore[misc]
+        self.__init__(h5py.File(state["file"], "r")[state["name"]])
 
 
 @final

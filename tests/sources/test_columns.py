@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import ml_dtypes
 import numpy as np
-import pandas
-import polars
-import pyarrow
-import pyarrow.compute
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
+from pyarrow import compute  # noqa: F401  # what the advice names
 
 import loadax
 from loadax.errors import LeafTypeError, SourceError
@@ -19,20 +19,20 @@ from tests.sources.advice import follow
 
 IDS = [16777217, 16777219, 33554433, 1073741825] * 2
 """float32 has none of them."""
-NAMES = {"loadax": loadax, "numpy": np, "pandas": pandas, "polars": polars, "pyarrow": pyarrow}
+NAMES = {"loadax": loadax, "numpy": np, "pandas": pd, "polars": pl, "pyarrow": pa}
 
 Make = Callable[[dict[str, Any]], Any]
 
 FRAMES: dict[str, Make] = {
-    "pandas": pandas.DataFrame,
-    "pandas nullable": lambda columns: pandas.DataFrame(
-        {name: pandas.array(each) if np.ndim(each) == 1 else each for name, each in columns.items()}
+    "pandas": pd.DataFrame,
+    "pandas nullable": lambda columns: pd.DataFrame(
+        {name: pd.array(each) if np.ndim(each) == 1 else each for name, each in columns.items()}
     ),
-    "pandas arrow": lambda columns: pyarrow.table(columns).to_pandas(types_mapper=pandas.ArrowDtype),
-    "polars": polars.DataFrame,
-    "table": pyarrow.table,
-    "chunked table": lambda columns: pyarrow.concat_tables([pyarrow.table(columns).slice(0, 3), pyarrow.table(columns).slice(3)]),
-    "record batch": lambda columns: pyarrow.RecordBatch.from_pydict(columns),
+    "pandas arrow": lambda columns: pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype),
+    "polars": pl.DataFrame,
+    "table": pa.table,
+    "chunked table": lambda columns: pa.concat_tables([pa.table(columns).slice(0, 3), pa.table(columns).slice(3)]),
+    "record batch": pa.RecordBatch.from_pydict,
 }
 NULLABLE = [name for name in FRAMES if name != "pandas"]
 
@@ -92,7 +92,7 @@ def test_nulls_are_an_error_that_names_the_column(name: str) -> None:
 
 
 def test_nan_of_numpys_own_dtype_is_a_number() -> None:
-    data = loadax.as_dataset(pandas.DataFrame({"x": np.array([1.0, np.nan], np.float32)}))
+    data = loadax.as_dataset(pd.DataFrame({"x": np.array([1.0, np.nan], np.float32)}))
     np.testing.assert_array_equal(data.read([0, 1])["x"], np.array([1.0, np.nan], np.float32))
 
 
@@ -121,16 +121,16 @@ def test_a_column_of_lists_is_an_error_that_names_it(name: str) -> None:
 @pytest.mark.parametrize(
     "frame",
     [
-        pandas.DataFrame({"bad": pandas.Categorical(["a", "b"])}),
-        pandas.DataFrame({"bad": [1, "b"]}),
-        pandas.DataFrame({"bad": pandas.to_datetime(["2020-01-01"], utc=True)}),
-        polars.DataFrame({"bad": ["a"]}, schema={"bad": polars.Categorical}),
-        polars.DataFrame({"bad": [{"a": 1}]}),
-        polars.DataFrame({"bad": [1]}, schema={"bad": polars.Decimal(5, 1)}),
-        polars.DataFrame({"bad": [None]}),
-        pyarrow.table({"bad": pyarrow.array(["a"]).dictionary_encode()}),
-        pyarrow.table({"bad": pyarrow.array([b"a"])}),
-        pyarrow.table({"bad": pyarrow.nulls(2)}),
+        pd.DataFrame({"bad": pd.Categorical(["a", "b"])}),
+        pd.DataFrame({"bad": [1, "b"]}),
+        pd.DataFrame({"bad": pd.to_datetime(["2020-01-01"], utc=True)}),
+        pl.DataFrame({"bad": ["a"]}, schema={"bad": pl.Categorical}),
+        pl.DataFrame({"bad": [{"a": 1}]}),
+        pl.DataFrame({"bad": [1]}, schema={"bad": pl.Decimal(5, 1)}),
+        pl.DataFrame({"bad": [None]}),
+        pa.table({"bad": pa.array(["a"]).dictionary_encode()}),
+        pa.table({"bad": pa.array([b"a"])}),
+        pa.table({"bad": pa.nulls(2)}),
     ],
 )
 def test_other_columns_that_are_no_numbers(frame: Any) -> None:
@@ -141,9 +141,9 @@ def test_other_columns_that_are_no_numbers(frame: Any) -> None:
 def test_dates_are_for_maps() -> None:
     days = np.array(["2020-01-01", "2020-01-02"] * 4, "datetime64[s]")
     for frame in (
-        pandas.DataFrame({"day": days}),
-        polars.DataFrame({"day": days.astype("datetime64[ms]")}),
-        pyarrow.table({"day": days}),
+        pd.DataFrame({"day": days}),
+        pl.DataFrame({"day": days.astype("datetime64[ms]")}),
+        pa.table({"day": days}),
     ):
         data = loadax.as_dataset(frame).map(lambda row: row["day"].astype("datetime64[D]").astype(np.int32))
         assert loadax.Dataloader(data, 8)[0].tolist() == [18262, 18263] * 4
@@ -161,7 +161,7 @@ def test_single_columns_are_arrays(name: str) -> None:
         loadax.as_dataset({"x": FRAMES[name]({"name": ["a", "b"]})["name"]})
 
 
-@pytest.mark.parametrize("column", [pandas.Series([1, None], dtype="Int64"), polars.Series([1, None]), pyarrow.array([1, None])])
+@pytest.mark.parametrize("column", [pd.Series([1, None], dtype="Int64"), pl.Series([1, None]), pa.array([1, None])])
 def test_nulls_of_a_single_column(column: Any) -> None:
     with pytest.raises(
         SourceError, match=r"leaf \['x'\] is a column with 1 nulls, which an array of \w+ can't hold; fill them first"
@@ -170,20 +170,20 @@ def test_nulls_of_a_single_column(column: Any) -> None:
 
 
 def test_rows_of_a_frame_with_another_index() -> None:
-    frame = pandas.DataFrame({"x": [10, 20, 30]}, index=[2, 0, 1])
+    frame = pd.DataFrame({"x": [10, 20, 30]}, index=[2, 0, 1])
     assert loadax.as_dataset(frame).read([0, 1, 2])["x"].tolist() == [10, 20, 30]
     assert loadax.as_dataset({"x": frame["x"]}).read([0, 1, 2])["x"].tolist() == [10, 20, 30]
 
 
 def test_frames_without_columns_or_with_one_name_for_two() -> None:
-    for frame in (pandas.DataFrame(), polars.DataFrame(), pyarrow.table({})):
+    for frame in (pd.DataFrame(), pl.DataFrame(), pa.table({})):
         with pytest.raises(SourceError, match="has no columns"):
             loadax.as_dataset(frame)
     for twice in (
-        pandas.DataFrame(np.zeros((2, 2)), columns=["a", "a"]),
-        pyarrow.Table.from_arrays([pyarrow.array([1]), pyarrow.array([2])], names=["a", "a"]),
+        pd.DataFrame(np.zeros((2, 2)), columns=["a", "a"]),
+        pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]),
     ):
-        with pytest.raises(SourceError, match="2 columns of the .* are called 'a'; give each its own name"):
+        with pytest.raises(SourceError, match=r"2 columns of the .* are called 'a'; give each its own name"):
             loadax.as_dataset(twice)
 
 

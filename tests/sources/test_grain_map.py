@@ -187,7 +187,7 @@ def test_what_grain_iterates_over_is_refused() -> None:
 
 def test_verbs_about_rows_need_rows_that_stay() -> None:
     varying = loadax.as_dataset(pipeline())
-    verbs = {
+    verbs: dict[str, Any] = {
         "split()": lambda: varying.split(0.5),
         "exclude()": lambda: varying.shuffle(0).exclude([1]),
         "filter()": lambda: varying.filter(even),

@@ -13,7 +13,7 @@ import xarray
 import zarr
 
 import loadax
-from loadax.errors import LeafError, SourceError
+from loadax.errors import SourceError
 from loadax.protocols import ArraySpec
 from tests.sources.advice import follow
 
@@ -212,7 +212,7 @@ def test_lengths_that_differ_are_named(tmp_path: Path) -> None:
 def test_a_file_in_memory_can_not_go_to_another_process(tmp_path: Path) -> None:
     array, _ = of_hdf5(tmp_path)
     loader = loadax.Dataloader({"x": array}, 8, worker_type="process", num_workers=1)
-    with pytest.raises(Exception, match="(?s)unable to open|No such file|can't be sent"):
+    with pytest.raises(Exception, match=r"(?s)unable to open|No such file|can't be sent"):
         next(iter(loader))
 
 
@@ -220,7 +220,6 @@ def test_errors_name_the_rows(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["x"] = np.arange(8)
         data = loadax.as_dataset(file["x"])
-    with pytest.raises(Exception, match=".") as caught:
+    with pytest.raises(RuntimeError, match="dataspace") as caught:  # HDF5's own, of a file that was closed
         data.read([1, 2])
-    assert not isinstance(caught.value, LeafError)
     assert any("reading 2 rows (1, 2)" in note for note in caught.value.__notes__)
