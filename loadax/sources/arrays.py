@@ -97,10 +97,8 @@ def _as_array(leaf: Any, path: str) -> NDArray[Any]:
     if array.ndim == 0:
         raise SourceError(f"{name} is a single value, {_brief(leaf)}: it has no rows; give it a first dimension")
     if isinstance(array, np.ma.MaskedArray):
-        if np.ma.is_masked(array):
-            raise SourceError(
-                f"{name} has {np.ma.count_masked(array)} masked entries, which would become data; fill them: array.filled(0)"
-            )
+        if masked := int(np.ma.getmaskarray(array).sum()):
+            raise SourceError(f"{name} has {masked} masked entries, which would become data; fill them: array.filled(0)")
         return array.data
     return array
 
