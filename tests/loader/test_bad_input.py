@@ -697,5 +697,5 @@ def test_a_stop_iteration_of_a_map_is_no_end_of_the_data(workers: int) -> None:
 
 
 def test_a_path_is_no_data() -> None:
-    with pytest.raises(ArgumentError, match=r"data='rows.npy' is a path; open it with loadax.from_npy or loadax.from_zarr"):
+    with pytest.raises(ArgumentError, match=r"data='rows.npy' is a path; open it: loadax.from_npy"):
         Dataloader("rows.npy", 8)
