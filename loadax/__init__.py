@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from loadax import errors, seeds, sharding, testing
     from loadax.dataset import Dataset
     from loadax.doors import (
+        as_dataset,
         from_array_record,
         from_arrays,
         from_documents,
@@ -37,6 +38,7 @@ _HOME = {
     "Dataset": "loadax.dataset",
     "LoadaxError": "loadax.errors",
     "Source": "loadax.protocols",
+    "as_dataset": "loadax.doors",
     "concat": "loadax.joining",
     "from_array_record": "loadax.doors",
     "from_arrays": "loadax.doors",
@@ -59,6 +61,7 @@ __all__ = [
     "Dataset",
     "LoadaxError",
     "Source",
+    "as_dataset",
     "concat",
     "errors",
     "from_array_record",

@@ -17,7 +17,7 @@ from loadax.core.habits import for_dataset
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.mix import Mixed
-from loadax.plan.order import Repeated, Sequential, Shuffled, Sliced, depth, depth_first
+from loadax.plan.order import Repeated, Sequential, Shuffled, Sliced, check_fixed_rows, depth, depth_first
 from loadax.plan.pack import Long, Method
 from loadax.plan.split import split as split_order
 from loadax.protocols import Integers, Order, Source, Tree
@@ -210,6 +210,7 @@ class Dataset:
         """
         from loadax.sources.windows import WindowSource
 
+        check_fixed_rows(self.order, "windows()")
         begin, step = 0, 1
         order = self.order
         while isinstance(order, Sliced):
@@ -310,6 +311,7 @@ class Dataset:
         """
         from loadax.writing.write import open_written, write_zarr
 
+        check_fixed_rows(self.order, "cache()")
         if self.order.varies or self.reader.random:
             what = "the order changes every epoch" if self.order.varies else "a map is random"
             raise ArgumentError(f"cache() writes every row once, but {what}; cache first, then shuffle and map at random")
@@ -631,7 +633,7 @@ def _spec(spec: Tree | None) -> Tree | None:
 
 def _verb(part: list[Any]) -> str:
     match part:
-        case ["rows", _]:
+        case ["rows" | "own epochs", _]:
             pass
         case ["slice", start, step, size]:
             return f"[{start} + {step} * range({size})]" if step != 1 else f"[{start}:{start + size}]"

@@ -7,28 +7,32 @@ from typing import Any, Literal
 from loadax.core.arguments import path as checked_path
 from loadax.dataset import Dataset, Written
 from loadax.errors import ArgumentError, SourceError
-from loadax.plan.order import Sequential
+from loadax.plan.order import OwnEpochs, Sequential
 from loadax.protocols import Tree
+from loadax.trees import flatten, jax_knows
 
 
 def from_arrays(tree: Tree) -> Dataset:
     """A dataset of arrays in memory, or memory-mapped: one row an entry of their first dimension.
 
     Args:
-        tree: a numpy array, or a pytree of them with equal first dimensions.
+        tree: an array, or a pytree of them with equal first dimensions: NumPy arrays, `jax.Array`s, tensors of torch or TensorFlow, columns of pandas,
+            polars or Arrow. Arrays that h5py, xarray, zarr or TensorStore have open are read by rows, not into memory. Static fields of
+            dataclasses stay what they are.
 
     Raises:
-        SourceError: when a leaf is no array or has no rows, or the leaves' lengths differ; names the leaf.
+        SourceError: when a leaf is no array, has no rows, or has nulls, or the leaves' lengths differ; names the leaf.
+        LeafTypeError: when a column holds something else than numbers; names it.
 
     Example:
         >>> import numpy as np
         >>> len(from_arrays({"image": np.zeros((10, 8, 8), np.uint8), "label": np.arange(10)}))
         10
     """
-    from loadax.sources.arrays import ArraySource
+    from loadax.sources.known import open_tree
 
     try:
-        return from_source(ArraySource(tree))
+        return from_source(open_tree(tree))
     except SourceError as error:
         if not isinstance(tree, list):
             raise
@@ -277,33 +281,93 @@ def from_source(obj: Any) -> Dataset:
 
     Args:
         obj: a `Source` (with `read`, `spec` and `__len__`), or any object with `__len__` and `__getitem__`, which is called
-            with Python ints. One with `__getitems__` is asked for many rows at once (a list of examples comes back).
+            with Python ints. One with `__getitems__` is asked for many rows at once (a list of examples comes back). What `as_dataset` knows by its
+            class is opened as there.
 
     Raises:
-        ArgumentError: when it is neither.
+        ArgumentError: when it is neither; says what to write.
 
     Example:
         >>> from_source([{"x": 1.0}, {"x": 2.0}])[1]
         {'x': np.float64(2.0)}
     """
-    if hasattr(obj, "read") and hasattr(obj, "__len__"):
-        source = obj
-    else:
-        from loadax.sources.objects import ObjectSource
+    found = _dataset_of(obj)
+    if found is None:
+        from loadax.sources.refusals import refuse_mapping
 
-        source = ObjectSource(obj)
-    return Dataset(source, Sequential(len(source)))
+        refuse_mapping(obj)
+        return _of_objects(obj)
+    return found
 
 
 def as_dataset(data: Any) -> Dataset:
-    """`data` as a dataset: itself; arrays, or a dict or tuple of them; a `Source`; anything that `from_source` takes."""
+    """A dataset of whatever holds data: what `Dataloader`, `mix` and `concat` do with what they are given.
+
+    | given | becomes |
+    |---|---|
+    | a `Dataset` | itself |
+    | a `Source`, or an object with `__len__` and `__getitem__`: a list, a dataset of torch or Hugging Face | as by `from_source` |
+    | arrays, or a dict, tuple, dataclass or other mapping of them | as by `from_arrays` |
+    | a data frame of pandas or polars, an Arrow `Table` or `RecordBatch` | a dict of its columns, each with its own dtype; nulls are an error |
+    | an open array of TensorStore, zarr, h5py or xarray | its rows, read when they are asked for |
+    | an `xarray.Dataset`, `zarr.Group` or `h5py.Group` | a dict of its arrays, whose first dimensions must be equal |
+    | a `grain.MapDataset` | its elements, in Grain's own epochs: shuffled and mapped at random anew in each |
+
+    Anything else is refused with the line that opens it: paths, iterators, dicts of several datasets, sparse matrices.
+
+    Args:
+        data: one of these.
+
+    Raises:
+        ArgumentError: when it can't be read by rows; says what to write.
+        SourceError: when a column has nulls, or the arrays' lengths differ; names it, and says what to write.
+        LeafTypeError: when a column holds something else than numbers; the same.
+
+    Example:
+        >>> import numpy as np
+        >>> as_dataset({"x": np.arange(3), "y": np.arange(3) ** 2})[2]
+        {'x': np.int64(2), 'y': np.int64(4)}
+        >>> as_dataset([{"x": 1}, {"x": 2}])[1]
+        {'x': np.int64(2)}
+    """
+    found = _dataset_of(data)
+    if found is not None:
+        return found
+    return from_arrays(data) if _is_tree(data) else _of_objects(data)
+
+
+def _dataset_of(data: Any) -> Dataset | None:
+    """The dataset of what says by its class, or by being a `Source`, what its rows are; else None."""
     if isinstance(data, Dataset):
         return data
-    if isinstance(data, dict | tuple) or hasattr(data, "__array__"):
-        return from_arrays(data)
-    if isinstance(data, str | os.PathLike):
-        raise ArgumentError(f"data={data!r} is a path; open it with loadax.from_npy or loadax.from_zarr")
-    return from_source(data)
+    if type(data).__module__ == "loadax.loader.dataloader":  # which this module can't import
+        raise ArgumentError("the data is a Dataloader already; pass its dataset: data.dataset")
+    from loadax.sources.known import open_known
+
+    source = open_known(data)
+    if source is None and hasattr(data, "read") and hasattr(data, "__len__"):
+        source = data
+    if source is None:
+        return None
+    own_epochs = getattr(source, "own_epochs", False)
+    return Dataset(source, OwnEpochs(len(source)) if own_epochs else Sequential(len(source)))
+
+
+def _is_tree(data: Any) -> bool:
+    """Whether arrays may hang in it: a container, but no list, which is one of rows, nor an object that has rows and that JAX does not know."""
+    if data is None or isinstance(data, list):
+        return False
+    has_rows = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    return isinstance(data, Mapping | tuple) or jax_knows(data) or (not has_rows and flatten(data)[1].kind is not None)
+
+
+def _of_objects(data: Any) -> Dataset:
+    from loadax.sources.objects import ObjectSource
+    from loadax.sources.refusals import refuse_unreadable
+
+    refuse_unreadable(data)
+    source = ObjectSource(data)
+    return Dataset(source, Sequential(len(source)))
 
 
 def write_zarr(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from loadax.core.arguments import choice
 from loadax.errors import ArgumentError, LeafError, SourceError
+from loadax.plan.order import check_fixed_rows
 from loadax.plan.pack import PACK_VERSION, Long, Method, digest, packed, plan_arrays
 from loadax.protocols import Integers, Order, Visits
 from loadax.reader import Reader
@@ -73,6 +74,7 @@ class Documents:
             raise ArgumentError("pack() of a dataset without documents; nothing would be left to pack")
         if order.size >= _ENDLESS:
             raise ArgumentError("pack() of a dataset that never ends; mix with stop='first' or 'all', or pack before you mix")
+        check_fixed_rows(order, "pack()")
         if reader.random:
             raise ArgumentError(
                 "pack() reads documents as epoch 0 does, once, but a map before it is random; pack first, then map at random"

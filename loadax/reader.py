@@ -46,6 +46,11 @@ class Reader:
                 _check_elementwise(before, after, name_of(each.function))
         return tuple(known), probed + int(getattr(self.source, "probed", 0))
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Specs are instances of users' classes; structures say which fields of these are static where JAX doesn't know it.
+        known = self._found[0] if "_found" in vars(self) else ()
+        return {"_structures": [flatten_spec(spec)[1] for spec in known], **vars(self)}
+
     @property
     def specs(self) -> tuple[Tree, ...]:
         """The element spec of the source, and after each map; found out once, with at most one row read."""

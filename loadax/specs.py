@@ -116,6 +116,10 @@ class Stack:
 def _leaves_like(example: Tree, structure: Structure, row: int) -> list[Any]:
     leaves, actual = flatten(example)
     if actual != structure:
+        if difference := structure.static_difference(actual):
+            raise LeafError(
+                f"row {row}: {difference}; a batch has one value of it, so every row must have the same: make it a data field, or set it in a map"
+            )
         raise LeafError(
             f"row {row} has the leaves {actual.paths or 'none'}, the rows before it had {structure.paths}; "
             "every row must give the same ones"
@@ -138,7 +142,8 @@ def check_batch(batch: Tree, count: int, spec: Tree, origin: str) -> Tree:
     specs, structure = flatten_spec(spec)
     leaves, actual = flatten(batch)
     if actual != structure:
-        raise LeafError(f"{origin} gave the leaves {actual.paths}, expected {structure.paths}")
+        difference = structure.static_difference(actual)
+        raise LeafError(f"{origin} gave {difference or f'the leaves {actual.paths}, expected {structure.paths}'}")
     checked = []
     for path, leaf, each in zip(structure.paths, leaves, specs, strict=True):
         array = np.asarray(leaf)

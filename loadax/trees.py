@@ -1,15 +1,22 @@
 """Nested examples, taken apart and put together in JAX's leaf order, without JAX.
 
-Containers are dicts (keys sorted, as JAX sorts them; an OrderedDict keeps its own order), lists, tuples, namedtuples and
-dataclasses (fields in order); None is a container without leaves. Everything else is a leaf.
+Containers are dicts and other mappings (keys sorted, as JAX sorts them; an OrderedDict keeps its own order), lists, tuples, namedtuples and
+dataclasses (data fields in order); None is a container without leaves. Where JAX is loaded, so is every class that is registered with it as a
+pytree. Everything else is a leaf.
+
+Static fields are part of the structure. JAX's registry says which they are, where JAX is loaded and knows the class; otherwise the metadata of
+the fields does: `pytree_node=False` (flax.struct) or `static=True` (equinox, JAX). A structure that arrives in another process brings along
+what was known where it was made, since a class that travels by value is not registered there.
 """
 
 import dataclasses
+import sys
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -19,6 +26,41 @@ _LEAVES = {np.ndarray, int, float, bool, complex, str, bytes, *np.sctypeDict.val
 """Types that are no containers, which needs no further look."""
 
 
+class _Fields(NamedTuple):
+    """The names of a dataclass's fields: those whose values are trees, and those that are static."""
+
+    data: tuple[str, ...]
+    static: tuple[str, ...]
+
+
+_REGISTERED: WeakKeyDictionary[type, _Fields] = WeakKeyDictionary()
+"""Of dataclasses that JAX knows, here or where a structure came from. A cache: a registration is for good."""
+
+
+@final
+class Static:
+    """A value that is part of a structure: equal to another one by value, whether or not it can be hashed."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Static):
+            return NotImplemented
+        if self.value is other.value:
+            return True
+        try:
+            return bool(self.value == other.value)
+        except ValueError:  # arrays have no one truth
+            return np.array_equal(self.value, other.value)
+
+    def __hash__(self) -> int:
+        return hash(Static)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
 @dataclass(frozen=True)
 class Structure:
     """The shape of a tree: which container stands where. Two trees have the same structure iff these are equal."""
@@ -26,6 +68,11 @@ class Structure:
     kind: Any  # None: a leaf
     keys: tuple[Any, ...] = ()
     children: tuple["Structure", ...] = ()
+    static: tuple[tuple[str, Static], ...] = ()
+    """Static fields by name. Of a container that only JAX can rebuild: its JAX structure, one level deep, under the name ""."""
+
+    def __reduce__(self) -> Any:
+        return _arrived, (self.kind, self.keys, self.children, self.static)
 
     @property
     def paths(self) -> list[str]:
@@ -36,8 +83,30 @@ class Structure:
         if self.kind is None:
             yield prefix, self
         for key, child in zip(self.keys, self.children, strict=True):
-            attribute = dataclasses.is_dataclass(self.kind) or hasattr(self.kind, "_fields")
-            yield from child._walk(f"{prefix}.{key}" if attribute else f"{prefix}[{key!r}]")
+            yield from child._walk(prefix + self._name(key))
+
+    def _name(self, key: Any) -> str:
+        if self._of_jax:
+            return str(key)
+        attribute = dataclasses.is_dataclass(self.kind) or hasattr(self.kind, "_fields")
+        return f".{key}" if attribute else f"[{key!r}]"
+
+    @property
+    def _of_jax(self) -> bool:
+        """Whether only JAX can rebuild this container."""
+        return bool(self.static) and not self.static[0][0]
+
+    def static_difference(self, other: "Structure", path: str = "") -> str | None:
+        """Which static field differs in `other`, and how; None when none does, or the containers differ."""
+        if (self.kind, self.keys) != (other.kind, other.keys):
+            return None
+        for (name, mine), (_, theirs) in zip(self.static, other.static, strict=False):
+            if mine != theirs:
+                what = f"static field {path}.{name}" if name else f"the static part of {path or 'the tree'}"
+                return f"{what} is {theirs!r}, expected {mine!r}"
+        pairs = zip(self.keys, self.children, other.children, strict=True)
+        found = (mine.static_difference(theirs, path + self._name(key)) for key, mine, theirs in pairs)
+        return next((each for each in found if each is not None), None)
 
     @cached_property
     def flat(self) -> bool:
@@ -63,43 +132,131 @@ class Structure:
     def _build(self, leaves: Iterator[Any]) -> Any:
         if self.kind is None:
             return next(leaves)
-        values = [child._build(leaves) for child in self.children]
+        return self._container([child._build(leaves) for child in self.children])
+
+    def _container(self, values: list[Any]) -> Any:
         if self.kind is type(None):
             return None
-        if isinstance(self.kind, type) and issubclass(self.kind, dict):
-            items = zip(self.keys, values, strict=True)
-            return defaultdict(None, items) if self.kind is defaultdict else self.kind(items)
+        if self._of_jax:
+            return self.static[0][1].value.unflatten(values)
+        items = zip(self.keys, values, strict=True)
+        if self.kind is defaultdict:
+            return defaultdict(None, items)
         if self.kind in (list, tuple):
             return self.kind(values)
-        return self.kind(**dict(zip(self.keys, values, strict=True)))
+        if issubclass(self.kind, Mapping):
+            return self.kind(dict(items))
+        given = {**dict(items), **{name: each.value for name, each in self.static}}
+        return _dataclass_of(self.kind, given) if dataclasses.is_dataclass(self.kind) else self.kind(**given)
 
 
 LEAF = Structure(None)
 
 
-def _children(tree: Any) -> tuple[Any, tuple[Any, ...], Sequence[Any]] | None:
-    """`(kind, keys, values)` of a container, None for a leaf."""
+def _arrived(
+    kind: Any, keys: tuple[Any, ...], children: tuple[Structure, ...], static: tuple[tuple[str, Static], ...]
+) -> Structure:
+    """A structure from another process, where it was known which fields of a class are static."""
+    structure = Structure(kind, keys, children, static)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and not structure._of_jax:
+        _REGISTERED[kind] = _Fields(keys, tuple(name for name, _ in static))
+    return structure
+
+
+def _dataclass_of(kind: Any, given: dict[str, Any]) -> Any:
+    # As JAX would: a class with an __init__ of its own, as equinox modules may have, is put together without it.
+    if kind.__dataclass_params__.init and not type(kind).__module__.startswith("equinox."):
+        return kind(**given)
+    built = object.__new__(kind)
+    for name, value in given.items():
+        object.__setattr__(built, name, value)
+    return built
+
+
+class _Parts(NamedTuple):
+    """What a container consists of; see `Structure`."""
+
+    kind: Any
+    keys: tuple[Any, ...]
+    values: Sequence[Any]
+    static: tuple[tuple[str, Static], ...] = ()
+
+
+def _children(tree: Any) -> _Parts | None:
+    """What a container consists of, None for a leaf."""
+    if type(tree) in _LEAVES or isinstance(tree, type):
+        return None
     if tree is None:
-        return type(None), (), ()
+        return _Parts(type(None), (), ())
     if isinstance(tree, dict):
-        keys = tuple(tree)
-        if not isinstance(tree, OrderedDict):
-            try:
-                keys = tuple(sorted(tree))
-            except TypeError as error:
-                raise ArgumentError(
-                    f"the keys {list(tree)!r} of a dict can't be sorted ({error}); "
-                    "JAX orders the leaves of a dict by its keys: use keys of one type, say strings"
-                ) from None
-        return type(tree), keys, [tree[key] for key in keys]
+        keys = tuple(tree) if isinstance(tree, OrderedDict) else _sorted_keys(tree)
+        return _Parts(type(tree), keys, [tree[key] for key in keys])
     if type(tree) in (list, tuple):
-        return type(tree), tuple(range(len(tree))), tree
+        return _Parts(type(tree), tuple(range(len(tree))), tree)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree), tuple(tree._fields), tree
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        keys = tuple(field.name for field in dataclasses.fields(tree))
-        return type(tree), keys, [getattr(tree, key) for key in keys]
-    return None
+        return _Parts(type(tree), tuple(tree._fields), tree)
+    return _children_of_class(tree)
+
+
+def _children_of_class(tree: Any) -> _Parts | None:
+    if dataclasses.is_dataclass(tree) and (fields := _fields_of(tree)) is not None:
+        static = tuple((name, Static(getattr(tree, name))) for name in fields.static)
+        return _Parts(type(tree), fields.data, [getattr(tree, name) for name in fields.data], static)
+    if isinstance(tree, Mapping):
+        keys = _sorted_keys(tree)  # of a mapping that JAX takes for a leaf, a batch is a dict
+        return _Parts(type(tree) if jax_knows(tree) else dict, keys, [tree[key] for key in keys])
+    return _parts_by_jax(tree) if jax_knows(tree) else None
+
+
+def _sorted_keys(tree: Mapping[Any, Any]) -> tuple[Any, ...]:
+    try:
+        return tuple(sorted(tree))
+    except TypeError as error:
+        raise ArgumentError(
+            f"the keys {list(tree)!r} of a dict can't be sorted ({error}); "
+            "JAX orders the leaves of a dict by its keys: use keys of one type, say strings"
+        ) from None
+
+
+def _fields_of(tree: Any) -> _Fields | None:
+    """Which fields of a dataclass are data and which static; None when JAX takes it apart in some other way."""
+    kind = type(tree)
+    if kind in _REGISTERED:
+        return _REGISTERED[kind]
+    # What __init__ does not take follows from the rest.
+    fields = [each for each in dataclasses.fields(tree) if each.init or not kind.__dataclass_params__.init]
+    names = [each.name for each in fields]
+    if not jax_knows(tree):
+        data = [each.name for each in fields if each.metadata.get("pytree_node", True) and not each.metadata.get("static", False)]
+        return _Fields(tuple(data), tuple(name for name in names if name not in data))
+    keys, _ = _one_level(tree)
+    data = [getattr(key, "name", "") for key in keys]
+    if not set(data) <= set(names):
+        return None
+    _REGISTERED[kind] = _Fields(tuple(data), tuple(name for name in names if name not in data))
+    return _REGISTERED[kind]
+
+
+def _parts_by_jax(tree: Any) -> _Parts:
+    keys, values, structure = *_one_level(tree), _jax_trees().tree_structure(tree, is_leaf=lambda node: node is not tree)
+    return _Parts(type(tree), tuple(map(str, keys)), values, (("", Static(structure)),))
+
+
+def _one_level(tree: Any) -> tuple[list[Any], list[Any]]:
+    """The keys, in JAX's words, and the values of a container that JAX knows."""
+    found = _jax_trees().tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)[0]
+    return [path[0] for path, _ in found], [value for _, value in found]
+
+
+def _jax_trees() -> Any:
+    """JAX's module of trees when something else has loaded it: a worker process that needs no JAX must not load it for this."""
+    return sys.modules.get("jax.tree_util")
+
+
+def jax_knows(tree: Any) -> bool:
+    """Whether JAX is loaded, and an object's class is registered with it."""
+    registry = getattr(_jax_trees(), "default_registry", None)
+    return registry is not None and registry.flatten_one_level(tree) is not None
 
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Structure]:
@@ -126,8 +283,8 @@ def _flatten_into(leaves: list[Any], node: Any, is_leaf: Callable[[Any], bool] |
     if parts is None:
         leaves.append(node)
         return LEAF
-    kind, keys, values = parts
-    return Structure(kind, keys, tuple(_flatten_into(leaves, value, is_leaf) for value in values))
+    children = tuple(_flatten_into(leaves, value, is_leaf) for value in parts.values)
+    return Structure(parts.kind, parts.keys, children, parts.static)
 
 
 def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
@@ -149,7 +306,10 @@ def flatten_like(structure: Structure, tree: Any) -> list[Any]:
     """
     leaves, actual = flatten(tree)
     if actual != structure:
-        raise LeafError(f"a tree with the leaves {structure.paths} was expected, this one has {actual.paths}")
+        raise LeafError(
+            structure.static_difference(actual)
+            or f"a tree with the leaves {structure.paths} was expected, this one has {actual.paths}"
+        )
     return leaves
 
 
@@ -174,12 +334,11 @@ def broadcast_prefix(prefix: Any, structure: Structure, is_leaf: Callable[[Any],
         where = f" at {path}" if path else ""
         if parts is None or below.kind is None:
             raise ArgumentError(f"{node!r}{where} was not expected; the leaves there are {[path + leaf for leaf in below.paths]}")
-        _, keys, values = parts
-        if set(keys) != set(below.keys) or len(keys) != len(below.keys):
+        if set(parts.keys) != set(below.keys) or len(parts.keys) != len(below.keys):
             raise ArgumentError(
-                f"the keys{where} are {sorted(map(str, keys))}, those of the data are {sorted(map(str, below.keys))}"
+                f"the keys{where} are {sorted(map(str, parts.keys))}, those of the data are {sorted(map(str, below.keys))}"
             )
-        given = dict(zip(keys, values, strict=True))
+        given = dict(zip(parts.keys, parts.values, strict=True))
         for key, child in zip(below.keys, below.children, strict=True):
             yield from visit(given[key], child, f"{path}[{key!r}]")
 

@@ -720,7 +720,7 @@ def test_arguments_that_can_not_be_used() -> None:
         check_source(TREE, rows=0)
     with pytest.raises(ArgumentError, match="timeout=0: pass seconds, more than 0"):
         check_source(TREE, timeout=0)
-    with pytest.raises(ArgumentError, match="the data is a set without __getitem__"):
+    with pytest.raises(ArgumentError, match="the data is a set, which can only be iterated over"):
         check_source({1, 2})
 
 

@@ -1,11 +1,16 @@
 """Trees come apart in JAX's leaf order, under JAX's names, and go together again."""
 
 import dataclasses
+import pickle
+import subprocess
+import sys
 from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
 
+import flax.struct
 import jax
 import pytest
+from flax.core import FrozenDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +30,43 @@ class Sample:
     mask: Any
 
 
+@flax.struct.dataclass
+class Marked:
+    """Its leaves stand in the order that JAX gives them."""
+
+    name: str = flax.struct.field(pytree_node=False)  # type: ignore[no-untyped-call]
+    data: Any = None
+    more: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Turned:
+    unit: str
+    first: Any
+    second: Any
+    both: Any = dataclasses.field(init=False, compare=False, default=None)
+
+
+jax.tree_util.register_dataclass(Turned, data_fields=["second", "first"], meta_fields=["unit"])
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True)
+class Doubled:
+    """JAX gets something else than its fields."""
+
+    value: Any
+    other: Any
+
+    def tree_flatten(self) -> Any:
+        return (self.other, self.value), "static"
+
+    @classmethod
+    def tree_unflatten(cls, _: Any, children: Any) -> "Doubled":
+        other, value = children
+        return cls(value, other)
+
+
 KEYS = st.text(alphabet="abz'\\", max_size=3)
 
 
@@ -37,6 +79,10 @@ def containers(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         st.lists(children, max_size=3).map(tuple),
         st.builds(Pair, children, children),
         st.builds(Sample, children, children),
+        st.builds(Marked, st.text(max_size=3), children, children),
+        st.builds(Turned, st.text(max_size=3), children, children),
+        st.builds(Doubled, children, children),
+        st.dictionaries(KEYS, children, max_size=3).map(FrozenDict),
     )
 
 
@@ -74,6 +120,46 @@ def test_structures_are_equal_when_and_only_when_the_trees_look_alike() -> None:
     structures = [flatten(tree)[1] for tree in different]
     for number, structure in enumerate(structures):
         assert structures.index(structure) == number
+
+
+def test_static_fields_are_part_of_the_structure() -> None:
+    one, same, other = (flatten([Marked(name, 1, 2)])[1] for name in ("a", "a", "b"))
+    assert one == same
+    assert one != other
+    assert one.static_difference(same) is None
+    assert one.static_difference(other) == "static field [0].name is 'b', expected 'a'"
+    assert one.static_difference(flatten({"a": 1})[1]) is None
+    with pytest.raises(LeafError, match=r"static field \[0\]\.name is 'b', expected 'a'"):
+        flatten_like(one, [Marked("b", 1, 2)])
+    hash(flatten(Marked([], 1, 2))[1])  # type: ignore[arg-type]  # as that of a key of what was compiled
+
+
+def test_a_structure_survives_the_way_to_another_process() -> None:
+    trees: list[Any] = [Marked("a", 1, (2, 3)), Turned("m", 1, 2), Doubled(1, 2), FrozenDict({"a": 1})]  # type: ignore[no-untyped-call]
+    for tree in trees:
+        leaves, structure = flatten(tree)
+        again = pickle.loads(pickle.dumps(structure))
+        assert again == structure
+        assert again.build(leaves) == tree
+
+
+def test_metadata_tells_where_jax_is_not_loaded() -> None:
+    program = """
+import dataclasses, sys
+from types import MappingProxyType
+from loadax.trees import flatten
+@dataclasses.dataclass
+class Example:
+    k: int = dataclasses.field(metadata={"pytree_node": False})
+    j: int = dataclasses.field(metadata={"static": True})
+    x: int
+    y: int = dataclasses.field(init=False, default=5)
+leaves, structure = flatten(MappingProxyType({"b": Example(1, 2, 3), "a": 4}))
+assert leaves == [4, 3] and structure.paths == ["['a']", "['b'].x"], structure.paths
+assert structure.build([40, 30]) == {"a": 40, "b": Example(1, 2, 30)}
+assert "jax" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_is_leaf_stops_there() -> None:

@@ -69,7 +69,8 @@ class Dataloader:
     never what a batch is. The loader itself is stateless: `iter(loader)` begins at step 0, `iterate` anywhere.
 
     Args:
-        data: a `Dataset`, a `Source`, arrays (or a dict or tuple of them), or any object with `__len__` and `__getitem__`.
+        data: a `Dataset`, or what `as_dataset` makes one of: a `Source`, arrays (or a dict, tuple or dataclass of them), data frames, open stores,
+            a `grain.MapDataset`, any object with `__len__` and `__getitem__`.
         batch_size: rows of the global batch, all hosts together; never changed by the mesh. Or a schedule by step, `{0: 256, 10_000: 1024}`: each
             size holds until the next one begins. A step is compiled once for each; `specs` tells them beforehand.
         mesh: where batches go. None: the mesh the caller is in when iteration begins (`jax.set_mesh` or `with mesh:`), else the

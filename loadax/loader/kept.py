@@ -25,6 +25,7 @@ from loadax.loader.prefetch import Window
 from loadax.loader.share import Share, batch_spec
 from loadax.plan.batches import BatchPlan
 from loadax.plan.keep import met_rows
+from loadax.plan.order import check_fixed_rows
 from loadax.protocols import Deal, Integers, Visits
 from loadax.sharding.layout import plan_leaf
 from loadax.sharding.mesh import grid_of
@@ -42,8 +43,9 @@ def check_fixed(dataset: Dataset) -> None:
     """That a row is the same whenever it is met.
 
     Raises:
-        ArgumentError: when a map is random.
+        ArgumentError: when a map is random, or the source has other rows in every epoch.
     """
+    check_fixed_rows(dataset.order, "keep_on_device")
     if dataset.reader.random:
         raise ArgumentError(
             "keep_on_device: a map has rng=True, so a row is another one in each epoch, and can't be read once for all; leave keep_on_device out, "

@@ -30,6 +30,8 @@ def _verb(part: Any) -> str:
     match part:
         case ["rows", size]:
             text = f"{size:,} rows as they lie"
+        case ["own epochs", size]:
+            text = f"{size:,} rows, in the source's own order of each epoch"
         case ["shuffle", seed]:
             text = f"shuffle({seed}): each row by itself"
         case ["shuffle", seed, block, window, lanes, _]:

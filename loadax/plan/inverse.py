@@ -12,7 +12,7 @@ from loadax.plan.batches import BatchPlan
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.lanes import in_step
 from loadax.plan.mix import Mixed
-from loadax.plan.order import Concatenated, Kept, Repeated, Sequential, Shuffled, Sliced, Without
+from loadax.plan.order import Concatenated, Kept, OwnEpochs, Repeated, Sequential, Shuffled, Sliced, Without
 from loadax.protocols import Integers, Order
 from loadax.seeds import derive, unpermute
 
@@ -80,7 +80,7 @@ def positions_of(order: Order, rows: Integers, epochs: Integers, window: tuple[i
     if window[0] >= window[1]:
         return _none()
     match order:
-        case Sequential():
+        case Sequential() | OwnEpochs():
             asked = np.flatnonzero((rows >= 0) & (rows < order.size))
             hits = Hits(asked, rows[asked])
         case Shuffled(parent=parent):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loadax.errors import ArgumentError
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.mix import Mixed
-from loadax.plan.order import Concatenated, Kept, Repeated, Sequential, Shuffled, Without
+from loadax.plan.order import Concatenated, Kept, Repeated, Sequential, Shuffled, Without, check_fixed_rows
 from loadax.protocols import Integers, Order
 
 Leave = Callable[[Order, int], Order]
@@ -37,6 +37,7 @@ def narrow(order: Order, verb: str, leave: Leave, first_row: int = 0) -> Order:
                 f"mix({{name: ds.{verb}(…)}}, …)"
             )
         case _ if order.varies:
+            check_fixed_rows(order, f"{verb}()")
             raise ArgumentError(
                 f"{verb}() after a slice of a shuffle: which rows are there changes every epoch, and with them the result's "
                 f"length; {verb} first, or slice before you shuffle"

@@ -13,6 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from loadax import seeds
+from loadax.errors import ArgumentError
 from loadax.protocols import Deal, Integers, Order, Visits
 
 
@@ -32,6 +33,24 @@ class Sequential:
 
     def describe(self) -> list[Any]:
         return [["rows", self.size]]
+
+
+@final
+@dataclass(frozen=True)
+class OwnEpochs:
+    """The rows of a source that has other rows in every epoch, as that has them: row 5 of one epoch is not row 5 of the next."""
+
+    size: int
+    varies = True
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        return Visits(positions, epochs)
+
+    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:  # noqa: ARG002
+        return []
+
+    def describe(self) -> list[Any]:
+        return [["own epochs", self.size]]
 
 
 @final
@@ -238,6 +257,19 @@ def depth(order: Order) -> int:
         found += 1
         level = [below for each in level for below in ([each.parent] if hasattr(each, "parent") else getattr(each, "parts", ()))]
     return found
+
+
+def check_fixed_rows(order: Order, what: str) -> None:
+    """That a row is the same record in every epoch.
+
+    Raises:
+        ArgumentError: when the source has other rows in every epoch; names `what` needs them.
+    """
+    if any(isinstance(each, OwnEpochs) for each in depth_first(order)):
+        raise ArgumentError(
+            f"{what} is about rows, but the Grain dataset shuffles or maps at random, so row 5 is another record in every epoch; hand over the "
+            f"Grain dataset before it does, and shuffle and map with loadax behind {what}: .shuffle(seed).map(fn, rng=True)"
+        )
 
 
 def depth_first(order: Order) -> Sequence[Order]:

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.sources.checks import check_rows, common_length
+from loadax.sources.columns import column_array, is_column
+from loadax.sources.libraries import comes_from
 from loadax.sources.locations import mapped_file
 from loadax.trees import flatten
 
@@ -70,13 +72,45 @@ class ArraySource:
                 destination[...] = array[index]
 
 
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf is known to be an array in memory: NumPy's own and those that it maps, JAX's, and tensors of torch and TensorFlow.
+
+    That something has `__array__` is not enough. Stores that are opened lazily have it, and would be read whole; data frames have it, and would
+    become one array of one dtype; and so does much else that only looks like an array.
+    """
+    known = (("jax", "Array"), ("torch", "Tensor"), ("tensorflow", "Tensor"))
+    return isinstance(leaf, np.ndarray | np.generic) or any(comes_from(leaf, *each) for each in known)
+
+
 def _as_array(leaf: Any, path: str) -> NDArray[Any]:
-    if not hasattr(leaf, "__array__"):
-        raise SourceError(f"leaf {path or 'given'} is {_brief(leaf)}, not an array; pass numpy arrays, one row an entry of dim 0")
-    array = np.asanyarray(leaf)
+    name = f"leaf {path or 'given'}"
+    if is_column(leaf):
+        return column_array(leaf, name)
+    if not is_array(leaf):
+        if hasattr(leaf, "__array__"):
+            raise SourceError(
+                f"{name} is a {type(leaf).__name__}, which would be read into memory whole; if it fits there, pass numpy.asarray of it; if its "
+                "entries are rows, loadax.from_source reads them one by one"
+            )
+        raise SourceError(f"{name} is {_brief(leaf)}, not an array; pass numpy arrays, one row an entry of dim 0")
+    array = _converted(leaf, name)
     if array.ndim == 0:
-        raise SourceError(f"leaf {path or 'given'} is a single value, {_brief(leaf)}: it has no rows; give it a first dimension")
+        raise SourceError(f"{name} is a single value, {_brief(leaf)}: it has no rows; give it a first dimension")
+    if isinstance(array, np.ma.MaskedArray):
+        if masked := int(np.ma.getmaskarray(array).sum()):
+            raise SourceError(f"{name} has {masked} masked entries, which would become data; fill them: array.filled(0)")
+        return array.data
     return array
+
+
+def _converted(leaf: Any, name: str) -> NDArray[Any]:
+    try:
+        return np.asanyarray(leaf)
+    except (TypeError, RuntimeError) as error:  # of another device, of a dtype that NumPy lacks, or with a gradient
+        raise SourceError(
+            f"{name} is a {type(leaf).__name__} that NumPy can't take ({error}); convert it first, a torch tensor by "
+            "tensor.detach().cpu().float().numpy()"
+        ) from error
 
 
 def _brief(value: Any) -> str:

@@ -80,6 +80,10 @@ class ConcatenatedSource:
         specs, self._structure = flatten_spec(self.spec)
         for number, part in enumerate(self._parts[1:], 1):
             others, structure = flatten_spec(part.spec)
+            if difference := self._structure.static_difference(structure):
+                raise LeafError(
+                    f"{verb}: in {self._called(number)} {difference} as in {self._called(0)}; map them to one value first"
+                )
             if structure != self._structure:
                 raise LeafError(
                     f"{verb}: {self._called(number)} has the leaves {structure.paths}, {self._called(0)} has {self._structure.paths}"

@@ -48,7 +48,7 @@ class ObjectSource:
     def examples(self, rows: Integers) -> list[Tree]:
         """The examples at `rows`, one by one, which need not be alike."""
         numbers = check_rows(rows, len(self)).tolist()
-        examples = [_with_arrays(example) for example in self._examples(numbers)]
+        examples = [with_arrays(example) for example in self._examples(numbers)]
         if None in (missing := [None if example is None else 0 for example in examples]):
             row = numbers[missing.index(None)]
             raise LeafError(
@@ -81,12 +81,12 @@ class ObjectSource:
             raise
 
 
-def _with_arrays(example: Tree) -> Tree:
+def with_arrays(example: Tree) -> Tree:
     """The example with each list of numbers, which Hugging Face and JSON have in place of arrays, as one array."""
     if type(example) is dict:
-        return {key: _with_arrays(value) for key, value in example.items()}
+        return {key: with_arrays(value) for key, value in example.items()}
     if type(example) is tuple:
-        return tuple(map(_with_arrays, example))
+        return tuple(map(with_arrays, example))
     return np.asarray(example) if type(example) is list and _numeric(example) else example
 
 

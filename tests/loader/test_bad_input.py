@@ -746,5 +746,5 @@ def test_what_would_end_the_program_is_an_error(kind: type[BaseException], worke
 
 
 def test_a_path_is_no_data() -> None:
-    with pytest.raises(ArgumentError, match=r"data='rows.npy' is a path; open it with loadax.from_npy or loadax.from_zarr"):
+    with pytest.raises(ArgumentError, match=r"data='rows.npy' is a path; open it: loadax.from_npy"):
         Dataloader("rows.npy", 8)

@@ -1,0 +1,152 @@
+"""Batches of users' own pytrees come back as JAX registers them: static fields stay what they are, here and from worker processes."""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import equinox
+import flax.struct
+import jax
+import numpy as np
+import pytest
+from flax.core import FrozenDict
+
+import loadax
+from loadax.errors import LeafError
+
+
+@flax.struct.dataclass
+class OfFlax:
+    x: Any
+    k: int = flax.struct.field(pytree_node=False)  # type: ignore[no-untyped-call]
+    mask: Any = None
+
+
+@dataclasses.dataclass
+class Registered:
+    k: int
+    x: Any
+
+
+jax.tree_util.register_dataclass(Registered, data_fields=["x"], meta_fields=["k"])
+
+
+class OfEquinox(equinox.Module):
+    x: Any = equinox.field(converter=np.asarray)  # would turn a sharded array into NumPy's
+    k: int = equinox.field(static=True)
+
+
+class WithInit(equinox.Module):
+    x: Any
+    k: int = equinox.field(static=True)
+
+    def __init__(self, x: Any, k: int):
+        self.x, self.k = x, k
+
+
+@jax.tree_util.register_pytree_node_class
+class Custom:
+    def __init__(self, x: Any, k: int):
+        self.x, self.k = x, k
+
+    def tree_flatten(self) -> Any:
+        return (self.x,), self.k
+
+    @classmethod
+    def tree_unflatten(cls, k: int, children: Any) -> "Custom":
+        return cls(children[0], k)
+
+
+KINDS = [OfFlax, Registered, OfEquinox, WithInit, Custom]
+
+
+def rows(kind: Any, count: int = 8, k: Any = 7) -> list[Any]:
+    return [kind(x=np.int32(1), k=k) for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+def test_a_static_field_is_a_constant_of_the_jitted_step(kind: Any, worker_type: str) -> None:
+    for batch in loadax.Dataloader(loadax.from_source(rows(kind)), 8, worker_type=worker_type, num_workers=1):
+        assert type(batch) is kind
+        assert (type(batch.k), batch.k) == (int, 7)
+        assert isinstance(batch.x, jax.Array)
+        assert str(jax.tree.structure(batch)) == str(jax.tree.structure(rows(kind)[0]))
+        assert int(jax.jit(lambda s: s.x.sum() * s.k)(batch)) == 56
+
+
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+def test_so_is_one_of_a_class_that_travels_by_value(worker_type: str) -> None:
+    """As those of scripts and notebooks do: in the worker nobody has registered it."""
+
+    @dataclasses.dataclass
+    class Local:
+        k: int
+        x: Any
+
+    jax.tree_util.register_dataclass(Local, data_fields=["x"], meta_fields=["k"])
+    data = loadax.from_source(rows(dict)).map(lambda row: Local(x=row["x"] * 2, k=3))
+    (batch,) = loadax.Dataloader(data, 8, worker_type=worker_type, num_workers=1)
+    assert int(jax.jit(lambda s: s.x.sum() * s.k)(batch)) == 48
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_way_of_making_examples_keeps_it(kind: Any) -> None:
+    arrays = kind(x=np.ones(8, np.int32), k="seven")
+    plain = loadax.from_arrays({"x": np.ones(8, np.int32)})
+    ways = [
+        loadax.from_arrays(arrays),
+        loadax.from_source(rows(kind, k="seven")),
+        plain.map(lambda row: kind(x=row["x"], k="seven")),
+        plain.map_batch(lambda batch: kind(x=batch["x"], k="seven")),
+        plain.map(lambda row: kind(x=row["x"], k="seven"), spec=kind(x=np.int32(0), k="seven")),
+        loadax.concat([loadax.from_arrays(arrays)] * 2)[:8],
+    ]
+    for way in ways:
+        loader = loadax.Dataloader(way, 8)
+        assert loader[0].k == loader.spec.k == loader.host_batch(0).k == way[0].k == "seven"
+        assert int(loader[0].x.sum()) == 8
+
+
+def test_a_device_map_keeps_it() -> None:
+    loader = loadax.Dataloader(loadax.from_source(rows(OfFlax)), 8, device_map=lambda s: s.replace(x=s.x * s.k))
+    assert int(loader[0].x.sum()) == 56
+    assert loader[0].k == 7
+
+
+@pytest.mark.parametrize("kind", [OfFlax, Registered, OfEquinox])
+def test_rows_that_differ_in_it_are_an_error_that_names_it(kind: Any) -> None:
+    mixed = rows(kind, 4) + rows(kind, 4, k=8)
+    with pytest.raises(LeafError, match=r"row 4: static field \.k is 8, expected 7; a batch has one value of it"):
+        loadax.Dataloader(loadax.from_source(mixed), 8)[0]
+    with pytest.raises(LeafError, match=r"in part 1 static field \.k is 8, expected 7 as in part 0; map them to one value"):
+        loadax.concat([loadax.from_source(rows(kind)), loadax.from_source(rows(kind, k=8))])
+    data = loadax.from_arrays(np.arange(8)).map_batch(lambda x: kind(x=x, k=int(x[0])), spec=kind(x=np.int64(0), k=0))
+    with pytest.raises(LeafError, match=r"map_batch .* gave static field \.k is 5, expected 0"):
+        data.read([5])
+
+
+def test_rows_that_differ_in_what_only_jax_knows() -> None:
+    with pytest.raises(LeafError, match=r"row 4: the static part of the tree is .*8.*, expected .*7"):
+        loadax.Dataloader(loadax.from_source(rows(Custom, 4) + rows(Custom, 4, k=8)), 8)[0]
+
+
+def test_a_static_array_is_compared_by_value() -> None:
+    same = [OfFlax(x=np.int32(row), k=np.arange(3)) for row in range(8)]  # type: ignore[arg-type]
+    assert loadax.Dataloader(loadax.from_source(same), 8)[0].k.tolist() == [0, 1, 2]
+    other = [*same[:4], OfFlax(x=np.int32(4), k=np.arange(4)), *same[5:]]  # type: ignore[arg-type]
+    with pytest.raises(LeafError, match=r"row 4: static field \.k is array\(\[0, 1, 2, 3\]\)"):
+        loadax.Dataloader(loadax.from_source(other), 8)[0]
+
+
+@pytest.mark.parametrize(("given", "kind"), [(FrozenDict, FrozenDict), (MappingProxyType, dict)])
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+def test_mappings_are_trees(given: Any, kind: Any, worker_type: str) -> None:
+    """One that JAX takes for a leaf comes back as a dict, which it doesn't."""
+    data = loadax.from_source(rows(dict)).map(lambda row: given({"b": row["x"], "a": given({"c": row["k"]})}))
+    (batch,) = loadax.Dataloader(data, 8, worker_type=worker_type, num_workers=1)
+    assert type(batch) is kind
+    assert isinstance(batch["a"], Mapping)
+    assert len(jax.tree.leaves(batch)) == 2
+    assert int(batch["a"]["c"].sum()) == 56
