@@ -8,6 +8,7 @@ from loadax.dataset import Dataset, Written
 from loadax.errors import ArgumentError
 from loadax.plan.order import Sequential
 from loadax.protocols import Tree
+from loadax.sources.base import as_source
 
 
 def from_arrays(tree: Tree) -> Dataset:
@@ -280,12 +281,7 @@ def from_source(obj: Any) -> Dataset:
         >>> from_source([{"x": 1.0}, {"x": 2.0}])[1]
         {'x': np.float64(2.0)}
     """
-    if hasattr(obj, "read") and hasattr(obj, "__len__"):
-        source = obj
-    else:
-        from loadax.sources.objects import ObjectSource
-
-        source = ObjectSource(obj)
+    source = as_source(obj)
     return Dataset(source, Sequential(len(source)))
 
 

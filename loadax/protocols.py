@@ -4,7 +4,7 @@ Indices have three names and keep them in every signature: `step` (which batch),
 batch), `row` (which record of the source).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -116,6 +116,21 @@ class Order(Protocol):
     @property
     def size(self) -> int:
         """How many positions one epoch has."""
+        ...
+
+    @property
+    def parent(self) -> "Order | None":
+        """The order that this one rearranges, of the same source's rows; None when there is none, or several."""
+        ...
+
+    @property
+    def parts(self) -> "Sequence[Order]":
+        """The orders of the parts of a concatenation or mixture, each of a source of its own; empty for any other order."""
+        ...
+
+    @property
+    def by_step(self) -> bool:
+        """Whether its size is known only in a run, which knows how many positions a step has."""
         ...
 
     @property

@@ -8,7 +8,11 @@ from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec, Tree
-from loadax.trees import Structure, flatten, map_leaves
+from loadax.trees import Structure, flatten, map_leaves, map_values
+
+_NUMBERS = {int, float, bool, complex}
+_UNCHANGED = {str, bytes, *np.sctypeDict.values()} - _NUMBERS
+"""Types of leaves that can't be written to, and are what a batch would have."""
 
 
 def flatten_spec(spec: Tree) -> tuple[list[ArraySpec], Structure]:
@@ -19,6 +23,26 @@ def flatten_spec(spec: Tree) -> tuple[list[ArraySpec], Structure]:
 def spec_of(example: Tree) -> Tree:
     """The tree of `ArraySpec`s of one example. What is not a number (strings, bytes, objects) is `object`."""
     return map_leaves(_leaf_spec, example)
+
+
+def own(example: Tree) -> Tree:
+    """An example that nobody else holds: arrays (and what converts itself to one) are copied, numbers become NumPy's, other leaves stay."""
+    return map_values(_own_leaf, example)
+
+
+def _own_leaf(leaf: Any) -> Any:
+    kind = type(leaf)
+    if kind is np.ndarray:
+        return leaf.copy() if leaf.ndim else leaf[()]
+    if kind in _UNCHANGED:
+        return leaf
+    return np.array(leaf)[()] if kind in _NUMBERS or hasattr(leaf, "__array__") else leaf
+
+
+def split_rows(batch: Tree, count: int) -> list[Tree]:
+    """The `count` examples of a tree of arrays whose first dimension is `count`: views of these."""
+    leaves, structure = flatten(batch)
+    return structure.build_all(leaves, count)
 
 
 def _leaf_spec(leaf: Any) -> ArraySpec:

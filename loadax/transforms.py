@@ -13,8 +13,7 @@ import numpy as np
 from loadax import seeds
 from loadax.errors import LeafError
 from loadax.protocols import Tree, Visits
-from loadax.specs import check_batch, stack
-from loadax.trees import flatten
+from loadax.specs import check_batch
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -105,21 +104,12 @@ class Map:
     spec: Tree | None
     elementwise = False
 
-    def __call__(self, batch: Tree, visits: Visits, spec: Tree) -> Tree:
-        """The mapped rows of `batch`, a tree with `spec` behind a first dimension of rows."""
-        leaves, structure = flatten(batch)
-        rows = visits.rows.tolist()
-        # All of them first: between two calls of the user's function, each line of ours is run from cold caches.
-        given = list(map(structure.build, zip(*leaves, strict=True))) if leaves else [structure.build(()) for _ in rows]
-        if self.rng:
-            examples = [self.one(*each) for each in zip(given, rows, visits.epochs.tolist(), strict=True)]
-        else:
-            examples = self._all(given, visits)
-        try:
-            return stack(examples, spec, rows)
-        except LeafError as error:
-            error.add_note(f"loadax: that is what map {name_of(self.function)} returned")
-            raise
+    def results(self, examples: list[Tree], visits: Visits) -> list[Tree]:
+        """What the function returns for each example, as it is."""
+        if not self.rng:
+            return self._all(examples, visits)
+        numbers = zip(examples, visits.rows.tolist(), visits.epochs.tolist(), strict=True)
+        return [self.one(*each) for each in numbers]
 
     def _all(self, given: list[Tree], visits: Visits) -> list[Tree]:
         """The function's results for many examples, where it gets nothing else."""

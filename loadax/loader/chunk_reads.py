@@ -8,9 +8,10 @@ import numpy as np
 from loadax.loader.everybody import Everybody
 from loadax.loader.open_chunks import OpenChunks, find_open_chunks, held_columns, row_bytes
 from loadax.plan.batches import BatchPlan
-from loadax.protocols import Integers, Source
+from loadax.protocols import Integers
 from loadax.reader import Reader
 from loadax.sharding.holdings import HeldRows
+from loadax.sources.base import BaseSource
 
 _MOST_ENTRIES = 1 << 20  # rows of hosts that are looked at in a step: more are slow, and tell no more
 _HOSTS_WITH_CHUNKS = 16  # that are looked at to see what a block shuffle has open
@@ -94,16 +95,15 @@ def chunk_reads(
     return ChunkReads(np.array([len(group) for group in groups]), chunks, decoded / np.maximum(used, 1))
 
 
-def file_counts(plan: BatchPlan, step: int, held: HeldRows, source: Source) -> Integers | None:
+def file_counts(plan: BatchPlan, step: int, held: HeldRows, source: BaseSource) -> Integers | None:
     """In how many files the rows of a step lie, for some hosts; None when there are none, or too many rows to ask for each."""
-    where = getattr(source, "where", None)
-    if where is None or int(held.counts.max()) > _MOST_CALLS:
+    if int(held.counts.max()) > _MOST_CALLS:
         return None
     rows = plan.visits(step).rows
     found = []
     for group in sample_groups(held, _MOST_CALLS):
         mine = rows[held.positions(int(group[0]))]
-        found += [len({part[0] for row in mine[mine >= 0].tolist() for part in where(row)})] * len(group)
+        found += [len({part[0] for row in mine[mine >= 0].tolist() for part in source.locate(row)})] * len(group)
     return np.array(found) if any(found) else None  # what lies in memory is in no file
 
 

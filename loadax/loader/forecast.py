@@ -88,7 +88,7 @@ def forecast(setting: Setting, steps: int) -> Explanation:
 
 def reads_columns(dataset: Dataset) -> bool:
     """Whether hosts read only the columns that their devices hold."""
-    return dataset.reader.source_into is not None and dataset.reader.elementwise
+    return dataset.reader.source.reads_columns and dataset.reader.elementwise
 
 
 def _batches(setting: Setting) -> Batches:
@@ -184,8 +184,7 @@ def _row_bytes(spec: ArraySpec, dtype: np.dtype[Any]) -> int:
 
 
 def _data(dataset: Dataset) -> str:
-    source = dataset.source
-    return repr(source) if type(source).__module__.startswith("loadax.") else type(source).__name__
+    return repr(dataset.source)
 
 
 def _maps(dataset: Dataset) -> list[str]:

@@ -20,8 +20,9 @@ from loadax.plan.blocks import BlockShuffled
 from loadax.plan.lanes import by_lane
 from loadax.plan.mix import Mixed
 from loadax.plan.order import Concatenated
-from loadax.protocols import Columns, Integers, Order, Source
+from loadax.protocols import Columns, Integers, Order
 from loadax.reader import Reader
+from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.chunk_cache import ChunkCache, area, hull, largest_chunk
 from loadax.sources.concatenated import ConcatenatedSource
@@ -58,7 +59,7 @@ class OpenChunks:
     chunk_bytes: int
     lanes: int
     touched: int
-    source: Source
+    source: BaseSource
 
     @property
     def bytes(self) -> int:
@@ -168,7 +169,7 @@ def keep_open_chunks(
             # A chunk of windows holds each row so many times, and was counted so.
             slots[id(leaf)] = slots.get(id(leaf), 0) + math.ceil(wanted * times * len(leaf) / rows)
 
-    def wrap(source: Source, times: float) -> Source:
+    def wrap(source: BaseSource, times: float) -> BaseSource:
         if source.spec is None or id(source) not in slots or chunk_starts(source) is None:
             return source
         # What a source below another one is asked for shows when it is asked.
@@ -178,25 +179,24 @@ def keep_open_chunks(
     return reader.over(wrap)
 
 
-def _leaves(source: Source) -> list[tuple[Source, float]]:
+def _leaves(source: BaseSource) -> list[tuple[BaseSource, float]]:
     """What stands at the bottom of a source, and how often it is asked for each of its rows."""
-    found: list[tuple[Source, float]] = []
+    found: list[tuple[BaseSource, float]] = []
 
-    def look(leaf: Source, times: float) -> Source:
-        found.append((leaf, times))
-        return leaf
+    def look(source: BaseSource, times: float) -> None:
+        for child in source.children:
+            look(child.source, times * child.reads_per_row)
+        if not source.children:
+            found.append((source, times))
 
-    further = getattr(source, "over", None)
-    if further is None:
-        return [(source, 1.0)]
-    further(look)
+    look(source, 1.0)
     return found
 
 
 def held_columns(reader: Reader, share: Share) -> list[Columns | None]:
     """Of every leaf of the source, the columns that this process reads: those of its devices where it can, else all."""
     specs = flatten_spec(reader.specs[0])[0]
-    if reader.source_into is None or not reader.elementwise:
+    if not reader.source.reads_columns or not reader.elementwise:
         return [tuple((0, extent) for extent in each.shape) for each in specs]
     held: list[Columns | None] = [None] * len(specs)
     for leaf, layout in zip(share.batch.leaves, share.layouts, strict=True):
@@ -212,14 +212,14 @@ def row_bytes(reader: Reader, boxes: Sequence[Columns | None]) -> int:
     return sum(area([box]) * each.dtype.itemsize for box, each in zip(boxes, specs, strict=True))
 
 
-def _shuffles(order: Order, source: Source) -> Iterator[tuple[BlockShuffled, Source]]:
+def _shuffles(order: Order, source: BaseSource) -> Iterator[tuple[BlockShuffled, BaseSource]]:
     """Every block shuffle, and the source whose rows it is about."""
     if isinstance(order, BlockShuffled):
         yield order, source
     if isinstance(order, Concatenated | Mixed) and isinstance(source, ConcatenatedSource):
-        for part, inner in zip(order.parts, source.sources, strict=True):
-            yield from _shuffles(part, inner)
-    elif hasattr(order, "parent"):
+        for part, child in zip(order.parts, source.children, strict=True):
+            yield from _shuffles(part, child.source)
+    elif order.parent is not None:
         yield from _shuffles(order.parent, source)
 
 

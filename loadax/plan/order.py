@@ -23,6 +23,9 @@ class Sequential:
 
     size: int
     varies = False
+    parent = None
+    parts = ()
+    by_step = False
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return Visits(positions, epochs)
@@ -42,6 +45,8 @@ class Shuffled:
     parent: Order
     seed: int
     varies = True
+    parts = ()
+    by_step = False
 
     @property
     def size(self) -> int:
@@ -71,6 +76,8 @@ class Sliced:
     start: int
     step: int
     size: int
+    parts = ()
+    by_step = False
 
     @property
     def varies(self) -> bool:
@@ -96,6 +103,8 @@ class Repeated:
 
     parent: Order
     times: int
+    parts = ()
+    by_step = False
 
     @property
     def size(self) -> int:
@@ -137,6 +146,8 @@ class Concatenated:
 
     parts: tuple[Order, ...]
     rows: tuple[int, ...]
+    parent = None
+    by_step = False
 
     @property
     def size(self) -> int:
@@ -181,6 +192,8 @@ class Kept:
     positions: Integers
     rule: tuple[Any, ...]
     varies = False
+    parts = ()
+    by_step = False
 
     @property
     def size(self) -> int:
@@ -211,6 +224,8 @@ class Without:
     missing: Integers
     rule: tuple[Any, ...]
     varies = False
+    parts = ()
+    by_step = False
 
     @property
     def size(self) -> int:
@@ -233,5 +248,9 @@ class Without:
 
 def depth_first(order: Order) -> Sequence[Order]:
     """An order and all that it stands on."""
-    below = [order.parent] if hasattr(order, "parent") else list(getattr(order, "parts", ()))
-    return [order, *(found for each in below for found in depth_first(each))]
+    return [order, *(found for each in orders_below(order) for found in depth_first(each))]
+
+
+def orders_below(order: Order) -> Sequence[Order]:
+    """The orders that one stands on."""
+    return order.parts if order.parent is None else (order.parent,)

@@ -53,7 +53,7 @@ def check_source(
         raise ArgumentError(f"rows={rows}: pass 1 or more")
     if timeout <= 0:
         raise ArgumentError(f"timeout={timeout}: pass seconds, more than 0")
-    name = type(source.source if isinstance(source, Dataset) else source).__name__
+    name = source.source.type_name if isinstance(source, Dataset) else type(source).__name__
     # Arrays and trees of them are no sequences of rows, and have errors of their own.
     if hasattr(source, "__len__") and not isinstance(source, Dataset | dict | tuple) and not hasattr(source, "__array__"):
         measure(source, name)

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import LeafError
-from loadax.protocols import Integers, Source, Tree, Visits
+from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
+from loadax.sources.base import BaseSource
 from loadax.specs import check_batch, flatten_spec
 from loadax.testing.comparison import difference
 from loadax.testing.laws import Law, show_error, show_rows
@@ -29,7 +30,7 @@ class Subject:
         rows: how many rows the sample has at most: the first, the last, and some between.
     """
 
-    def __init__(self, source: Source, name: str, seed: int, rows: int):
+    def __init__(self, source: BaseSource, name: str, seed: int, rows: int):
         self.source = source
         self.name = name
         self.random = np.random.default_rng(seed)
