@@ -33,7 +33,7 @@ def own(example: Tree) -> Tree:
 def _own_leaf(leaf: Any) -> Any:
     kind = type(leaf)
     if kind is np.ndarray:
-        return leaf.copy() if leaf.ndim else leaf[()]
+        return leaf.copy() if leaf.ndim or leaf.dtype.hasobject else leaf[()]
     if kind in _UNCHANGED:
         return leaf
     return np.array(leaf)[()] if kind in _NUMBERS or hasattr(leaf, "__array__") else leaf

@@ -278,7 +278,8 @@ class UserSource(BaseSource):
         return len(self._given)
 
     def __repr__(self) -> str:
-        return self.type_name
+        plain = type(self._given).__repr__ is object.__repr__  # an address, which says nothing
+        return self.type_name if plain else repr(self._given)
 
     @property
     def type_name(self) -> str:

@@ -215,7 +215,7 @@ def test_files(tmp_path: Path) -> None:
         np.arange(101, dtype=np.uint16).tofile(tmp_path / f"{number}.bin")
     data = from_tokens(sorted(map(str, tmp_path.glob("*.bin"))), seq_len=10, dtype="uint16")
     loader = Dataloader(data, 20, mesh=plan_mesh({"data": 2}, hosts=2))
-    rows, where = loader.rows(1), data.source.where  # type: ignore[attr-defined]
+    rows, where = loader.rows(1), data.source.locate
     expected = [len({part[0] for row in half for part in where(int(row))}) for half in (rows[:10], rows[10:])]
     assert loader.explain(1).reading.files == spread(expected)
     assert "files met" in str(loader.explain())
