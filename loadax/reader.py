@@ -142,7 +142,10 @@ class Reader:
         if not self.maps and self.source.reads_examples:
             return self._read_examples(visits).items
         found = self._mapped(self.read_source(visits), visits)
-        return list(map(own, found.items)) if isinstance(found, Examples) else split_rows(self._writable(found), len(visits.rows))
+        if isinstance(found, Examples):
+            return list(map(own, found.items))
+        owned = not self.maps and self.source.owns_memory
+        return split_rows(found if owned else map_leaves(np.array, found), len(visits.rows))
 
     def read_source(self, visits: Visits) -> Tree | Examples:
         """What the source has at `visits`, before any map: one by one where it has them so, and a map of single rows comes next."""

@@ -169,7 +169,7 @@ class PackedSource(BaseSource):
 
     @property
     def runs_python(self) -> bool:
-        return not self._documents.flat  # then documents are read one by one
+        return not self._documents.flat or self._documents.source.runs_python  # whole ones are read one by one
 
     @cached_property
     def chunks(self) -> Integers | None:

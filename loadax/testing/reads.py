@@ -16,7 +16,9 @@ ORDER = Law("rows in any order", "read must give rows in the order they are aske
 REPEATS = Law("repeated rows", "a row that is asked for twice must come twice")
 AGAIN = Law("the same again", "a row must hold the same at every read: what is random belongs in a map with rng=True")
 STAY = Law("results stay", "read must give memory that later reads don't write to: allocate it anew, or copy out of the buffer")
-FRESH = Law("memory of its own", "owns_memory = True promises that maps may write to what read gave: copy it, or leave owns_memory out")
+FRESH = Law(
+    "memory of its own", "owns_memory = True promises that maps may write to what read gave: copy it, or leave owns_memory out"
+)
 EMPTY = Law("empty read", "read of no rows must give every leaf with 0 rows, of the right shape and dtype")
 ABSENT = Law(
     "rows that are not there", "each row below 0 or not below len() must raise an IndexError, and nothing may be returned"

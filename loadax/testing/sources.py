@@ -10,6 +10,7 @@ from loadax.testing.processes import check_process
 from loadax.testing.reads import check_claims, check_length_stays, check_reads
 from loadax.testing.subject import Subject, measure
 from loadax.testing.threads import check_threads
+from loadax.testing.wrappers import check_examples, check_wrapper
 
 
 def check_source(
@@ -60,11 +61,14 @@ def check_source(
     dataset = as_dataset(source)
     subject = Subject(dataset.source, name, seed, rows)
     check_claims(subject)
-    check_reads(subject)
-    check_columns(subject)
-    check_threads(subject, timeout)
-    if pickled:
-        check_process(subject, timeout)
+    if subject.alike:  # others can only be read one by one
+        check_reads(subject)
+        check_columns(subject)
+        check_threads(subject, timeout)
+        if pickled:
+            check_process(subject, timeout)
+    check_examples(subject)
+    check_wrapper(subject)
     if loader:
         from loadax.testing.runs import check_runs
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from loadax import Dataset, from_documents, from_source
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.protocols import Location, Visits
-from loadax.protocols import Segments
+from loadax.protocols import Location, Segments, Visits
 from loadax.sources.documents import open_documents
 from loadax.testing import check_source
 from tests.servers.faults import FaultProxy
@@ -255,7 +254,8 @@ def test_documents_that_can_not_be_opened(arguments: Any, kind: type[Exception],
 def test_documents_are_no_rows() -> None:
     data = from_documents(*flat(documents()))
     with pytest.raises(
-        SourceError, match=r"lengths, so the 2 that were asked for make no array; pack them .* with \.pack\(seq_len\), pad or crop"
+        SourceError,
+        match=r"lengths, so the 2 that were asked for make no array; pack them .* with \.pack\(seq_len\), pad or crop",
     ):
         data.read([0, 1])
     assert data.spec.shape == (len(documents()[0]),)  # of one, as it is found for any data that don't say

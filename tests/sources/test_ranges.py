@@ -17,8 +17,8 @@ from jax.sharding import PartitionSpec as P
 
 import loadax.doors
 from loadax.errors import SourceError
-from loadax.protocols import Location
 from loadax.loader.dataloader import Dataloader
+from loadax.protocols import Location
 from loadax.sources.files import ByteRange, LocalFiles
 from loadax.sources.npy import open_npy
 from loadax.sources.npy_ranges import NpyRanges

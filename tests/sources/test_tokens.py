@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from loadax.doors import from_tokens
 from loadax.errors import ArgumentError, RowIndexError, SourceError
-from loadax.protocols import Location
-from loadax.protocols import ArraySpec, Source
+from loadax.protocols import ArraySpec, Location, Source
 from loadax.sources.tokens import TokenSource, open_tokens
 from loadax.testing import check_source
 from tests.sources.token_corpora import document_numbers, stream, windows, write_bin, write_npy, write_pair
