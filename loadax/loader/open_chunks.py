@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import TypeVar, final
 
 import numpy as np
 
@@ -19,13 +19,14 @@ from loadax.plan.batches import BatchPlan
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.lanes import by_lane
 from loadax.plan.mix import Mixed
-from loadax.plan.order import Concatenated
+from loadax.plan.order import Concatenated, Shuffled
 from loadax.protocols import Columns, Integers, Order
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.chunk_cache import ChunkCache, area, hull, largest_chunk
 from loadax.sources.concatenated import ConcatenatedSource
+from loadax.sources.packed import PackedSource
 from loadax.specs import flatten_spec, normalise_spec
 from loadax.texts import size_text
 
@@ -212,15 +213,30 @@ def row_bytes(reader: Reader, boxes: Sequence[Columns | None]) -> int:
     return sum(area([box]) * each.dtype.itemsize for box, each in zip(boxes, specs, strict=True))
 
 
-def _shuffles(order: Order, source: BaseSource) -> Iterator[tuple[BlockShuffled, BaseSource]]:
-    """Every block shuffle, and the source whose rows it is about."""
+def _shuffles(order: Order, source: BaseSource, mixed: bool = False) -> Iterator[tuple[BlockShuffled, BaseSource]]:
+    """Every block shuffle, and the source whose rows it is about; `mixed`: behind another shuffle."""
     if isinstance(order, BlockShuffled):
         yield order, source
-    if isinstance(order, Concatenated | Mixed) and isinstance(source, ConcatenatedSource):
-        for part, child in zip(order.parts, source.children, strict=True):
-            yield from _shuffles(part, child.source)
+    mixed = mixed or isinstance(order, Shuffled | BlockShuffled)
+    parts = _same_rows(source, ConcatenatedSource)
+    packed = _same_rows(source, PackedSource)
+    if isinstance(order, Concatenated | Mixed) and parts is not None:
+        for part, child in zip(order.parts, parts.children, strict=True):
+            yield from _shuffles(part, child.source, mixed)
     elif order.parent is not None:
-        yield from _shuffles(order.parent, source)
+        yield from _shuffles(order.parent, source, mixed)
+    elif packed is not None and packed.in_order and not mixed:
+        yield from _shuffles(packed.order, packed.children[0].source)
+
+
+_Kind = TypeVar("_Kind", bound=BaseSource)
+
+
+def _same_rows(source: BaseSource, kind: type[_Kind]) -> _Kind | None:
+    """The source of a kind whose rows these are, also below what wraps it; None when there is none."""
+    while not isinstance(source, kind) and len(source.children) == 1 and source.children[0].first_row == 0:
+        source = source.children[0].source
+    return source if isinstance(source, kind) else None
 
 
 def _lanes_met(plan: BatchPlan, shuffle: BlockShuffled, positions: Integers) -> int:

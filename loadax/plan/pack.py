@@ -37,6 +37,9 @@ class Split:
         self.entries = int(self._ends[-1])
         self.size = -(-self.entries // seq_len)
 
+    in_order = True
+    """Whether rows that follow each other hold documents that follow each other."""
+
     @property
     def reads_per_document(self) -> float:
         """How often each document is met in one pass: once more for every row that it goes on in."""
@@ -77,6 +80,8 @@ class Fitted:
         self._bounds, self._documents, self._lengths = arrays["bounds"], arrays["documents"], arrays["lengths"]
         self._skips = arrays.get("skips")
         self.size = len(self._bounds) - 1
+
+    in_order = False
 
     @property
     def reads_per_document(self) -> float:

@@ -137,6 +137,14 @@ class BaseSource(ABC):
         """This source, reading from `wrap(child)` in place of each child."""
         return self
 
+    def rows_below(self, rows: Integers) -> tuple[Integers, Integers] | None:  # noqa: ARG002
+        """Where a row is made of several rows of the only child: these, ascending by the index within `rows` that stands beside each.
+
+        Returns:
+            The indices and the child's rows, each int64[m]; None where rows are not made so.
+        """
+        return None
+
     @property
     def rows_probed(self) -> int:
         """How many rows were read to find `spec`."""
@@ -243,6 +251,9 @@ class WrapperSource(BaseSource):
     def children(self) -> Sequence[Child]:
         return (Child("", self._source, 0),)
 
+    def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
+        return np.arange(len(rows), dtype=np.int64), rows
+
     @final
     def map_children(self, wrap: MapChild) -> BaseSource:
         return self._over(wrap(self.children[0]))
@@ -278,8 +289,8 @@ class UserSource(BaseSource):
         return len(self._given)
 
     def __repr__(self) -> str:
-        plain = type(self._given).__repr__ is object.__repr__  # an address, which says nothing
-        return self.type_name if plain else repr(self._given)
+        text = repr(self._given)
+        return self.type_name if " object at 0x" in text else text  # an address says nothing
 
     @property
     def type_name(self) -> str:

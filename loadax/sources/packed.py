@@ -28,6 +28,11 @@ class Plan(Protocol):
     def size(self) -> int: ...
 
     @property
+    def in_order(self) -> bool:
+        """Whether rows that follow each other hold documents that follow each other."""
+        ...
+
+    @property
     def reads_per_document(self) -> float:
         """How often each document is read when it is read whole, in one pass over the rows."""
         ...
@@ -157,6 +162,15 @@ class PackedSource(BaseSource):
         return PackedSource(documents, self._plan, self._seq_len, self._described, self._summary)
 
     @property
+    def in_order(self) -> bool:
+        """Whether rows that follow each other hold documents that follow each other in `order`."""
+        return self._plan.in_order
+
+    def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
+        found = self._plan.segments(rows)
+        return found.rows, self._documents.row_of(found.documents)
+
+    @property
     def concurrent_reads(self) -> int:
         return self._documents.concurrent_reads
 
@@ -175,7 +189,7 @@ class PackedSource(BaseSource):
     def chunks(self) -> Integers | None:
         """Rows whose first documents lie in the same chunk are read together, where documents are packed in the order of the source."""
         starts = chunk_starts(self._documents.source)
-        if starts is None:
+        if starts is None or not self._plan.in_order:
             return None
         begins, last = [], -1
         for low in range(0, len(self), _AT_ONCE):

@@ -180,7 +180,7 @@ def test_they_reach_the_map_in_workers(worker_type: str, tmp_path: Path) -> None
             continue  # a process takes a second, and these are read as the others are
         (tmp_path / kind).mkdir()
         data, expected = make(tmp_path / kind)
-        with Dataloader(data, 4, num_workers=1, worker_type=worker_type, mesh=one_device()).iterate() as batches:  # type: ignore[arg-type]
+        with Dataloader(data, 4, num_workers=1, worker_type=worker_type, mesh=one_device()).iterate() as batches:
             rows = [batch for _, batch in zip(range(len(data) // 4), batches, strict=False)]
         for step, batch in enumerate(rows):
             for place in range(4):
@@ -199,7 +199,12 @@ def test_opaque_rows_stay_what_they_are_until_a_map_has_seen_them() -> None:
     assert isinstance(data[1]["image"], Image.Image)
     assert [type(row["image"]).__name__ for row in data] == ["Image"] * 3
     seen: list[str] = []
-    (data.map(lambda row: seen.append(type(row["image"]).__name__) or 0)).read([0, 2])
+
+    def look(row: Any) -> int:
+        seen.append(type(row["image"]).__name__)
+        return 0
+
+    data.map(look).read([0, 2])
     assert set(seen) == {"Image"}
 
 
@@ -281,11 +286,12 @@ def flat(path: Path) -> Dataset:
 @pytest.mark.parametrize("join", ["concat", "mix"])
 def test_joined_documents_pack(join: str, second: str, tmp_path: Path) -> None:
     first = flat(tmp_path)
-    other = {
+    others: dict[str, Callable[[], Any]] = {
         "flat": lambda: loadax.from_documents(write_pair(tmp_path / "y.bin", [[tokens(number)] for number in range(4)])),
         "listed": lambda: loadax.from_source([tokens(number) for number in range(4)]),
         "mapped": lambda: first[:4].map(lambda row: row),
-    }[second]()
+    }
+    other = others[second]()
     joined = loadax.concat([first, other]) if join == "concat" else loadax.mix({"web": first, "code": other}, [3, 1])
     packs = joined.pack(8)
     stream = np.concatenate([joined[position] for position in range(len(joined))])
