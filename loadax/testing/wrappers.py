@@ -24,6 +24,8 @@ def check_examples(subject: Subject) -> None:
     for rows in (subject.sample, subject.sample[::-1].copy(), subject.draw(len(subject.sample) + 2)):
         for example, row in zip(_examples(subject, subject.source, rows), rows.tolist(), strict=True):
             leaves, structure = flatten(example)
+            if structure != subject.structures[row] and any(leaf.dtype.hasobject for leaf in subject.leaves):
+                continue  # an object may be a container, which has leaves of its own
             if structure != subject.structures[row]:
                 raise EXAMPLES.broken(
                     subject.name, f"row {row} has the leaves {structure.paths}, {subject.structures[row].paths} by itself"

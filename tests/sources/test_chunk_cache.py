@@ -259,7 +259,7 @@ def test_a_chunk_that_can_never_be_read_takes_no_slot() -> None:
         with pytest.raises(OSError, match="gone"):
             cache.read(np.array([0, 20]))
     source = ChunkedSource(values, 8)
-    cache._open._source = source
+    cache._open._source = as_source(source)
     np.testing.assert_array_equal(cache.read(np.array([17, 25])), values[[17, 25]])
     np.testing.assert_array_equal(cache.read(np.array([18, 26])), values[[18, 26]])
     assert source.counts.sum() == 16  # two chunks, each once: both slots are there
