@@ -30,7 +30,7 @@ def check_examples(subject: Subject) -> None:
                 raise EXAMPLES.broken(
                     subject.name, f"row {row} has the leaves {structure.paths}, {subject.structures[row].paths} by itself"
                 )
-            subject.compare([_one(leaf) for leaf in leaves], np.array([row]), EXAMPLES, "read_examples")
+            subject.compare(_of_one(subject, leaves), np.array([row]), EXAMPLES, "read_examples")
             for leaf in leaves:
                 if isinstance(leaf, np.ndarray) and not leaf.flags.writeable:
                     raise EXAMPLES.broken(subject.name, f"an array of row {row} can't be written to")
@@ -100,7 +100,7 @@ def _check_rebuilt(subject: Subject, again: BaseSource) -> None:
     if len(again) != subject.length:
         raise WRAPPER.broken(subject.name, f"with the same sources anew it has {len(again)} rows, not {subject.length}")
     for example, row in zip(_examples(subject, again, subject.sample), subject.sample.tolist(), strict=True):
-        found = difference([_one(leaf) for leaf in flatten(example)[0]], subject.expected(np.array([row])), subject.paths, [row])
+        found = difference(_of_one(subject, flatten(example)[0]), subject.expected(np.array([row])), subject.paths, [row])
         if found:
             raise WRAPPER.broken(subject.name, f"with the same sources anew, {found}")
 
@@ -115,7 +115,16 @@ def _examples(subject: Subject, source: BaseSource, rows: Integers) -> list[Tree
     return found
 
 
-def _one(leaf: Any) -> NDArray[Any]:
-    """A leaf of one example as a batch of one has it."""
-    array = np.asarray(leaf)
-    return array[None]
+def _of_one(subject: Subject, leaves: list[Any]) -> list[NDArray[Any]]:
+    """The leaves of one example as a batch of one has them."""
+    batch = []
+    for number, leaf in enumerate(leaves):
+        array = np.asarray(leaf)[None] if not _is_object(subject, number) else np.empty(1, object)
+        if array.dtype.hasobject and array.shape == (1,):
+            array[0] = leaf
+        batch.append(array)
+    return batch
+
+
+def _is_object(subject: Subject, number: int) -> bool:
+    return subject.alike and subject.leaves[number].dtype.hasobject and not subject.leaves[number].shape
