@@ -1,6 +1,7 @@
 """What one example looks like (its spec), and whether other rows look the same."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec, Tree
 from loadax.trees import Structure, flatten, map_leaves, map_values
 
-_NUMBERS = {int, float, bool, complex}
+_PLAIN: dict[type, np.dtype[Any]] = {kind: np.dtype(kind) for kind in (int, float, bool, complex)}
+_NUMBERS = set(_PLAIN)
 _UNCHANGED = {str, bytes, *np.sctypeDict.values()} - _NUMBERS
 """Types of leaves that can't be written to, and are what a batch would have."""
 
@@ -27,7 +29,17 @@ def spec_of(example: Tree) -> Tree:
 
 def own(example: Tree) -> Tree:
     """An example that nobody else holds: arrays (and what converts itself to one) are copied, numbers become NumPy's, other leaves stay."""
-    return map_values(_own_leaf, example)
+    if type(example) is not dict:
+        return map_values(_own_leaf, example)
+    # Most rows are dicts of arrays and numbers, and no call for each of these is quicker.
+    copied = {}
+    for key, leaf in example.items():
+        kind = type(leaf)
+        if kind is np.ndarray and leaf.ndim:
+            copied[key] = leaf.copy()
+        else:
+            copied[key] = leaf if kind in _UNCHANGED else map_values(_own_leaf, leaf)
+    return copied
 
 
 def _own_leaf(leaf: Any) -> Any:
@@ -83,6 +95,8 @@ def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int]) -> Tree:
     """
     specs, structure = flatten_spec(spec)
     out = [np.empty((len(examples), *each.shape), each.dtype) for each in specs]
+    if _fill_columns(examples, structure, out):
+        return structure.build(out)
     columns = [(each, spec.shape, spec.dtype) for each, spec in zip(out, specs, strict=True)]
     for index, example in enumerate(examples):
         leaves = structure.plain_leaves(example)
@@ -93,6 +107,39 @@ def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int]) -> Tree:
                 leaf = _checked(leaf, specs[number], f"row {rows[index]}: leaf {structure.paths[number] or 'of the example'}")  # noqa: PLW2901
             column[index] = leaf
     return structure.build(out)
+
+
+def _fill_columns(examples: Sequence[Tree], structure: Structure, out: list[NDArray[Any]]) -> bool:
+    """Fills `out` leaf by leaf from examples that are easily seen to be alike; False when one must be looked at by itself."""
+    if structure.kind is None:
+        return _fill(examples, out[0])
+    if not structure.flat or {*map(type, examples)} != {dict} or {*map(len, examples)} != {len(out)}:
+        return False
+    try:
+        return all(_fill(list(map(itemgetter(key), examples)), each) for key, each in zip(structure.keys, out, strict=True))
+    except KeyError:
+        return False
+
+
+def _fill(values: Sequence[Any], out: NDArray[Any]) -> bool:
+    """Fills an array with an entry for each of `values`; False when these are not of its dtype and shape, or not plain ones."""
+    kinds = {*map(type, values)}
+    if len(kinds) != 1 or out.dtype.hasobject:
+        return False
+    (kind,) = kinds
+    try:
+        if kind is np.ndarray:
+            if out.ndim < 2 or not out.size or {*map(len, values)} != {out.shape[1]}:
+                return False
+            # It compares all other dimensions and, without a cast, the dtypes.
+            np.concatenate(values, out=out.reshape(-1, *out.shape[2:]), casting="no")
+            return True
+        if out.ndim == 1 and (kind is out.dtype.type or _PLAIN.get(kind) == out.dtype):
+            out[...] = values
+            return True
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return False
 
 
 def _leaves_like(example: Tree, structure: Structure, row: int) -> list[Any]:

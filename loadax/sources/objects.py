@@ -53,18 +53,22 @@ class ObjectSource(BaseSource):
         return list(map(own, self._examples(check_rows(visits.rows, len(self)).tolist())))
 
     def _examples(self, rows: list[int]) -> list[Tree]:
-        examples = [_with_arrays(example) for example in self._given(rows)]
-        missing = next((row for row, example in zip(rows, examples, strict=True) if example is None), None)
-        if missing is not None:
+        examples = self._given(rows)
+        kinds = {*map(type, examples)}
+        if kinds == {dict}:
+            kinds = {kind for example in examples for kind in map(type, example.values())}
+        if not _LISTS.isdisjoint(kinds):
+            examples = list(map(_with_arrays, examples))
+        if type(None) in kinds and (missing := [row for row, example in zip(rows, examples, strict=True) if example is None]):
             raise LeafError(
-                f"row {missing}: {type(self._items).__name__} gave None instead of an example; return one for every row (a filter of "
+                f"row {missing[0]}: {type(self._items).__name__} gave None instead of an example; return one for every row (a filter of "
                 "Grain's leaves None: apply it to a Grain dataset that iterates, or keep a list of the good rows)"
             )
         return examples
 
     def _given(self, rows: list[int]) -> list[Tree]:
         if self._many is None:
-            return [self._example(row) for row in rows]
+            return self._one_by_one(rows)
         try:
             examples = self._many(rows)
         except Exception as error:
@@ -78,12 +82,16 @@ class ObjectSource(BaseSource):
             )
         return examples
 
-    def _example(self, row: int) -> Tree:
+    def _one_by_one(self, rows: list[int]) -> list[Tree]:
+        examples: list[Tree] = []
+        items, keep = self._items, examples.append
         try:
-            return self._items[row]
+            for row in rows:
+                keep(items[row])
         except Exception as error:
-            error.add_note(f"loadax: in {type(self._items).__name__}[{row}]")
+            error.add_note(f"loadax: in {type(items).__name__}[{rows[len(examples)]}]")
             raise
+        return examples
 
 
 _LISTS = {list, tuple, dict}
@@ -92,8 +100,6 @@ _LISTS = {list, tuple, dict}
 def _with_arrays(example: Tree) -> Tree:
     """The example with each list of numbers, which Hugging Face and JSON have in place of arrays, as one array."""
     if type(example) is dict:
-        if _LISTS.isdisjoint(map(type, example.values())):
-            return example
         return {key: _with_arrays(value) for key, value in example.items()}
     if type(example) is tuple:
         return tuple(map(_with_arrays, example))
