@@ -420,8 +420,8 @@ class Dataset:
         """Applies `fn(example)` to every row, or `fn(example, rng)` with a `numpy.random.Generator` that is the row's own.
 
         Args:
-            fn: gets one example (arrays without a row dimension; it may change them), returns a tree that looks the same for
-                every row.
+            fn: gets one example (arrays without a row dimension; it may change them), returns a tree. What the last map returns must look
+                the same for every row; what comes before it need not.
             rng: whether it gets the generator, which follows from (seed, place in the chain, epoch, row).
             seed: of the generators.
             spec: what it returns, as a tree of things with shape and dtype. None: found out by mapping one row.

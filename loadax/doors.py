@@ -41,7 +41,7 @@ def from_array_record(
     """A dataset of the records of ArrayRecord files, one file behind another.
 
     Examples are `bytes`, for a map to decode: `from_array_record(paths).map(decode)`. With `dtype` they are arrays of that dtype,
-    whose lengths must be equal (or `pack` makes rows of them); with `dtype` and `pad_to` they are
+    whose lengths must be equal (or a map makes them so, or `pack` makes rows of them); with `dtype` and `pad_to` they are
     `{"data": dtype[pad_to], "length": int32[]}`, with zeros behind the entries of each record.
 
     Args:
@@ -94,7 +94,7 @@ def from_images(
 
     Args:
         folder: on this machine.
-        size: (height, width), or one int for squares, that all images get. None: they all have the same size.
+        size: (height, width), or one int for squares, that all images get. None: each keeps its own, and a map makes them alike.
         fit: how an image of another shape gets it: "crop" keeps as much of the middle as the shape allows, "stretch" all of it, and "pad" all
             of it in its own shape, with black around it. As `PIL.ImageOps.fit`, `PIL.Image.resize` and `PIL.ImageOps.pad` do it, bilinear.
         quality: "high": within 40 dB of Pillow. "fast": JPEGs are decoded less exactly and resized without antialiasing.

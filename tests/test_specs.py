@@ -153,7 +153,7 @@ def test_leaf_by_leaf_is_row_by_row(chosen: list[tuple[int, str]], bare: bool) -
 
 
 def test_an_example_of_ones_own_shares_no_memory() -> None:
-    given = {"a": np.arange(3), "b": [np.arange(2), 1, "text"], 3: (True, None), "c": np.array(1.5)}
+    given: Any = {"a": np.arange(3), "b": [np.arange(2), 1, "text"], 3: (True, None), "c": np.array(1.5)}
     copied = own(given)
     assert list(copied) == list(given)  # keys that can't be sorted stay as they stand
     assert repr(copied) == repr(

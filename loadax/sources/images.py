@@ -25,7 +25,7 @@ class ImageSource(BaseSource):
 
     Args:
         files: of the rows.
-        rendering: of each. Where it gives no size, the first file's is that of all.
+        rendering: of each. Where it gives no size, the images must be as large as the first, or a map must make them alike.
     """
 
     owns_memory = True
