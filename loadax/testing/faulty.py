@@ -8,7 +8,6 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.dataset import Dataset
 from loadax.doors import as_dataset
 from loadax.errors import ArgumentError
 from loadax.plan.order import Sequential
@@ -112,7 +111,5 @@ class FaultySource(WrapperSource):
 
 def _rows_of(source: Any) -> Any:
     """What has the rows: of a dataset with a verb, the dataset itself, whose positions they are."""
-    if hasattr(source, "read") and not isinstance(source, Dataset):
-        return source
     dataset = as_dataset(source)
     return dataset.source if isinstance(dataset.order, Sequential) and not dataset.maps else dataset
