@@ -20,9 +20,10 @@ from loadax.plan.mix import Mixed
 from loadax.plan.order import Repeated, Sequential, Shuffled, Sliced, check_fixed_rows, depth, depth_first
 from loadax.plan.pack import Long, Method
 from loadax.plan.split import split as split_order
-from loadax.protocols import Integers, Order, Source, Tree
-from loadax.reader import Reader
+from loadax.protocols import Integers, Order, Tree
+from loadax.reader import Examples, Reader
 from loadax.seeds import ORDER_VERSION
+from loadax.sources.base import BaseSource, walk
 from loadax.sources.checks import chunk_starts
 from loadax.specs import flatten_spec, normalise_spec
 from loadax.transforms import BatchMap, Map, Transform, fingerprint, name_of, takes
@@ -56,7 +57,7 @@ class Dataset:
         (3,)
     """
 
-    source: Source
+    source: BaseSource
     order: Order
     maps: tuple[Transform, ...] = field(default=())
 
@@ -65,9 +66,8 @@ class Dataset:
 
     def __repr__(self) -> str:
         verbs = [*map(_verb, self.order.describe()), *(_map_verb(each) for each in self.maps)]
-        origin = repr(self.source) if type(self.source).__module__.startswith("loadax.") else type(self.source).__name__
-        rows = "step-scheduled" if getattr(self.order, "by_step", False) else len(self)
-        return f"Dataset({rows} rows of {origin}{''.join(verbs)})"
+        rows = "step-scheduled" if self.order.by_step else len(self)
+        return f"Dataset({rows} rows of {self.source!r}{''.join(verbs)})"
 
     def __post_init__(self) -> None:
         if depth(self.order) > _MOST_VERBS:
@@ -88,9 +88,7 @@ class Dataset:
         """The source and the maps; `reader.spec` is what one example looks like."""
         zero = np.zeros(1, np.int64)
         # A mixture that is scheduled by step has no length yet, but rows.
-        return Reader(
-            self.source, self.maps, self.order.visits(zero, zero) if getattr(self.order, "by_step", False) or len(self) else None
-        )
+        return Reader(self.source, self.maps, self.order.visits(zero, zero) if self.order.by_step or len(self) else None)
 
     @property
     def spec(self) -> Tree:
@@ -124,7 +122,7 @@ class Dataset:
         position = integer("index", index)
         if not -len(self) <= position < len(self):
             raise RowIndexError(f"position {position} is not there: the dataset has {len(self)}")
-        if getattr(self.source, "ragged", False):
+        if self.reader.reads_examples:  # which need not be alike
             return self.reader.examples(self.order.visits(np.zeros(1, np.int64), np.array([position % len(self)])))[0]
         return map_leaves(lambda leaf: leaf[0], self.read([position % len(self)]))
 
@@ -477,8 +475,8 @@ class Dataset:
         """Applies `fn(example)` to every row, or `fn(example, rng)` with a `numpy.random.Generator` that is the row's own.
 
         Args:
-            fn: gets one example (arrays without a row dimension; it may change them), returns a tree that looks the same for
-                every row.
+            fn: gets one example (arrays without a row dimension; it may change them), returns a tree. What the last map returns must look
+                the same for every row; what comes before it need not.
             rng: whether it gets the generator, which follows from (seed, place in the chain, epoch, row).
             seed: of the generators.
             spec: what it returns, as a tree of things with shape and dtype. None: found out by mapping one row.
@@ -574,8 +572,10 @@ class Written:
         positions = np.unique(np.array([0, len(self) // 2, len(self) - 1], np.int64))
         visits = self.dataset.order.visits(np.zeros_like(positions), positions)
         digest = hashlib.sha256()
-        for tree in (self.dataset.reader.read_source(visits), self.read(positions[len(positions) // 2 :][:1])):
-            for leaf in flatten(tree)[0]:
+        read = self.dataset.reader.read_source(visits)
+        trees = read.items if isinstance(read, Examples) else [read]
+        for tree in (*trees, self.read(positions[len(positions) // 2 :][:1])):
+            for leaf in map(np.asarray, flatten(tree)[0]):
                 if not leaf.dtype.hasobject:  # those are addresses
                     digest.update(np.ascontiguousarray(leaf).tobytes())
         return digest.hexdigest()[:16]
@@ -584,13 +584,7 @@ class Written:
         """Refuses to write where the dataset reads."""
         from loadax.sources.storage import address_of, key_value_spec
 
-        found: list[str] = []
-
-        def look(source: Source, times: float) -> Source:  # noqa: ARG001
-            found.extend(getattr(source, "addresses", ()))
-            return source
-
-        self.dataset.reader.over(look)
+        found = [address for source in walk(self.dataset.source) for address in source.addresses]
         target = address_of(key_value_spec(path)).rstrip("/") + "/"
         for address in found:
             if f"{address.rstrip('/')}/".startswith(target) or target.startswith(f"{address.rstrip('/')}/"):

@@ -9,6 +9,7 @@ from loadax.dataset import Dataset, Written
 from loadax.errors import ArgumentError, SourceError
 from loadax.plan.order import OwnEpochs, Sequential
 from loadax.protocols import Tree
+from loadax.sources.base import as_source
 from loadax.trees import flatten, jax_knows
 
 
@@ -50,7 +51,7 @@ def from_array_record(
     """A dataset of the records of ArrayRecord files, one file behind another.
 
     Examples are `bytes`, for a map to decode: `from_array_record(paths).map(decode)`. With `dtype` they are arrays of that dtype,
-    whose lengths must be equal (or `pack` makes rows of them); with `dtype` and `pad_to` they are
+    whose lengths must be equal (or a map makes them so, or `pack` makes rows of them); with `dtype` and `pad_to` they are
     `{"data": dtype[pad_to], "length": int32[]}`, with zeros behind the entries of each record.
 
     Args:
@@ -103,7 +104,7 @@ def from_images(
 
     Args:
         folder: on this machine.
-        size: (height, width), or one int for squares, that all images get. None: they all have the same size.
+        size: (height, width), or one int for squares, that all images get. None: each keeps its own, and a map makes them alike.
         fit: how an image of another shape gets it: "crop" keeps as much of the middle as the shape allows, "stretch" all of it, and "pad" all
             of it in its own shape, with black around it. As `PIL.ImageOps.fit`, `PIL.Image.resize` and `PIL.ImageOps.pad` do it, bilinear.
         quality: "high": within 40 dB of Pillow. "fast": JPEGs are decoded less exactly and resized without antialiasing.
@@ -344,13 +345,11 @@ def _dataset_of(data: Any) -> Dataset | None:
         raise ArgumentError("the data is a Dataloader already; pass its dataset: data.dataset")
     from loadax.sources.known import open_known
 
-    source = open_known(data)
-    if source is None and hasattr(data, "read") and hasattr(data, "__len__"):
-        source = data
-    if source is None:
+    known = open_known(data)
+    if known is None and not (hasattr(data, "read") and hasattr(data, "__len__")):
         return None
-    own_epochs = getattr(source, "own_epochs", False)
-    return Dataset(source, OwnEpochs(len(source)) if own_epochs else Sequential(len(source)))
+    source = as_source(data if known is None else known)
+    return Dataset(source, OwnEpochs(len(source)) if source.own_epochs else Sequential(len(source)))
 
 
 def _is_tree(data: Any) -> bool:

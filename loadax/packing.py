@@ -1,5 +1,6 @@
 """Packs documents: finds how long they are, plans the rows, and keeps both in an index on disk."""
 
+import copy
 import hashlib
 import logging
 import os
@@ -17,10 +18,11 @@ from loadax.plan.order import check_fixed_rows
 from loadax.plan.pack import PACK_VERSION, Long, Method, digest, packed, plan_arrays
 from loadax.protocols import Integers, Order, Visits
 from loadax.reader import Reader
+from loadax.sources.base import BaseSource
 from loadax.sources.packed import PackedSource
 from loadax.sources.ragged import Form
 from loadax.texts import count_text
-from loadax.transforms import fingerprint
+from loadax.transforms import BatchMap, Transform, fingerprint, name_of
 from loadax.writing.array_folder import ArrayFolder, Entry
 from loadax.writing.progress import progress_bar
 
@@ -79,25 +81,41 @@ class Documents:
             raise ArgumentError(
                 "pack() reads documents as epoch 0 does, once, but a map before it is random; pack first, then map at random"
             )
-        self._reader, self._order, self.size = reader, order, order.size
-        self._flat_read = None if reader.maps else getattr(reader.source, "read_parts", None)
-        self.flat = self._flat_read is not None
-        self.concurrent_reads = reader.concurrent_reads
+        for each in reader.maps:
+            if isinstance(each, BatchMap):
+                raise ArgumentError(
+                    f"map_batch {name_of(each.function)} wants rows that are all alike, but documents are read one by one; use map before pack"
+                )
+        self._reader, self.order, self.size = reader, order, order.size
+        self.flat = reader.reads_parts
         self.depth = reader.depth
         self.form = self._find_form()
         self.known: Integers | None = None
         """The lengths, where documents are read whole: what they must still be."""
 
+    @property
+    def source(self) -> BaseSource:
+        return self._reader.source
+
+    @property
+    def maps(self) -> Sequence[Transform]:
+        return self._reader.maps
+
+    @property
+    def concurrent_reads(self) -> int:
+        return self._reader.concurrent_reads
+
+    def with_source(self, source: BaseSource) -> "Documents":
+        other = copy.copy(self)
+        other._reader = self._reader.with_source(source)  # noqa: SLF001
+        return other
+
     def visits(self, numbers: Integers) -> Visits:
         """Where the documents are."""
-        return self._order.visits(np.zeros_like(numbers), numbers)
+        return self.order.visits(np.zeros_like(numbers), numbers)
 
     def row_of(self, numbers: Integers) -> Integers:
         return self.visits(numbers).rows
-
-    def where(self, number: int) -> Any:
-        find = getattr(self._reader.source, "where", None)
-        return None if find is None else find(int(self.row_of(np.array([number]))[0]))
 
     def leaves(self, numbers: Integers) -> list[list[NDArray[Any]]]:
         """The leaves of each document, read whole."""
@@ -106,9 +124,8 @@ class Documents:
         return [self.form.leaves(example, row) for example, row in zip(examples, visits.rows.tolist(), strict=True)]
 
     def parts(self, numbers: Integers, skips: Integers, lengths: Integers, wanted: Sequence[bool]) -> list[NDArray[Any] | None]:
-        if self._flat_read is not None:
-            found: list[NDArray[Any] | None] = self._flat_read(self.row_of(numbers), skips, lengths, wanted)
-            return found
+        if self.flat:
+            return self._reader.source.read_parts(self.row_of(numbers), skips, lengths, wanted)
         once, which = np.unique(numbers, return_inverse=True)
         documents = self.leaves(once)
         self._check_unchanged(once, documents)
@@ -122,19 +139,27 @@ class Documents:
 
     def lengths(self, progress: bool | None) -> Integers:
         """How long every document is: as the source says, or found by reading all of them, in threads."""
-        tell = None if self._reader.maps else getattr(self._reader.source, "lengths", None)
+        known = self._known_lengths()
+        return self._measured(progress) if known is None else known
+
+    def _known_lengths(self) -> Integers | None:
         out = np.empty(self.size, np.int64)
-        if tell is not None:
-            for start in range(0, self.size, _KNOWN_AT_ONCE):
-                numbers = np.arange(start, min(start + _KNOWN_AT_ONCE, self.size))
-                out[numbers] = tell(self.row_of(numbers))
-            if (out < 0).any():
-                wrong = np.flatnonzero(out < 0)[:1]
-                raise SourceError(
-                    f"{type(self._reader.source).__name__}.lengths says that row {int(self.row_of(wrong)[0])} has {out[wrong[0]]} entries; give "
-                    "the length of each document, 0 or more"
-                )
-            return out
+        for start in range(0, self.size, _KNOWN_AT_ONCE):
+            numbers = np.arange(start, min(start + _KNOWN_AT_ONCE, self.size))
+            found = self._reader.lengths(self.row_of(numbers))
+            if found is None:
+                return None
+            out[numbers] = found
+        if (out < 0).any():
+            wrong = np.flatnonzero(out < 0)[:1]
+            raise SourceError(
+                f"{self.source.type_name}.lengths says that row {int(self.row_of(wrong)[0])} has {out[wrong[0]]} entries; give "
+                "the length of each document, 0 or more"
+            )
+        return out
+
+    def _measured(self, progress: bool | None) -> Integers:
+        out = np.empty(self.size, np.int64)
         over = threading.Event()
         workers = max(self.concurrent_reads, min(8, os.cpu_count() or 1))
 
@@ -165,7 +190,7 @@ class Documents:
                 contents.update(f"{leaf.dtype}{len(leaf)}".encode() + np.ascontiguousarray(leaf).tobytes())
         return {
             "documents": self.size,
-            "order": self._order.describe(),
+            "order": self.order.describe(),
             "maps": self.describe_maps(),
             "functions": [fingerprint(each.function) for each in self._reader.maps],
             "leaves": [[path, str(dtype)] for path, dtype in zip(self.form.paths, self.form.dtypes, strict=True)],
@@ -174,7 +199,7 @@ class Documents:
 
     def describe_order(self) -> list[Any]:
         """What decides which documents there are, and their order, as JSON."""
-        return self._order.describe()
+        return self.order.describe()
 
     def describe_maps(self) -> list[Any]:
         """The maps before, as JSON."""

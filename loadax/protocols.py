@@ -4,7 +4,7 @@ Indices have three names and keep them in every signature: `step` (which batch),
 batch), `row` (which record of the source).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -72,28 +72,31 @@ class Deal(NamedTuple):
 
 
 Wrap: TypeAlias = "Callable[[Source, float], Source]"
-"""Puts a source around another one whose rows are each asked for so many times."""
+"""Puts a source around another one, each of whose rows is read so many times."""
 
 
 @runtime_checkable
 class Source(Protocol):
     """Data that can be read at any row. The one contract that all of loadax leans on.
 
-    A source may also have, each looked up once:
+    These three members are all that a source needs. loadax adapts it once, where data comes in, to `loadax.sources.base.BaseSource`, which
+    has a default for everything else. What a source may have beside them:
 
     - `read_into(rows, boxes, out)`: reads straight into `out`. `boxes` and `out` have an entry for every leaf, in leaf order:
       a column box and a destination of shape `(len(rows), *box extents)`, or None and None for a leaf that is not wanted now.
       No copies, and no columns that nobody holds.
+    - `owns_memory`: whether `read` gives memory that nobody else holds. If not, it is copied before a map may write to it. (Formerly `fresh`.)
     - `chunks`: the rows at which what is decoded together begins: ascending, from 0; int64[m], or a `range` where they are equal.
       Then a block shuffle keeps the chunks that it has open, so that each is decoded once.
-    - `over(wrap)`: for a source that reads from another, and asks for each of its rows so many times: the same over `wrap(other, times)`.
-    - `concurrent_reads`: how many reads are best under way at once, for a source that waits for disks or networks.
-    - `lengths(rows)`: how long each record is, int64[n], found without reading any; of records that are documents.
-    - `examples(rows)`: the records as a list, one by one, which need not be of one shape.
-    - `read_parts(rows, starts, lengths, wanted)`: of documents in flat arrays: the entries from each of `starts` on, so many, one document's part
-      behind another; a list with an array for every leaf, None for those that are not `wanted`.
-    - `where(row)`: where a row comes from: a list of `Location`s, or of tuples that make some.
-    - `documents(row)`: of packed rows: the parts of documents that one holds.
+    - `concurrent_reads`: how many reads should be under way at once, for a source that waits for disks or networks.
+    - `examples(rows)`: the rows as a list, one by one. They need not be alike until the last map of single rows is done.
+    - `lengths(rows)`: the lengths of documents as int64[n], found without reading any.
+    - `read_parts(rows, starts, lengths, wanted)`: of documents in flat arrays: `lengths[i]` entries of document `rows[i]` from entry `starts[i]`
+      on, one document's part behind another; a list with an array for every leaf, None for those that are not `wanted`.
+    - `locate(row)`: the files that a row comes from: a list of `Location`s, or of tuples that make some. (Formerly `where`.)
+    - `documents(row)`: the parts of documents that a packed row holds.
+    - `over(wrap)`: for a source that reads from another one: the same, reading from `wrap(other, times)`, where each row of the other is read
+      `times` times.
     """
 
     @property
@@ -116,6 +119,21 @@ class Order(Protocol):
     @property
     def size(self) -> int:
         """How many positions one epoch has."""
+        ...
+
+    @property
+    def parent(self) -> "Order | None":
+        """The order that this one rearranges, of the same source's rows; None when there is none, or several."""
+        ...
+
+    @property
+    def parts(self) -> "Sequence[Order]":
+        """The orders of the parts of a concatenation or mixture, each of a source of its own; empty for any other order."""
+        ...
+
+    @property
+    def by_step(self) -> bool:
+        """Whether its size is known only in a run, which knows how many positions a step has."""
         ...
 
     @property

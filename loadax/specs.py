@@ -1,14 +1,20 @@
 """What one example looks like (its spec), and whether other rows look the same."""
 
 from collections.abc import Sequence
-from typing import Any, final
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec, Tree
-from loadax.trees import Structure, flatten, map_leaves
+from loadax.trees import Structure, flatten, map_leaves, map_values
+
+_PLAIN: dict[type, np.dtype[Any]] = {kind: np.dtype(kind) for kind in (int, float, bool, complex)}
+_NUMBERS = set(_PLAIN)
+_UNCHANGED = {str, bytes, *np.sctypeDict.values()} - _NUMBERS
+"""Types of leaves that can't be written to, and are what a batch would have."""
 
 
 def flatten_spec(spec: Tree) -> tuple[list[ArraySpec], Structure]:
@@ -19,6 +25,36 @@ def flatten_spec(spec: Tree) -> tuple[list[ArraySpec], Structure]:
 def spec_of(example: Tree) -> Tree:
     """The tree of `ArraySpec`s of one example. What is not a number (strings, bytes, objects) is `object`."""
     return map_leaves(_leaf_spec, example)
+
+
+def own(example: Tree) -> Tree:
+    """An example that nobody else holds: arrays (and what converts itself to one) are copied, numbers become NumPy's, other leaves stay."""
+    if type(example) is not dict:
+        return map_values(_own_leaf, example)
+    # Most rows are dicts of arrays and numbers, and no call for each of these is quicker.
+    copied = {}
+    for key, leaf in example.items():
+        kind = type(leaf)
+        if kind is np.ndarray and leaf.ndim:
+            copied[key] = leaf.copy()
+        else:
+            copied[key] = leaf if kind in _UNCHANGED else map_values(_own_leaf, leaf)
+    return copied
+
+
+def _own_leaf(leaf: Any) -> Any:
+    kind = type(leaf)
+    if kind is np.ndarray:
+        return leaf.copy() if leaf.ndim or leaf.dtype.hasobject else leaf[()]
+    if kind in _UNCHANGED:
+        return leaf
+    return np.array(leaf)[()] if kind in _NUMBERS or hasattr(leaf, "__array__") else leaf
+
+
+def split_rows(batch: Tree, count: int) -> list[Tree]:
+    """The `count` examples of a tree of arrays whose first dimension is `count`: views of these."""
+    leaves, structure = flatten(batch)
+    return structure.build_all(leaves, count)
 
 
 def _leaf_spec(leaf: Any) -> ArraySpec:
@@ -57,60 +93,53 @@ def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int]) -> Tree:
     Raises:
         LeafError: when an example has another structure, shape or dtype than `spec`; names the row and the leaf.
     """
-    stacked = Stack(spec, rows)
+    specs, structure = flatten_spec(spec)
+    out = [np.empty((len(examples), *each.shape), each.dtype) for each in specs]
+    if _fill_columns(examples, structure, out):
+        return structure.build(out)
+    columns = [(each, spec.shape, spec.dtype) for each, spec in zip(out, specs, strict=True)]
     for index, example in enumerate(examples):
-        stacked.put(index, example)
-    return stacked.tree
-
-
-@final
-class Stack:
-    """Arrays that examples are copied into one by one, each as soon as it is there.
-
-    Args:
-        spec: a tree of `ArraySpec`s, of one example.
-        rows: the row ids, one for each example, for messages.
-    """
-
-    def __init__(self, spec: Tree, rows: Sequence[int]):
-        self._specs, self._structure = flatten_spec(spec)
-        self.rows = rows
-        self.arrays = [np.empty((len(rows), *each.shape), each.dtype) for each in self._specs]
-        """One for each leaf, rows first."""
-        self._columns = [(each, spec.shape, spec.dtype) for each, spec in zip(self.arrays, self._specs, strict=True)]
-
-    @property
-    def tree(self) -> Tree:
-        """The arrays as a tree."""
-        return self._structure.build(self.arrays)
-
-    def put(self, index: int, example: Tree) -> list[Any]:
-        """Copies an example; returns its leaves.
-
-        Raises:
-            LeafError: when it has another structure, shape or dtype than the spec; names the row and the leaf.
-        """
-        leaves = self._structure.plain_leaves(example)
+        leaves = structure.plain_leaves(example)
         if leaves is None:
-            leaves = _leaves_like(example, self._structure, self.rows[index])
-        for number, (leaf, (column, shape, dtype)) in enumerate(zip(leaves, self._columns, strict=True)):
+            leaves = _leaves_like(example, structure, rows[index])
+        for number, (leaf, (column, shape, dtype)) in enumerate(zip(leaves, columns, strict=True)):
             if type(leaf) is not np.ndarray or leaf.dtype != dtype or leaf.shape != shape or dtype.hasobject:
-                column[index] = self._checked(leaf, number, index)
-            else:
-                column[index] = leaf
-        return leaves
+                leaf = _checked(leaf, specs[number], f"row {rows[index]}: leaf {structure.paths[number] or 'of the example'}")  # noqa: PLW2901
+            column[index] = leaf
+    return structure.build(out)
 
-    def _checked(self, leaf: Any, number: int, index: int) -> Any:
-        spec = self._specs[number]
-        if spec.dtype.hasobject:
-            return leaf
-        array = np.asarray(leaf)
-        if array.shape != spec.shape or array.dtype.newbyteorder("=") != spec.dtype:
-            raise LeafError(
-                f"row {self.rows[index]}: leaf {self._structure.paths[number] or 'of the example'} is {array.dtype}{list(array.shape)}, expected "
-                f"{spec.dtype}{list(spec.shape)}; {_remedy(array, spec)}"
-            )
-        return array
+
+def _fill_columns(examples: Sequence[Tree], structure: Structure, out: list[NDArray[Any]]) -> bool:
+    """Fills `out` leaf by leaf from examples that are easily seen to be alike; False when one must be looked at by itself."""
+    if structure.kind is None:
+        return _fill(examples, out[0])
+    if not structure.flat or {*map(type, examples)} != {dict} or {*map(len, examples)} != {len(out)}:
+        return False
+    try:
+        return all(_fill(list(map(itemgetter(key), examples)), each) for key, each in zip(structure.keys, out, strict=True))
+    except KeyError:
+        return False
+
+
+def _fill(values: Sequence[Any], out: NDArray[Any]) -> bool:
+    """Fills an array with an entry for each of `values`; False when these are not of its dtype and shape, or not plain ones."""
+    kinds = {*map(type, values)}
+    if len(kinds) != 1 or out.dtype.hasobject:
+        return False
+    (kind,) = kinds
+    try:
+        if kind is np.ndarray:
+            if out.ndim < 2 or not out.size or {*map(len, values)} != {out.shape[1]}:
+                return False
+            # It compares all other dimensions and, without a cast, the dtypes.
+            np.concatenate(values, out=out.reshape(-1, *out.shape[2:]), casting="no")
+            return True
+        if out.ndim == 1 and (kind is out.dtype.type or _PLAIN.get(kind) == out.dtype):
+            out[...] = values
+            return True
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return False
 
 
 def _leaves_like(example: Tree, structure: Structure, row: int) -> list[Any]:
@@ -125,6 +154,17 @@ def _leaves_like(example: Tree, structure: Structure, row: int) -> list[Any]:
             "every row must give the same ones"
         )
     return leaves
+
+
+def _checked(leaf: Any, spec: ArraySpec, name: str) -> Any:
+    if spec.dtype.hasobject:
+        return leaf
+    array = np.asarray(leaf)
+    if array.shape != spec.shape or array.dtype.newbyteorder("=") != spec.dtype:
+        raise LeafError(
+            f"{name} is {array.dtype}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}; {_remedy(array, spec)}"
+        )
+    return array
 
 
 def _remedy(array: NDArray[Any], spec: ArraySpec) -> str:

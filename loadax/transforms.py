@@ -3,18 +3,17 @@
 import functools
 import hashlib
 import inspect
-import operator
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
 
 from loadax import seeds
-from loadax.errors import LeafError
+from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import Tree, Visits
-from loadax.specs import Stack, check_batch
+from loadax.specs import check_batch
 from loadax.trees import flatten
 
 
@@ -106,8 +105,7 @@ class LastRow:
 
     def keep(self, leaves: list[Any], values: list[Any]) -> None:
         """Remembers leaves, and copies of what they hold."""
-        # Not views: they would keep alive what they are a view of.
-        own = [leaf if type(leaf) is np.ndarray and leaf.base is None else None for leaf in leaves]
+        own = [leaf if type(leaf) is np.ndarray else None for leaf in leaves]
         self.leaves_and_values = own, [None if leaf is None else value.copy() for leaf, value in zip(own, values, strict=True)]
 
 
@@ -153,64 +151,86 @@ class Map:
     last: "LastRow" = field(default_factory=lambda: LastRow(), init=False, repr=False, compare=False)  # noqa: PLW0108 - defined below
     elementwise = False
 
-    def __call__(self, batch: Tree, visits: Visits, spec: Tree) -> Tree:
-        """The mapped rows of `batch`, a tree with `spec` behind a first dimension of rows."""
-        leaves, structure = flatten(batch)
-        rows = visits.rows.tolist()
-        given = map(structure.build, zip(*leaves, strict=True)) if leaves else (structure.build(()) for _ in rows)
-        stacked = Stack(spec, rows)
-        before, values = self.last.leaves_and_values
-        for index, (example, row, epoch) in enumerate(zip(given, rows, visits.epochs.tolist(), strict=True)):
-            result = self.one(example, row, epoch)
-            try:
-                returned = stacked.put(index, result)
-            except LeafError as error:
-                error.add_note(f"loadax: that is what map {name_of(self.function)} returned")
-                raise
-            # One object for several rows may be a constant. A view is another object each time, and to look at it costs more: once a call.
-            if any(map(operator.is_, returned, before)) or (index == 1 and any(map(_same_memory, returned, before))):
-                then = [each[index - 1] for each in stacked.arrays] if index else values
-                self._check_unchanged(returned, before, then, [each[index] for each in stacked.arrays], row)
-            before = returned
-        if rows:
-            self.last.keep(before, [each[-1] for each in stacked.arrays])
-        return stacked.tree
+    def results(self, examples: list[Tree], visits: Visits) -> list[Tree]:
+        """What the function returns for each example.
 
-    def each(self, examples: Iterable[Tree], visits: Visits) -> list[Tree]:
-        """The mapped examples one by one, which need not be alike; none of them is memory that the function may write to again."""
+        Raises:
+            LeafError: When it returns one array for several rows and writes to it in between.
+        """
+        found, reused = self._watched(examples[:2], visits)
+        if reused:
+            further, _ = self._watched(examples[2:], visits, 2)
+        elif self.rng:
+            numbers = zip(examples[2:], visits.rows.tolist()[2:], visits.epochs.tolist()[2:], strict=True)
+            further = [self.one(*each) for each in numbers]
+        else:
+            further = self._all(examples[2:], visits, 2)
+        return found + further
+
+    def _watched(self, examples: list[Tree], visits: Visits, first: int = 0) -> tuple[list[Tree], bool]:
+        """The results for the examples from `first` on, and whether the function returned an array that it had returned before.
+
+        Such an array is copied: a constant may stay one or not. A function that reuses an array does so from its second row on, so the first
+        two rows of a call and the last one of the call before tell.
+        """
         found: list[Tree] = []
-        before, then = self.last.leaves_and_values
-        for example, row, epoch in zip(examples, visits.rows.tolist(), visits.epochs.tolist(), strict=True):
-            returned, structure = flatten(self.one(example, row, epoch))
-            now = [
-                np.array(leaf) if hasattr(leaf, "__array__") and not isinstance(leaf, np.generic) else leaf for leaf in returned
-            ]
-            self._check_unchanged(returned, before, then, now, row)
-            found.append(structure.build(now))
-            before, then = returned, now
-        self.last.keep(before, then)
-        return found
+        reused = False
+        for index, example in enumerate(examples, first):
+            row = int(visits.rows[index])
+            result = self.one(example, row, int(visits.epochs[index]))
+            try:
+                leaves, structure = flatten(result)
+            except ArgumentError:  # a dict whose keys can't be sorted, which only another map can take
+                found.append(result)
+                continue
+            before, then = self.last.leaves_and_values
+            now = [np.array(leaf) if hasattr(leaf, "__array__") and not isinstance(leaf, np.generic) else leaf for leaf in leaves]
+            again = self._check_unchanged(leaves, before, then, now, row)
+            self.last.keep(leaves, now)
+            found.append(structure.build(now) if again else result)
+            reused |= again
+        return found, reused
 
-    def _check_unchanged(self, leaves: list[Any], before: list[Any], then: list[Any], now: list[Any], row: int) -> None:
-        """Refuses an array that the function returned for the row before as well, and has written to since.
+    def _all(self, given: list[Tree], visits: Visits, first: int) -> list[Tree]:
+        """The function's results for the examples from `first` on, where it gets nothing else."""
+        examples: list[Tree] = []
+        function, keep = self.function, examples.append
+        try:
+            for example in given:
+                keep(function(example))
+        except RAISED as error:
+            failed = first + len(examples)
+            blame(error, f"map {name_of(function)}", self._where(int(visits.rows[failed]), int(visits.epochs[failed])))
+            raise
+        for number, example in enumerate(examples, first):
+            if example is None:
+                raise self._gave_none(int(visits.rows[number]))
+        return examples
 
-        That row is copied by now. But where several threads call the function, each may find in it what it holds for another thread's row.
+    def _check_unchanged(self, leaves: list[Any], before: list[Any], then: list[Any], now: list[Any], row: int) -> bool:
+        """Whether the function returned an array that it returned for the row before as well.
 
         Args:
-            leaves: that it returned.
-            before: those that it returned for the row before.
-            then: what these held when they were copied.
-            now: what the leaves hold.
-            row: for the message.
+            leaves: What it returned.
+            before: What it returned for the row before.
+            then: What those held at that time.
+            now: What the leaves hold.
+            row: Row, for the message.
+
+        Raises:
+            LeafError: When it has written to the array since.
         """
+        again = False
         for number, (leaf, earlier) in enumerate(zip(leaves, before, strict=False)):
             if not hasattr(leaf, "__array__") or not (leaf is earlier or _same_memory(leaf, earlier)):
                 continue
+            again = True
             if not now[number].dtype.hasobject and now[number].tobytes() != then[number].tobytes():
                 raise LeafError(
                     f"map {name_of(self.function)} returned one array for several rows, and changed it in between, so that rows overwrite "
                     f"each other; return a new array (copy it): row {row}, leaf number {number}"
                 )
+        return again
 
     def one(self, example: Tree, row: int, epoch: int) -> Tree:
         """The function's result for one example; what it raises gets a note that names the row."""

@@ -113,6 +113,16 @@ class Structure:
         """Whether this is a plain dict of leaves, as most examples are: then rows are taken apart and put together in one step each."""
         return self.kind is dict and all(child.kind is None for child in self.children)
 
+    def build_all(self, columns: Sequence[Any], count: int) -> list[Any]:
+        """Trees of this structure: the i-th has the i-th entry of each column, in leaf order. For a structure without leaves, `count` of them."""
+        if not columns:
+            return [self.build(()) for _ in range(count)]
+        rows = zip(*columns, strict=True)
+        if not self.flat:
+            return list(map(self.build, rows))
+        keys = self.keys
+        return [dict(zip(keys, row, strict=True)) for row in rows]
+
     def build(self, leaves: Iterable[Any]) -> Any:
         """The tree of this structure with these leaves, in leaf order."""
         return dict(zip(self.keys, leaves, strict=True)) if self.flat else self._build(iter(leaves))
@@ -296,6 +306,18 @@ def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     leaves, structure = flatten(tree)
     columns = [leaves, *(flatten_like(structure, other) for other in rest)]
     return structure.build(function(*items) for items in zip(*columns, strict=True))
+
+
+def map_values(function: Callable[[Any], Any], tree: Any) -> Any:
+    """As `map_leaves` of one tree, for trees whose dicts have keys of any kind: they keep the order that they have."""
+    kind = type(tree)
+    if kind in _LEAVES:
+        return function(tree)
+    if kind is dict:
+        return {key: function(value) if type(value) in _LEAVES else map_values(function, value) for key, value in tree.items()}
+    if kind is list or kind is tuple:
+        return kind(map_values(function, value) for value in tree)
+    return map_leaves(function, tree)
 
 
 def flatten_like(structure: Structure, tree: Any) -> list[Any]:

@@ -167,7 +167,7 @@ class CountedTokens:
         self.read += int(lengths.sum())
         return np.zeros(int(lengths.sum()), np.int32)
 
-    def where(self, start: int, stop: int) -> list[Any]:
+    def locate(self, start: int, stop: int) -> list[Any]:
         return []
 
 

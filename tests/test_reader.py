@@ -83,10 +83,10 @@ def test_a_map_may_change_what_it_is_given() -> None:
 
 def test_columns_can_be_read_only_where_no_map_stands_between() -> None:
     plain = from_arrays(VALUES)
-    assert plain.reader.read_into is not None
-    assert plain.map(lambda row: row).reader.read_into is None
-    assert plain.map(lambda row: row).reader.source_into is not None
-    assert from_source(Counting()).reader.source_into is None
+    assert plain.reader.reads_columns
+    assert not plain.map(lambda row: row).reader.reads_columns
+    assert plain.map(lambda row: row).reader.source.reads_columns
+    assert not from_source(Counting()).reader.source.reads_columns
 
 
 def test_elementwise_is_a_promise_of_all_maps_together() -> None:

@@ -5,10 +5,14 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
 
+from loadax import specs
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec
-from loadax.specs import check_batch, flatten_spec, normalise_spec, spec_of, stack
+from loadax.specs import check_batch, flatten_spec, normalise_spec, own, spec_of, split_rows, stack
+from loadax.trees import flatten
 
 F32, I64 = np.dtype(np.float32), np.dtype(np.int64)
 SPEC = {"x": ArraySpec((2,), F32), "y": ArraySpec((), I64)}
@@ -121,3 +125,46 @@ def test_check_batch_lets_a_good_batch_through() -> None:
 def test_a_batch_that_differs_is_named(batch: Any, message: str) -> None:
     with pytest.raises(LeafError, match=message):
         check_batch(batch, 4, SPEC, "it")
+
+
+LEAVES: list[Any] = [
+    1, 2**63, 2**70, True, 1.5, np.float32(2), np.int64(3), np.array(4), np.arange(2), np.arange(3), np.arange(2.0), np.arange(4).reshape(2, 2),
+    np.arange(2).astype(">i8"), np.empty(0, np.int64), np.empty((2, 0)), "ab", b"c", [1, 2], None, np.array(["a", "b"]), np.arange(4)[::2],
+]  # fmt: skip
+
+
+@for_all(st.lists(st.tuples(st.sampled_from(range(len(LEAVES))), st.sampled_from("xyz")), min_size=1, max_size=4), st.booleans())
+def test_leaf_by_leaf_is_row_by_row(chosen: list[tuple[int, str]], bare: bool) -> None:
+    """Examples that are easily seen to be alike are stacked otherwise: to the same, or to the same error."""
+    rows = [LEAVES[number] if bare else {"a": np.arange(2), name: LEAVES[number]} for number, name in chosen]
+    rows = [rows[0], *rows]
+
+    def outcome() -> Any:
+        try:
+            leaves, structure = flatten(stack(rows, spec_of(rows[0]), range(len(rows))))
+        except LeafError as error:
+            return str(error)
+        return structure, [(leaf.dtype, leaf.shape, leaf.tolist()) for leaf in leaves]
+
+    quick = outcome()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(specs, "_fill_columns", lambda *_: False)
+        assert repr(outcome()) == repr(quick)
+
+
+def test_an_example_of_ones_own_shares_no_memory() -> None:
+    given: Any = {"a": np.arange(3), "b": [np.arange(2), 1, "text"], 3: (True, None), "c": np.array(1.5)}
+    copied = own(given)
+    assert list(copied) == list(given)  # keys that can't be sorted stay as they stand
+    assert repr(copied) == repr(
+        {"a": np.arange(3), "b": [np.arange(2), np.int64(1), "text"], 3: (np.True_, None), "c": np.float64(1.5)}
+    )
+    assert not np.shares_memory(copied["a"], given["a"])
+    assert not np.shares_memory(copied["b"][0], given["b"][0])
+    opaque = object()
+    assert own([opaque])[0] is opaque
+
+
+def test_rows_of_a_batch_are_its_examples() -> None:
+    assert split_rows({"a": np.arange(2), "b": (np.arange(4).reshape(2, 2),)}, 2)[1]["b"][0].tolist() == [2, 3]
+    assert split_rows({}, 3) == [{}, {}, {}]

@@ -259,8 +259,8 @@ BROKEN_READS = {
     "no repeats": (Parts(without_repeats), "repeated rows", r"gave leaf \['x'\] as float32\[\d+, 3\] for \d+ rows"),
     "impatient": (Parts(impatient()), "the same again", r"leaf \['y'\] of row (\d+) .* is \d+, expected \d+"),
     "reusing": (Parts(reusing()), "results stay", r"after read\(\[.*\]\), in what read\(\[.*\]\) had given leaf \['x'\]"),
-    "views": (Parts(views, fresh=True), "fresh memory", "after writing to what read.* gave, in the next read leaf"),
-    "locked": (Parts(locked, fresh=True), "fresh memory", r"leaf \['x'\] of read\(\[0, .*\]\) can't be written to"),
+    "views": (Parts(views, fresh=True), "memory of its own", "after writing to what read.* gave, in the next read leaf"),
+    "locked": (Parts(locked, fresh=True), "memory of its own", r"leaf \['x'\] of read\(\[0, .*\]\) can't be written to"),
     "flat none": (Parts(nothing_for_none), "empty read", r"read\(\[\]\) gave leaf \['x'\] as float32\[0\] for 0 rows"),
     "failing none": (Parts(failing_on_none), "empty read", r"read\(\[\]\) raised ValueError: zero-size array"),
     "using up": (Parts(using_up), "rows stay as they are", r"read\(\[.*\]\) changed them to \[0"),
@@ -291,7 +291,7 @@ def test_a_source_that_was_written_to_is_put_right(values: Array) -> None:
 
     before = values.copy()
     quick(ArraySource(values), rows=20)
-    with breaks("fresh memory", "in the next read the leaf of row 0"):
+    with breaks("memory of its own", "in the next read the leaf of row 0"):
         quick(Parts(read, spec=ArraySource(values).spec, size=lambda: 20, fresh=True), rows=20)
     assert difference([values], [before], [""], np.arange(20)) is None
 
@@ -946,17 +946,17 @@ def test_faults_reach_the_loop_with_their_row_and_nothing_gathers_on_them() -> N
 def test_a_faulty_source_is_what_it_wraps() -> None:
     inner = Parts(read_into=put, chunks=np.array([0, 9]), concurrent_reads=3, fresh=True)
     source = FaultySource(inner, {1: OSError("gone")})
-    assert (source.spec, len(source), source.concurrent_reads) == (SPEC, 40, 3)  # type: ignore[attr-defined]
-    assert source.chunks is inner.chunks  # type: ignore[attr-defined]
+    assert (source.spec, len(source), source.concurrent_reads) == (SPEC, 40, 3)
+    assert source.chunks is inner.chunks
     out = np.zeros(1, np.int32)
-    assert source.read_into is not None
+    assert source.reads_columns
     source.read_into(np.array([2]), [None, ()], [None, out])
     assert out.tolist() == [9]
     with pytest.raises(OSError, match="gone"):
         source.read_into(np.array([1]), [None, ()], [None, out])
     assert len(source.reads) == 2
-    assert FaultySource(Parts(), {}).read_into is None
-    assert not hasattr(FaultySource(TupleSource(), {}), "chunks")
+    assert not FaultySource(Parts(), {}).reads_columns
+    assert FaultySource(TupleSource(), {}).chunks is None
     assert repr(FaultySource(ArraySource(TREE), {3: OSError()})) == "arrays in memory with 1 faulty rows"
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ import pytest
 
 from loadax.errors import LeafError
 from loadax.protocols import ArraySpec, Visits
+from loadax.reader import Reader
+from loadax.sources.arrays import ArraySource
 from loadax.transforms import BatchMap, Map, fingerprint, generator, name_of, takes
 from tests.limits import HANG
 
@@ -26,6 +29,11 @@ def batch() -> dict[str, Any]:
     return {"x": np.array([70, 20, 70]), "y": np.arange(6.0).reshape(3, 2)}
 
 
+def mapped(each: Map, rows: Any, visits: Visits, spec: Any) -> Any:
+    """What a map makes of a batch, by a reader of it."""
+    return Reader(ArraySource(rows), (replace(each, spec=spec),), None).apply(rows, visits)
+
+
 def test_a_map_gets_one_example_at_a_time_in_order() -> None:
     seen: list[Any] = []
 
@@ -33,14 +41,14 @@ def test_a_map_gets_one_example_at_a_time_in_order() -> None:
         seen.append((int(example["x"]), example["y"].tolist()))
         return {"x": example["x"] + 1}
 
-    result = Map(keep, rng=False, seed=0, place=0, spec=None)(batch(), VISITS, SPEC)
+    result = mapped(Map(keep, rng=False, seed=0, place=0, spec=None), batch(), VISITS, SPEC)
     assert result["x"].tolist() == [71, 21, 71]
     assert seen == [(70, [0, 1]), (20, [2, 3]), (70, [4, 5])]
 
 
 def test_a_map_of_no_rows_calls_nothing() -> None:
     nothing = Visits(np.empty(0, np.int64), np.empty(0, np.int64))
-    result = Map(lambda example: 1 / 0, False, 0, 0, None)({"x": np.empty(0, np.int64)}, nothing, SPEC)
+    result = mapped(Map(lambda example: 1 / 0, False, 0, 0, None), {"x": np.empty(0, np.int64)}, nothing, SPEC)
     assert result["x"].shape == (0,)
 
 
@@ -50,7 +58,7 @@ def draw(example: Any, rng: np.random.Generator) -> Any:
 
 def draws(seed: int = 0, place: int = 0, visits: Visits = VISITS) -> list[int]:
     rows = {"x": np.zeros(len(visits.rows), np.int64)}
-    result: Any = Map(draw, rng=True, seed=seed, place=place, spec=None)(rows, visits, SPEC)["x"]
+    result: Any = mapped(Map(draw, rng=True, seed=seed, place=place, spec=None), rows, visits, SPEC)["x"]
     return list(result.tolist())
 
 
@@ -110,7 +118,7 @@ def broken(example: Any) -> Any:
 
 def test_what_a_map_raises_keeps_its_type_and_names_the_row() -> None:
     with pytest.raises(ZeroDivisionError, match="mine") as caught:
-        Map(broken, False, 0, 0, None)(batch(), VISITS, SPEC)
+        mapped(Map(broken, False, 0, 0, None), batch(), VISITS, SPEC)
     (note,) = caught.value.__notes__
     assert note.startswith("loadax: in map broken (")
     assert "test_transforms.py:" in note
@@ -134,7 +142,7 @@ def test_a_map_whose_result_differs_names_the_row_and_the_map() -> None:
         return {"x": np.zeros(int(example["x"]) // 10, np.int64)}
 
     with pytest.raises(LeafError, match=r"row 2: leaf \['x'\] is int64\[2\], expected int64\[7\]") as caught:
-        Map(ragged, False, 0, 0, None)(batch(), VISITS, {"x": ArraySpec((7,), I64)})
+        mapped(Map(ragged, False, 0, 0, None), batch(), VISITS, {"x": ArraySpec((7,), I64)})
     assert caught.value.__notes__[0].startswith("loadax: that is what map ")
     assert "ragged" in caught.value.__notes__[0]
 

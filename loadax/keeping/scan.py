@@ -14,7 +14,7 @@ from loadax.reader import Reader
 from loadax.sources.checks import chunk_starts
 from loadax.specs import flatten_spec
 from loadax.transforms import BatchMap
-from loadax.trees import flatten, map_leaves
+from loadax.trees import flatten
 
 _RUN_BYTES = 4 << 20
 _RUN_ROWS = 1024  # few enough that a slow function's progress shows, and that what was begun soon ends when the user stops it
@@ -77,15 +77,9 @@ def _apart(batch: Tree) -> Iterator[Tree]:
 def read_run(reader: Reader, rows: Integers, watch: Watch) -> Run:
     """Reads rows as epoch 0 meets them; one by one where that is no slower, for then they may be documents of any length."""
     visits = Visits(rows, np.zeros_like(rows))
-    batched = any(isinstance(each, BatchMap) for each in reader.maps)
-    if batched or not (reader.maps or hasattr(reader.source, "examples")):
+    if any(isinstance(each, BatchMap) for each in reader.maps) or not reader.reads_examples:
         return Run(rows, reader.read_visits(visits), [], watch)
-    return Run(rows, None, [map_leaves(_as_of_a_batch, example) for example in reader.examples(visits)], watch)
-
-
-def _as_of_a_batch(leaf: Any) -> Any:
-    """A leaf as a batch would have it: numbers are NumPy's."""
-    return leaf if isinstance(leaf, str | bytes) else np.asarray(leaf)[()]
+    return Run(rows, None, reader.examples(visits), watch)
 
 
 Judge = Callable[[Run], NDArray[Any]]

@@ -41,7 +41,7 @@ def advice(
 def _whole_rows(dataset: Dataset, everybody: Everybody, reading: Reading) -> Iterator[str]:
     """Hosts that read columns which none of their devices holds."""
     reader = dataset.reader
-    if reader.source_into is not None and reader.elementwise:
+    if reader.source.reads_columns and reader.elementwise:
         return
     rows = everybody.rows.counts
     wanted, read = np.zeros(len(rows)), np.zeros(len(rows))
@@ -52,8 +52,8 @@ def _whole_rows(dataset: Dataset, everybody: Everybody, reading: Reading) -> Ite
     if wanted.sum() >= read.sum():
         return
     part = f"hosts read {size_text(reading.nbytes.median)} of whole rows a step, though their devices hold {wanted.sum() / read.sum():.0%} of that"
-    if reader.source_into is None:
-        yield f"{part}: {type(reader.source).__name__} has no read_into, which would read columns"
+    if not reader.source.reads_columns:
+        yield f"{part}: {reader.source.type_name} has no read_into, which would read columns"
     else:
         which = next(name_of(each.function) for each in reader.maps if not each.elementwise)
         yield (

@@ -1,6 +1,6 @@
 """How many chunks and files the rows of a step lie in, on each host, and which chunks a block shuffle has open there."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,9 +8,12 @@ import numpy as np
 from loadax.loader.everybody import Everybody
 from loadax.loader.open_chunks import OpenChunks, find_open_chunks, held_columns, row_bytes
 from loadax.plan.batches import BatchPlan
-from loadax.protocols import Integers, Source
+from loadax.protocols import Integers
 from loadax.reader import Reader
 from loadax.sharding.holdings import HeldRows
+from loadax.sources.base import BaseSource
+from loadax.sources.checks import chunk_starts
+from loadax.sources.flat import indices
 
 _MOST_ENTRIES = 1 << 20  # rows of hosts that are looked at in a step: more are slow, and tell no more
 _HOSTS_WITH_CHUNKS = 16  # that are looked at to see what a block shuffle has open
@@ -72,11 +75,18 @@ def chunk_reads(
     plan: BatchPlan,
     steps: Sequence[int],
     held: HeldRows,
-    starts: Integers | range,
-    length: int,
+    source: BaseSource,
     most_entries: int = _MOST_ENTRIES,
-) -> ChunkReads:
-    """What the hosts meet of a source of `length` rows whose chunks begin at `starts`; the mean of these steps."""
+) -> ChunkReads | None:
+    """What the hosts meet of a source's chunks, of what is packed those of the documents; the mean of these steps.
+
+    Returns:
+        None when nothing below is decoded in chunks.
+    """
+    levels = list(_levels(source))
+    starts, length = chunk_starts(levels[-1]), len(levels[-1])
+    if starts is None:
+        return None
     groups = sample_groups(held, most_entries)
     positions = [held.positions(int(group[0])) for group in groups]
     group_of = np.repeat(np.arange(len(groups)), [len(each) for each in positions])
@@ -85,8 +95,10 @@ def chunk_reads(
     used = np.zeros(len(groups))
     for step in steps:
         rows = plan.visits(step).rows
-        met = np.where(rows >= 0, _chunk_of(starts, rows), -1)[where]
-        owners, ids = group_of[met >= 0], met[met >= 0]
+        owner_of, below = _rows_below(levels[:-1], rows)
+        counts = np.bincount(owner_of, minlength=len(rows))
+        entries = indices((np.cumsum(counts) - counts)[where], counts[where])
+        owners, ids = np.repeat(group_of, counts[where]), _chunk_of(starts, below[entries])
         owner, chunk = np.divmod(np.unique(owners * len(starts) + ids), len(starts))
         chunks += np.bincount(owner, minlength=len(groups)) / len(steps)
         decoded += np.bincount(owner, _sizes(starts, chunk, length), len(groups))
@@ -94,16 +106,33 @@ def chunk_reads(
     return ChunkReads(np.array([len(group) for group in groups]), chunks, decoded / np.maximum(used, 1))
 
 
-def file_counts(plan: BatchPlan, step: int, held: HeldRows, source: Source) -> Integers | None:
+def _levels(source: BaseSource) -> Iterator[BaseSource]:
+    """A source, and the one that its rows are made of, as far down as rows have no other one."""
+    yield source
+    if len(source.children) == 1 and source.rows_below(np.empty(0, np.int64)) is not None:
+        yield from _levels(source.children[0].source)
+
+
+def _rows_below(levels: Sequence[BaseSource], rows: Integers) -> tuple[Integers, Integers]:
+    """The rows at the bottom that rows are made of, without padding, each with the position of its row."""
+    owners = np.flatnonzero(rows >= 0)
+    rows = rows[owners]
+    for level in levels:
+        found = level.rows_below(rows)
+        assert found is not None
+        owners, rows = owners[found[0]], found[1]
+    return owners, rows
+
+
+def file_counts(plan: BatchPlan, step: int, held: HeldRows, source: BaseSource) -> Integers | None:
     """In how many files the rows of a step lie, for some hosts; None when there are none, or too many rows to ask for each."""
-    where = getattr(source, "where", None)
-    if where is None or int(held.counts.max()) > _MOST_CALLS:
+    if int(held.counts.max()) > _MOST_CALLS:
         return None
     rows = plan.visits(step).rows
     found = []
     for group in sample_groups(held, _MOST_CALLS):
         mine = rows[held.positions(int(group[0]))]
-        found += [len({part[0] for row in mine[mine >= 0].tolist() for part in where(row)})] * len(group)
+        found += [len({part[0] for row in mine[mine >= 0].tolist() for part in source.locate(row)})] * len(group)
     return np.array(found) if any(found) else None  # what lies in memory is in no file
 
 

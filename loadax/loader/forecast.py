@@ -20,7 +20,6 @@ from loadax.loader.words import order_words
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import ArraySpec, Integers
 from loadax.sharding.mesh import axis_sizes
-from loadax.sources.checks import chunk_starts
 from loadax.specs import flatten_spec
 from loadax.transforms import name_of
 
@@ -88,7 +87,7 @@ def forecast(setting: Setting, steps: int) -> Explanation:
 
 def reads_columns(dataset: Dataset) -> bool:
     """Whether hosts read only the columns that their devices hold."""
-    return dataset.reader.source_into is not None and dataset.reader.elementwise
+    return dataset.reader.source.reads_columns and dataset.reader.elementwise
 
 
 def _batches(setting: Setting) -> Batches:
@@ -113,11 +112,10 @@ def _batches(setting: Setting) -> Batches:
 def _reading(setting: Setting, everybody: Everybody, opened: list[Opened], steps: Sequence[int]) -> Reading:
     source, held = setting.dataset.reader.source, everybody.rows
     read, whole = _bytes_read(setting.dataset, everybody)
-    starts = chunk_starts(source)
     chunks = decoded = None
     looked_at = 0
-    if starts is not None:
-        found = chunk_reads(setting.plan, steps, held, starts, len(source))
+    found = chunk_reads(setting.plan, steps, held, source)
+    if found is not None:
         looked_at = int(found.hosts.sum())
         chunks, decoded = (_weighted(values, found.hosts) for values in (found.chunks, found.decoded))
     if opened:
@@ -184,8 +182,7 @@ def _row_bytes(spec: ArraySpec, dtype: np.dtype[Any]) -> int:
 
 
 def _data(dataset: Dataset) -> str:
-    source = dataset.source
-    return repr(source) if type(source).__module__.startswith("loadax.") else type(source).__name__
+    return repr(dataset.source)
 
 
 def _maps(dataset: Dataset) -> list[str]:

@@ -1,6 +1,6 @@
 """Where the records of a batch came from, and where a run meets a record."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
@@ -11,7 +11,8 @@ from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.batches import BatchPlan
 from loadax.plan.inverse import Place, find
 from loadax.plan.mix import ENDLESS
-from loadax.protocols import Integers, Location, Source
+from loadax.protocols import Integers, Location
+from loadax.sources.base import BaseSource, Child
 from loadax.texts import table
 
 _SHOWN = 10  # records of a trace that its text lists
@@ -74,7 +75,7 @@ class Trace:
     epochs: Integers
     datasets: tuple[str, ...]
     rows: Integers
-    sources: tuple[Source | None, ...]
+    sources: tuple[BaseSource | None, ...]
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -109,19 +110,20 @@ class Trace:
 
     def _record(self, place: int) -> Record:
         source, row = self.sources[place], int(self.rows[place])
-        where, documents = (_asked(source, name, row) for name in ("where", "documents"))
+        where = None if source is None else source.locate(row)
+        documents = None if source is None else source.documents(row)
         return Record(
             int(self.positions[place]),
             self.datasets[place],
             row,
             int(self.epochs[place]),
             int(self.ids[place]),
-            None if where is None else tuple(Location(*each) for each in where),
-            documents,
+            tuple(where) if where else None,
+            tuple(documents) if documents else None,
         )
 
 
-def trace(plan: BatchPlan, source: Source, step: int, positions: Integers) -> Trace:
+def trace(plan: BatchPlan, source: BaseSource, step: int, positions: Integers) -> Trace:
     """Where the records at these positions of a step came from.
 
     Args:
@@ -138,21 +140,21 @@ def trace(plan: BatchPlan, source: Source, step: int, positions: Integers) -> Tr
     return Trace(step, positions, visits.rows, visits.epochs, tuple(datasets), rows, tuple(sources))
 
 
-def _look_up(source: Source, name: str, places: Integers, rows: Integers, datasets: list[str], sources: list[Any]) -> None:
+def _look_up(source: BaseSource, name: str, places: Integers, rows: Integers, datasets: list[str], sources: list[Any]) -> None:
     """Fills in, for each of `places`, the name and the source of its part, and turns its row into one of that source."""
-    spans = _spans(source)
-    if not spans:
+    parts = _parts(source)
+    if not parts:
         for place in places.tolist():
             datasets[place], sources[place] = name, source
         return
-    owner = np.searchsorted([first for *_, first in spans], rows[places], side="right") - 1
-    for number, (part, inner, first) in enumerate(spans):
+    owner = np.searchsorted([first for first, _ in parts], rows[places], side="right") - 1
+    for number, (first, part) in enumerate(parts):
         mine = places[owner == number]
         rows[mine] -= first
-        _look_up(inner, f"{name}/{part}".removeprefix("/"), mine, rows, datasets, sources)
+        _look_up(part.source, _path(name, part.name), mine, rows, datasets, sources)
 
 
-def find_places(plan: BatchPlan, source: Source, row: int, dataset: str | None, epochs: Any, steps: Any) -> list[Place]:
+def find_places(plan: BatchPlan, source: BaseSource, row: int, dataset: str | None, epochs: Any, steps: Any) -> list[Place]:
     """Where a run meets a row; see `Dataloader.find`.
 
     Raises:
@@ -162,7 +164,7 @@ def find_places(plan: BatchPlan, source: Source, row: int, dataset: str | None, 
     first, rows = (0, len(source)) if dataset is None else _part(source, dataset)
     if not 0 <= row < rows:
         of = "" if dataset is None else f" of {dataset!r}"
-        packs = "; these are packed rows: trace() tells which documents each holds" if hasattr(source, "documents") else ""
+        packs = "; these are packed rows: trace() tells which documents each holds" if source.documents(0) is not None else ""
         raise RowIndexError(f"row {row}{of} is not there: rows are at least 0 and below {rows}{packs}")
     return find(plan, first + row, _steps_to_look_at(plan, epochs, steps))
 
@@ -199,7 +201,7 @@ def _range(name: str, value: Any) -> range:
     return value
 
 
-def _part(source: Source, dataset: str) -> tuple[int, int]:
+def _part(source: BaseSource, dataset: str) -> tuple[int, int]:
     """The number of the first row of a part, and how many rows it has."""
     parts = {name: (first, len(part)) for name, part, first in _all_parts(source, "", 0)}
     if not isinstance(dataset, str) or dataset not in parts:
@@ -208,21 +210,21 @@ def _part(source: Source, dataset: str) -> tuple[int, int]:
     return parts[dataset]
 
 
-def _all_parts(source: Source, name: str, first: int) -> Iterator[tuple[str, Source, int]]:
-    for part, inner, begin in _spans(source):
-        path = f"{name}/{part}".removeprefix("/")
-        yield path, inner, first + begin
-        yield from _all_parts(inner, path, first + begin)
+def _all_parts(source: BaseSource, name: str, first: int) -> Iterator[tuple[str, BaseSource, int]]:
+    for begin, part in _parts(source):
+        path = _path(name, part.name)
+        if part.name:
+            yield path, part.source, first + begin
+        yield from _all_parts(part.source, path, first + begin)
 
 
-def _spans(source: Source) -> Sequence[tuple[str, Source, int]]:
-    return getattr(source, "spans", ())
+def _parts(source: BaseSource) -> list[tuple[int, Child]]:
+    """The children whose rows are rows of the source, each with the number of its first row there."""
+    return [(child.first_row, child) for child in source.children if child.first_row is not None]
 
 
-def _asked(source: Source | None, name: str, row: int) -> tuple[Any, ...] | None:
-    """What an optional method of a source says about a row; None when it has none, or says nothing."""
-    method = getattr(source, name, None)
-    return (tuple(method(row) or ()) or None) if method is not None else None
+def _path(above: str, name: str) -> str:
+    return "/".join(filter(None, (above, name)))
 
 
 def _shown(record: Record) -> str:

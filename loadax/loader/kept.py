@@ -204,6 +204,9 @@ class _Blocks:
     count: int
     height: int
     varies = False
+    parent = None
+    parts = ()
+    by_step = False
 
     @property
     def size(self) -> int:

@@ -30,8 +30,7 @@ def cut_to(dataset: Dataset, length: int | None) -> Dataset:
     cut = structure.build(
         ArraySpec((length, *each.shape[1:]), each.dtype) if each.shape and each.shape[0] == full else each for each in specs
     )
-    # What is read by visits, as the parts of a mixture with their own maps are, stays so.
-    if not dataset.maps and getattr(dataset.source, "read_visits", None) is None:
+    if not dataset.maps:
         return Dataset(CroppedSource(dataset.source, cut), dataset.order)
     return Dataset(dataset.source, dataset.order, (*dataset.maps, _crop(cut, dataset.reader.depth)))
 

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import TypeVar, final
 
 import numpy as np
 
@@ -19,12 +19,14 @@ from loadax.plan.batches import BatchPlan
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.lanes import by_lane
 from loadax.plan.mix import Mixed
-from loadax.plan.order import Concatenated
-from loadax.protocols import Columns, Integers, Order, Source
+from loadax.plan.order import Concatenated, Shuffled
+from loadax.protocols import Columns, Integers, Order
 from loadax.reader import Reader
+from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.chunk_cache import ChunkCache, area, hull, largest_chunk
 from loadax.sources.concatenated import ConcatenatedSource
+from loadax.sources.packed import PackedSource
 from loadax.specs import flatten_spec, normalise_spec
 from loadax.texts import size_text
 
@@ -58,7 +60,7 @@ class OpenChunks:
     chunk_bytes: int
     lanes: int
     touched: int
-    source: Source
+    source: BaseSource
 
     @property
     def bytes(self) -> int:
@@ -168,7 +170,7 @@ def keep_open_chunks(
             # A chunk of windows holds each row so many times, and was counted so.
             slots[id(leaf)] = slots.get(id(leaf), 0) + math.ceil(wanted * times * len(leaf) / rows)
 
-    def wrap(source: Source, times: float) -> Source:
+    def wrap(source: BaseSource, times: float) -> BaseSource:
         if source.spec is None or id(source) not in slots or chunk_starts(source) is None:
             return source
         # What a source below another one is asked for shows when it is asked.
@@ -178,25 +180,24 @@ def keep_open_chunks(
     return reader.over(wrap)
 
 
-def _leaves(source: Source) -> list[tuple[Source, float]]:
+def _leaves(source: BaseSource) -> list[tuple[BaseSource, float]]:
     """What stands at the bottom of a source, and how often it is asked for each of its rows."""
-    found: list[tuple[Source, float]] = []
+    found: list[tuple[BaseSource, float]] = []
 
-    def look(leaf: Source, times: float) -> Source:
-        found.append((leaf, times))
-        return leaf
+    def look(source: BaseSource, times: float) -> None:
+        for child in source.children:
+            look(child.source, times * child.reads_per_row)
+        if not source.children:
+            found.append((source, times))
 
-    further = getattr(source, "over", None)
-    if further is None:
-        return [(source, 1.0)]
-    further(look)
+    look(source, 1.0)
     return found
 
 
 def held_columns(reader: Reader, share: Share) -> list[Columns | None]:
     """Of every leaf of the source, the columns that this process reads: those of its devices where it can, else all."""
     specs = flatten_spec(reader.specs[0])[0]
-    if reader.source_into is None or not reader.elementwise:
+    if not reader.source.reads_columns or not reader.elementwise:
         return [tuple((0, extent) for extent in each.shape) for each in specs]
     held: list[Columns | None] = [None] * len(specs)
     for leaf, layout in zip(share.batch.leaves, share.layouts, strict=True):
@@ -212,15 +213,30 @@ def row_bytes(reader: Reader, boxes: Sequence[Columns | None]) -> int:
     return sum(area([box]) * each.dtype.itemsize for box, each in zip(boxes, specs, strict=True))
 
 
-def _shuffles(order: Order, source: Source) -> Iterator[tuple[BlockShuffled, Source]]:
-    """Every block shuffle, and the source whose rows it is about."""
+def _shuffles(order: Order, source: BaseSource, mixed: bool = False) -> Iterator[tuple[BlockShuffled, BaseSource]]:
+    """Every block shuffle, and the source whose rows it is about; `mixed`: behind another shuffle."""
     if isinstance(order, BlockShuffled):
         yield order, source
-    if isinstance(order, Concatenated | Mixed) and isinstance(source, ConcatenatedSource):
-        for part, inner in zip(order.parts, source.sources, strict=True):
-            yield from _shuffles(part, inner)
-    elif hasattr(order, "parent"):
-        yield from _shuffles(order.parent, source)
+    mixed = mixed or isinstance(order, Shuffled | BlockShuffled)
+    parts = _same_rows(source, ConcatenatedSource)
+    packed = _same_rows(source, PackedSource)
+    if isinstance(order, Concatenated | Mixed) and parts is not None:
+        for part, child in zip(order.parts, parts.children, strict=True):
+            yield from _shuffles(part, child.source, mixed)
+    elif order.parent is not None:
+        yield from _shuffles(order.parent, source, mixed)
+    elif packed is not None and packed.in_order and not mixed:
+        yield from _shuffles(packed.order, packed.children[0].source)
+
+
+_Kind = TypeVar("_Kind", bound=BaseSource)
+
+
+def _same_rows(source: BaseSource, kind: type[_Kind]) -> _Kind | None:
+    """The source of a kind whose rows these are, also below what wraps it; None when there is none."""
+    while not isinstance(source, kind) and len(source.children) == 1 and source.children[0].first_row == 0:
+        source = source.children[0].source
+    return source if isinstance(source, kind) else None
 
 
 def _lanes_met(plan: BatchPlan, shuffle: BlockShuffled, positions: Integers) -> int:

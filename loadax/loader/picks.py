@@ -14,6 +14,7 @@ from loadax.reader import Reader
 from loadax.sharding.layout import plan_leaf
 from loadax.sharding.mesh import grid_of
 from loadax.sharding.own_devices import OwnDevices, Placed
+from loadax.sources.base import BaseSource
 from loadax.trees import flatten
 
 NUMBER = np.dtype(np.int32)
@@ -22,7 +23,7 @@ NUMBER = np.dtype(np.int32)
 
 @final
 @dataclass(frozen=True, eq=False)
-class Numbers:
+class Numbers(BaseSource):
     """A source that gives for a row where it stands among those that are kept, which begin with one of zeros.
 
     Args:

@@ -11,10 +11,6 @@ from jax.sharding import Mesh
 
 from loadax.loader.leaves import BatchSpec
 from loadax.reader import Reader
-from loadax.sources.array_record_rows import DecodedRecords
-from loadax.sources.concatenated import ConcatenatedSource
-from loadax.sources.objects import ObjectSource
-from loadax.sources.packed import PackedSource
 
 _NARROW = 2  # bytes of an element
 _MOST_OF_IT = 0.5
@@ -40,20 +36,7 @@ def setup_of(reader: Reader, batch: BatchSpec, mesh: Mesh, kept: bool) -> Setup:
     """How a loader is made that reads so, and places such batches on a mesh; `kept`: all rows are on the devices already."""
     copied = not kept and any(device.platform != "cpu" for device in mesh.local_devices)
     maps = tuple(short_name(each.function) for each in reader.maps)
-    return Setup(maps, python_source(reader.source), copied and wide(batch))
-
-
-def python_source(source: Any) -> bool:
-    """Whether reading runs Python code of the user's: for each row, as a rule."""
-    if type(source).__module__.partition(".")[0] != "loadax":
-        return True
-    if isinstance(source, PackedSource):
-        return source.read_into is None  # then documents are read one by one
-    if isinstance(source, ConcatenatedSource) and source.maps_depth > 0:
-        return True
-    if isinstance(source, ObjectSource | DecodedRecords):
-        return True
-    return any(python_source(each) for each in getattr(source, "sources", ()))
+    return Setup(maps, reader.source.runs_python, copied and wide(batch))
 
 
 def short_name(function: Callable[..., Any]) -> str:

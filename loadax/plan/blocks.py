@@ -75,6 +75,8 @@ class BlockShuffled:
     window: int
     most_lanes: int
     varies = True
+    parts = ()
+    by_step = False
 
     @property
     def size(self) -> int:

@@ -84,6 +84,7 @@ class Mixed:
     stop: Stop
     by_step: bool = False
     varies = True
+    parent = None
 
     @cached_property
     def size(self) -> int:

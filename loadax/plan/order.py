@@ -24,6 +24,9 @@ class Sequential:
 
     size: int
     varies = False
+    parent = None
+    parts = ()
+    by_step = False
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return Visits(positions, epochs)
@@ -42,6 +45,9 @@ class OwnEpochs:
 
     size: int
     varies = True
+    parent = None
+    parts = ()
+    by_step = False
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return Visits(positions, epochs)
@@ -61,6 +67,8 @@ class Shuffled:
     parent: Order
     seed: int
     varies = True
+    parts = ()
+    by_step = False
 
     @property
     def size(self) -> int:
@@ -90,6 +98,8 @@ class Sliced:
     start: int
     step: int
     size: int
+    parts = ()
+    by_step = False
 
     @property
     def varies(self) -> bool:
@@ -115,6 +125,8 @@ class Repeated:
 
     parent: Order
     times: int
+    parts = ()
+    by_step = False
 
     @property
     def size(self) -> int:
@@ -156,6 +168,8 @@ class Concatenated:
 
     parts: tuple[Order, ...]
     rows: tuple[int, ...]
+    parent = None
+    by_step = False
 
     @cached_property
     def size(self) -> int:
@@ -200,6 +214,8 @@ class Kept:
     positions: Integers
     rule: tuple[Any, ...]
     varies = False
+    parts = ()
+    by_step = False
 
     @property
     def size(self) -> int:
@@ -230,6 +246,8 @@ class Without:
     missing: Integers
     rule: tuple[Any, ...]
     varies = False
+    parts = ()
+    by_step = False
 
     @property
     def size(self) -> int:
@@ -255,7 +273,7 @@ def depth(order: Order) -> int:
     level, found = [order], 0
     while level:
         found += 1
-        level = [below for each in level for below in ([each.parent] if hasattr(each, "parent") else getattr(each, "parts", ()))]
+        level = [below for each in level for below in orders_below(each)]
     return found
 
 
@@ -274,5 +292,9 @@ def check_fixed_rows(order: Order, what: str) -> None:
 
 def depth_first(order: Order) -> Sequence[Order]:
     """An order and all that it stands on."""
-    below = [order.parent] if hasattr(order, "parent") else list(getattr(order, "parts", ()))
-    return [order, *(found for each in below for found in depth_first(each))]
+    return [order, *(found for each in orders_below(order) for found in depth_first(each))]
+
+
+def orders_below(order: Order) -> Sequence[Order]:
+    """The orders that one stands on."""
+    return order.parts if order.parent is None else (order.parent,)

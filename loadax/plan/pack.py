@@ -37,6 +37,18 @@ class Split:
         self.entries = int(self._ends[-1])
         self.size = -(-self.entries // seq_len)
 
+    in_order = True
+    """Whether rows that follow each other hold documents that follow each other."""
+
+    @property
+    def reads_per_document(self) -> float:
+        """How often each document is met in one pass: once more for every row that it goes on in."""
+        return 1 + self.size / len(self._ends)
+
+    def first_documents(self, rows: Integers) -> Integers:
+        """The first document of each row."""
+        return np.searchsorted(self._ends, rows * self._seq_len, side="right")
+
     def segments(self, rows: Integers) -> Segments:
         """What `rows` hold."""
         start = rows * self._seq_len
@@ -68,6 +80,17 @@ class Fitted:
         self._bounds, self._documents, self._lengths = arrays["bounds"], arrays["documents"], arrays["lengths"]
         self._skips = arrays.get("skips")
         self.size = len(self._bounds) - 1
+
+    in_order = False
+
+    @property
+    def reads_per_document(self) -> float:
+        """How often each document is met in one pass: once, unless it was cut."""
+        return 1.0 if self._skips is None else len(self._documents) / max(1, int((self._skips == 0).sum()))
+
+    def first_documents(self, rows: Integers) -> Integers:
+        """The first document of each row."""
+        return np.asarray(self._documents[self._bounds[rows]], np.int64)
 
     @property
     def entries(self) -> int:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.plan.keep import narrow, rows_of
-from loadax.plan.order import Kept
+from loadax.plan.order import Kept, orders_below
 from loadax.protocols import Integers, Order
 
 
@@ -46,9 +46,8 @@ def below(hashes: NDArray[np.uint64], fraction: float) -> NDArray[np.bool_]:
 
 
 def _depth(order: Order, verb: str) -> int:
-    parts = [order.parent] if hasattr(order, "parent") else list(getattr(order, "parts", ()))
     mine = isinstance(order, Kept) and order.rule[0] == verb
-    return mine + max((_depth(each, verb) for each in parts), default=0)
+    return mine + max((_depth(each, verb) for each in orders_below(order)), default=0)
 
 
 def _kept_positions(order: Order, fraction: float, key: tuple[Any, ...], first_row: int, first: bool) -> Integers:

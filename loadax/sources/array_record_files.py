@@ -73,7 +73,7 @@ class RecordFiles:
         parts = [np.arange(begin, begin + each.records, each.group) for begin, each in zip(self._begins, self.files, strict=True)]
         return np.concatenate(parts).astype(np.int64)
 
-    def where(self, row: int) -> list[Location]:
+    def locate(self, row: int) -> list[Location]:
         """The file of a row, and which of its records it is."""
         number, record = self._place(row)
         return [Location(self.files[number].path, part=f"record {record}")]

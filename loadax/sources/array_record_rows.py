@@ -1,6 +1,6 @@
 """What records of bytes are read as: themselves, arrays of one dtype, padded or alike, or what a function makes of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, final
 
@@ -8,17 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import LeafError, SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.array_record_files import RecordFiles
+from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
-from loadax.specs import spec_of, stack
+from loadax.specs import own, spec_of, stack
 
 DATA, LENGTH = "data", "length"
 _LENGTH_DTYPE = np.dtype(np.int32)
 
 
 @final
-class BytesRecords:
+class BytesRecords(BaseSource):
     """Records as `bytes`, for a map to decode.
 
     It says nothing of chunks: what was decoded can be kept only of numbers.
@@ -27,11 +28,12 @@ class BytesRecords:
         files: of the records.
     """
 
-    fresh = True  # what `read` gives is nobody else's memory
+    owns_memory = True
+    reads_examples = True
+    spec = ArraySpec((), np.dtype(object))
 
     def __init__(self, files: RecordFiles):
         self._files = files
-        self.spec = ArraySpec((), np.dtype(object))
 
     def __len__(self) -> int:
         return len(self._files)
@@ -39,9 +41,9 @@ class BytesRecords:
     def __repr__(self) -> str:
         return f"{self._files!r}"
 
-    def where(self, row: int) -> list[Location]:
+    def locate(self, row: int) -> list[Location]:
         """The file of a row, and which of its records it is."""
-        return self._files.where(row)
+        return self._files.locate(row)
 
     def read(self, rows: Integers) -> NDArray[np.object_]:
         """The records at `rows`."""
@@ -49,13 +51,13 @@ class BytesRecords:
         records[:] = self._files.read(rows)
         return records
 
-    def examples(self, rows: Integers) -> list[bytes]:
-        """The records at `rows`, as a list."""
-        return self._files.read(rows)
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        """The records, as a list."""
+        return list(self._files.read(visits.rows))
 
 
 @final
-class PaddedRecords:
+class PaddedRecords(BaseSource):
     """Records that are arrays of any length, with zeros behind them up to one length: `{"data": dtype[pad_to], "length": int32}`.
 
     Args:
@@ -65,7 +67,10 @@ class PaddedRecords:
         truncate: whether of a longer record the first entries are kept; else it is an error.
     """
 
-    fresh = True  # what `read` gives is nobody else's memory
+    owns_memory = True
+    reads_columns = True
+    spec: Tree = None
+    chunks: Integers | None = None
 
     def __init__(self, files: RecordFiles, dtype: np.dtype[Any], pad_to: int, truncate: bool):
         self._files, self._dtype, self._pad_to, self._truncate = files, dtype, pad_to, truncate
@@ -78,9 +83,9 @@ class PaddedRecords:
     def __repr__(self) -> str:
         return f"{self._files!r}, padded to {self._pad_to}"
 
-    def where(self, row: int) -> list[Location]:
+    def locate(self, row: int) -> list[Location]:
         """The file of a row, and which of its records it is."""
-        return self._files.where(row)
+        return self._files.locate(row)
 
     def read(self, rows: Integers) -> Tree:
         """The examples at `rows`."""
@@ -89,7 +94,7 @@ class PaddedRecords:
         self.read_into(rows, [((0, self._pad_to),), ()], [data, length])
         return {DATA: data, LENGTH: length}
 
-    def read_into(self, rows: Integers, boxes: list[Columns | None], out: list[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Some columns of the rows at `rows`; see `Source`."""
         data, length = out
         if data is None and length is None:
@@ -131,7 +136,7 @@ class PaddedRecords:
 
 
 @final
-class AlikeRecords:
+class AlikeRecords(BaseSource):
     """Records that are arrays, all equally long; or of any length, where they are looked at one by one or packed.
 
     Args:
@@ -139,11 +144,11 @@ class AlikeRecords:
         dtype: of their entries, as it is stored.
     """
 
-    fresh = True  # what `read` gives is nobody else's memory
+    owns_memory = True
 
-    ragged = True  # examples may differ in shape
-
-    probed = 1  # the record that `spec` is found by
+    reads_examples = True
+    rows_probed = 1  # the record that `spec` is found by
+    chunks: Integers | None = None
 
     def __init__(self, files: RecordFiles, dtype: np.dtype[Any]):
         self._files, self._dtype = files, dtype
@@ -155,14 +160,14 @@ class AlikeRecords:
     def __repr__(self) -> str:
         return f"{self._files!r}"
 
-    def where(self, row: int) -> list[Location]:
+    def locate(self, row: int) -> list[Location]:
         """The file of a row, and which of its records it is."""
-        return self._files.where(row)
+        return self._files.locate(row)
 
     @cached_property
     def spec(self) -> ArraySpec:
         """That of row 0."""
-        return ArraySpec(self.examples(np.zeros(1, np.int64))[0].shape, self._dtype.newbyteorder("="))
+        return ArraySpec(self._examples(np.zeros(1, np.int64))[0].shape, self._dtype.newbyteorder("="))
 
     def read(self, rows: Integers) -> NDArray[Any]:
         """The examples at `rows`, which must be as long as that of row 0."""
@@ -174,20 +179,23 @@ class AlikeRecords:
             row = int(rows[wrong[0]])
             raise LeafError(
                 f"{self._files.name(row)} has {lengths[wrong[0]]} entries and row 0 has {expected}: the rows are ragged; pass pad_to=, the most "
-                "that a row may have, to from_array_record, or pack them with .pack(seq_len)"
+                "that a row may have, to from_array_record, pad or crop them in a map, or pack them with .pack(seq_len)"
             )
         flat = np.frombuffer(b"".join(records), self._dtype).reshape(len(rows), expected)
         return flat.astype(self.spec.dtype)
 
-    def examples(self, rows: Integers) -> list[NDArray[Any]]:
-        """The examples at `rows`, one by one, each as long as it is."""
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        """The examples one by one, each as long as it is."""
+        return list(self._examples(visits.rows))
+
+    def _examples(self, rows: Integers) -> list[NDArray[Any]]:
         records = self._files.read(rows)
         _entries(records, self._dtype, rows, self._files)
         return [np.frombuffer(each, self._dtype).astype(self._dtype.newbyteorder("=")) for each in records]
 
 
 @final
-class DecodedRecords:
+class DecodedRecords(BaseSource):
     """What a function makes of records, with some leaves padded to one length.
 
     Args:
@@ -197,9 +205,10 @@ class DecodedRecords:
         truncate: whether of a longer leaf the first entries are kept; else it is an error.
     """
 
-    fresh = True  # what `read` gives is nobody else's memory
-
-    probed = 1  # the record that `spec` is found by
+    owns_memory = True
+    reads_examples = True
+    runs_python = True
+    rows_probed = 1  # the record that `spec` is found by
 
     def __init__(self, files: RecordFiles, decode: Callable[[bytes], Tree], pad_to: dict[str, int], truncate: bool):
         self._files, self._decode, self._pad_to, self._truncate = files, decode, pad_to, truncate
@@ -210,9 +219,9 @@ class DecodedRecords:
     def __repr__(self) -> str:
         return f"{self._files!r}, padded to {self._pad_to}"
 
-    def where(self, row: int) -> list[Location]:
+    def locate(self, row: int) -> list[Location]:
         """The file of a row, and which of its records it is."""
-        return self._files.where(row)
+        return self._files.locate(row)
 
     @cached_property
     def spec(self) -> Tree:
@@ -223,6 +232,10 @@ class DecodedRecords:
         """The examples at `rows`."""
         rows = check_rows(rows, len(self))
         return stack(self._examples(rows), self.spec, rows.tolist())
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        """The examples one by one; what `decode` gave may be views of the record, which can't be written to."""
+        return list(map(own, self._examples(check_rows(visits.rows, len(self)))))
 
     def _examples(self, rows: Integers) -> list[Tree]:
         return [self._example(record, row) for record, row in zip(self._files.read(rows), rows.tolist(), strict=True)]

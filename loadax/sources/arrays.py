@@ -1,5 +1,6 @@
 """Arrays that are in memory, or mapped into it."""
 
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -7,6 +8,7 @@ from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
+from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.columns import column_array, is_column
 from loadax.sources.libraries import comes_from
@@ -15,14 +17,16 @@ from loadax.trees import flatten
 
 
 @final
-class ArraySource:
+class ArraySource(BaseSource):
     """A tree of arrays (`numpy.ndarray` or `numpy.memmap`) whose first dimensions are equal: one row an entry.
 
     Raises:
         SourceError: when there is no leaf, a leaf is not an array with rows, or the leaves' lengths differ.
     """
 
-    fresh = True  # what `read` gives is nobody else's memory
+    owns_memory = True
+    reads_columns = True
+    spec: Tree = None
 
     def __init__(self, tree: Tree):
         leaves, self._structure = flatten(tree)
@@ -41,7 +45,7 @@ class ArraySource:
         kinds = {"memory-mapped" if mapped else "in memory" for mapped in self._mapped}
         return f"arrays {' and '.join(sorted(kinds))}"
 
-    def where(self, row: int) -> list[Location]:
+    def locate(self, row: int) -> list[Location]:
         """The files that a row lies in, of the leaves that are mapped, each with the first and the last byte where these lie together."""
         number = int(check_rows([row], self._length)[0])
         found = []
@@ -58,7 +62,7 @@ class ArraySource:
         rows = check_rows(rows, self._length)
         return self._structure.build(_gather(array, rows) for array in self._arrays)
 
-    def read_into(self, rows: Integers, boxes: list[Columns | None], out: list[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Copies the entries at `rows`, only the columns of `boxes`, into `out`; see `Source`."""
         rows = check_rows(rows, self._length)
         for array, columns, destination in zip(self._arrays, boxes, out, strict=True):

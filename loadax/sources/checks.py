@@ -7,6 +7,7 @@ import numpy as np
 
 from loadax.errors import RowIndexError, SourceError
 from loadax.protocols import Integers
+from loadax.sources.base import BaseSource
 
 
 def check_rows(rows: Any, length: int) -> Integers:
@@ -40,13 +41,13 @@ def common_length(paths: Sequence[str], lengths: Sequence[int]) -> int:
     return lengths[0]
 
 
-def chunk_starts(source: Any) -> Integers | range | None:
+def chunk_starts(source: BaseSource) -> Integers | range | None:
     """The rows at which what `source` decodes together begins; None when it does not say, or decodes row by row.
 
     Raises:
         SourceError: when they don't begin at 0, ascend, and lie below its length; shows what is wrong.
     """
-    given = getattr(source, "chunks", None)
+    given = source.chunks
     length = len(source)
     if given is None or len(given) in (0, length):
         return None
@@ -59,6 +60,6 @@ def chunk_starts(source: Any) -> Integers | range | None:
         )
     if not good:
         raise SourceError(
-            f"{type(source).__name__}.chunks is {given!r}; give the rows at which chunks begin: ascending ints from 0, below {length}"
+            f"{source.type_name}.chunks is {given!r}; give the rows at which chunks begin: ascending ints from 0, below {length}"
         )
     return starts if isinstance(starts, range) else starts.astype(np.int64)

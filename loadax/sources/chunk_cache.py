@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.buffers import BufferPool, aligned_empty
-from loadax.protocols import ArraySpec, Columns, Integers, Source, Tree
+from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
+from loadax.sources.base import BaseSource, WrapperSource
 from loadax.sources.checks import check_rows, chunk_starts
-from loadax.specs import flatten_spec
-from loadax.trees import flatten
+from loadax.specs import flatten_spec, split_rows
 
 _PAST = np.iinfo(np.int64).min  # stands for the begin of a chunk that has no slot
 _IDLE_BYTES = 64 << 20  # of memory for chunks on their way in, kept for the next ones
@@ -39,7 +39,7 @@ class _Chunk:
 
 
 @final
-class ChunkCache:
+class ChunkCache(WrapperSource):
     """A source over another one whose `chunks` are decoded whole: reads by chunk, serves by row.
 
     A chunk is kept until every row of it was served, which a shuffled epoch does once. When there is no room, the chunk that was asked for
@@ -54,10 +54,15 @@ class ChunkCache:
         boxes: for every leaf the columns that will be asked for (None: none), as far as that is known.
     """
 
-    fresh = True  # what `read` gives is nobody else's memory
+    owns_memory = True
+    reads_columns = True
+    spec: Tree = None
+    chunks: Integers | range = range(0)
 
-    def __init__(self, source: Source, spec: Tree, slots: int, times: float = 1.0, boxes: Sequence[Columns | None] | None = None):
-        self._source = source
+    def __init__(
+        self, source: BaseSource, spec: Tree, slots: int, times: float = 1.0, boxes: Sequence[Columns | None] | None = None
+    ):
+        super().__init__(source)
         self.spec = spec
         self._specs, self._structure = flatten_spec(spec)
         self._slots, self._times = slots, times
@@ -68,9 +73,6 @@ class ChunkCache:
         self._open = _Open(source, starts, self._specs, slots, times, boxes if boxes is not None else [None] * len(self._specs))
         self._before = 0  # rows that were fetched before more columns were asked for
 
-    def __len__(self) -> int:
-        return len(self._source)
-
     def __repr__(self) -> str:
         return f"{self._source!r}, {self._slots} chunks open"
 
@@ -78,10 +80,8 @@ class ChunkCache:
         # In another process: as large, and empty.
         return ChunkCache, (self._source, self.spec, self._slots, self._times, self._open.boxes)
 
-    @property
-    def concurrent_reads(self) -> int:
-        """As the source's."""
-        return int(getattr(self._source, "concurrent_reads", 1))
+    def _over(self, source: BaseSource) -> "ChunkCache":
+        return ChunkCache(source, self.spec, self._slots, self._times, self._open.boxes)
 
     @property
     def rows_fetched(self) -> int:
@@ -95,7 +95,16 @@ class ChunkCache:
         self.read_into(rows, boxes, out)
         return self._structure.build(out)
 
-    def read_into(self, rows: Integers, boxes: list[Columns | None], out: list[NDArray[Any] | None]) -> None:
+    def read_visits(self, visits: Visits) -> Tree:
+        return self._source.read_visits(visits) if self.random else self.read(visits.rows)
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        """Past the cache, which holds rows that are alike, where the source's need not be."""
+        if self.reads_examples or self.random:
+            return self._source.read_examples(visits)
+        return split_rows(self.read(visits.rows), len(visits.rows))
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Copies the rows at `rows`, only the columns of `boxes`, into `out`; see `Source`."""
         rows = check_rows(rows, len(self._source))
         if len(rows):
@@ -117,7 +126,7 @@ class _Open:
 
     def __init__(
         self,
-        source: Source,
+        source: BaseSource,
         starts: Integers | range,
         specs: Sequence[ArraySpec],
         slots: int,
@@ -243,14 +252,14 @@ class _Open:
             self._changed.notify_all()
 
     def _fetch(self, rows: Integers, out: list[NDArray[Any] | None]) -> None:
-        read_columns(self._source, rows, self.boxes, out)
+        self._source.read_into(rows, self.boxes, out)
         with self._changed:
             self.rows_fetched += len(rows)
 
     def _past(self, mine: Integers, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Reads some of the rows straight from the source."""
         values = [None if each is None else np.empty((len(mine), *each.shape[1:]), each.dtype) for each in out]
-        read_columns(self._source, rows[mine], boxes, values)
+        self._source.read_into(rows[mine], boxes, values)
         for destination, value in zip(out, values, strict=True):
             if destination is not None:
                 destination[mine] = value
@@ -313,15 +322,3 @@ def largest_chunk(starts: Integers | range, length: int) -> int:
     if isinstance(starts, range):
         return min(starts.step, length)
     return int(np.diff(starts, append=length).max())
-
-
-def read_columns(source: Source, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-    """Reads rows, only the columns of `boxes`, into `out`, from any source."""
-    into = getattr(source, "read_into", None)
-    if into is not None:
-        into(rows, list(boxes), list(out))
-        return
-    for leaf, columns, destination in zip(flatten(source.read(rows))[0], boxes, out, strict=True):
-        if columns is not None and destination is not None:
-            index: Any = (slice(None), *(slice(*column) for column in columns))
-            destination[...] = np.asarray(leaf)[index]

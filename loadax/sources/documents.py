@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, SourceError
-from loadax.protocols import Integers, Tree
+from loadax.protocols import Integers, Location, Tree, Visits
+from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.disk_cache import DiskCache, open_cache
 from loadax.sources.flat import Flat, FlatArray, FlatFiles, FlatRanges
@@ -20,7 +21,7 @@ from loadax.trees import flatten, map_leaves
 
 
 @final
-class DocumentSource:
+class DocumentSource(BaseSource):
     """Row i: the entries of every flat array from `begins[i]` to before `ends[i]`.
 
     Args:
@@ -29,12 +30,10 @@ class DocumentSource:
         ends: int64[n].
     """
 
-    fresh = True  # what `examples` gives is nobody else's memory
-
-    ragged = True  # examples differ in shape
-
-    spec = None
-    """None holds for all: examples are of different shapes until they are packed."""
+    owns_memory = True
+    reads_examples = True
+    reads_parts = True
+    concurrent_reads = 1
 
     def __init__(self, tree: Tree, begins: Integers, ends: Integers):
         flats, self._structure = flatten(tree)
@@ -57,17 +56,20 @@ class DocumentSource:
         if len(rows) != 1:
             raise SourceError(
                 f"documents have different lengths, so the {len(rows)} that were asked for make no array; pack them into rows of one "
-                "length with .pack(seq_len), or look at one as dataset[i]"
+                "length with .pack(seq_len), pad or crop them in a map, or look at one as dataset[i]"
             )
-        return map_leaves(lambda leaf: leaf[None], self.examples(rows)[0])
+        return map_leaves(lambda leaf: leaf[None], self._examples(rows)[0])
 
     def lengths(self, rows: Integers) -> Integers:
         """How long the documents are."""
         rows = check_rows(rows, len(self))
         return self._ends[rows] - self._begins[rows]
 
-    def examples(self, rows: Integers) -> list[Tree]:
-        """The documents at `rows`, one by one."""
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        """The documents one by one."""
+        return self._examples(visits.rows)
+
+    def _examples(self, rows: Integers) -> list[Tree]:
         rows = check_rows(rows, len(self))
         lengths = self.lengths(rows)
         parts = self.read_parts(rows, np.zeros_like(rows), lengths, [True] * len(self._flats))
@@ -85,11 +87,11 @@ class DocumentSource:
             begins, lengths = begins[there], lengths[there]
         return [_gather(flat, begins, lengths) if want else None for flat, want in zip(self._flats, wanted, strict=True)]
 
-    def where(self, row: int) -> list[tuple[str, int, int]]:
+    def locate(self, row: int) -> list[Location]:
         """The files that a document lies in, each with the first and the last byte of it."""
         number = int(check_rows([row], len(self))[0])
         begin, end = int(self._begins[number]), int(self._ends[number])
-        return [place for flat in self._flats for place in flat.where(begin, end)]
+        return [place for flat in self._flats for place in flat.locate(begin, end)]
 
 
 def _gather(flat: Flat, starts: Integers, lengths: Integers) -> NDArray[Any]:

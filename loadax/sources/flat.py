@@ -6,7 +6,7 @@ from typing import Any, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.protocols import Integers
+from loadax.protocols import Integers, Location
 from loadax.sources.cached_files import CachedFiles
 from loadax.sources.disk_cache import DiskCache
 from loadax.sources.files import ByteRange
@@ -28,7 +28,7 @@ class Flat(Protocol):
         """The entries from each of `starts` on, `lengths` of each, one part behind another. No part is empty."""
         ...
 
-    def where(self, start: int, stop: int) -> list[tuple[str, int, int]]:
+    def locate(self, start: int, stop: int) -> list[Location]:
         """The files that some entries lie in, each with the first and the last byte; nothing for memory."""
         ...
 
@@ -49,7 +49,7 @@ class FlatArray:
     def gather(self, starts: Integers, lengths: Integers) -> NDArray[Any]:
         return take_parts(self._array, starts, lengths).astype(self.dtype, copy=False)
 
-    def where(self, start: int, stop: int) -> list[tuple[str, int, int]]:  # noqa: ARG002
+    def locate(self, start: int, stop: int) -> list[Location]:  # noqa: ARG002
         return []
 
 
@@ -84,8 +84,8 @@ class FlatFiles:
             out[indices(places[mine], lengths[mine])] = self._gather_of(number, starts[mine], lengths[mine])
         return out
 
-    def where(self, start: int, stop: int) -> list[tuple[str, int, int]]:
-        return _where(self._stream, self._stored.itemsize, start, stop)
+    def locate(self, start: int, stop: int) -> list[Location]:
+        return _locate(self._stream, self._stored.itemsize, start, stop)
 
     def _gather_of(self, number: int, starts: Integers, lengths: Integers) -> NDArray[Any]:
         array = self._mapped.memory(number).view(self._stored)
@@ -128,8 +128,8 @@ class FlatRanges:
         ]
         return np.frombuffer(b"".join(self._files.read(ranges)), self._stored).astype(self.dtype, copy=False)
 
-    def where(self, start: int, stop: int) -> list[tuple[str, int, int]]:
-        return _where(self._stream, self._stored.itemsize, start, stop)
+    def locate(self, start: int, stop: int) -> list[Location]:
+        return _locate(self._stream, self._stored.itemsize, start, stop)
 
     def _range(self, number: int, start: int, stop: int) -> ByteRange:
         segment, begin = self._stream.segments[number], int(self._stream.begins[number])
@@ -149,9 +149,9 @@ def take_parts(array: NDArray[Any], starts: Integers, lengths: Integers) -> NDAr
     return array[indices(starts, lengths)]
 
 
-def _where(stream: Ends, size: int, start: int, stop: int) -> list[tuple[str, int, int]]:
+def _locate(stream: Ends, size: int, start: int, stop: int) -> list[Location]:
     segments = stream.segments
     return [
-        (segments[number].location, segments[number].begin + low, segments[number].begin + high - 1)
+        Location(segments[number].location, segments[number].begin + low, segments[number].begin + high - 1)
         for number, low, high in stream.parts(start * size, stop * size)
     ]

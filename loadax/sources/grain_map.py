@@ -7,10 +7,11 @@ import numpy as np
 
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import Integers, Tree, Visits
+from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.libraries import comes_from
 from loadax.sources.objects import with_arrays
-from loadax.specs import spec_of, stack
+from loadax.specs import own, spec_of, stack
 
 _ENDLESS = 1 << 62  # rows: an order has at most so many, and Grain says 2**63 - 1 for a dataset without an end
 _SAME_IN_ALL_EPOCHS = {"Source", "Range", "Map", "Slice", "Concatenate", "Zip", "Repeat", "_WithSeed"}
@@ -18,7 +19,7 @@ _SAME_IN_ALL_EPOCHS = {"Source", "Range", "Map", "Slice", "Concatenate", "Zip", 
 
 
 @final
-class GrainSource:
+class GrainSource(BaseSource):
     """The rows of a `grain.MapDataset`. Row r of epoch e is its element `r + e * len(dataset)`, which is how Grain counts epochs.
 
     Args:
@@ -28,24 +29,43 @@ class GrainSource:
         ArgumentError: when it goes on without end, leaves rows out, or makes batches; says what to hand over instead.
     """
 
-    fresh = True  # what `read` gives is nobody else's memory
-
     def __init__(self, dataset: Any):
         _check(dataset)
         self._dataset = dataset
         self._size = len(dataset)
-        self.own_epochs = not all(map(_is_same_in_all_epochs, _chain(dataset)))
-        """Whether another epoch may have other rows: then `read_visits` is the way to read."""
-        self.maps_random = self.own_epochs
-        self.examples = None if self.own_epochs else self._first_epoch
-        self.spec: Tree | None = None
-        """None until the first read, whose first example decides it."""
+        self._own_epochs = not all(map(_is_same_in_all_epochs, _chain(dataset)))
+        self._spec: Tree | None = None
 
     def __len__(self) -> int:
         return self._size
 
     def __repr__(self) -> str:
         return f"Grain's {type(self._dataset).__name__}"
+
+    @property
+    def spec(self) -> Tree | None:
+        """None until the first read, whose first example decides it."""
+        return self._spec
+
+    @property
+    def owns_memory(self) -> bool:
+        return True
+
+    @property
+    def own_epochs(self) -> bool:
+        return self._own_epochs
+
+    @property
+    def random(self) -> bool:
+        return self._own_epochs
+
+    @property
+    def reads_examples(self) -> bool:
+        return True
+
+    @property
+    def runs_python(self) -> bool:
+        return True
 
     def read(self, rows: Integers) -> Tree:
         """The examples at `rows` in epoch 0."""
@@ -54,14 +74,17 @@ class GrainSource:
 
     def read_visits(self, visits: Visits) -> Tree:
         """The examples at `visits.rows`, each of its own epoch."""
-        rows = check_rows(visits.rows, self._size).tolist()
-        examples = [self._example(*visit) for visit in zip(rows, visits.epochs.tolist(), strict=True)]
-        if self.spec is None:
-            self.spec = spec_of(examples[0] if examples else self._example(0, 0))
-        return stack(examples, self.spec, rows)
+        examples = self._examples(visits)
+        if self._spec is None:
+            self._spec = spec_of(examples[0] if examples else self._example(0, 0))
+        return stack(examples, self._spec, visits.rows.tolist())
 
-    def _first_epoch(self, rows: Integers) -> list[Tree]:
-        return [self._example(row, 0) for row in check_rows(rows, self._size).tolist()]
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        return list(map(own, self._examples(visits)))
+
+    def _examples(self, visits: Visits) -> list[Tree]:
+        rows = check_rows(visits.rows, self._size).tolist()
+        return [self._example(*visit) for visit in zip(rows, visits.epochs.tolist(), strict=True)]
 
     def _example(self, row: int, epoch: int) -> Tree:
         try:

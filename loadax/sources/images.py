@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
+from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.images_decoding import FAILURES, Rendering
 from loadax.sources.images_files import ImageFiles
@@ -19,20 +20,24 @@ _AT_ONCE = 1024  # images that are looked at, or wait for it
 
 
 @final
-class ImageSource:
+class ImageSource(BaseSource):
     """Row i: file i, as `{"image": uint8[height, width, 3], "label": int32[]}`.
 
     Args:
         files: of the rows.
-        rendering: of each. Where it gives no size, the first file's is that of all.
+        rendering: of each. Where it gives no size, the images must be as large as the first, or a map must make them alike.
     """
 
-    fresh = True  # what `read` gives is nobody else's memory
+    owns_memory = True
+    reads_columns = True
+    reads_examples = False
+    spec: Tree = None
 
     def __init__(self, files: ImageFiles, rendering: Rendering):
         self._files, self._rendering = files, rendering
         size = rendering.size or self._first_size()
-        self.spec: Tree = {"image": ArraySpec((*size, 3), np.dtype(np.uint8)), "label": ArraySpec((), np.dtype(np.int32))}
+        self.reads_examples = rendering.size is None  # then each image has a size of its own
+        self.spec = {"image": ArraySpec((*size, 3), np.dtype(np.uint8)), "label": ArraySpec((), np.dtype(np.int32))}
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -67,7 +72,17 @@ class ImageSource:
         for place, row in zip(images, rows.tolist(), strict=True):
             place[...] = self._checked(row)[cut]
 
-    def where(self, row: int) -> list[Location]:
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        """The examples one by one, each image of the size that it has where the rendering gives none."""
+        rows = check_rows(visits.rows, len(self))
+        images = map(self._image if self.reads_examples else self._checked, rows.tolist())
+        # Pillow's pixels can't be written to.
+        return [
+            {"image": np.require(image, requirements="W"), "label": label}
+            for image, label in zip(images, self._files.labels(rows), strict=True)
+        ]
+
+    def locate(self, row: int) -> list[Location]:
         """The file of a row."""
         return [Location(self._files.path(int(check_rows([row], len(self))[0])))]
 
@@ -102,7 +117,7 @@ class ImageSource:
         if image.shape != wanted:
             raise SourceError(
                 f"row {row}, {self._files.path(row)}: the image is {image.shape[0]}x{image.shape[1]} pixels (height x width), but the first, "
-                f"{self._files.path(0)}, is {wanted[0]}x{wanted[1]}; pass size=(height, width), and all get that size"
+                f"{self._files.path(0)}, is {wanted[0]}x{wanted[1]}; pass size=(height, width), and all get that size, or crop or resize them in a map"
             )
         return image
 

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Tree
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
+from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.disk_cache import DiskCache
 from loadax.sources.npy_header import NpyHeader, read_npy_headers
@@ -27,7 +28,7 @@ class _Array(NamedTuple):
 
 
 @final
-class NpyRanges:
+class NpyRanges(BaseSource):
     """A tree of `.npy` files, of which at least one is remote: one row an entry of their first dimension.
 
     Args:
@@ -38,7 +39,9 @@ class NpyRanges:
         SourceError: when a file is missing, cut short, or can't be read by rows, or the leaves' lengths differ; names it.
     """
 
-    fresh = True  # what `read` gives is nobody else's memory
+    owns_memory = True
+    reads_columns = True
+    spec: Tree = None
 
     concurrent_reads = 4
     """Reads that are best under way at once: they wait for the network."""
@@ -73,11 +76,13 @@ class NpyRanges:
             if columns is not None and destination is not None and destination.size:
                 _read(array, rows, columns, destination)
 
-    def where(self, row: int) -> list[tuple[str, int, int]]:
+    def locate(self, row: int) -> list[Location]:
         """The files that a row lies in, one a leaf, each with the first and the last byte of it."""
         number = int(check_rows([row], self._length)[0])
         begins = [each.header.begin + number * each.row_bytes for each in self._arrays]
-        return [(each.location, begin, begin + each.row_bytes - 1) for each, begin in zip(self._arrays, begins, strict=True)]
+        return [
+            Location(each.location, begin, begin + each.row_bytes - 1) for each, begin in zip(self._arrays, begins, strict=True)
+        ]
 
 
 def _open(where: str, header: NpyHeader, cache: DiskCache | None, remote: RemoteFiles) -> _Array:

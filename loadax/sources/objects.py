@@ -5,19 +5,24 @@ from typing import Any, final
 import numpy as np
 
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.protocols import Integers, Tree
+from loadax.protocols import Integers, Tree, Visits
+from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
-from loadax.specs import spec_of, stack
+from loadax.specs import own, spec_of, stack
 
 
 @final
-class ObjectSource:
+class ObjectSource(BaseSource):
     """Reads examples one by one with `items[row]`, or many at once with `items.__getitems__(rows)` where that is there.
 
     The spec is that of the first example that is read.
     """
 
-    fresh = True  # what `read` gives is nobody else's memory
+    owns_memory = True
+    reads_examples = True
+    runs_python = True
+    spec: Tree | None = None
+    """None until the first read, whose first example decides it: all others must be alike."""
 
     def __init__(self, items: Any):
         missing = [name for name in ("__len__", "__getitem__") if not hasattr(items, name)]
@@ -28,8 +33,6 @@ class ObjectSource:
             )
         self._items = items
         self._many = getattr(items, "__getitems__", None)
-        self.spec: Tree | None = None
-        """None until the first read, whose first example decides it: all others must be alike."""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -40,26 +43,32 @@ class ObjectSource:
     def read(self, rows: Integers) -> Tree:
         """The examples at `rows`, stacked; all must be alike."""
         numbers = check_rows(rows, len(self)).tolist()
-        examples = self.examples(rows)
+        examples = self._examples(numbers)
         if self.spec is None:
-            self.spec = spec_of((examples or self.examples(np.zeros(1, np.int64)))[0])
+            self.spec = spec_of((examples or self._examples([0]))[0])
         return stack(examples, self.spec, numbers)
 
-    def examples(self, rows: Integers) -> list[Tree]:
-        """The examples at `rows`, one by one, which need not be alike."""
-        numbers = check_rows(rows, len(self)).tolist()
-        examples = [with_arrays(example) for example in self._examples(numbers)]
-        if None in (missing := [None if example is None else 0 for example in examples]):
-            row = numbers[missing.index(None)]
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        """The examples one by one, copied, which need not be alike."""
+        return list(map(own, self._examples(check_rows(visits.rows, len(self)).tolist())))
+
+    def _examples(self, rows: list[int]) -> list[Tree]:
+        examples = self._given(rows)
+        kinds = {*map(type, examples)}
+        if kinds == {dict}:
+            kinds = {kind for example in examples for kind in map(type, example.values())}
+        if not _LISTS.isdisjoint(kinds):
+            examples = list(map(with_arrays, examples))
+        if type(None) in kinds and (missing := [row for row, example in zip(rows, examples, strict=True) if example is None]):
             raise LeafError(
-                f"row {row}: {type(self._items).__name__} gave None instead of an example; return one for every row (a filter of "
+                f"row {missing[0]}: {type(self._items).__name__} gave None instead of an example; return one for every row (a filter of "
                 "Grain's leaves None: apply it to a Grain dataset that iterates, or keep a list of the good rows)"
             )
         return examples
 
-    def _examples(self, rows: list[int]) -> list[Tree]:
+    def _given(self, rows: list[int]) -> list[Tree]:
         if self._many is None:
-            return [self._example(row) for row in rows]
+            return self._one_by_one(rows)
         try:
             examples = self._many(rows)
         except Exception as error:
@@ -73,12 +82,19 @@ class ObjectSource:
             )
         return examples
 
-    def _example(self, row: int) -> Tree:
+    def _one_by_one(self, rows: list[int]) -> list[Tree]:
+        examples: list[Tree] = []
+        items, keep = self._items, examples.append
         try:
-            return self._items[row]
+            for row in rows:
+                keep(items[row])
         except Exception as error:
-            error.add_note(f"loadax: in {type(self._items).__name__}[{row}]")
+            error.add_note(f"loadax: in {type(items).__name__}[{rows[len(examples)]}]")
             raise
+        return examples
+
+
+_LISTS = {list, tuple, dict}
 
 
 def with_arrays(example: Tree) -> Tree:

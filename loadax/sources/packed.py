@@ -1,18 +1,22 @@
 """Packed rows: documents side by side in rows of one length, with what tells them apart."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError
-from loadax.protocols import ArraySpec, Columns, Integers, Segments, Tree
-from loadax.sources.checks import check_rows
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Order, Segments, Tree
+from loadax.sources.base import BaseSource, Child, MapChild
+from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.flat import indices
 from loadax.sources.ragged import Form
 from loadax.specs import flatten_spec
 from loadax.trees import flatten
+
+_AT_ONCE = 1 << 20  # rows that are looked at together
 
 _ADDED = {"loss_mask": np.dtype(np.bool_), "positions": np.dtype(np.int32), "segment_ids": np.dtype(np.int32)}
 
@@ -23,11 +27,47 @@ class Plan(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def in_order(self) -> bool:
+        """Whether rows that follow each other hold documents that follow each other."""
+        ...
+
+    @property
+    def reads_per_document(self) -> float:
+        """How often each document is read when it is read whole, in one pass over the rows."""
+        ...
+
+    def first_documents(self, rows: Integers) -> Integers:
+        """The first document of each row."""
+        ...
+
     def segments(self, rows: Integers) -> Segments: ...
 
 
 class Documents(Protocol):
     """What is packed, numbered as the plan numbers it."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def order(self) -> Order:
+        """Which rows of the source they are, in which order."""
+        ...
+
+    @property
+    def source(self) -> BaseSource:
+        """Where they are read from."""
+        ...
+
+    @property
+    def maps(self) -> Sequence[Any]:
+        """What they go through."""
+        ...
+
+    def with_source(self, source: BaseSource) -> "Documents":
+        """The same documents, read from another source."""
+        ...
 
     @property
     def form(self) -> Form: ...
@@ -53,10 +93,6 @@ class Documents(Protocol):
         """The rows of the source that documents come from."""
         ...
 
-    def where(self, number: int) -> Any:
-        """The places in files that a document comes from, or None."""
-        ...
-
 
 class Part(NamedTuple):
     """A part of a document that lies in a packed row: the source's row, the first entry, how many, and the column where it begins."""
@@ -68,7 +104,7 @@ class Part(NamedTuple):
 
 
 @final
-class PackedSource:
+class PackedSource(BaseSource):
     """Row i: the documents of row i of a plan, `seq_len` entries of every leaf, zeros behind the last.
 
     Examples are dicts of the documents' leaves and of `segment_ids` (1, 2, … within the row; 0: nothing is there), `positions` (from 0 in every
@@ -85,12 +121,11 @@ class PackedSource:
         ArgumentError: when a leaf of the documents has the name of one that is added.
     """
 
-    fresh = True  # what `read` gives is nobody else's memory
-
-    maps_random = False
+    owns_memory = True
+    spec: Tree = None
 
     def __init__(self, documents: Documents, plan: Plan, seq_len: int, described: list[Any], summary: str):
-        self._documents, self._plan, self._seq_len, self._summary = documents, plan, seq_len, summary
+        self._documents, self._plan, self._seq_len, self._described, self._summary = documents, plan, seq_len, described, summary
         form = documents.form
         sample = form.build([ArraySpec((seq_len,), dtype) for dtype in form.dtypes])
         for name in _ADDED:
@@ -104,17 +139,69 @@ class PackedSource:
         numbered = {**form.build(list(range(len(form.dtypes)))), **{name: name for name in _ADDED}}
         self._specs, self._structure = flatten_spec(self.spec)
         self._shows: list[Any] = flatten(numbered)[0]
-        self.concurrent_reads = documents.concurrent_reads
-        # Not for documents that are read whole: then all columns cost no more than some.
-        self.read_into = self._read_into if documents.flat else None
-        self.maps_depth = documents.depth + 1
-        self.maps_described = [described]
 
     def __len__(self) -> int:
         return self._plan.size
 
     def __repr__(self) -> str:
         return self._summary
+
+    @property
+    def order(self) -> Order:
+        """Which of the source's rows are packed, in which order."""
+        return self._documents.order
+
+    @property
+    def children(self) -> Sequence[Child]:
+        documents = self._documents
+        times = self._plan.reads_per_document * documents.size / max(1, len(documents.source))
+        return (Child("", documents.source, None, times),)
+
+    def map_children(self, wrap: MapChild) -> "PackedSource":
+        documents = self._documents.with_source(wrap(self.children[0]))
+        return PackedSource(documents, self._plan, self._seq_len, self._described, self._summary)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether rows that follow each other hold documents that follow each other in `order`."""
+        return self._plan.in_order
+
+    def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
+        found = self._plan.segments(rows)
+        return found.rows, self._documents.row_of(found.documents)
+
+    @property
+    def concurrent_reads(self) -> int:
+        return self._documents.concurrent_reads
+
+    @property
+    def num_maps(self) -> int:
+        return self._documents.depth + 1
+
+    def describe(self) -> list[Any]:
+        return [self._described]
+
+    @property
+    def runs_python(self) -> bool:
+        return not self._documents.flat or self._documents.source.runs_python  # whole ones are read one by one
+
+    @cached_property
+    def chunks(self) -> Integers | None:
+        """Rows whose first documents lie in the same chunk are read together, where documents are packed in the order of the source."""
+        starts = chunk_starts(self._documents.source)
+        if starts is None or not self._plan.in_order:
+            return None
+        begins, last = [], -1
+        for low in range(0, len(self), _AT_ONCE):
+            rows = np.arange(low, min(low + _AT_ONCE, len(self)))
+            firsts = self._documents.row_of(self._plan.first_documents(rows))
+            chunk = firsts // starts.step if isinstance(starts, range) else np.searchsorted(starts, firsts, side="right") - 1
+            turns = np.diff(chunk, prepend=last)
+            if (turns < 0).any():
+                return None
+            begins.append(rows[turns > 0])
+            last = int(chunk[-1])
+        return np.concatenate(begins)
 
     def read(self, rows: Integers) -> Tree:
         """The packed rows at `rows`."""
@@ -130,13 +217,17 @@ class PackedSource:
         columns = (each.tolist() for each in (rows, found.skips, found.lengths, found.columns))
         return [Part(*each) for each in zip(*columns, strict=True)]
 
-    def where(self, row: int) -> list[Any]:
+    def locate(self, row: int) -> list[Location]:
         """The files that a packed row's documents lie in, each with the first and the last byte of it; as far as it is known."""
         found = self._plan.segments(check_rows([row], len(self)))
-        return [place for number in found.documents.tolist() for place in self._documents.where(number) or ()]
+        rows = self._documents.row_of(found.documents).tolist()
+        return [location for each in rows for location in self._documents.source.locate(each)]
 
-    def _read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        """The packed rows at `rows`, only the columns of `boxes`, into `out`; see `Source`."""
+    @property
+    def reads_columns(self) -> bool:
+        return self._documents.flat  # of documents that are read whole, all columns cost no more than some
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         rows = check_rows(rows, len(self))
         for low, high in sorted({box[0] for box in boxes if box is not None}):
             same = {

@@ -99,5 +99,5 @@ def _is_list(node: Any) -> bool:
 
 
 def _brief(value: Any) -> str:
-    text = f"{type(value).__name__} {value!r}"
+    text = f"{type(value).__name__} {value.item() if isinstance(value, np.generic) else value!r}"
     return text if len(text) <= 60 else text[:57] + "..."

@@ -53,7 +53,7 @@ class MappedChunks:
         """The rows at which files begin. Mapped rows are read one by one at no extra cost, so nothing needs to be kept of them."""
         return range(0, self.shape[0], self._rows)
 
-    def where(self, row: int) -> list[Location]:
+    def locate(self, row: int) -> list[Location]:
         """The file that a row lies in, and its bytes there."""
         number, inside = divmod(row, self._rows)
         row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize

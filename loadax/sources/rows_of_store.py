@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Integers, Tree
 from loadax.sources.arrays import ArraySource
+from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.libraries import comes_from
 from loadax.trees import flatten
@@ -39,14 +40,16 @@ class Stored(Protocol):
 
 
 @final
-class StoreSource:
+class StoreSource(BaseSource):
     """A tree of arrays, at least one of which is stored, whose first dimensions are equal: one row an entry.
 
     Raises:
         SourceError: when a leaf has no rows or can't be read, or the leaves' lengths differ; names the leaf.
     """
 
-    fresh = True  # what `read` gives is nobody else's memory
+    spec: Tree = None
+    concurrent_reads = 1
+    owns_memory = True
 
     def __init__(self, tree: Tree):
         leaves, self._structure = flatten(tree, is_leaf=is_stored)

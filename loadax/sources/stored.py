@@ -42,7 +42,7 @@ class Rows(Protocol):
     @property
     def driver(self) -> str: ...
 
-    def where(self, row: int) -> list[Location]:
+    def locate(self, row: int) -> list[Location]:
         """Where a row lies, as far as that is known without reading."""
         ...
 
@@ -68,7 +68,7 @@ class StoredArray:
         self.driver = str(json_of(store).get("driver", "computed"))
         self.chunk_starts = _chunk_starts(store)
 
-    def where(self, row: int) -> list[Location]:
+    def locate(self, row: int) -> list[Location]:
         return chunk_files(json_of(self._store), self._store.chunk_layout, self.shape, row)
 
     def start(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> Callable[[], None]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from loadax.core.arguments import choice
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
+from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.raw_zarr import map_raw
 from loadax.sources.storage import address_of, new_context, wait
@@ -30,7 +31,7 @@ from loadax.trees import flatten
 
 
 @final
-class TensorStoreSource:
+class TensorStoreSource(BaseSource):
     """A tree of TensorStore arrays whose first dimensions are equal: one row an entry.
 
     Args:
@@ -42,7 +43,10 @@ class TensorStoreSource:
         SourceError: when a store can't be opened, has no rows, or the leaves' lengths differ; names the leaf.
     """
 
-    fresh = True  # what `read` gives is nobody else's memory
+    owns_memory = True
+    reads_columns = True
+    spec: Tree = None
+    addresses: Sequence[str] = ()
 
     def __init__(self, tree: Tree, missing: Missing = "error"):
         choice("missing", missing, ("error", "fill"), "'error', or 'fill' to read chunks that are not there as the fill value")
@@ -82,13 +86,13 @@ class TensorStoreSource:
             return None
         return starts if starts.start == 0 else np.maximum(np.asarray(starts, np.int64), 0)
 
-    def where(self, row: int) -> list[Location]:
+    def locate(self, row: int) -> list[Location]:
         """The chunk files, or shards, that a row lies in, with the numbers of its chunks; what is computed lies nowhere."""
         number = int(check_rows([row], self._length)[0])
         return [
             each._replace(part=f"{path} {each.part}".strip())
             for path, array in zip(self._structure.paths, self._arrays, strict=True)
-            for each in array.where(number)
+            for each in array.locate(number)
         ]
 
     def read(self, rows: Integers) -> Tree:
@@ -98,7 +102,7 @@ class TensorStoreSource:
         self._read(rows, [tuple((0, extent) for extent in array.shape[1:]) for array in self._arrays], out)
         return self._structure.build(out)
 
-    def read_into(self, rows: Integers, boxes: list[Columns | None], out: list[NDArray[Any] | None]) -> None:
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Reads the entries at `rows`, only the columns of `boxes`, into `out`; see `Source`."""
         self._read(check_rows(rows, self._length), boxes, out)
 

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from loadax.core.arguments import flag, integer
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Tree
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
+from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.disk_cache import open_cache
 from loadax.sources.megatron import Documents
@@ -26,7 +27,7 @@ class Leaf(NamedTuple):
 
 
 @final
-class TokenSource:
+class TokenSource(BaseSource):
     """Row i: the `seq_len + 1` tokens of a stream from token `i * stride` on.
 
     Args:
@@ -41,7 +42,10 @@ class TokenSource:
         SourceError: when the stream is shorter than one row; shows the numbers.
     """
 
-    fresh = True  # what `read` gives is nobody else's memory
+    owns_memory = True
+    reads_columns = True
+    spec: Tree = None
+    concurrent_reads = 1
 
     def __init__(self, found: TokenFiles, reader: Stretches, seq_len: int, stride: int, targets: bool, segment_ids: bool):
         stream = Ends([each.segment for each in found.entries])
@@ -107,13 +111,13 @@ class TokenSource:
             for start, _, destination in wanted:
                 self._copy(first + start, destination)
 
-    def where(self, row: int) -> list[tuple[str, int, int]]:
+    def locate(self, row: int) -> list[Location]:
         """The files that a row lies in, each with the first and the last byte of it."""
         start = int(check_rows([row], self._length)[0]) * self._stride * self._stored.itemsize
         parts = self._stream.parts(start, start + (self._seq_len + 1) * self._stored.itemsize)
         segments = self._stream.segments
         return [
-            (segments[number].location, segments[number].begin + low, segments[number].begin + high - 1)
+            Location(segments[number].location, segments[number].begin + low, segments[number].begin + high - 1)
             for number, low, high in parts
         ]
 

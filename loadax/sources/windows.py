@@ -1,13 +1,14 @@
 """Sliding windows over the rows of another source: a step of a simulation and those before it, a forecast and what came to be."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import SourceError
-from loadax.protocols import ArraySpec, Columns, Integers, Location, Source, Tree, Wrap
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
+from loadax.sources.base import BaseSource, Child, MapChild
 from loadax.sources.checks import check_rows
 from loadax.sources.locations import joined
 from loadax.specs import flatten_spec, normalise_spec
@@ -15,7 +16,7 @@ from loadax.trees import flatten
 
 
 @final
-class WindowSource:
+class WindowSource(BaseSource):
     """Windows of `length` consecutive rows; window i begins at row `begin + i * stride`. A column box may cut the window too.
 
     Args:
@@ -32,10 +33,11 @@ class WindowSource:
         SourceError: when there are too few rows for one window; shows the numbers.
     """
 
-    fresh = True  # what `read` gives is nobody else's memory
+    owns_memory = True
+    spec: Tree = None
 
     def __init__(
-        self, source: Source, spec: Tree, within: tuple[int, int], length: int, stride: int, lead: int | None, targets: int
+        self, source: BaseSource, spec: Tree, within: tuple[int, int], length: int, stride: int, lead: int | None, targets: int
     ):
         self._source = source
         self._within = within
@@ -67,19 +69,36 @@ class WindowSource:
         return f"length={length}, stride={stride}" + ("" if lead is None else f", lead={lead}, targets={targets}")
 
     @property
-    def sources(self) -> list[Source]:
-        """What the windows are cut from."""
-        return [self._source]
+    def children(self) -> Sequence[Child]:
+        times = sum(count for _, count in self._parts) / self._stride
+        return (Child("", self._source, None, max(1.0, times)),)
+
+    def map_children(self, wrap: MapChild) -> "WindowSource":
+        return WindowSource(wrap(self.children[0]), self._row_spec, self._within, *self._arguments)
 
     @property
     def concurrent_reads(self) -> int:
-        """As the source's."""
-        return int(getattr(self._source, "concurrent_reads", 1))
+        return self._source.concurrent_reads
+
+    @property
+    def rows_probed(self) -> int:
+        return self._source.rows_probed
+
+    @property
+    def random(self) -> bool:
+        return self._source.random
+
+    @property
+    def num_maps(self) -> int:
+        return self._source.num_maps
+
+    def describe(self) -> list[Any]:
+        return self._source.describe()
 
     @property
     def chunks(self) -> Integers | range | None:
         """The windows that begin in the same chunk are read together."""
-        starts = getattr(self._source, "chunks", None)
+        starts = self._source.chunks
         if starts is None:
             return None
         if isinstance(starts, range) and starts.step % self._stride == 0 and self._within[0] % starts.step == 0:
@@ -88,52 +107,52 @@ class WindowSource:
         first = first[first < self._length]
         return None if len(first) == self._length else first
 
-    def over(self, wrap: Wrap) -> "WindowSource":
-        """The same windows over `wrap(source, times)`."""
-        times = sum(count for _, count in self._parts) / self._stride
-        return WindowSource(wrap(self._source, max(1.0, times)), self._row_spec, self._within, *self._arguments)
-
-    def where(self, row: int) -> list[Location]:
+    def locate(self, row: int) -> list[Location]:
         """Where the rows of a window lie, as far as the source says so."""
-        inner = getattr(self._source, "where", None)
         begin = self._within[0] + int(check_rows([row], self._length)[0]) * self._stride
         rows = sorted({begin + first + number for first, count in self._parts for number in range(count)})
-        return joined(Location(*each) for each_row in rows for each in (inner(each_row) or ())) if inner is not None else []
+        return joined(location for inner in rows for location in self._source.locate(inner))
 
     def read(self, rows: Integers) -> Tree:
         """The windows at `rows`, copied out."""
         rows = check_rows(rows, self._length)
+        return self.read_visits(Visits(rows, np.zeros_like(rows)))
+
+    def read_visits(self, visits: Visits) -> Tree:
+        rows = visits.rows
         boxes = [((0, count), *((0, extent) for extent in each.shape)) for _, count in self._parts for each in self._specs]
         out: list[NDArray[Any] | None] = [
             np.empty((len(rows), count, *each.shape), each.dtype) for _, count in self._parts for each in self._specs
         ]
-        self._read(rows, boxes, out)
+        self._read(rows, visits.epochs, boxes, out)
         built = [self._structure.build(part) for part in self._by_part(out)]
         return built[0] if len(built) == 1 else {"inputs": built[0], "targets": built[1]}
 
     @property
-    def read_into(self) -> Callable[..., None] | None:
-        """Reads the windows at `rows`, only the columns of `boxes`, into `out`, when the source can; see `Source`."""
-        return self._read_into if getattr(self._source, "read_into", None) is not None else None
+    def reads_columns(self) -> bool:
+        return self._source.reads_columns
 
-    def _read_into(self, rows: Integers, boxes: list[Columns | None], out: list[NDArray[Any] | None]) -> None:
-        self._read(check_rows(rows, self._length), boxes, out)
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        rows = check_rows(rows, self._length)
+        self._read(rows, np.zeros_like(rows), boxes, out)
 
-    def _read(self, windows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def _read(
+        self, windows: Integers, epochs: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]
+    ) -> None:
         begins = self._within[0] + windows * self._stride
         for (first, _), part_boxes, part in zip(self._parts, self._by_part(boxes), self._by_part(out), strict=True):
             # Leaves that want the same rows of the window are read in one go; mostly all do.
             for low, high in sorted({box[0] for box in part_boxes if box is not None}):
                 wanted = [box is not None and box[0] == (low, high) for box in part_boxes]
                 rows = (begins[:, None] + np.arange(first + low, first + high)).reshape(-1)
-                self._read_rows(rows, wanted, part_boxes, part)
+                self._read_rows(Visits(rows, np.repeat(epochs, high - low)), wanted, part_boxes, part)
 
     def _read_rows(
-        self, rows: Integers, wanted: list[bool], boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]
+        self, visits: Visits, wanted: list[bool], boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]
     ) -> None:
-        into = getattr(self._source, "read_into", None)
-        if into is None:
-            leaves = flatten(self._source.read(rows))[0]
+        rows = visits.rows
+        if not self._source.reads_columns:
+            leaves = flatten(self._source.read_visits(visits))[0]
             for leaf, want, box, destination in zip(leaves, wanted, boxes, out, strict=True):
                 if want and box is not None and destination is not None:
                     cut: Any = (slice(None), *(slice(*column) for column in box[1:]))
@@ -147,7 +166,9 @@ class WindowSource:
                 flat.append(destination.reshape(len(rows), *destination.shape[2:]))
             else:
                 flat.append(np.empty((len(rows), *destination.shape[2:]), destination.dtype))
-        into(rows, [box[1:] if want and box is not None else None for want, box in zip(wanted, boxes, strict=True)], flat)
+        self._source.read_into(
+            rows, [box[1:] if want and box is not None else None for want, box in zip(wanted, boxes, strict=True)], flat
+        )
         for values, destination in zip(flat, out, strict=True):
             if values is not None and destination is not None and not destination.flags.c_contiguous:
                 destination[...] = values.reshape(destination.shape)

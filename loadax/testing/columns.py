@@ -48,9 +48,9 @@ class _Destination:
 
 def check_columns(subject: Subject) -> None:
     """The laws of `read_into`, for a source that has it."""
-    read_into = getattr(subject.source, "read_into", None)
-    if read_into is None:
+    if not subject.source.reads_columns:
         return
+    read_into = subject.source.read_into
     nothing: list[None] = [None] * len(subject.leaves)
     _call(subject, read_into, subject.draw(2), nothing, nothing, NOT_WANTED, "")
     kinds = ("contiguous", "not contiguous", "not aligned")

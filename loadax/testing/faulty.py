@@ -2,7 +2,7 @@
 
 import copy
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from loadax.doors import as_dataset
 from loadax.errors import ArgumentError
-from loadax.protocols import Columns, Integers, Tree
-
-_PASSED_ON = ("chunks", "concurrent_reads", "fresh", "lengths", "where")
+from loadax.plan.order import Sequential
+from loadax.protocols import Columns, Integers, Tree, Visits
+from loadax.sources.base import BaseSource, WrapperSource, as_source
 
 
 @final
-class FaultySource:
+class FaultySource(WrapperSource):
     """Another source that raises when certain rows are read, and remembers which rows it was asked for. Thread-safe.
 
     Args:
@@ -42,51 +42,61 @@ class FaultySource:
     """
 
     def __init__(self, source: Any, failures: Mapping[int, Exception], times: int | None = None):
-        source = source if hasattr(source, "read") else as_dataset(source).source
+        inner = as_source(_rows_of(source))
+        super().__init__(inner)
         for row, failure in failures.items():
-            if not 0 <= row < len(source):
-                raise ArgumentError(f"failures has row {row}, which is not there: rows are at least 0 and below {len(source)}")
+            if not 0 <= row < len(inner):
+                raise ArgumentError(f"failures has row {row}, which is not there: rows are at least 0 and below {len(inner)}")
             if not isinstance(failure, Exception):
                 raise ArgumentError(f"failures[{row}]={failure!r}: pass an exception, as OSError('the disk is gone')")
         if times is not None and times < 1:
             raise ArgumentError(f"times={times}: pass 1 or more, or None for all reads")
-        self._given = source, dict(failures), times
-        self._source: Any = source
+        self._given = dict(failures), times
         self._failures = dict(failures)
         self._left: dict[int, int | None] = dict.fromkeys(failures, times)
         self._lock = threading.Lock()
         self.reads: list[Integers] = []
         """The rows of each read so far, also of those that failed."""
-        for name in _PASSED_ON:
-            if hasattr(source, name):
-                setattr(self, name, getattr(source, name))
-        # A source says by having it that it reads columns.
-        self.read_into = self._read_into if getattr(source, "read_into", None) is not None else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process gets a new one: a lock can't go there, and what is read there is not seen here."""
-        return FaultySource, self._given
+        return FaultySource, (self._source, *self._given)
 
-    def __len__(self) -> int:
-        return len(self._source)
+    def _over(self, source: BaseSource) -> "FaultySource":
+        other = copy.copy(self)  # sees and counts the same reads
+        other._source = source  # noqa: SLF001
+        return other
+
+    def __copy__(self) -> "FaultySource":
+        other = object.__new__(FaultySource)
+        vars(other).update(vars(self))
+        return other
 
     def __repr__(self) -> str:
         return f"{self._source!r} with {len(self._failures)} faulty rows"
-
-    @property
-    def spec(self) -> Tree | None:
-        """The wrapped source's."""
-        return self._source.spec
 
     def read(self, rows: Integers) -> Tree:
         """The examples at `rows`, unless one of them is to fail."""
         self._note(rows)
         return self._source.read(rows)
 
-    def _read_into(self, rows: Integers, boxes: list[Columns | None], out: list[NDArray[Any] | None]) -> None:
-        """As the wrapped source's, unless a row is to fail."""
+    def read_visits(self, visits: Visits) -> Tree:
+        self._note(visits.rows)
+        return self._source.read_visits(visits)
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        self._note(visits.rows)
+        return self._source.read_examples(visits)
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         self._note(rows)
         self._source.read_into(rows, boxes, out)
+
+    def read_parts(
+        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
+    ) -> list[NDArray[Any] | None]:
+        self._note(rows)
+        return self._source.read_parts(rows, starts, lengths, wanted)
 
     def _note(self, rows: Integers) -> None:
         """Writes down the read; raises for the first row that is to fail."""
@@ -97,3 +107,9 @@ class FaultySource:
                 if left is None or left > 0:
                     self._left[row] = None if left is None else left - 1
                     raise copy.copy(self._failures[row])
+
+
+def _rows_of(source: Any) -> Any:
+    """What has the rows: of a dataset with a verb, the dataset itself, whose positions they are."""
+    dataset = as_dataset(source)
+    return dataset.source if isinstance(dataset.order, Sequential) and not dataset.maps else dataset

@@ -16,7 +16,9 @@ ORDER = Law("rows in any order", "read must give rows in the order they are aske
 REPEATS = Law("repeated rows", "a row that is asked for twice must come twice")
 AGAIN = Law("the same again", "a row must hold the same at every read: what is random belongs in a map with rng=True")
 STAY = Law("results stay", "read must give memory that later reads don't write to: allocate it anew, or copy out of the buffer")
-FRESH = Law("fresh memory", "fresh = True promises that maps may write to what read gave: copy it, or leave fresh out")
+FRESH = Law(
+    "memory of its own", "owns_memory = True promises that maps may write to what read gave: copy it, or leave owns_memory out"
+)
 EMPTY = Law("empty read", "read of no rows must give every leaf with 0 rows, of the right shape and dtype")
 ABSENT = Law(
     "rows that are not there", "each row below 0 or not below len() must raise an IndexError, and nothing may be returned"
@@ -48,8 +50,8 @@ def check_reads(subject: Subject) -> None:
 
 def check_claims(subject: Subject) -> None:
     """What a source says about itself, beyond its spec."""
-    _check_chunks(subject, getattr(subject.source, "chunks", None))
-    wanted = getattr(subject.source, "concurrent_reads", 1)
+    _check_chunks(subject, subject.source.chunks)
+    wanted = subject.source.concurrent_reads
     if isinstance(wanted, bool) or not isinstance(wanted, int | np.integer) or wanted < 1:
         raise CONCURRENT.broken(subject.name, f"it is {wanted!r}")
 
@@ -97,8 +99,8 @@ def _other_rows(subject: Subject, rows: Integers) -> Integers:
 
 
 def _check_fresh(subject: Subject) -> None:
-    """A source that does not claim to be fresh is copied by the reader, so it may give its own memory."""
-    if not getattr(subject.source, "fresh", False):
+    """A source that does not claim to own its memory is copied by the reader, so it may give its own memory."""
+    if not subject.source.owns_memory:
         return
     # A contiguous run is what a source is most tempted to give a view of.
     for rows in (subject.sample, subject.sample[:1]):

@@ -10,6 +10,7 @@ from loadax.testing.processes import check_process
 from loadax.testing.reads import check_claims, check_length_stays, check_reads
 from loadax.testing.subject import Subject, measure
 from loadax.testing.threads import check_threads
+from loadax.testing.wrappers import check_examples, check_wrapper
 
 
 def check_source(
@@ -53,18 +54,21 @@ def check_source(
         raise ArgumentError(f"rows={rows}: pass 1 or more")
     if timeout <= 0:
         raise ArgumentError(f"timeout={timeout}: pass seconds, more than 0")
-    name = type(source.source if isinstance(source, Dataset) else source).__name__
+    name = source.source.type_name if isinstance(source, Dataset) else type(source).__name__
     # Arrays and trees of them are no sequences of rows, and have errors of their own.
     if hasattr(source, "__len__") and not isinstance(source, Dataset | dict | tuple) and not hasattr(source, "__array__"):
         measure(source, name)
     dataset = as_dataset(source)
     subject = Subject(dataset.source, name, seed, rows)
     check_claims(subject)
-    check_reads(subject)
-    check_columns(subject)
-    check_threads(subject, timeout)
-    if pickled:
-        check_process(subject, timeout)
+    if subject.alike:  # others can only be read one by one
+        check_reads(subject)
+        check_columns(subject)
+        check_threads(subject, timeout)
+        if pickled:
+            check_process(subject, timeout)
+    check_examples(subject)
+    check_wrapper(subject)
     if loader:
         from loadax.testing.runs import check_runs
 

@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import LeafError
-from loadax.protocols import Integers, Source, Tree, Visits
+from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
-from loadax.specs import check_batch, flatten_spec
+from loadax.sources.base import BaseSource
+from loadax.specs import check_batch, flatten_spec, spec_of
 from loadax.testing.comparison import difference
 from loadax.testing.laws import Law, show_error, show_rows
 from loadax.trees import flatten
@@ -29,7 +30,7 @@ class Subject:
         rows: how many rows the sample has at most: the first, the last, and some between.
     """
 
-    def __init__(self, source: Source, name: str, seed: int, rows: int):
+    def __init__(self, source: BaseSource, name: str, seed: int, rows: int):
         self.source = source
         self.name = name
         self.random = np.random.default_rng(seed)
@@ -37,7 +38,11 @@ class Subject:
         self.spec = self._find_spec()
         self.leaves, self.structure = flatten_spec(self.spec)
         self.sample = self._choose(rows)
-        self._known = {int(row): [np.array(leaf) for leaf in self.read(np.array([row]), SPEC)] for row in self.sample}
+        self.structures = dict.fromkeys(self.sample.tolist(), self.structure)
+        self.alike = not source.reads_examples or self._alike()
+        """Whether the rows of the sample can be stacked."""
+        if self.alike:
+            self._known = {int(row): [np.array(leaf) for leaf in self.read(np.array([row]), SPEC)] for row in self.sample}
 
     @property
     def paths(self) -> list[str]:
@@ -74,9 +79,27 @@ class Subject:
         """Rows of the sample in random order, with repeats."""
         return self.random.choice(self.sample, count)
 
+    def _alike(self) -> bool:
+        """Whether rows that are read one by one look the same; if not, they are known as that."""
+        try:
+            examples = self.source.read_examples(Visits(self.sample, np.zeros_like(self.sample)))
+        except Exception as error:
+            raise SPEC.broken(self.name, f"examples({show_rows(self.sample)}) raised {show_error(error)}") from error
+        found = [flatten(example) for example in examples]
+        if all(structure == self.structure for _, structure in found):
+            specs = [[(np.shape(leaf), np.asarray(leaf).dtype.kind in "OSU") for leaf in leaves] for leaves, _ in found]
+            if all(each == specs[0] for each in specs):
+                return True
+        rows = self.sample.tolist()
+        self._known = {row: [np.array(leaf)[None] for leaf in leaves] for row, (leaves, _) in zip(rows, found, strict=True)}
+        self.structures = {row: structure for row, (_, structure) in zip(rows, found, strict=True)}
+        return False
+
     def _find_spec(self) -> Tree:
         zero = np.zeros(1, np.int64)
         try:
+            if self.source.reads_examples and self.source.spec is None:
+                return spec_of(self.source.read_examples(Visits(zero, zero))[0])
             return Reader(self.source, (), Visits(zero, zero)).spec
         except Exception as error:
             raise SPEC.broken(self.name, f"finding it raised {show_error(error)}") from error

@@ -172,7 +172,7 @@ def pack(part: Part, method: Literal["split", "best_fit", "first_fit"]) -> Part:
         rows = [_row_of_stream(stream[start : start + LENGTH]) for start in range(0, len(stream), LENGTH)]
     else:
         made = part.dataset.pack(LENGTH, method=method, long="cut")
-        places = [made.source.documents(row) for row in range(len(made))]  # type: ignore[attr-defined]
+        places = [made.source.documents(row) or [] for row in range(len(made))]
         rows = [row_of([part.examples[each.row][each.start : each.start + each.length] for each in row]) for row in places]
         # Wherever a document lies, it lies there once, and is only cut where it is longer than a row.
         met = sorted((each.row, each.start, each.length) for row in places for each in row)

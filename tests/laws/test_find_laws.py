@@ -27,6 +27,9 @@ class Reversed:
     """An order of somebody else's: loadax knows no inverse of it."""
 
     varies = False
+    parent = None
+    parts = ()
+    by_step = False
 
     def __init__(self, parent: Order):
         self.below = parent

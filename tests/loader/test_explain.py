@@ -150,7 +150,9 @@ def test_only_some_hosts_are_looked_at_when_there_are_many() -> None:
     loader = Dataloader(from_source(ChunkedSource(TREE["x"], 4)), BATCH, mesh=plan_mesh({"data": 16}, hosts=16))
     held = Everybody(loader._share(), BATCH).rows
     for most, looked_at in ((4, 4), (0, 1), (100, 16)):
-        assert chunk_reads(loader._plan, [0], held, range(0, ROWS, 4), ROWS, most).hosts.tolist() == [1] * looked_at
+        found = chunk_reads(loader._plan, [0], held, loader.dataset.source, most)
+        assert found is not None
+        assert found.hosts.tolist() == [1] * looked_at
 
 
 def test_a_full_shuffle_of_coarse_chunks_is_warned_of() -> None:
@@ -215,7 +217,7 @@ def test_files(tmp_path: Path) -> None:
         np.arange(101, dtype=np.uint16).tofile(tmp_path / f"{number}.bin")
     data = from_tokens(sorted(map(str, tmp_path.glob("*.bin"))), seq_len=10, dtype="uint16")
     loader = Dataloader(data, 20, mesh=plan_mesh({"data": 2}, hosts=2))
-    rows, where = loader.rows(1), data.source.where  # type: ignore[attr-defined]
+    rows, where = loader.rows(1), data.source.locate
     expected = [len({part[0] for row in half for part in where(int(row))}) for half in (rows[:10], rows[10:])]
     assert loader.explain(1).reading.files == spread(expected)
     assert "files met" in str(loader.explain())
@@ -461,6 +463,9 @@ class Forgetful:
 
     size = 64
     varies = True
+    parent = None
+    parts = ()
+    by_step = False
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return Visits((positions + (len(positions) == 4)) % self.size, epochs)

@@ -16,6 +16,7 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.loader.open_chunks import OpenChunks, held_columns, keep_open_chunks
 from loadax.plan.blocks import BlockShuffled
 from loadax.sharding import plan_mesh
+from loadax.sources.base import walk
 from loadax.sources.chunk_cache import ChunkCache
 from tests.loader.oracle import mesh_of
 from tests.sources.chunked import ChunkedSource
@@ -226,13 +227,13 @@ class TestWhatIsDecoded:
         loader = Dataloader(data, 32, mesh=mesh, partition=P("data", "model"))
         assert said() == [(8, "2.0 KiB", 1.0)]  # of half the columns
         assert isinstance(data.order, BlockShuffled)
-        found = OpenChunks(data.order, 16, 8, 1.0, 16 * 4 * 4, 4, 1, source)
+        found = OpenChunks(data.order, 16, 8, 1.0, 16 * 4 * 4, 4, 1, data.source)
         reader = keep_open_chunks(data.reader, [found], None, held_columns(data.reader, loader._share()))
-        assert reader.source_into is not None
+        assert reader.source.reads_columns
         out = np.empty((4, 4), np.int32)
         for step in range(8):
             for rows in loader.rows(step).reshape(-1, 4):
-                reader.source_into(rows, [((0, 4),)], [out])
+                reader.source.read_into(rows, [((0, 4),)], [out])
                 np.testing.assert_array_equal(out, values[rows, :4])
         assert (source.elements[0][:, :4] == 1).all()
         assert not source.elements[0][:, 4:].any()
@@ -436,8 +437,6 @@ def test_the_parts_of_a_mixture_share_the_memory() -> None:
     loader = Dataloader(mixed, batch_size=32, cache_bytes=needed, shard_index=0, shard_count=2)
     found = loader._recipe.open_chunks(loader._share(), loader._plan.stretches[0])
     reader = keep_open_chunks(mixed.reader, found, needed, None)
-    caches: list[Any] = []
-    reader.over(lambda source, times: caches.append(source) or source)  # type: ignore[func-returns-value]
-    held = [cache for cache in caches if isinstance(cache, ChunkCache)]
+    held = [cache for cache in walk(reader.source) if isinstance(cache, ChunkCache)]
     assert len(held) == 3
     assert sum(cache._slots * 32 * 64 for cache in held) <= needed

@@ -9,7 +9,7 @@ import pytest
 
 from loadax import Dataloader, Dataset, concat, from_arrays, from_source
 from loadax.loader.leaves import BatchLeaf, BatchSpec
-from loadax.loader.setup import Setup, python_source, setup_of, short_name, wide
+from loadax.loader.setup import Setup, setup_of, short_name, wide
 from loadax.protocols import ArraySpec, Integers
 from loadax.trees import flatten
 
@@ -49,7 +49,7 @@ IN_PYTHON: dict[str, tuple[Dataset, bool]] = {
 @pytest.mark.parametrize("case", IN_PYTHON)
 def test_whose_code_reads(case: str) -> None:
     dataset, ours = IN_PYTHON[case]
-    assert python_source(dataset.reader.source) == ours
+    assert dataset.reader.source.runs_python == ours
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def test_paths(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     )
     assert data.source.read(np.arange(len(data))).tolist() == [RECORDS[40 * n + i] for n in order for i in range(40)]
     source: Any = data.source
-    where = source.where(len(data) - 2)
+    where = source.locate(len(data) - 2)
     assert [(each.file, each.part) for each in where] == [(names[order[-1]], "record 38")]
 
 
@@ -282,7 +282,7 @@ def test_rows_that_are_not_there(folder: Path) -> None:
             with pytest.raises(RowIndexError, match=f"row {row} is not there"):
                 source.read(np.array([0, row]))
             with pytest.raises(RowIndexError, match=f"row {row} is not there"):
-                source.where(row)
+                source.locate(row)
 
 
 # What can be wrong with arguments

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from loadax.errors import RowIndexError
 from loadax.protocols import Integers
-from loadax.sources.chunk_cache import ChunkCache, area, hull, largest_chunk, read_columns
+from loadax.sources.base import as_source
+from loadax.sources.chunk_cache import ChunkCache, area, hull, largest_chunk
 from tests.limits import HANG, examples, until
 from tests.sources.chunked import ChunkedSource
 
@@ -28,7 +29,7 @@ def numbered(rows: int, shape: tuple[int, ...] = (3, 4), dtype: Any = "int32") -
 
 
 def cached(source: ChunkedSource, slots: int = 100, **options: Any) -> ChunkCache:
-    return ChunkCache(source, source.spec, slots, **options)
+    return ChunkCache(as_source(source), source.spec, slots, **options)
 
 
 @st.composite
@@ -258,7 +259,7 @@ def test_a_chunk_that_can_never_be_read_takes_no_slot() -> None:
         with pytest.raises(OSError, match="gone"):
             cache.read(np.array([0, 20]))
     source = ChunkedSource(values, 8)
-    cache._open._source = source
+    cache._open._source = as_source(source)
     np.testing.assert_array_equal(cache.read(np.array([17, 25])), values[[17, 25]])
     np.testing.assert_array_equal(cache.read(np.array([18, 26])), values[[18, 26]])
     assert source.counts.sum() == 16  # two chunks, each once: both slots are there
@@ -317,13 +318,13 @@ class Wide:
 
 def test_memory_is_that_of_the_slots_and_untouched_slots_cost_nothing() -> None:
     process = psutil.Process()
-    cache = ChunkCache(Wide(), Wide.spec, 8)
+    cache = ChunkCache(as_source(Wide()), Wide.spec, 8)
     before = process.memory_info().rss
     order = np.random.default_rng(0).permutation(400)  # 100 MiB of rows, and 8 MiB of slots
     for row in order.tolist():
         assert cache.read(np.array([row]))[0, -1] == row % 256
     assert process.memory_info().rss - before < 32 << 20
-    roomy = ChunkCache(Wide(), Wide.spec, 100)
+    roomy = ChunkCache(as_source(Wide()), Wide.spec, 100)
     before = process.memory_info().rss
     roomy.read(np.arange(4))
     assert process.memory_info().rss - before < 16 << 20
@@ -341,7 +342,7 @@ def test_what_it_says_of_itself() -> None:
     cache = cached(source, 3)
     assert repr(cache) == "chunked arrays, 3 chunks open"
     assert cache.concurrent_reads == 1
-    assert cache.fresh
+    assert cache.owns_memory
     assert cache.chunks == range(0, 10, 4)
     source.concurrent_reads = 4  # type: ignore[attr-defined]
     assert cache.concurrent_reads == 4
@@ -365,5 +366,5 @@ def test_columns_of_any_source(into: bool) -> None:
     tree = {"a": numbered(8), "b": numbered(8, (2,))}
     rows = np.array([7, 0, 0])
     out = np.full((3, 2, 2), -1, np.int32)
-    read_columns(ChunkedSource(tree, 4, into), rows, [((1, 3), (0, 2)), None], [out, None])
+    as_source(ChunkedSource(tree, 4, into)).read_into(rows, [((1, 3), (0, 2)), None], [out, None])
     np.testing.assert_array_equal(out, tree["a"][rows][:, 1:3, 0:2])

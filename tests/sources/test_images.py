@@ -89,7 +89,7 @@ def test_labels_are_folders_sorted_by_name_and_rows_are_files_sorted_by_name(tmp
     assert isinstance(data, loadax.Dataset)
     source: Any = data.source
     assert source.classes == ("Zebra", "cat", "dog")
-    assert [source.where(row) for row in range(5)] == [[Location(str(tmp_path / name))] for name in expected]
+    assert [source.locate(row) for row in range(5)] == [[Location(str(tmp_path / name))] for name in expected]
     batch = data.read(range(5))
     assert batch["label"].tolist() == [0, 1, 1, 2, 2]
     assert batch["label"].dtype == np.int32

@@ -48,7 +48,7 @@ def test_the_bytes_of_mapped_rows_are_the_rows(tmp_path: Path, cut: Any) -> None
         array = mapped[1:][cut]
         source = ArraySource({"x": array})
         for row in (0, len(array) // 2, len(array) - 1):
-            (place,) = source.where(row)
+            (place,) = source.locate(row)
             assert place.part == "['x']"
             if array[row].flags.c_contiguous:
                 assert content(place) == array[row].tobytes()
@@ -63,10 +63,10 @@ def test_of_several_leaves_those_that_are_mapped(tmp_path: Path) -> None:
     mapped = open_npy({"x": tmp_path / "x.npy", "f": tmp_path / "f.npy"})
     tree = {"memory": values, "f": np.load(tmp_path / "f.npy", mmap_mode="r"), "x": np.load(tmp_path / "x.npy", mmap_mode="r")}
     for source in (mapped, ArraySource(tree)):
-        fortran, plain = source.where(7)
+        fortran, plain = source.locate(7)
         assert Location(*fortran) == Location(str(tmp_path / "f.npy"), part="['f']")
         assert content(Location(*plain)) == values[7].tobytes()
-    assert ArraySource(values).where(3) == []
+    assert ArraySource(values).locate(3) == []
 
 
 def test_what_was_computed_from_a_map_lies_in_memory(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_row_lies_in_the_files_without_which_it_cant_be_read(tmp_path: Path, n
     values = made_up(np.float32, (250, 16, 12)) + 1
     array = zarr.create_array(tmp_path / "x", shape=values.shape, dtype=values.dtype, **STORES[name])
     array[:] = values
-    places = open_zarr(tmp_path / "x", None).where(130)
+    places = open_zarr(tmp_path / "x", None).locate(130)
     kept = {Path(place.file) for place in places}
     assert len(kept) == len(places)
     # All other chunks may be gone,
@@ -122,7 +122,7 @@ def test_chunks_are_named_by_their_numbers(tmp_path: Path) -> None:
     group = zarr.open_group(tmp_path / "g", mode="w")
     group.create_array("a", shape=(100, 16, 12), dtype="f4", chunks=(4, 8, 3))
     group.create_array("b", shape=(100, 16, 12), dtype="f4", chunks=(2, 4, 3), shards=(8, 8, 6))
-    places = open_zarr(tmp_path / "g", None).where(37)
+    places = open_zarr(tmp_path / "g", None).locate(37)
     folder = tmp_path / "g"
     assert places[0] == Location(f"{folder}/a/c/9/0/0", part="['a'] chunk [9, 0, 0]")
     assert places[8] == Location(f"{folder}/b/c/4/0/0", part="['b'] chunk [18, 0:2, 0:2]")
@@ -135,14 +135,14 @@ def test_n5_and_views_and_what_is_computed(tmp_path: Path) -> None:
     metadata = {"dimensions": [40, 6], "blockSize": [8, 3], "dataType": "uint16", "compression": {"type": "raw"}}
     store = ts.open({**spec, "metadata": metadata}, create=True).result()
     store[...] = np.arange(240, dtype=np.uint16).reshape(40, 6)
-    assert TensorStoreSource(spec).where(17) == [
+    assert TensorStoreSource(spec).locate(17) == [
         Location(f"{tmp_path}/n/2/0", part="chunk [2, 0]"),
         Location(f"{tmp_path}/n/2/1", part="chunk [2, 1]"),
     ]
-    assert all(Path(place.file).is_file() for place in TensorStoreSource(spec).where(17))
-    assert TensorStoreSource(store[5:]).where(2) == [Location(f"{tmp_path}/n")]  # rows of a view are others
+    assert all(Path(place.file).is_file() for place in TensorStoreSource(spec).locate(17))
+    assert TensorStoreSource(store[5:]).locate(2) == [Location(f"{tmp_path}/n")]  # rows of a view are others
     computed = ts.virtual_chunked(lambda domain, chunk, parameters: None, dtype=ts.int8, shape=[10])
-    assert TensorStoreSource(computed).where(3) == []
+    assert TensorStoreSource(computed).locate(3) == []
 
 
 # Windows
@@ -152,12 +152,12 @@ def test_a_window_lies_where_its_rows_do(tmp_path: Path) -> None:
     values = made_up(np.int16, (50, 3))
     np.save(tmp_path / "x.npy", values)
     source = ArraySource(np.load(tmp_path / "x.npy", mmap_mode="r"))
-    (place,) = WindowSource(source, source.spec, (5, 45), 4, 2, None, 1).where(3)
+    (place,) = WindowSource(source, source.spec, (5, 45), 4, 2, None, 1).locate(3)
     assert content(place) == values[11:15].tobytes()
-    window, targets = WindowSource(source, source.spec, (5, 45), 4, 2, 3, 2).where(3)
+    window, targets = WindowSource(source, source.spec, (5, 45), 4, 2, 3, 2).locate(3)
     assert (content(window), content(targets)) == (values[11:15].tobytes(), values[17:19].tobytes())
     objects = ObjectSource(list(range(20)))
-    assert WindowSource(objects, np.zeros((), np.int64), (0, 20), 4, 2, None, 1).where(3) == []
+    assert WindowSource(objects, np.zeros((), np.int64), (0, 20), 4, 2, None, 1).locate(3) == []
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 30), st.integers(0, 3), st.sampled_from(["", "p"])), max_size=8))

@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 import loadax.doors
 from loadax.errors import SourceError
 from loadax.loader.dataloader import Dataloader
+from loadax.protocols import Location
 from loadax.sources.files import ByteRange, LocalFiles
 from loadax.sources.npy import open_npy
 from loadax.sources.npy_ranges import NpyRanges
@@ -186,7 +187,7 @@ def test_remote_tokens_are_the_local_ones(targets: bool, tmp_path: Path, http_pr
     assert len(http_proxy.log) <= 4  # they lie near each other, and inputs and targets come together
     for name in local.spec:
         np.testing.assert_array_equal(other[name], one[name])
-    assert remote.where(290) == [(f"{http_proxy.url}/{Path(name).name}", low, high) for name, low, high in local.where(290)]
+    assert remote.locate(290) == [each._replace(file=f"{http_proxy.url}/{Path(each.file).name}") for each in local.locate(290)]
     mixed = open_tokens([tmp_path / names[0], *urls[1:]], 100, dtype="int32", stride=70, targets=targets)
     for name, leaf in mixed.read(rows).items():
         np.testing.assert_array_equal(leaf, one[name])
@@ -234,9 +235,9 @@ def test_arrays_of_rows(tmp_path: Path, http_proxy: FaultProxy) -> None:
     np.testing.assert_array_equal(out, values[rows][:, 1:3, :, 4:15])
     assert sum(http_proxy.bytes_sent.values()) <= 4 * 4800 * 6
     assert isinstance(source, NpyRanges)
-    assert source.where(2) == [
-        (f"{http_proxy.url}/x.npy", 128 + 2 * 28800, 128 + 3 * 28800 - 1),
-        (f"{http_proxy.url}/y.npy", 132, 133),
+    assert source.locate(2) == [
+        Location(f"{http_proxy.url}/x.npy", 128 + 2 * 28800, 128 + 3 * 28800 - 1),
+        Location(f"{http_proxy.url}/y.npy", 132, 133),
     ]
 
 
@@ -368,7 +369,7 @@ def test_a_bucket_is_a_folder(tmp_path: Path, s3_server: S3Server, bucket: str) 
     expected = local.read(rows)["tokens"]
     for url in (f"s3://{bucket}/corpus/", f"s3://{bucket}/corpus/[0-3]*.[bn][ip][ny]"):
         source = open_tokens(url, 100, dtype="int32")
-        assert source.where(0)[0][0] == f"s3://{bucket}/corpus/0.bin"
+        assert source.locate(0)[0][0] == f"s3://{bucket}/corpus/0.bin"
         np.testing.assert_array_equal(source.read(rows)["tokens"], expected)
     for url, message in {
         f"s3://{bucket}/corpus/*.tokens": "no file matches this pattern",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from loadax.doors import from_tokens
 from loadax.errors import ArgumentError, RowIndexError, SourceError
-from loadax.protocols import ArraySpec, Source
+from loadax.protocols import ArraySpec, Location, Source
 from loadax.sources.tokens import TokenSource, open_tokens
 from loadax.testing import check_source
 from tests.limits import examples
@@ -185,13 +185,17 @@ def test_where_a_row_lies(tmp_path: Path) -> None:
     one = write_bin(tmp_path / "one.bin", tokens[:12])
     two = write_npy(tmp_path / "two.npy", tokens[12:])
     source = open_tokens([one, two], 9, dtype="uint16")
-    assert source.where(0) == [(str(one), 0, 19)]
-    assert source.where(1) == [(str(one), 18, 23), (str(two), 128, 128 + 13)]
+    assert source.locate(0) == [Location(str(one), 0, 19)]
+    assert source.locate(1) == [Location(str(one), 18, 23), Location(str(two), 128, 128 + 13)]
     for row in range(len(source)):
-        joined = b"".join(Path(name).read_bytes()[first : last + 1] for name, first, last in source.where(row))
+        joined = b"".join(
+            Path(name).read_bytes()[first : last + 1]
+            for name, first, last, _ in source.locate(row)
+            if first is not None and last is not None
+        )
         assert joined == source.read(np.array([row]))["tokens"].tobytes()
     with pytest.raises(RowIndexError, match="row 3 is not there"):
-        source.where(3)
+        source.locate(3)
 
 
 def test_it_travels_as_paths(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from loadax import Dataloader, Dataset, from_arrays, from_source
 from loadax.errors import ArgumentError, RowIndexError, SourceError
 from loadax.loader.state import OrderHash
 from loadax.protocols import ArraySpec, Source
+from loadax.sources.base import BaseSource, Child, as_source
 from loadax.sources.checks import chunk_starts
 from loadax.sources.windows import WindowSource
 from tests.limits import examples
@@ -193,12 +194,12 @@ class TestChunks:
         assert begins == (list(range(len(dataset))) if found is None else list(found))
 
     def test_stay_a_range_where_they_are_equal(self) -> None:
-        assert windows_of(8, 3, 2).source.chunks == range(0, 19, 4)  # type: ignore[attr-defined]
-        assert windows_of(8, 3, 1, low=16).source.chunks == range(0, 22, 8)  # type: ignore[attr-defined]
+        assert windows_of(8, 3, 2).source.chunks == range(0, 19, 4)
+        assert windows_of(8, 3, 1, low=16).source.chunks == range(0, 22, 8)
 
     def test_of_a_source_that_has_none(self) -> None:
-        assert windows_of(None, 3, 1).source.chunks is None  # type: ignore[attr-defined]
-        assert windows_of(4, 3, 4).source.chunks is None  # type: ignore[attr-defined]
+        assert windows_of(None, 3, 1).source.chunks is None
+        assert windows_of(4, 3, 4).source.chunks is None
         with pytest.raises(
             ArgumentError, match=r"block='chunks': windows \(length=3, stride=4\) of chunked arrays decodes every"
         ):
@@ -214,13 +215,13 @@ class TestChunks:
         heard = []
         inner = ChunkedSource({name: -values for name, values in TREE.items()}, 8)
 
-        def wrap(source: Source, often: float) -> Source:
-            heard.append((source, often))
-            return inner
+        def wrap(child: Child) -> BaseSource:
+            heard.append(child)
+            return as_source(inner)
 
         assert isinstance(windows, WindowSource)
-        again = windows.over(wrap)
-        assert heard == [(windows._source, times)]
+        again = windows.map_children(wrap)
+        assert heard == [("", windows._source, None, times)]
         assert (repr(again), len(again)) == (repr(windows), len(windows))
         one, other = again.read(np.array([3])), windows.read(np.array([3]))
         np.testing.assert_array_equal(
@@ -235,8 +236,8 @@ def test_what_it_says_of_itself() -> None:
     source = counting()
     source.concurrent_reads = 4  # type: ignore[attr-defined]
     windows = from_source(source).windows(3).source
-    assert windows.concurrent_reads == 4  # type: ignore[attr-defined]
-    assert from_source(counting(into=False)).windows(3).reader.source_into is None
+    assert windows.concurrent_reads == 4
+    assert not from_source(counting(into=False)).windows(3).reader.source.reads_columns
 
 
 def test_pickled_it_reads_the_same() -> None:
@@ -252,7 +253,7 @@ def test_rows_that_are_not_there(row: int) -> None:
     with pytest.raises(RowIndexError, match=rf"row {row} is not there: rows are at least 0 and below 38"):
         windows.read(np.array([row]))
     with pytest.raises(RowIndexError, match=rf"row {row} is not there"):
-        windows.read_into(np.array([row]), [None, None], [None, None])  # type: ignore[attr-defined]
+        windows.read_into(np.array([row]), [None, None], [None, None])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,432 @@
+"""The whole contract of a source, with a default for everything that a plain source need not say.
+
+Users write `spec`, `__len__` and `read` (see `loadax.protocols.Source`); `as_source` adapts what they wrote once, where data comes in. Behind
+that, every source is a `BaseSource`, and nothing asks whether a member is there. This is the one place where behaviour is inherited: a source
+that reads from another one is a `WrapperSource`, which forwards every member, so that it must say what it changes.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import SourceError
+from loadax.protocols import Columns, Integers, Location, Tree, Visits
+from loadax.specs import own, split_rows
+from loadax.trees import flatten, map_leaves
+
+
+class Child(NamedTuple):
+    """A source that another one, its parent, reads from.
+
+    Args:
+        name: What users call it in a mixture or concatenation; "" elsewhere.
+        source: The source itself.
+        first_row: Row of the parent that is the child's row 0, where each of the child's rows is one of the parent's; None elsewhere.
+        reads_per_row: How often each of its rows is read in one pass over the parent.
+    """
+
+    name: str
+    source: "BaseSource"
+    first_row: int | None
+    reads_per_row: float = 1.0
+
+
+MapChild = Callable[[Child], "BaseSource"]
+"""Gives what is to be read in place of a child."""
+
+
+class BaseSource(ABC):
+    """Rows that can be read in any order. Every default is right for a source whose rows are alike and that reads from no other one."""
+
+    @property
+    def spec(self) -> Tree | None:
+        """Pytree of things with `shape` and `dtype`, of one row; None: found by reading one."""
+        return None
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def read(self, rows: Integers) -> Tree:
+        """The rows `rows` (int64[n]) as a pytree of arrays whose first dimension is n."""
+        ...
+
+    def read_visits(self, visits: Visits) -> Tree:
+        """As `read`, for a source whose rows may depend on the epoch: `random` says so."""
+        return self.read(visits.rows)
+
+    @property
+    def reads_examples(self) -> bool:
+        """Whether rows come one by one anyway, so that they need not be alike: then `read_examples` costs no more than `read`."""
+        return False
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        """The rows as a list of trees, in memory that nobody else holds: a map may write to them."""
+        batch = self.read_visits(visits)
+        return split_rows(batch if self.owns_memory else map_leaves(np.array, batch), len(visits.rows))
+
+    @property
+    def reads_columns(self) -> bool:
+        """Whether `read_into` reads no more than the columns that it is asked for, or saves a copy."""
+        return False
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        """Reads columns of rows into memory; see `loadax.protocols.Source`."""
+        for leaf, columns, destination in zip(flatten(self.read(rows))[0], boxes, out, strict=True):
+            if columns is not None and destination is not None:
+                index: Any = (slice(None), *(slice(*column) for column in columns))
+                destination[...] = np.asarray(leaf)[index]
+
+    @property
+    def owns_memory(self) -> bool:
+        """Whether `read` gives memory that nobody else holds, so that maps may write to it."""
+        return False
+
+    @property
+    def chunks(self) -> Integers | range | None:
+        """Rows at which begins what is decoded together, ascending from 0; None: each row is decoded by itself."""
+        return None
+
+    @property
+    def concurrent_reads(self) -> int:
+        """How many reads should be under way at once."""
+        return 1
+
+    def lengths(self, rows: Integers) -> Integers | None:  # noqa: ARG002
+        """Entries of the documents `rows`, as int64[n], without reading any; None when that is not known."""
+        return None
+
+    @property
+    def reads_parts(self) -> bool:
+        """Whether rows are documents in flat arrays, parts of which can be read by `read_parts`."""
+        return False
+
+    def read_parts(
+        self,
+        rows: Integers,
+        starts: Integers,  # noqa: ARG002
+        lengths: Integers,  # noqa: ARG002
+        wanted: Sequence[bool],  # noqa: ARG002
+    ) -> list[NDArray[Any] | None]:
+        """Parts of documents one behind another, an array for each leaf that is wanted; see `loadax.protocols.Source`."""
+        raise SourceError(f"{self.type_name} reads no parts of documents, so not those of {len(rows)} rows; read them whole")
+
+    def locate(self, row: int) -> list[Location]:  # noqa: ARG002
+        """Files that a row comes from; empty when they are not known."""
+        return []
+
+    def documents(self, row: int) -> list[Any] | None:  # noqa: ARG002
+        """Parts of documents in a packed row; None when rows are not packed."""
+        return None
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """Addresses of the stores that this source itself reads, without those of its children."""
+        return ()
+
+    @property
+    def children(self) -> Sequence[Child]:
+        """The sources that this one reads from."""
+        return ()
+
+    def map_children(self, wrap: MapChild) -> "BaseSource":  # noqa: ARG002
+        """This source, reading from `wrap(child)` in place of each child."""
+        return self
+
+    def rows_below(self, rows: Integers) -> tuple[Integers, Integers] | None:  # noqa: ARG002
+        """Where a row is made of several rows of the only child: these, ascending by the index within `rows` that stands beside each.
+
+        Returns:
+            The indices and the child's rows, each int64[m]; None where rows are not made so.
+        """
+        return None
+
+    @property
+    def rows_probed(self) -> int:
+        """How many rows were read to find `spec`."""
+        return 0
+
+    @property
+    def random(self) -> bool:
+        """Whether a row may have other values in another epoch."""
+        return False
+
+    @property
+    def own_epochs(self) -> bool:
+        """Whether row i may be another record in every epoch, so that the source has an order of its own."""
+        return False
+
+    @property
+    def num_maps(self) -> int:
+        """How many maps rows went through, which is the place in the chain of the next one."""
+        return 0
+
+    def describe(self) -> list[Any]:
+        """What decides the values of rows, as far as it belongs to a run's state, as JSON."""
+        return []
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether reading calls Python code of the user's, once a row as a rule."""
+        return any(child.source.runs_python for child in self.children)
+
+    @property
+    def type_name(self) -> str:
+        """The name of the class, in messages; of a user's source that of his own."""
+        return type(self).__name__
+
+
+class WrapperSource(BaseSource):
+    """A source whose row i is row i of another one: forwards every member.
+
+    Args:
+        source: The source to read from.
+    """
+
+    def __init__(self, source: BaseSource):
+        self._source = source
+
+    @abstractmethod
+    def _over(self, source: BaseSource) -> BaseSource:
+        """This wrapper around another source."""
+        ...
+
+    @property
+    def spec(self) -> Tree | None:
+        return self._source.spec
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def read(self, rows: Integers) -> Tree:
+        return self._source.read(rows)
+
+    def read_visits(self, visits: Visits) -> Tree:
+        return self._source.read_visits(visits)
+
+    @property
+    def reads_examples(self) -> bool:
+        return self._source.reads_examples
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        return self._source.read_examples(visits)
+
+    @property
+    def reads_columns(self) -> bool:
+        return self._source.reads_columns
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        self._source.read_into(rows, boxes, out)
+
+    @property
+    def owns_memory(self) -> bool:
+        return self._source.owns_memory
+
+    @property
+    def chunks(self) -> Integers | range | None:
+        return self._source.chunks
+
+    @property
+    def concurrent_reads(self) -> int:
+        return self._source.concurrent_reads
+
+    def lengths(self, rows: Integers) -> Integers | None:
+        return self._source.lengths(rows)
+
+    @property
+    def reads_parts(self) -> bool:
+        return self._source.reads_parts
+
+    def read_parts(
+        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
+    ) -> list[NDArray[Any] | None]:
+        return self._source.read_parts(rows, starts, lengths, wanted)
+
+    def locate(self, row: int) -> list[Location]:
+        return self._source.locate(row)
+
+    def documents(self, row: int) -> list[Any] | None:
+        return self._source.documents(row)
+
+    @property
+    def children(self) -> Sequence[Child]:
+        return (Child("", self._source, 0),)
+
+    def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
+        return np.arange(len(rows), dtype=np.int64), rows
+
+    @final
+    def map_children(self, wrap: MapChild) -> BaseSource:
+        return self._over(wrap(self.children[0]))
+
+    @property
+    def rows_probed(self) -> int:
+        return self._source.rows_probed
+
+    @property
+    def random(self) -> bool:
+        return self._source.random
+
+    @property
+    def own_epochs(self) -> bool:
+        return self._source.own_epochs
+
+    @property
+    def num_maps(self) -> int:
+        return self._source.num_maps
+
+    def describe(self) -> list[Any]:
+        return self._source.describe()
+
+
+@final
+class UserSource(BaseSource):
+    """A user's object with `spec`, `__len__` and `read`: the one place that asks whether an optional member is there.
+
+    Args:
+        given: The object; see `loadax.protocols.Source` for what it may have.
+    """
+
+    def __init__(self, given: Any):
+        self._given = given
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def __repr__(self) -> str:
+        text = repr(self._given)
+        return self.type_name if " object at 0x" in text else text  # an address says nothing
+
+    @property
+    def type_name(self) -> str:
+        return type(self._given).__name__
+
+    @property
+    def spec(self) -> Tree | None:
+        return self._optional("spec")
+
+    def read(self, rows: Integers) -> Tree:
+        return self._given.read(rows)
+
+    @property
+    def reads_examples(self) -> bool:
+        return self._optional("examples") is not None
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        examples = self._optional("examples")
+        return super().read_examples(visits) if examples is None else [own(example) for example in examples(visits.rows)]
+
+    @property
+    def reads_columns(self) -> bool:
+        return self._optional("read_into") is not None
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        into = self._optional("read_into") or super().read_into
+        into(rows, list(boxes), list(out))
+
+    @property
+    def owns_memory(self) -> bool:
+        return bool(self._optional("owns_memory", "fresh"))
+
+    @property
+    def chunks(self) -> Integers | range | None:
+        return self._optional("chunks")
+
+    @property
+    def concurrent_reads(self) -> int:
+        wanted = self._optional("concurrent_reads")
+        return 1 if wanted is None else wanted
+
+    def lengths(self, rows: Integers) -> Integers | None:
+        lengths = self._optional("lengths")
+        return None if lengths is None else lengths(rows)
+
+    @property
+    def reads_parts(self) -> bool:
+        return self._optional("read_parts") is not None
+
+    def read_parts(
+        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
+    ) -> list[NDArray[Any] | None]:
+        return self._given.read_parts(rows, starts, lengths, wanted)
+
+    def locate(self, row: int) -> list[Location]:
+        locate = self._optional("locate", "where")
+        return [] if locate is None else [Location(*each) for each in locate(row) or ()]
+
+    def documents(self, row: int) -> list[Any] | None:
+        documents = self._optional("documents")
+        return None if documents is None else list(documents(row) or ()) or None
+
+    @cached_property
+    def children(self) -> Sequence[Child]:  # worked out once, so that each child stays the same object
+        over, found = self._optional("over"), []
+
+        def look(source: Any, times: float) -> Any:
+            found.append(Child("", as_source(source), None, times))
+            return source
+
+        if over is not None:
+            over(look)
+        return tuple(found)
+
+    def map_children(self, wrap: MapChild) -> BaseSource:
+        if not self.children:
+            return self
+        children = iter(self.children)
+
+        def put(source: Any, times: float) -> Any:  # noqa: ARG001 - as `over` calls it
+            wrapped = wrap(next(children))
+            return wrapped._given if isinstance(wrapped, UserSource) else wrapped  # noqa: SLF001
+
+        return as_source(self._given.over(put))
+
+    @property
+    def runs_python(self) -> bool:
+        return True
+
+    def _optional(self, *names: str) -> Any:
+        """The first of these members that the object has; None when it has none of them."""
+        return next((found for name in names if (found := getattr(self._given, name, None)) is not None), None)
+
+
+def as_source(given: Any) -> BaseSource:
+    """What a user handed over, as a source: itself, or an adapter of it.
+
+    Args:
+        given: A `BaseSource`; an object with `__len__` and `read` (see `loadax.protocols.Source`); or one with `__len__` and `__getitem__`.
+
+    Raises:
+        ArgumentError: When it is none of these.
+    """
+    if isinstance(given, BaseSource):
+        return given
+    if hasattr(given, "read") and hasattr(given, "__len__"):
+        return UserSource(given)
+    from loadax.sources.objects import ObjectSource
+
+    return ObjectSource(given)
+
+
+def walk(source: BaseSource) -> Iterator[BaseSource]:
+    """A source and all sources below it."""
+    yield source
+    for child in source.children:
+        yield from walk(child.source)
+
+
+def map_bottom(source: BaseSource, wrap: Callable[[BaseSource, float], BaseSource], times: float = 1.0) -> BaseSource:
+    """`source` with each source at its bottom replaced.
+
+    Args:
+        source: Any source.
+        wrap: Gets a source without children and how often each of its rows is read; returns what is read in its place.
+        times: How often each row of `source` is read.
+    """
+    if not source.children:
+        return wrap(source, times)
+    return source.map_children(lambda child: map_bottom(child.source, wrap, times * child.reads_per_row))
