@@ -105,7 +105,8 @@ class LastRow:
 
     def keep(self, leaves: list[Any], values: list[Any]) -> None:
         """Remembers leaves, and copies of what they hold."""
-        own = [leaf if type(leaf) is np.ndarray else None for leaf in leaves]
+        # Not views: they would keep alive what they are a view of.
+        own = [leaf if type(leaf) is np.ndarray and leaf.base is None else None for leaf in leaves]
         self.leaves_and_values = own, [None if leaf is None else value.copy() for leaf, value in zip(own, values, strict=True)]
 
 
@@ -175,6 +176,7 @@ class Map:
         """
         found: list[Tree] = []
         reused = False
+        before, then = self.last.leaves_and_values
         for index, example in enumerate(examples, first):
             row = int(visits.rows[index])
             result = self.one(example, row, int(visits.epochs[index]))
@@ -183,12 +185,12 @@ class Map:
             except ArgumentError:  # a dict whose keys can't be sorted, which only another map can take
                 found.append(result)
                 continue
-            before, then = self.last.leaves_and_values
             now = [np.array(leaf) if hasattr(leaf, "__array__") and not isinstance(leaf, np.generic) else leaf for leaf in leaves]
             again = self._check_unchanged(leaves, before, then, now, row)
-            self.last.keep(leaves, now)
             found.append(structure.build(now) if again else result)
             reused |= again
+            before, then = leaves, now
+        self.last.keep(before, then)
         return found, reused
 
     def _all(self, given: list[Tree], visits: Visits, first: int) -> list[Tree]:

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from loadax.errors import LeafError
-from loadax.protocols import ArraySpec, Visits
+from loadax.protocols import ArraySpec, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.arrays import ArraySource
+from loadax.specs import split_rows, stack
 from loadax.transforms import BatchMap, Map, fingerprint, generator, name_of, takes
 from tests.limits import HANG
 
@@ -341,19 +342,24 @@ def reusing(shape: tuple[int, ...] = (3,), view: bool = False) -> Any:
     return fill
 
 
+def mapped(made: Map, tree: Tree, visits: Visits, spec: Tree) -> Tree:
+    """What a map makes of a batch."""
+    return stack(made.results(split_rows(tree, len(visits.rows)), visits), spec, visits.rows.tolist())
+
+
 @pytest.mark.parametrize("view", [False, True])
 def test_a_function_that_returns_one_array_for_several_rows_is_refused(view: bool) -> None:
     made = Map(reusing(view=view), False, 0, 0, None)
     with pytest.raises(
         LeafError, match=r"map reusing.<locals>.fill \(.*\) returned one array for several rows, .*row 2, leaf number 0$"
     ):
-        made(batch(), VISITS, {"x": ArraySpec((3,), np.dtype(float))})
+        mapped(made, batch(), VISITS, {"x": ArraySpec((3,), np.dtype(float))})
 
 
 def test_following_the_advice() -> None:
     fill = reusing()
     made = Map(lambda example: {"x": fill(example)["x"].copy()}, False, 0, 0, None)
-    result = made(batch(), VISITS, {"x": ArraySpec((3,), np.dtype(float))})
+    result = mapped(made, batch(), VISITS, {"x": ArraySpec((3,), np.dtype(float))})
     np.testing.assert_array_equal(result["x"], batch()["x"][:, None] * np.ones(3))
 
 
@@ -362,11 +368,11 @@ def test_an_array_that_is_returned_in_another_call_too() -> None:
     made, spec = Map(reusing(), False, 0, 0, None), {"x": ArraySpec((3,), np.dtype(float))}
     one, other = ({"x": np.array([value])} for value in (1.0, 2.0))
     visits = Visits(np.array([7]), np.array([0]))
-    assert made(one, visits, spec)["x"].tolist() == [[1, 1, 1]]
+    assert mapped(made, one, visits, spec)["x"].tolist() == [[1, 1, 1]]
     again = copy.deepcopy(made)
     with pytest.raises(LeafError, match=r"returned one array for several rows.*return a new array \(copy it\): row 7, leaf"):
-        made(other, visits, spec)
-    assert again(other, visits, spec)["x"].tolist() == [[2, 2, 2]]  # a copy has returned nothing yet
+        mapped(made, other, visits, spec)
+    assert mapped(again, other, visits, spec)["x"].tolist() == [[2, 2, 2]]  # a copy has returned nothing yet
 
 
 def test_constants_and_views_of_the_example_are_fine() -> None:
@@ -386,20 +392,23 @@ def test_constants_and_views_of_the_example_are_fine() -> None:
         for name, size, dtype in (("a", 3, float), ("b", 3, float), ("c", 2, int), ("e", 2, float))
     }
     made = Map(several, False, 0, 0, None)
-    made(rows, visits, {**spec, "d": ArraySpec((), np.dtype(int))})
-    result = made(rows, visits, {**spec, "d": ArraySpec((), np.dtype(int))})
+    mapped(made, rows, visits, {**spec, "d": ArraySpec((), np.dtype(int))})
+    result = mapped(made, rows, visits, {**spec, "d": ArraySpec((), np.dtype(int))})
     assert result["a"].tolist() == [[0, 1, 2]] * 4
     assert result["b"].tolist() == table.tolist()
     assert result["c"].tolist() == rows["y"][:, :2].tolist()
     assert result["d"].tolist() == [1] * 4
     expected = rows["y"] + 1
-    assert Map(changed, False, 0, 0, None)(rows, visits, {"y": ArraySpec((3,), np.dtype(int))})["y"].tolist() == expected.tolist()
+    assert (
+        mapped(Map(changed, False, 0, 0, None), rows, visits, {"y": ArraySpec((3,), np.dtype(int))})["y"].tolist()
+        == expected.tolist()
+    )
 
 
 def test_a_map_keeps_no_batch_alive() -> None:
     made = Map(lambda example: {"x": example["x"]}, False, 0, 0, None)
     rows = np.zeros((4, 3))
     gone = weakref.ref(rows)
-    made({"x": rows}, Visits(np.arange(4), np.zeros(4, np.int64)), {"x": ArraySpec((3,), np.dtype(float))})
+    mapped(made, {"x": rows}, Visits(np.arange(4), np.zeros(4, np.int64)), {"x": ArraySpec((3,), np.dtype(float))})
     del rows
     assert gone() is None
