@@ -1,6 +1,7 @@
 """The numbers add up: rows and bytes, and the seconds of a simulated machine."""
 
 import threading
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -182,6 +183,9 @@ def test_another_thread_counts_no_step_twice() -> None:
     seen: list[int] = []
     over = threading.Event()
 
+    def has_looked_again(before: int) -> bool:
+        return len(seen) > before
+
     def watch() -> None:
         while not over.is_set():
             seen.append(batches.stats().steps)
@@ -192,8 +196,7 @@ def test_another_thread_counts_no_step_twice() -> None:
         try:
             for _ in range(21):
                 next(batches)
-                looks = len(seen)
-                until(lambda looks=looks: len(seen) > looks)
+                until(partial(has_looked_again, len(seen)))
         finally:
             over.set()
             watcher.join()

@@ -9,7 +9,7 @@ from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.batches import BatchPlan
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.order import Sequential, Shuffled
-from loadax.protocols import Order
+from loadax.protocols import Order, Visits
 from tests.work import lines_of, peak_of
 
 
@@ -107,7 +107,7 @@ def test_a_trillion_rows_are_no_trouble(order: Order) -> None:
     plan = BatchPlan(order, 65536, num_epochs=None)
     mine = np.arange(16)
     plan.visits(1, mine)
-    visits = []
+    visits: list[Visits] = []
     assert peak_of(lambda: visits.extend(plan.visits(step, mine) for step in (0, 10**6, 15 * 10**6, 10**12))) < 1 << 20
     assert lines_of(lambda: plan.visits(10**12, mine)) < 10_000
     assert len({row for each in visits for row in each.rows.tolist()}) == 64

@@ -1,5 +1,6 @@
 """Packing plans: every entry once, the rows of the textbook's algorithms, and what is refused."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,14 +114,12 @@ def lognormal(count: int, longest: int, seed: int = 0) -> Integers:
 @pytest.mark.parametrize("method", ["split", "best_fit", "first_fit"])
 def test_a_million_documents_take_little_work_and_little_memory(method: Any) -> None:
     """The work of a window is that of its distinct lengths, of which ten times as many documents have hardly more."""
-    long = "error" if method == "split" else "cut"
+    long: Any = "error" if method == "split" else "cut"
     lengths = lognormal(1_000_000, 4096)
     plan = packed(method, 2048, plan_arrays(lengths, 2048, method, long, 1 << 18))
     assert lengths.sum() / (plan.size * 2048) > 0.999
     assert peak_of(lambda: plan_arrays(lengths, 2048, method, long, 1 << 18)) < 100 * len(lengths)  # bytes a document
-    few, many = (
-        lines_of(lambda count=count: plan_arrays(lengths[:count], 2048, method, long, 1 << 18)) for count in (1 << 15, 1 << 18)
-    )
+    few, many = (lines_of(partial(plan_arrays, lengths[:count], 2048, method, long, 1 << 18)) for count in (1 << 15, 1 << 18))
     assert many < 2 * few
 
 
@@ -129,7 +128,7 @@ def test_the_cost_is_that_of_the_distinct_lengths() -> None:
     for best in (True, False):
         rows = fit(many, 2048, best)
         assert np.bincount(rows, weights=many).max() <= 2048
-        assert lines_of(lambda best=best: fit(many, 2048, best)) == lines_of(lambda best=best: fit(few, 2048, best))
+        assert lines_of(partial(fit, many, 2048, best)) == lines_of(partial(fit, few, 2048, best))
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def late(folder: str) -> None:
     if me == 1:
         until(lambda: share[0].exists() and share[2].exists())
     else:
-        together.monotonic, together.sleep = lambda: now[0], next_sign
+        vars(together).update(monotonic=lambda: now[0], sleep=next_sign)
     assert rows_of(data().filter(slow, "slow", index=f"{folder}/i", workers=1)) == SMALL
     if me == 0:
         assert now[0] > together.PATIENCE
