@@ -18,6 +18,7 @@ from loadax.plan.keep import keep_rows, leave_out_rows, met_rows
 from loadax.plan.split import again, below
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
+from loadax.sources.storage import local_path
 from loadax.transforms import name_of
 
 
@@ -111,7 +112,9 @@ def _truth(answer: Any, name: str, row: int) -> bool:
 def _listed(rows: Any) -> tuple[Integers, str]:
     """The rows of a list, and where it came from, for messages."""
     if isinstance(rows, str | os.PathLike):
-        path = Path(rows)
+        path = local_path(rows)
+        if path is None:
+            raise ArgumentError(f"rows={os.fspath(rows)!r} is a URL; pass the path of a .npy or .txt file on this machine")
         return _of_file(path), f" of {path}"
     try:
         listed = np.asarray(rows if hasattr(rows, "__array__") else list(rows))

@@ -1,7 +1,6 @@
 """`.npy` files: local ones mapped, remote ones read by ranges."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,7 @@ def _as_path(path: Any) -> Any:
 
 
 def _map_file(path: Any) -> np.memmap[Any, Any]:
-    where = local_path(path) if "://" in os.fspath(path) else Path(path)
+    where = local_path(path)
     assert where is not None
     try:
         array = np.load(where, mmap_mode="r", allow_pickle=False)

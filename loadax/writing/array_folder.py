@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError
+from loadax.sources.storage import local_path
 
 _log = logging.getLogger("loadax")
 
@@ -39,9 +40,10 @@ class ArrayFolder:
     """
 
     def __init__(self, path: Any):
-        if not isinstance(path, str | os.PathLike) or "://" in os.fspath(path):
+        folder = local_path(path) if isinstance(path, str | os.PathLike) else None
+        if folder is None:
             raise ArgumentError(f"index={path!r}: pass the path of a folder on this machine")
-        self._folder = Path(path)
+        self._folder = folder
         if self._folder.exists() and not self._folder.is_dir():
             raise ArgumentError(
                 f"index={os.fspath(path)!r} is a file; pass the path of a folder, which is made when it isn't there"
