@@ -21,6 +21,7 @@ from loadax.protocols import Integers, Order, Source, Tree
 from loadax.reader import Reader
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.checks import chunk_starts
+from loadax.sources.places import check_elsewhere
 from loadax.specs import flatten_spec, normalise_spec
 from loadax.transforms import BatchMap, Map, Transform, fingerprint, name_of, takes
 from loadax.trees import flatten, map_leaves
@@ -528,19 +529,7 @@ class Written:
 
     def check_elsewhere(self, path: str | os.PathLike[str]) -> None:
         """Refuses to write where the dataset reads."""
-        from loadax.sources.storage import address_of, key_value_spec
-
-        found: list[str] = []
-
-        def look(source: Source, times: float) -> Source:  # noqa: ARG001
-            found.extend(getattr(source, "addresses", ()))
-            return source
-
-        self.dataset.reader.over(look)
-        target = address_of(key_value_spec(path)).rstrip("/") + "/"
-        for address in found:
-            if f"{address.rstrip('/')}/".startswith(target) or target.startswith(f"{address.rstrip('/')}/"):
-                raise ArgumentError(f"{os.fspath(path)} is what this dataset reads; choose another path to write to")
+        check_elsewhere(self.dataset.source, path)
 
 
 def _integer(name: str, value: Any) -> int:

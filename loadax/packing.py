@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.plan.pack import PACK_VERSION, Long, Method, digest, packed, plan_arrays
-from loadax.protocols import Integers, Order, Visits
+from loadax.protocols import Integers, Order, Source, Visits
 from loadax.reader import Reader
 from loadax.sources.packed import PackedSource
 from loadax.sources.ragged import Form
@@ -88,6 +88,11 @@ class Documents:
         self.form = self._find_form()
         self.known: Integers | None = None
         """The lengths, where documents are read whole: what they must still be."""
+
+    @property
+    def source(self) -> Source:
+        """What they are read from."""
+        return self._reader.source
 
     def visits(self, numbers: Integers) -> Visits:
         """Where the documents are."""

@@ -93,6 +93,7 @@ class Source(Protocol):
     - `read_parts(rows, starts, lengths, wanted)`: of documents in flat arrays: the entries from each of `starts` on, so many, one document's part
       behind another; a list with an array for every leaf, None for those that are not `wanted`.
     - `where(row)`: where a row comes from: a list of `Location`s, or of tuples that make some.
+    - `addresses`: the local paths or URLs of the files and folders that it reads, so that nothing is written over them.
     - `documents(row)`: of packed rows: the parts of documents that one holds.
     """
 

@@ -9,8 +9,6 @@ from typing import Any
 from loadax.cli.source import SOURCES, add_source_options, open_dataset, source_options
 from loadax.dataset import Dataset
 from loadax.doors import write_zarr
-from loadax.errors import ArgumentError
-from loadax.sources.storage import local_path
 
 _EXAMPLES = f"""\
 examples:
@@ -60,8 +58,6 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: when an option can't be used, or data can't be read or written.
     """
-    if _absolute(options.source) == _absolute(options.destination):
-        raise ArgumentError(f"{options.source} is both what is read and where it is written; choose another DST")
     dataset = open_dataset(options.source, source_options(options))
     if options.shuffle is not None:
         dataset = _shuffled(dataset, options.shuffle, options.source)
@@ -90,11 +86,6 @@ def _shuffled(dataset: Dataset, seed: int, source: str) -> Dataset:
             f"loadax: the chunks of {source} hold many rows, and each is decoded many times for this: it takes long, but only once\n"
         )
     return shuffled
-
-
-def _absolute(location: str) -> str:
-    path = None if "|" in location else local_path(location)
-    return location if path is None else str(path)
 
 
 def _share(text: str) -> tuple[int, int]:

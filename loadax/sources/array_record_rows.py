@@ -39,6 +39,11 @@ class BytesRecords:
     def __repr__(self) -> str:
         return f"{self._files!r}"
 
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return self._files.addresses
+
     def where(self, row: int) -> list[Location]:
         """The file of a row, and which of its records it is."""
         return self._files.where(row)
@@ -77,6 +82,11 @@ class PaddedRecords:
 
     def __repr__(self) -> str:
         return f"{self._files!r}, padded to {self._pad_to}"
+
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return self._files.addresses
 
     def where(self, row: int) -> list[Location]:
         """The file of a row, and which of its records it is."""
@@ -155,6 +165,11 @@ class AlikeRecords:
     def __repr__(self) -> str:
         return f"{self._files!r}"
 
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return self._files.addresses
+
     def where(self, row: int) -> list[Location]:
         """The file of a row, and which of its records it is."""
         return self._files.where(row)
@@ -209,6 +224,11 @@ class DecodedRecords:
 
     def __repr__(self) -> str:
         return f"{self._files!r}, padded to {self._pad_to}"
+
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return self._files.addresses
 
     def where(self, row: int) -> list[Location]:
         """The file of a row, and which of its records it is."""

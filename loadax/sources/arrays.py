@@ -1,5 +1,6 @@
 """Arrays that are in memory, or mapped into it."""
 
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -38,6 +39,11 @@ class ArraySource:
     def __repr__(self) -> str:
         kinds = {"memory-mapped" if mapped else "in memory" for mapped in self._mapped}
         return f"arrays {' and '.join(sorted(kinds))}"
+
+    @property
+    def addresses(self) -> list[str]:
+        """The files that are mapped."""
+        return [str(Path(file.name).absolute()) for file in self._files if file is not None]
 
     def where(self, row: int) -> list[Location]:
         """The files that a row lies in, of the leaves that are mapped, each with the first and the last byte where these lie together."""

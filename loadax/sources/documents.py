@@ -85,6 +85,11 @@ class DocumentSource:
             begins, lengths = begins[there], lengths[there]
         return [_gather(flat, begins, lengths) if want else None for flat, want in zip(self._flats, wanted, strict=True)]
 
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return [address for flat in self._flats for address in flat.addresses]
+
     def where(self, row: int) -> list[tuple[str, int, int]]:
         """The files that a document lies in, each with the first and the last byte of it."""
         number = int(check_rows([row], len(self))[0])

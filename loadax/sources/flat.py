@@ -1,6 +1,7 @@
 """Flat arrays, of which parts of any length are taken out by the thousand: in memory, in files of this machine, or far away."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -10,6 +11,7 @@ from loadax.protocols import Integers
 from loadax.sources.cached_files import CachedFiles
 from loadax.sources.disk_cache import DiskCache
 from loadax.sources.files import ByteRange
+from loadax.sources.locations import mapped_file
 from loadax.sources.ranges import RemoteFiles
 from loadax.sources.segments import Ends, MappedSegments, Segment
 
@@ -28,6 +30,11 @@ class Flat(Protocol):
         """The entries from each of `starts` on, `lengths` of each, one part behind another. No part is empty."""
         ...
 
+    @property
+    def addresses(self) -> list[str]:
+        """The files; nothing for memory."""
+        ...
+
     def where(self, start: int, stop: int) -> list[tuple[str, int, int]]:
         """The files that some entries lie in, each with the first and the last byte; nothing for memory."""
         ...
@@ -40,6 +47,7 @@ class FlatArray:
     far = False
 
     def __init__(self, array: NDArray[Any]):
+        self._file = mapped_file(array)
         self._array = array.view(np.ndarray)
         self.dtype = array.dtype.newbyteorder("=")
 
@@ -48,6 +56,10 @@ class FlatArray:
 
     def gather(self, starts: Integers, lengths: Integers) -> NDArray[Any]:
         return take_parts(self._array, starts, lengths).astype(self.dtype, copy=False)
+
+    @property
+    def addresses(self) -> list[str]:
+        return [] if self._file is None else [str(Path(self._file.name).absolute())]
 
     def where(self, start: int, stop: int) -> list[tuple[str, int, int]]:  # noqa: ARG002
         return []
@@ -83,6 +95,10 @@ class FlatFiles:
             mine = owners == number
             out[indices(places[mine], lengths[mine])] = self._gather_of(number, starts[mine], lengths[mine])
         return out
+
+    @property
+    def addresses(self) -> list[str]:
+        return [each.location for each in self._stream.segments]
 
     def where(self, start: int, stop: int) -> list[tuple[str, int, int]]:
         return _where(self._stream, self._stored.itemsize, start, stop)
@@ -127,6 +143,10 @@ class FlatRanges:
             for number, start, stop in zip(owners[begins].tolist(), low[begins].tolist(), high[lasts].tolist(), strict=True)
         ]
         return np.frombuffer(b"".join(self._files.read(ranges)), self._stored).astype(self.dtype, copy=False)
+
+    @property
+    def addresses(self) -> list[str]:
+        return [each.location for each in self._stream.segments]
 
     def where(self, start: int, stop: int) -> list[tuple[str, int, int]]:
         return _where(self._stream, self._stored.itemsize, start, stop)

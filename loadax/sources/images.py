@@ -67,6 +67,11 @@ class ImageSource:
         for place, row in zip(images, rows.tolist(), strict=True):
             place[...] = self._checked(row)[cut]
 
+    @property
+    def addresses(self) -> list[str]:
+        """The folder."""
+        return [self._files.folder]
+
     def where(self, row: int) -> list[Location]:
         """The file of a row."""
         return [Location(self._files.path(int(check_rows([row], len(self))[0])))]

@@ -73,6 +73,11 @@ class NpyRanges:
             if columns is not None and destination is not None and destination.size:
                 _read(array, rows, columns, destination)
 
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return [each.location for each in self._arrays]
+
     def where(self, row: int) -> list[tuple[str, int, int]]:
         """The files that a row lies in, one a leaf, each with the first and the last byte of it."""
         number = int(check_rows([row], self._length)[0])

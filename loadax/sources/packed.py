@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError
-from loadax.protocols import ArraySpec, Columns, Integers, Segments, Tree
+from loadax.protocols import ArraySpec, Columns, Integers, Segments, Source, Tree
 from loadax.sources.checks import check_rows
 from loadax.sources.flat import indices
 from loadax.sources.ragged import Form
@@ -47,6 +47,11 @@ class Documents(Protocol):
 
     def parts(self, numbers: Integers, skips: Integers, lengths: Integers, wanted: Sequence[bool]) -> list[NDArray[Any] | None]:
         """Parts of documents one behind another, for every leaf that is wanted."""
+        ...
+
+    @property
+    def source(self) -> Source:
+        """What they are read from."""
         ...
 
     def row_of(self, numbers: Integers) -> Integers:
@@ -112,6 +117,11 @@ class PackedSource:
 
     def __len__(self) -> int:
         return self._plan.size
+
+    @property
+    def documents_source(self) -> Source:
+        """What the documents are read from."""
+        return self._documents.source
 
     def __repr__(self) -> str:
         return self._summary

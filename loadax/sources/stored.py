@@ -197,6 +197,16 @@ def json_of(store: ts.TensorStore) -> dict[str, Any]:
         return {}
 
 
+def addresses_in(spec: Any) -> list[str]:
+    """Where all the parts of a spec lie."""
+    if isinstance(spec, list):
+        return [address for each in spec for address in addresses_in(each)]
+    if not isinstance(spec, dict):
+        return []
+    own = address_of(spec.get("kvstore"))
+    return ([own] if own else []) + [address for key in ("base", "layers") for address in addresses_in(spec.get(key))]
+
+
 def in_memory(spec: Any) -> bool:
     """Whether any part of a spec lies in this process's memory."""
     return _any_driver(spec, lambda driver: driver == "memory")

@@ -11,12 +11,13 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.raw_zarr import map_raw
-from loadax.sources.storage import address_of, new_context, wait
+from loadax.sources.storage import new_context, wait
 from loadax.sources.stored import (
     CACHE_BYTES,
     Missing,
     Rows,
     StoredArray,
+    addresses_in,
     is_spec,
     json_of,
     open_store,
@@ -55,7 +56,7 @@ class TensorStoreSource:
         opened = [_opened(store, where, leaf) for store, where, leaf in zip(opening, places, leaves, strict=True)]
         strict = [reopen_strict(store, where, context, missing) for store, where in zip(opened, places, strict=True)]
         reopened = [_opened(store, where, leaf) for store, where, leaf in zip(strict, places, leaves, strict=True)]
-        self.addresses = [address for store in reopened if (address := address_of(json_of(store).get("kvstore")))]
+        self.addresses = [address for store in reopened for address in addresses_in(json_of(store))]
         """Where the arrays lie."""
         self._arrays: list[Rows] = [_rows(store, where, missing) for store, where in zip(reopened, places, strict=True)]
         self._length = common_length(self._structure.paths, [array.shape[0] for array in self._arrays])

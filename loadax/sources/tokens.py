@@ -106,6 +106,11 @@ class TokenSource:
             for start, _, destination in wanted:
                 self._copy(first + start, destination)
 
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return [*(each.location for each in self._stream.segments), *(self._documents.indices if self._documents else ())]
+
     def where(self, row: int) -> list[tuple[str, int, int]]:
         """The files that a row lies in, each with the first and the last byte of it."""
         start = int(check_rows([row], self._length)[0]) * self._stride * self._stored.itemsize

@@ -99,5 +99,5 @@ class TestTheFolderAbove:
 
     def test_of_a_zip_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
-        with pytest.raises(LoadaxError, match="no zip|not there|no zarr"):
+        with pytest.raises(LoadaxError, match=r"no zip|not there|no zarr"):
             loadax.from_zarr("../nothing.zip")
