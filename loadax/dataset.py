@@ -271,7 +271,7 @@ class Dataset:
             chunk_rows: as in `write_zarr`.
             shard_rows: as in `write_zarr`.
             compression: as in `write_zarr`.
-            overwrite: deletes the zarr store that is there and writes it anew: for maps that were changed.
+            overwrite: writes the store anew, and replaces the one that is there once it is whole: for maps that were changed.
             progress: whether to show a bar; None: when stderr is a terminal.
 
         Raises:

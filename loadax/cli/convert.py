@@ -47,7 +47,7 @@ def add_command(commands: Any) -> None:
     )
     command.add_argument("--shards", metavar="I/N", type=_share, help="write only the I-th of N equal shares, I from 0")
     command.add_argument("--resume", action="store_true", help="go on with a store that was not written to its end")
-    command.add_argument("--overwrite", action="store_true", help="delete the zarr store at DST first")
+    command.add_argument("--overwrite", action="store_true", help="replace the zarr store at DST, once the new one is whole")
     command.add_argument("--workers", metavar="N", type=int, help="threads that read (default: 4)")
     command.set_defaults(run=run)
 

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from loadax.errors import ArgumentError
 from loadax.protocols import Source
@@ -77,7 +76,7 @@ def _begins(url: str, with_url: str) -> bool:
 
 
 def _remembering() -> Callable[[str], _Identity]:
-    known: dict[str, Any] = {}
+    known: dict[str, _Identity] = {}
 
     def identity_of(path: str) -> _Identity:
         if path not in known:
@@ -86,6 +85,6 @@ def _remembering() -> Callable[[str], _Identity]:
                 known[path] = status.st_dev, status.st_ino
             except OSError:
                 known[path] = None
-        return known[path]  # type: ignore[no-any-return]
+        return known[path]
 
     return identity_of
