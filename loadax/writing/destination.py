@@ -153,12 +153,11 @@ class Destination:
             SourceError: when it can't be done; says where the new store is.
         """
         try:
-            manifest = self._marker(FINISHED)
-            self._check_own(manifest)
+            self._check_still_own()
             if self.local is None:
                 self._copy(new, content)
             else:
-                self._swap(new, manifest)
+                self._swap(new)
         except BaseException as error:
             error.add_note(f"loadax: the new store is whole, and lies at {new.address}; move it where it belongs, or delete it")
             raise
@@ -227,6 +226,16 @@ class Destination:
                 "them elsewhere, or choose another path"
             )
 
+    def _check_still_own(self) -> None:
+        while True:
+            manifest = self._marker(FINISHED)
+            try:
+                return self._check_own(manifest)
+            except ArgumentError:
+                if self._marker(FINISHED) == manifest:
+                    raise
+                # Another process has replaced the store while its files were listed.
+
     def _beside(self, content: dict[str, Any]) -> "Destination":
         """The place where a store is written that will replace this one."""
         token = secrets.token_hex(4)
@@ -249,7 +258,7 @@ class Destination:
         beside._write(PARTIAL, content)
         return beside
 
-    def _swap(self, new: "Destination", manifest: dict[str, Any] | None) -> None:
+    def _swap(self, new: "Destination") -> None:
         assert self.local is not None
         assert new.local is not None
         try:
@@ -257,6 +266,9 @@ class Destination:
         except OSError as error:
             raise SourceError(f"{self.location}: the new store can't take the place of the old one: {error}") from error
         for old in moved:
+            manifest = Destination(old, self.location)._marker(
+                FINISHED
+            )  # of this very store, which another process may have put there
             if not delete_own(old, own_keys(keys_below(old), _array_names(manifest))):
                 _log.warning("%s: files that appeared while the store was overwritten lie in %s", self.location, old)
 

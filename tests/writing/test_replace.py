@@ -171,7 +171,7 @@ class TestForeignFiles:
         (tmp_path / "s" / "thesis.txt").write_text("mine")
         with pytest.raises(ArgumentError, match=r"not the store's own: thesis\.txt; move"):
             write_zarr(OLD, tmp_path / "s", overwrite=True)
-        assert (group["a/b"][...] == 3).all()  # type: ignore[index]
+        assert (group["a/b"][...] == 3).all()  # type: ignore[index, union-attr]
         (tmp_path / "s" / "thesis.txt").unlink()
         write_zarr(OLD, tmp_path / "s", overwrite=True)
         assert files(tmp_path / "s").keys() == {"zarr.json", "loadax.json", "old/zarr.json", "old/c/0"}
