@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError
-from loadax.keeping.index_file import Identity, Loaded, digest_of, load, save
+from loadax.keeping.index_file import DAMAGED, Identity, Loaded, digest_of, load, save
 from loadax.keeping.recognition import UnrecognisedError, recognise
 from loadax.keeping.scan import Judge, Watch, plan_runs, read_run, scan, threads_for
 from loadax.keeping.together import compute_together
@@ -91,7 +91,9 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
     if loaded.values is not None:
         _log.info("index %s: read", path)
         return loaded
-    if loaded.differs is not None:
+    if loaded.differs == DAMAGED:
+        _log.warning("index %s is damaged (its contents are not what its digest says): it is built anew", path)
+    elif loaded.differs is not None:
         _log.warning(
             "index %s is another one (its %s differs): it is built anew", path, _DIFFERS.get(loaded.differs, loaded.differs)
         )

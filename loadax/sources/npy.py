@@ -8,6 +8,7 @@ import numpy as np
 from loadax.errors import SourceError
 from loadax.sources.arrays import ArraySource
 from loadax.sources.disk_cache import open_cache
+from loadax.sources.npy_header import NPY_FAILURES
 from loadax.sources.npy_ranges import NpyRanges
 from loadax.sources.storage import local_path
 from loadax.trees import flatten, map_leaves
@@ -42,7 +43,7 @@ def _map_file(path: Any) -> np.memmap[Any, Any]:
     assert where is not None
     try:
         array = np.load(where, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except NPY_FAILURES as error:
         reason = "there is no such file" if isinstance(error, FileNotFoundError) else f"it can't be opened as .npy: {error}"
         raise SourceError(f"{where}: {reason}; write it with numpy.save, as an array of numbers") from error
     if not isinstance(array, np.memmap):

@@ -266,9 +266,7 @@ class Destination:
         except OSError as error:
             raise SourceError(f"{self.location}: the new store can't take the place of the old one: {error}") from error
         for old in moved:
-            manifest = Destination(old, self.location)._marker(
-                FINISHED
-            )  # of this very store, which another process may have put there
+            manifest = read_marker(Destination(old).store, FINISHED, str(old))  # another process may have put this one there
             if not delete_own(old, own_keys(keys_below(old), _array_names(manifest))):
                 _log.warning("%s: files that appeared while the store was overwritten lie in %s", self.location, old)
 
