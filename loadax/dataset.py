@@ -12,6 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from loadax.errors import ArgumentError, RowIndexError
+from loadax.keeping.identity import identify, sample_size, spread, update
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.mix import Mixed
 from loadax.plan.order import Repeated, Sequential, Shuffled, Sliced, depth_first
@@ -29,6 +30,7 @@ from loadax.trees import flatten, map_leaves
 _LANES = 128
 _OPEN_BYTES = 1 << 30  # what the windows of all lanes may hold by default, over all hosts
 _MANY_ROWS, _MANY_BYTES = 4, 8 << 10  # of a chunk of the largest leaf, above which decoding it for one row is worth a warning
+_SAMPLE = 64  # rows that tell what a cache was made from
 _WINDOW = 4  # blocks a lane: with 128 lanes 512 blocks are open, about as many as a large batch has rows
 
 
@@ -514,17 +516,17 @@ class Written:
         version, order, maps, examples = self.dataset.describe()
         functions = [f"{name_of(each.function).split(' ')[0]} {fingerprint(each.function)}" for each in self.dataset.maps]
         described = {"order version": version, "order": order, "maps": maps, "examples": examples, "functions": functions}
-        return {**described, "sample": self._sample()}
+        return {**described, "sample": self._sample(), **identify(self.dataset.source)}
 
     def _sample(self) -> str:
-        """A hash of a few rows before the maps, and of one behind them: other data, or a map that does something else now, has another one."""
-        positions = np.unique(np.array([0, len(self) // 2, len(self) - 1], np.int64))
+        """A hash of some rows before the maps, and of one behind them: other data, or a map that does something else now, has another one."""
+        source = self.dataset.source
+        positions = spread(len(self), sample_size(source, self.dataset._source_row_bytes(), _SAMPLE))  # noqa: SLF001 - its own
         visits = self.dataset.order.visits(np.zeros_like(positions), positions)
         digest = hashlib.sha256()
         for tree in (self.dataset.reader.read_source(visits), self.read(positions[len(positions) // 2 :][:1])):
             for leaf in flatten(tree)[0]:
-                if not leaf.dtype.hasobject:  # those are addresses
-                    digest.update(np.ascontiguousarray(leaf).tobytes())
+                update(digest, leaf)
         return digest.hexdigest()[:16]
 
     def check_elsewhere(self, path: str | os.PathLike[str]) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, SourceError
+from loadax.writing.comparison import differs
 
 _VERSION = 2
 _MAGIC = b'{"loadax index": '
@@ -94,7 +95,7 @@ def load(path: Path, identity: Identity) -> Loaded:
             if not header or (header.get("loadax index") == _VERSION and header.get("check") != _check(header)):
                 return Loaded(None, "", DAMAGED)
             for name, value in asked.items():
-                if header.get(name) != value:
+                if differs(header.get(name), value, name):
                     return Loaded(None, "", name)
             dtype, count = np.dtype(header["dtype"]), int(header["count"])
             if size != len(line) + count * dtype.itemsize:

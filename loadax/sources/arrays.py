@@ -45,6 +45,12 @@ class ArraySource:
         """The files that are mapped."""
         return [str(Path(file.name).absolute()) for file in self._files if file is not None]
 
+    def held(self, most: int) -> list[NDArray[Any]]:
+        """The arrays in memory, or evenly spread rows of them: at most so many bytes."""
+        memory = [array for array, file in zip(self._arrays, self._files, strict=True) if file is None]
+        total = sum(each.nbytes for each in memory)
+        return [some_rows(each, total, most) for each in memory]
+
     def where(self, row: int) -> list[Location]:
         """The files that a row lies in, of the leaves that are mapped, each with the first and the last byte where these lie together."""
         number = int(check_rows([row], self._length)[0])
@@ -83,6 +89,13 @@ def _as_array(leaf: Any, path: str) -> NDArray[Any]:
     if array.ndim == 0:
         raise SourceError(f"leaf {path or 'given'} is a single value, {_brief(leaf)}: it has no rows; give it a first dimension")
     return array
+
+
+def some_rows(array: NDArray[Any], total: int, most: int) -> NDArray[Any]:
+    """All of an array, or so many of its rows, evenly spread, that `total` bytes of arrays become `most`."""
+    if total <= most:
+        return array
+    return array[np.linspace(0, len(array) - 1, max(2, int(len(array) * (most / total)))).astype(np.int64)]
 
 
 def _brief(value: Any) -> str:

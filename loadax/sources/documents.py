@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Integers, Tree
+from loadax.sources.arrays import some_rows
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.disk_cache import DiskCache, open_cache
 from loadax.sources.flat import Flat, FlatArray, FlatFiles, FlatRanges
@@ -89,6 +90,12 @@ class DocumentSource:
     def addresses(self) -> list[str]:
         """The files."""
         return [address for flat in self._flats for address in flat.addresses]
+
+    def held(self, most: int) -> list[NDArray[Any]]:
+        """What lies in memory, or evenly spread entries of it, and where documents begin: at most so many bytes each."""
+        memory = [array for flat in self._flats if (array := flat.memory) is not None]
+        total = sum(each.nbytes for each in memory)
+        return [*(some_rows(each, total, most) for each in memory), some_rows(self._begins, self._begins.nbytes, most)]
 
     def where(self, row: int) -> list[tuple[str, int, int]]:
         """The files that a document lies in, each with the first and the last byte of it."""

@@ -35,6 +35,11 @@ class Flat(Protocol):
         """The files; nothing for memory."""
         ...
 
+    @property
+    def memory(self) -> NDArray[Any] | None:
+        """All of it, when it is in memory alone."""
+        ...
+
     def where(self, start: int, stop: int) -> list[tuple[str, int, int]]:
         """The files that some entries lie in, each with the first and the last byte; nothing for memory."""
         ...
@@ -60,6 +65,10 @@ class FlatArray:
     @property
     def addresses(self) -> list[str]:
         return [] if self._file is None else [str(Path(self._file.name).absolute())]
+
+    @property
+    def memory(self) -> NDArray[Any] | None:
+        return self._array if self._file is None else None
 
     def where(self, start: int, stop: int) -> list[tuple[str, int, int]]:  # noqa: ARG002
         return []
@@ -99,6 +108,10 @@ class FlatFiles:
     @property
     def addresses(self) -> list[str]:
         return [each.location for each in self._stream.segments]
+
+    @property
+    def memory(self) -> NDArray[Any] | None:
+        return None
 
     def where(self, start: int, stop: int) -> list[tuple[str, int, int]]:
         return _where(self._stream, self._stored.itemsize, start, stop)
@@ -147,6 +160,10 @@ class FlatRanges:
     @property
     def addresses(self) -> list[str]:
         return [each.location for each in self._stream.segments]
+
+    @property
+    def memory(self) -> NDArray[Any] | None:
+        return None
 
     def where(self, start: int, stop: int) -> list[tuple[str, int, int]]:
         return _where(self._stream, self._stored.itemsize, start, stop)

@@ -72,6 +72,11 @@ class ImageSource:
         """The folder."""
         return [self._files.folder]
 
+    def some_files(self, most: int) -> list[str]:
+        """At most so many of the files, evenly spread."""
+        rows = np.linspace(0, len(self) - 1, min(most, len(self))).astype(np.int64)
+        return [self._files.path(row) for row in rows.tolist()]
+
     def where(self, row: int) -> list[Location]:
         """The file of a row."""
         return [Location(self._files.path(int(check_rows([row], len(self))[0])))]

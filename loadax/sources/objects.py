@@ -1,13 +1,18 @@
 """Any Python object with `__len__` and `__getitem__`: lists, torch and Hugging Face datasets, Grain's MapDataset."""
 
+from collections.abc import Iterator
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Integers, Tree
 from loadax.sources.checks import check_rows
 from loadax.specs import spec_of, stack
+from loadax.trees import flatten
+
+_MOST_HELD = 1 << 16  # examples of a list that tell it from another one
 
 
 @final
@@ -36,6 +41,18 @@ class ObjectSource:
 
     def __repr__(self) -> str:
         return f"{type(self._items).__name__} object"
+
+    def held(self, most: int) -> Iterator[NDArray[Any]]:
+        """What a list or tuple holds: the leaves of its examples, or of evenly spread ones: at most so many bytes."""
+        if not isinstance(self._items, list | tuple) or not len(self):
+            return
+        numbers = np.unique(np.linspace(0, len(self) - 1, min(len(self), _MOST_HELD)).astype(np.int64)).tolist()
+        each_bytes = max(
+            1, sum(np.asarray(leaf).nbytes for leaf in flatten(_with_arrays(self._items[numbers[len(numbers) // 2]]))[0])
+        )
+        step = max(1, -(-len(numbers) * each_bytes // most))
+        for row in numbers[::step]:
+            yield from (np.asarray(leaf) for leaf in flatten(_with_arrays(self._items[row]))[0])
 
     def read(self, rows: Integers) -> Tree:
         """The examples at `rows`, stacked; all must be alike."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from loadax.errors import ArgumentError
 from loadax.sources.npy_header import NPY_FAILURES
 from loadax.sources.paths import local_path
+from loadax.writing.comparison import differs
 
 _log = logging.getLogger("loadax")
 
@@ -60,7 +61,7 @@ class ArrayFolder:
             found = json.loads(described.read_bytes())
             if found["check"] != _check(found):
                 raise ValueError("it is damaged: its contents are not what its digest says")
-            others = [field for field, value in identity.items() if found["identity"].get(field) != _plain(value)]
+            others = [field for field, value in identity.items() if differs(found["identity"].get(field), _plain(value), field)]
             if others:
                 _log.warning("%s is of other data (%s differs): it is made anew", described, ", ".join(others))
                 return None

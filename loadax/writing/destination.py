@@ -21,6 +21,7 @@ import tensorstore as ts
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.manifest import FINISHED, PARTIAL, VERSION, read_marker
 from loadax.sources.storage import key_value_spec, local_path, new_context, wait
+from loadax.writing.comparison import FILES, differs
 from loadax.writing.layout import Layout
 from loadax.writing.own_files import delete_own, foreign_keys, keys_below, own_keys
 from loadax.writing.replacement import copy_objects, swap_folders
@@ -94,7 +95,7 @@ class Destination:
                 raise ArgumentError(
                     f"{self.location}: a finished store of {manifest.get('rows')} rows is there; pass overwrite=True to replace it"
                 )
-            self._compare(manifest, content)
+            self._compare(manifest, content, share)
             if partial is not None:  # whoever finished it was stopped before he had tidied up
                 self._tidy()
             return None
@@ -104,7 +105,7 @@ class Destination:
                     f"{self.location}: a store that was not written to its end is there; pass resume=True to go on with it, or "
                     "overwrite=True to begin anew"
                 )
-            self._compare(partial, content)
+            self._compare(partial, content, share)
             return self
         elif occupied:
             raise ArgumentError(
@@ -290,14 +291,15 @@ class Destination:
         for keys in below:
             wait(self.store.delete_range(keys), self.location)
 
-    def _compare(self, there: dict[str, Any], content: dict[str, Any]) -> None:
+    def _compare(self, there: dict[str, Any], content: dict[str, Any], share: Share | None) -> None:
         if there == _DELETING:
             raise ArgumentError(f"{self.location}: it was about to be deleted; pass overwrite=True to begin anew")
-        found = _difference(there, content, "")
+        found = _difference(there, content if share is None else _without_files(content), "")
         if found:
             field, old, new = found
+            meant = " (the names, sizes and times of change of the files that are read)" if field == f"data.{FILES}" else ""
             raise ArgumentError(
-                f"{self.location}: it was begun with {field} = {_shown(old)}, now it is {_shown(new)}; go on with the same data and "
+                f"{self.location}: it was begun with {field} = {_shown(old)}, now it is {_shown(new)}{meant}; go on with the same data and "
                 "arguments, or pass overwrite=True to begin anew"
             )
 
@@ -315,10 +317,18 @@ def _array_names(content: dict[str, Any] | None) -> list[str] | None:
     return list(arrays) if isinstance(arrays, dict) else None
 
 
+def _without_files(content: dict[str, Any]) -> dict[str, Any]:
+    """What is to be written, for a process that shares the work: others may have copies of the data, of another time."""
+    data = content.get("data")
+    return {**content, "data": {**data, FILES: None}} if isinstance(data, dict) else content
+
+
 def _difference(there: Any, here: Any, field: str) -> tuple[str, Any, Any] | None:
     """The first field in which two JSON values differ, and both its values."""
     if isinstance(there, dict) and isinstance(here, dict):
         for key in dict.fromkeys([*here, *there]):
+            if not differs(there.get(key), here.get(key), key):
+                continue
             found = _difference(there.get(key), here.get(key), f"{field}.{key}" if field else key)
             if found:
                 return found
