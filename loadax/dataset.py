@@ -20,6 +20,7 @@ from loadax.plan.pack import Long, Method
 from loadax.plan.split import split as split_order
 from loadax.protocols import Integers, Order, Source, Tree
 from loadax.reader import Reader
+from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.checks import chunk_starts
 from loadax.sources.places import check_elsewhere
@@ -63,7 +64,7 @@ class Dataset:
         verbs = [*map(_verb, self.order.describe()), *(_map_verb(each) for each in self.maps)]
         origin = repr(self.source) if type(self.source).__module__.startswith("loadax.") else type(self.source).__name__
         rows = "step-scheduled" if getattr(self.order, "by_step", False) else len(self)
-        return f"Dataset({rows} rows of {origin}{''.join(verbs)})"
+        return redact(f"Dataset({rows} rows of {origin}{''.join(verbs)})")
 
     @cached_property
     def reader(self) -> Reader:

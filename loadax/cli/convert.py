@@ -9,6 +9,7 @@ from typing import Any
 from loadax.cli.source import SOURCES, add_source_options, open_dataset, source_options
 from loadax.dataset import Dataset
 from loadax.doors import write_zarr
+from loadax.redaction import redact
 
 _EXAMPLES = f"""\
 examples:
@@ -73,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         workers=options.workers,
     )
     share = f" (share {options.shards[0]} of {options.shards[1]})" if options.shards else ""
-    sys.stdout.write(f"{options.destination}: written{share}, {len(dataset)} rows in all\n")
+    sys.stdout.write(f"{redact(options.destination)}: written{share}, {len(dataset)} rows in all\n")
     return 0
 
 
@@ -83,7 +84,7 @@ def _shuffled(dataset: Dataset, seed: int, source: str) -> Dataset:
         shuffled = dataset.shuffle(seed)
     if found:  # it speaks of epochs, and advises to use this command
         sys.stderr.write(
-            f"loadax: the chunks of {source} hold many rows, and each is decoded many times for this: it takes long, but only once\n"
+            f"loadax: the chunks of {redact(source)} hold many rows, and each is decoded many times for this: it takes long, but only once\n"
         )
     return shuffled
 

@@ -11,6 +11,7 @@ from loadax.plan.batches import BatchPlan
 from loadax.plan.inverse import Place, find
 from loadax.plan.mix import ENDLESS
 from loadax.protocols import Integers, Location, Source
+from loadax.redaction import redact
 from loadax.texts import table
 
 _SHOWN = 10  # records of a trace that its text lists
@@ -115,9 +116,13 @@ class Trace:
             row,
             int(self.epochs[place]),
             int(self.ids[place]),
-            None if where is None else tuple(Location(*each) for each in where),
+            None if where is None else tuple(_location(*each) for each in where),
             documents,
         )
+
+
+def _location(file: str, *rest: Any) -> Location:
+    return Location(redact(file), *rest)
 
 
 def trace(plan: BatchPlan, source: Source, step: int, positions: Integers) -> Trace:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree
+from loadax.redaction import redact
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.disk_cache import DiskCache
 from loadax.sources.npy_header import NpyHeader, read_npy_headers
@@ -57,7 +58,7 @@ class NpyRanges:
         return self._length
 
     def __repr__(self) -> str:
-        return f"arrays at {', '.join(each.location for each in self._arrays)}"
+        return redact(f"arrays at {', '.join(each.location for each in self._arrays)}")
 
     def read(self, rows: Integers) -> Tree:
         """The entries at `rows`, in native byte order."""

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from loadax.errors import ArgumentError
+from loadax.redaction import redacted
 
 _LONGEST_PATH, _LONGEST_NAME = 4095, 255  # bytes, on Linux
 _SHOWN = 80  # characters of a path that can't be used
@@ -42,7 +43,7 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
         try:
             parts = urlsplit(text)
         except ValueError as error:
-            raise ArgumentError(f"path={_cut(text)} is not a URL: {error}; check it") from error
+            raise ArgumentError(f"path={_cut(text)} is not a URL: {error}; check it") from redacted(error)
         if parts.scheme != "file":
             return None
         text = path_text(unquote(parts.path))

@@ -14,6 +14,7 @@ from typing import Any
 import tensorstore as ts
 
 from loadax.errors import SourceError
+from loadax.redaction import redact, redacted
 from loadax.sources.paths import local_path as local_path  # noqa: PLC0414 - its users know it from here
 from loadax.sources.paths import path_text
 
@@ -73,7 +74,7 @@ def key_value_spec(location: str | os.PathLike[str]) -> dict[str, Any]:
     except ValueError as error:
         raise SourceError(
             f"{text}: {brief(error)}; pass a local path, or a file://, s3://, gs://, http:// or https:// URL"
-        ) from error
+        ) from redacted(error)
     return at_endpoint(spec)
 
 
@@ -130,7 +131,7 @@ def wait(future: Any, where: str, patience: float = PATIENCE) -> Any:
     Raises:
         SourceError: what went wrong, behind `where`, with what can be done about it; also when there is no answer in time.
     """
-    began, notice = monotonic(), _NOTICE
+    began, notice, where = monotonic(), _NOTICE, redact(where)
     while True:
         try:
             return future.result(timeout=min(notice, patience))
@@ -144,7 +145,7 @@ def wait(future: Any, where: str, patience: float = PATIENCE) -> Any:
         except NotImplementedError:
             raise  # what the store can't do is for the caller to know, who asked
         except (ValueError, IndexError, OSError) as error:
-            raise SourceError(failure(error, where)) from error
+            raise SourceError(failure(error, where)) from redacted(error)
 
 
 def failure(error: Exception, where: str) -> str:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree
+from loadax.redaction import redact
 from loadax.sources.checks import check_rows
 from loadax.sources.disk_cache import open_cache
 from loadax.sources.megatron import Documents
@@ -74,7 +75,7 @@ class TokenSource:
 
     def __repr__(self) -> str:
         kind = self._stored.newbyteorder("=")
-        return f"{self._seq_len} + 1 of {self._tokens} {kind} tokens, every {self._stride}, in {_named(self._stream)}"
+        return f"{self._seq_len} + 1 of {self._tokens} {kind} tokens, every {self._stride}, in {redact(_named(self._stream))}"
 
     def read(self, rows: Integers) -> Tree:
         """The windows at `rows`."""

@@ -9,6 +9,7 @@ from typing import Any, final
 import tensorstore as ts
 
 from loadax.errors import SourceError
+from loadax.redaction import redacted
 from loadax.sources.manifest import check_finished
 from loadax.sources.storage import address_of, key_value_spec, local_path, new_context, wait
 from loadax.sources.stored import PAUSE
@@ -124,7 +125,7 @@ class Folder:
             )
             raise SourceError(
                 f"{self.text} {what}; check the URL, and if it is a group name its arrays in variables=[…]"
-            ) from error
+            ) from redacted(error)
         folders = {key.rsplit("/", 1)[0] for key in keys if key.endswith(("/zarr.json", "/.zarray"))}
         return sorted(name for name in folders if (node := self.node(f"{name}/")) is not None and node[0] is not None)
 

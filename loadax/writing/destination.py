@@ -19,6 +19,7 @@ from typing import Any, final
 import tensorstore as ts
 
 from loadax.errors import ArgumentError, SourceError
+from loadax.redaction import redact, redacted
 from loadax.sources.manifest import FINISHED, PARTIAL, VERSION, read_marker
 from loadax.sources.storage import key_value_spec, local_path, new_context, wait
 from loadax.writing.comparison import FILES, differs
@@ -55,7 +56,7 @@ class Destination:
         if not isinstance(path, str | os.PathLike):
             raise ArgumentError(f"path={path!r} is a {type(path).__name__}; pass that of a folder to write to, or its URL")
         self._path = os.fspath(path)
-        self.location = self._path if shown is None else shown
+        self.location = redact(self._path if shown is None else shown)
         self.local = local_path(path)
         if self.local is not None and self.local.exists() and not self.local.is_dir():
             raise ArgumentError(f"{self.location} is a file; pass the path of a folder that is not there yet")
@@ -188,7 +189,7 @@ class Destination:
         except NotImplementedError as error:
             raise ArgumentError(
                 f"{self.location} can't be written to ({error}); pass a local path, or an s3:// or gs:// URL"
-            ) from error
+            ) from redacted(error)
 
     def _erase(self, name: str) -> None:
         wait(self.store.write(name, None), f"{self.location}: {name}")
