@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Columns, Integers, Source, Tree, Visits, Wrap
-from loadax.specs import check_batch, flatten_spec, normalise_spec, spec_of, stack
+from loadax.specs import as_array, check_batch, flatten_spec, normalise_spec, spec_of, stack
 from loadax.transforms import BatchMap, Map, Transform, name_of
 from loadax.trees import flatten, map_leaves
 
@@ -206,15 +206,20 @@ def _first_result(each: Transform, batch: Tree, first: Visits) -> Tree:
     if isinstance(each, BatchMap):
         return each.raw(batch, first)
     example = each.one(map_leaves(lambda leaf: leaf[0], batch), int(first.rows[0]), int(first.epochs[0]))
-    return stack([example], spec_of(example), [int(first.rows[0])])
+    try:
+        return stack([example], spec_of(example), [int(first.rows[0])])
+    except LeafError as error:
+        error.add_note(f"loadax: that is what map {name_of(each.function)} returned")
+        raise
 
 
 def _batch_spec(batch: Tree, name: str) -> Tree:
     leaves, structure = flatten(batch)
     for path, leaf in zip(structure.paths, leaves, strict=True):
-        if np.ndim(leaf) == 0 or len(np.asarray(leaf)) != 1:
+        array = as_array(leaf, f"what {name} gave as leaf {path or 'of the batch'}")
+        if array.ndim == 0 or len(array) != 1:
             raise ArgumentError(
-                f"{name} gave leaf {path or 'of the batch'} with shape {list(np.shape(leaf))} for 1 row; "
+                f"{name} gave leaf {path or 'of the batch'} with shape {list(array.shape)} for 1 row; "
                 "the first dimension of every leaf must be the rows that were asked for"
             )
     return spec_of(structure.build(np.asarray(leaf)[0] for leaf in leaves))

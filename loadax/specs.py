@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec, Tree
-from loadax.trees import Structure, flatten, map_leaves
+from loadax.trees import Structure, flatten
 
 
 def flatten_spec(spec: Tree) -> tuple[list[ArraySpec], Structure]:
@@ -18,11 +18,29 @@ def flatten_spec(spec: Tree) -> tuple[list[ArraySpec], Structure]:
 
 def spec_of(example: Tree) -> Tree:
     """The tree of `ArraySpec`s of one example. What is not a number (strings, bytes, objects) is `object`."""
-    return map_leaves(_leaf_spec, example)
+    leaves, structure = flatten(example)
+    return structure.build(
+        _leaf_spec(leaf, f"leaf {path or 'of the example'}") for leaf, path in zip(leaves, structure.paths, strict=True)
+    )
 
 
-def _leaf_spec(leaf: Any) -> ArraySpec:
-    array = np.asarray(leaf)
+def as_array(leaf: Any, name: str) -> NDArray[Any]:
+    """A leaf that a user's code gave, as an array.
+
+    Raises:
+        LeafError: when NumPy can't make one of it; names it, and says what it is.
+    """
+    try:
+        return np.asarray(leaf)
+    except Exception as error:
+        raise LeafError(
+            f"{name} is a {type(leaf).__module__}.{type(leaf).__qualname__} that NumPy can't make an array of ({error}); return an array of "
+            "numbers (of a torch tensor: tensor.detach().float().numpy())"
+        ) from error
+
+
+def _leaf_spec(leaf: Any, name: str) -> ArraySpec:
+    array = as_array(leaf, name)
     if array.dtype.kind in "USO":
         return ArraySpec(array.shape, np.dtype(object))
     return ArraySpec(array.shape, array.dtype.newbyteorder("="))
@@ -84,7 +102,7 @@ def _leaves_like(example: Tree, structure: Structure, row: int) -> list[Any]:
 def _checked(leaf: Any, spec: ArraySpec, name: str) -> Any:
     if spec.dtype.hasobject:
         return leaf
-    array = np.asarray(leaf)
+    array = as_array(leaf, name)
     if array.shape != spec.shape or array.dtype.newbyteorder("=") != spec.dtype:
         raise LeafError(
             f"{name} is {array.dtype}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}; {_remedy(array, spec)}"
@@ -110,7 +128,7 @@ def check_batch(batch: Tree, count: int, spec: Tree, origin: str) -> Tree:
         raise LeafError(f"{origin} gave the leaves {actual.paths}, expected {structure.paths}")
     checked = []
     for path, leaf, each in zip(structure.paths, leaves, specs, strict=True):
-        array = np.asarray(leaf)
+        array = as_array(leaf, f"{origin}: leaf {path or 'of the batch'}")
         if array.dtype != each.dtype and array.dtype.newbyteorder("=") == each.dtype:
             array = array.astype(each.dtype)
         wrong_dtype = array.dtype != each.dtype and not each.dtype.hasobject

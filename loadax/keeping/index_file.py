@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, SourceError
+from loadax.sources.files import open_regular
 from loadax.writing.comparison import differs
 
 _VERSION = 2
@@ -85,7 +86,7 @@ def load(path: Path, identity: Identity) -> Loaded:
         SourceError: when it can't be read.
     """
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             line = file.readline(_LONGEST)
             size = os.fstat(file.fileno()).st_size
             if not line.startswith(_MAGIC):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.sources.checks import check_rows, common_length
-from loadax.sources.locations import mapped_file
+from loadax.sources.locations import MappedExtent, cut_short, mapped_extent, mapped_file
 from loadax.trees import flatten
 
 
@@ -30,6 +30,7 @@ class ArraySource:
         self._mapped = [isinstance(array, np.memmap) for array in given]
         # Plain views: every operation on a memmap pays for its subclass.
         self._arrays = [array.view(np.ndarray) for array in given]
+        self._extents: list[MappedExtent | None] | None = None
         self._length = common_length(self._structure.paths, [len(array) for array in self._arrays])
         self.spec = self._structure.build(ArraySpec(array.shape[1:], array.dtype.newbyteorder("=")) for array in self._arrays)
 
@@ -66,11 +67,13 @@ class ArraySource:
     def read(self, rows: Integers) -> Tree:
         """The entries at `rows`, copied out, in native byte order."""
         rows = check_rows(rows, self._length)
+        self._check_files()
         return self._structure.build(_gather(array, rows) for array in self._arrays)
 
     def read_into(self, rows: Integers, boxes: list[Columns | None], out: list[NDArray[Any] | None]) -> None:
         """Copies the entries at `rows`, only the columns of `boxes`, into `out`; see `Source`."""
         rows = check_rows(rows, self._length)
+        self._check_files()
         for array, columns, destination in zip(self._arrays, boxes, out, strict=True):
             if columns is None or destination is None:
                 continue
@@ -80,6 +83,16 @@ class ArraySource:
             else:
                 index: Any = (rows, *(slice(*column) for column in columns))
                 destination[...] = array[index]
+
+    def _check_files(self) -> None:
+        if self._extents is None:
+            self._extents = [mapped_extent(array) for array in self._arrays]
+        for extent, file in zip(self._extents, self._files, strict=True):
+            if extent is not None and not extent.whole:
+                raise cut_short("the memory-mapped file" if file is None else file.name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_extents": None}  # another process has its own maps
 
 
 def _as_array(leaf: Any, path: str) -> NDArray[Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, Literal, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from loadax.protocols import Integers
 from loadax.sources.cached_files import CachedFiles
 from loadax.sources.disk_cache import DiskCache
 from loadax.sources.files import ByteRange
-from loadax.sources.locations import mapped_file
+from loadax.sources.locations import MappedExtent, cut_short, mapped_extent, mapped_file
 from loadax.sources.ranges import RemoteFiles
 from loadax.sources.segments import Ends, MappedSegments, Segment
 
@@ -53,6 +53,7 @@ class FlatArray:
 
     def __init__(self, array: NDArray[Any]):
         self._file = mapped_file(array)
+        self._extent: MappedExtent | Literal[False] | None = None
         self._array = array.view(np.ndarray)
         self.dtype = array.dtype.newbyteorder("=")
 
@@ -60,7 +61,14 @@ class FlatArray:
         return len(self._array)
 
     def gather(self, starts: Integers, lengths: Integers) -> NDArray[Any]:
+        if self._extent is None:
+            self._extent = mapped_extent(self._array) or False
+        if self._extent and not self._extent.whole:
+            raise cut_short("the memory-mapped file" if self._file is None else self._file.name)
         return take_parts(self._array, starts, lengths).astype(self.dtype, copy=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_extent": None}  # another process has its own map
 
     @property
     def addresses(self) -> list[str]:

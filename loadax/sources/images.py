@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.sources.checks import check_rows
+from loadax.sources.files import open_regular
 from loadax.sources.images_decoding import FAILURES, Rendering
 from loadax.sources.images_files import ImageFiles
 from loadax.sources.images_resizing import Pixels
@@ -119,7 +120,7 @@ class ImageSource:
     def _image(self, row: int) -> Pixels:
         path = self._files.path(row)
         try:
-            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path would cost more than the read
+            with os.fdopen(open_regular(path), "rb", buffering=0) as file:
                 content = file.read()
         except OSError as error:
             reason = "there is no such file any more" if isinstance(error, FileNotFoundError) else f"it can't be read: {error}"

@@ -8,6 +8,7 @@ import numpy as np
 from loadax.errors import SourceError
 from loadax.sources.arrays import ArraySource
 from loadax.sources.disk_cache import open_cache
+from loadax.sources.files import open_regular
 from loadax.sources.npy_header import NPY_FAILURES
 from loadax.sources.npy_ranges import NpyRanges
 from loadax.sources.storage import local_path
@@ -42,6 +43,7 @@ def _map_file(path: Any) -> np.memmap[Any, Any]:
     where = local_path(path)
     assert where is not None
     try:
+        os.close(open_regular(where))  # NumPy would wait for a pipe
         array = np.load(where, mmap_mode="r", allow_pickle=False)
     except NPY_FAILURES as error:
         reason = "there is no such file" if isinstance(error, FileNotFoundError) else f"it can't be opened as .npy: {error}"

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
-from loadax.sources.checks import check_rows, common_length
+from loadax.sources.checks import check_rows, common_length, empty_rows
 from loadax.sources.raw_zarr import map_raw
 from loadax.sources.storage import new_context, wait
 from loadax.sources.stored import (
@@ -97,7 +97,10 @@ class TensorStoreSource:
     def read(self, rows: Integers) -> Tree:
         """The entries at `rows`: one indexed read per leaf, all under way at once."""
         rows = check_rows(rows, self._length)
-        out = [np.empty((len(rows), *array.shape[1:]), array.dtype) for array in self._arrays]
+        out = [
+            empty_rows(len(rows), ArraySpec(array.shape[1:], array.dtype), path)
+            for array, path in zip(self._arrays, self._structure.paths, strict=True)
+        ]
         self._read(rows, [tuple((0, extent) for extent in array.shape[1:]) for array in self._arrays], out)
         return self._structure.build(out)
 

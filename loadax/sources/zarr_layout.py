@@ -99,7 +99,7 @@ class Folder:
             if answer.state == "value":
                 try:
                     metadata = json.loads(answer.value)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise SourceError(
                         f"{self.text.rstrip('/')}/{key} is no JSON ({error}); was it cut short? Copy it again"
                     ) from error
@@ -112,11 +112,11 @@ class Folder:
 
     def members(self, metadata: dict[str, Any]) -> list[str]:
         """The names of a group's arrays, from its consolidated metadata, or by looking."""
-        consolidated = (metadata.get("consolidated_metadata") or {}).get("metadata")  # of version 3
-        if consolidated:
+        consolidated = self._consolidated(metadata)
+        if consolidated and "zarr_consolidated_format" not in metadata:
             return sorted(name for name, node in consolidated.items() if node.get("node_type") == "array")
-        if "zarr_consolidated_format" in metadata:  # of version 2
-            return sorted(key.removesuffix("/.zarray") for key in metadata["metadata"] if key.endswith("/.zarray"))
+        if consolidated is not None and "zarr_consolidated_format" in metadata:  # of version 2
+            return sorted(key.removesuffix("/.zarray") for key in consolidated if key.endswith("/.zarray"))
         try:
             keys = [key.decode() for key in wait(self.store.list(), self._reading)]
         except NotImplementedError as error:
@@ -128,6 +128,25 @@ class Folder:
             ) from redacted(error)
         folders = {key.rsplit("/", 1)[0] for key in keys if key.endswith(("/zarr.json", "/.zarray"))}
         return sorted(name for name in folders if (node := self.node(f"{name}/")) is not None and node[0] is not None)
+
+    def _consolidated(self, metadata: dict[str, Any]) -> dict[str, Any] | None:
+        """The metadata of all nodes below, where the group repeats it.
+
+        Raises:
+            SourceError: when it is something else than a JSON object of objects.
+        """
+        found: Any = metadata if "zarr_consolidated_format" in metadata else metadata.get("consolidated_metadata")
+        if found is None:
+            return None
+        nodes = found.get("metadata") if isinstance(found, dict) else found
+        if nodes is None and found is not metadata:
+            return None
+        if not isinstance(nodes, dict) or not all(isinstance(node, dict) for node in nodes.values()):
+            raise SourceError(
+                f"{self.text}: its consolidated metadata is damaged: it must be an object of objects, not {nodes!r:.60}; copy zarr.json (or "
+                ".zmetadata) again, or write it anew with zarr.consolidate_metadata"
+            )
+        return nodes
 
     def shown(self, metadata: dict[str, Any]) -> str:
         """The names of a group's arrays for a message."""

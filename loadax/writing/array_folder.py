@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError
+from loadax.sources.files import open_regular
 from loadax.sources.npy_header import NPY_FAILURES
 from loadax.sources.paths import local_path
 from loadax.writing.comparison import differs
@@ -58,6 +59,7 @@ class ArrayFolder:
         if not described.exists():
             return None
         try:
+            os.close(open_regular(described))
             found = json.loads(described.read_bytes())
             if found["check"] != _check(found):
                 raise ValueError("it is damaged: its contents are not what its digest says")
@@ -91,6 +93,7 @@ class ArrayFolder:
 
     def _files_of(self, described: Path) -> set[str]:
         try:
+            os.close(open_regular(described))
             return {Path(each).name for each in json.loads(described.read_bytes())["arrays"].values()}
         except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
             return set()
@@ -98,6 +101,7 @@ class ArrayFolder:
 
 def _mapped(path: Path) -> NDArray[Any]:
     # A plain view: every operation on a memmap pays for its subclass.
+    os.close(open_regular(path))  # NumPy would wait for a pipe
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     return array.view(np.ndarray)
 

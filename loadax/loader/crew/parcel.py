@@ -22,7 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.buffers import align
+from loadax.errors import SourceError
 from loadax.loader.crew.arena import nameless_file
+from loadax.sources.locations import cut_short
 
 _SMALL = 1 << 12  # bytes: what is smaller travels within the message
 _ADDED = 2  # NumPy's `isbuiltin` of a dtype that another package has added
@@ -157,6 +159,14 @@ class _Region:
 
 def _mapped_anew(name: str, begin: int, size: int) -> _Region:
     region = _Region(name, begin, size)
+    try:
+        there = Path(name).stat().st_size
+    except OSError as error:
+        raise SourceError(
+            f"{name}: a worker process can't open it ({error.strerror}), though it is mapped in the trainer's; restore the file, or open it anew"
+        ) from error
+    if there < begin + size:
+        raise cut_short(name)
     region.bytes = np.memmap(name, np.uint8, mode="r", offset=begin, shape=(size,)).view(np.ndarray)
     return region
 
