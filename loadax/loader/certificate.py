@@ -22,6 +22,7 @@ from loadax.loader.state import OrderHash, make_state
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Integers, Visits
 from loadax.seeds import Words
+from loadax.sources.files import open_regular
 from loadax.sources.paths import path_text
 
 _VERSION = 1  # of the file and of the hashes
@@ -187,6 +188,7 @@ class Certificate:
         """
         file = Path(path_text(path))
         try:
+            os.close(open_regular(file))  # a pipe would be waited for
             return Certificate.from_dict(json.loads(file.read_text()))
         except OSError as error:
             raise SourceError(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.sources.checks import check_rows, common_length
-from loadax.sources.locations import MappedExtent, cut_short, mapped_extent, mapped_file
+from loadax.sources.locations import MappedExtent, cut_short, mapped_extent, mapped_file, mapped_name
 from loadax.trees import flatten
 
 
@@ -87,9 +87,9 @@ class ArraySource:
     def _check_files(self) -> None:
         if self._extents is None:
             self._extents = [mapped_extent(array) for array in self._arrays]
-        for extent, file in zip(self._extents, self._files, strict=True):
+        for extent, array in zip(self._extents, self._arrays, strict=True):
             if extent is not None and not extent.whole:
-                raise cut_short("the memory-mapped file" if file is None else file.name)
+                raise cut_short(mapped_name(array))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_extents": None}  # another process has its own maps

@@ -11,7 +11,7 @@ from loadax.protocols import Integers
 from loadax.sources.cached_files import CachedFiles
 from loadax.sources.disk_cache import DiskCache
 from loadax.sources.files import ByteRange
-from loadax.sources.locations import MappedExtent, cut_short, mapped_extent, mapped_file
+from loadax.sources.locations import MappedExtent, cut_short, mapped_extent, mapped_file, mapped_name
 from loadax.sources.ranges import RemoteFiles
 from loadax.sources.segments import Ends, MappedSegments, Segment
 
@@ -64,7 +64,7 @@ class FlatArray:
         if self._extent is None:
             self._extent = mapped_extent(self._array) or False
         if self._extent and not self._extent.whole:
-            raise cut_short("the memory-mapped file" if self._file is None else self._file.name)
+            raise cut_short(mapped_name(self._array))
         return take_parts(self._array, starts, lengths).astype(self.dtype, copy=False)
 
     def __getstate__(self) -> dict[str, Any]:

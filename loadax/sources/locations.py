@@ -58,6 +58,16 @@ def mapped_extent(array: NDArray[Any]) -> MappedExtent | None:
     return MappedExtent(base, begin + end - np.frombuffer(base, np.uint8).ctypes.data)
 
 
+def mapped_name(array: NDArray[Any]) -> str:
+    """The file that an array, or what it is a part of, was mapped from, for messages."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if isinstance(base, np.memmap) and base.filename is not None:
+            return str(base.filename)
+        base = base.base
+    return "a memory-mapped file"
+
+
 def cut_short(name: str) -> SourceError:
     """The error for a mapped file that has become shorter."""
     return SourceError(

@@ -1,6 +1,7 @@
 """What the header of a `.npy` file says."""
 
 import ast
+import math
 import tokenize
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ _PREFIX = 12  # bytes of magic, version and the header's own length; no .npy fil
 
 NPY_FAILURES = (
     *(OSError, EOFError, ValueError, SyntaxError, TypeError, KeyError, OverflowError, MemoryError, RecursionError),
-    *(tokenize.TokenError, AssertionError),
+    *(tokenize.TokenError, AssertionError, IndexError, AttributeError),
 )
 """What NumPy and Python's parsers raise for files that are damaged, or no `.npy` files at all."""
 
@@ -32,7 +33,7 @@ class NpyHeader(NamedTuple):
     @property
     def size(self) -> int:
         """How many bytes the array has."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:

@@ -10,7 +10,7 @@ import tensorstore as ts
 
 from loadax.errors import SourceError
 from loadax.redaction import redacted
-from loadax.sources.manifest import check_finished
+from loadax.sources.manifest import FINISHED, PARTIAL, check_finished
 from loadax.sources.storage import address_of, key_value_spec, local_path, new_context, wait
 from loadax.sources.stored import PAUSE
 
@@ -74,6 +74,8 @@ class Folder:
             raise SourceError(f"{text} is a file; pass the folder of a zarr array or group, or a .zip file of one")
         spec = key_value_spec(place if place.endswith(("/", ":")) else f"{place}/")
         self.store = self._open(spec)
+        self._local = path if container is None else None
+        self._check_regular([FINISHED, PARTIAL])
         if container is None and spec["driver"] != "ocdbt" and self._ask([_OCDBT])[0].state == "value":
             spec = {"driver": "ocdbt", "base": spec}
             self.store = self._open(spec)
@@ -155,6 +157,14 @@ class Folder:
         except SourceError:
             return "not listed"
 
+    def _check_regular(self, keys: Sequence[str]) -> None:
+        """Refuses pipes and the like, for which TensorStore would wait."""
+        for path in [self._local / key for key in keys] if self._local is not None else ():
+            if path.exists() and not path.is_file():
+                raise SourceError(
+                    f"{path} is not a regular file, so it holds no zarr metadata; delete it, or copy the store again"
+                )
+
     @property
     def _reading(self) -> str:
         return f"{self.text} can't be read"
@@ -164,5 +174,6 @@ class Folder:
 
     def _ask(self, keys: list[str]) -> list[Any]:
         """The store's answers about some small objects, all asked for at once."""
+        self._check_regular(keys)
         under_way = [self.store.read(key) for key in keys]
         return [wait(answer, self._reading) for answer in under_way]

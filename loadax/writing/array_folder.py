@@ -71,7 +71,7 @@ class ArrayFolder:
             for each, file in found["arrays"].items():
                 if file != _file(name, each, arrays[each]):
                     raise ValueError(f"{file} is damaged: its contents are not what its digest says")
-        except (*NPY_FAILURES, AttributeError) as error:
+        except NPY_FAILURES as error:
             _log.warning("%s can't be used (%s): it is made anew", described, error)
             return None
         return Entry(arrays, found["facts"])

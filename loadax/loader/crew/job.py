@@ -62,6 +62,8 @@ class Shipment:
     def _pack(self) -> Parcel:
         try:
             parcel = pack(self.reader, self._by_value)
+        except SourceError:
+            raise  # of the data itself: pickling is not what is wrong
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise WorkerError(f"{_culprit(self.reader)} can't be sent to a worker process: {reason}; {_OR_THREADS}") from error

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from loadax.buffers import align
 from loadax.errors import SourceError
 from loadax.loader.crew.arena import nameless_file
-from loadax.sources.locations import cut_short
+from loadax.sources.locations import cut_short, mapped_extent, mapped_name
 
 _SMALL = 1 << 12  # bytes: what is smaller travels within the message
 _ADDED = 2  # NumPy's `isbuiltin` of a dtype that another package has added
@@ -99,6 +99,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # the hook that pick
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) in (np.ndarray, np.memmap):
+            extent = mapped_extent(obj)
+            if extent is not None and not extent.whole:
+                raise cut_short(mapped_name(obj))
             view = self._view(obj)
             if view is not None:
                 return _view_again, view
