@@ -9,6 +9,7 @@ from typing import Any
 from loadax.errors import ArgumentError
 from loadax.loader.report import Report
 from loadax.loader.timeline import Event, Timeline
+from loadax.sources.paths import local_path
 
 # Colours that people who see few of them tell apart (Okabe and Ito, 2008).
 _COLOURS = {
@@ -30,8 +31,8 @@ def draw(timeline: Timeline, report: Report, path: str | os.PathLike[str]) -> No
     Raises:
         ArgumentError: when the name ends in neither `.html` nor `.png`, or matplotlib is not there for an image.
     """
-    target = Path(path)
-    if target.suffix not in (".html", ".png"):
+    target = local_path(path)
+    if target is None or target.suffix not in (".html", ".png"):
         raise ArgumentError(f"path={os.fspath(path)!r}: name it .html for a page, or .png for an image")
     lanes = bars_of(timeline)
     ready = [(event.began + event.parts[0], event.amount) for event in timeline.events if event.kind == "taken"]

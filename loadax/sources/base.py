@@ -6,7 +6,7 @@ that reads from another one is a `WrapperSource`, which forwards every member, s
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
@@ -125,7 +125,15 @@ class BaseSource(ABC):
 
     @property
     def addresses(self) -> Sequence[str]:
-        """Addresses of the stores that this source itself reads, without those of its children."""
+        """The local paths and URLs of the files, folders and stores that this source itself reads, without those of its children."""
+        return ()
+
+    def some_files(self, most: int) -> Sequence[str] | None:  # noqa: ARG002
+        """At most so many of the local files that this source itself reads, evenly spread; None: those at `addresses`."""
+        return None
+
+    def held(self, most: int) -> Iterable[NDArray[Any]]:  # noqa: ARG002
+        """What this source itself holds in memory, or evenly spread rows of it: at most so many bytes, which tell it from other data."""
         return ()
 
     @property
@@ -352,6 +360,18 @@ class UserSource(BaseSource):
     def documents(self, row: int) -> list[Any] | None:
         documents = self._optional("documents")
         return None if documents is None else list(documents(row) or ()) or None
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        return self._optional("addresses") or ()
+
+    def some_files(self, most: int) -> Sequence[str] | None:
+        some_files = self._optional("some_files")
+        return None if some_files is None else some_files(most)
+
+    def held(self, most: int) -> Iterable[NDArray[Any]]:
+        held = self._optional("held")
+        return () if held is None else held(most)
 
     @cached_property
     def children(self) -> Sequence[Child]:  # worked out once, so that each child stays the same object
