@@ -52,7 +52,7 @@ def content(value: Any) -> Any:
 
 def update(digest: Any, leaf: np.ndarray[Any, Any]) -> None:
     """Adds an array's shape, dtype and contents to a hash."""
-    plain = leaf.dtype.kind not in "OUS"
+    plain = leaf.dtype.kind not in "US" and not leaf.dtype.hasobject
     digest.update(
         repr((leaf.dtype.str, leaf.shape, None if plain else [content(each) for each in leaf.ravel().tolist()])).encode()
     )

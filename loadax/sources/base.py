@@ -5,6 +5,7 @@ that, every source is a `BaseSource`, and nothing asks whether a member is there
 that reads from another one is a `WrapperSource`, which forwards every member, so that it must say what it changes.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -363,7 +364,8 @@ class UserSource(BaseSource):
 
     @property
     def addresses(self) -> Sequence[str]:
-        return self._optional("addresses") or ()
+        given = self._optional("addresses")
+        return [os.fspath(each) for each in ([given] if isinstance(given, str | os.PathLike) else given or ())]
 
     def some_files(self, most: int) -> Sequence[str] | None:
         some_files = self._optional("some_files")
@@ -371,7 +373,7 @@ class UserSource(BaseSource):
 
     def held(self, most: int) -> Iterable[NDArray[Any]]:
         held = self._optional("held")
-        return () if held is None else held(most)
+        return held(most) if callable(held) else ()  # many classes call something else so
 
     @cached_property
     def children(self) -> Sequence[Child]:  # worked out once, so that each child stays the same object
