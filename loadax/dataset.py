@@ -15,6 +15,7 @@ from loadax.core.arguments import MOST_POSITIONS, choice, flag, integer, number,
 from loadax.core.arguments import path as checked_path
 from loadax.core.habits import for_dataset
 from loadax.errors import ArgumentError, RowIndexError
+from loadax.keeping.identity import identify, sample_size, spread, update
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.mix import Mixed
 from loadax.plan.order import Repeated, Sequential, Shuffled, Sliced, check_fixed_rows, depth, depth_first
@@ -22,12 +23,14 @@ from loadax.plan.pack import Long, Method
 from loadax.plan.split import split as split_order
 from loadax.protocols import Integers, Order, Tree
 from loadax.reader import Examples, Reader
+from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
-from loadax.sources.base import BaseSource, walk
+from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
-from loadax.specs import flatten_spec, normalise_spec
+from loadax.sources.places import check_elsewhere
+from loadax.specs import flatten_spec, leaf_arrays, normalise_spec
 from loadax.transforms import BatchMap, Map, Transform, fingerprint, name_of, takes
-from loadax.trees import flatten, map_leaves
+from loadax.trees import map_leaves
 
 _LANES = 128
 _OPEN_BYTES = 1 << 30  # what the windows of all lanes may hold by default, over all hosts
@@ -36,6 +39,7 @@ _MOST_VERBS = 100  # far fewer than Python has frames for: each is a call in a c
 _NEEDED: Any = None  # where the error for a missing argument says more than Python would
 _MOST_ROWS = 1 << 30  # of a block, blocks of a window, and lanes: so that their product can be counted
 _RNG_HINT = "; the seed of its numbers is seed="
+_SAMPLE = 64  # rows that tell what a cache was made from
 _WINDOW = 4  # blocks a lane: with 128 lanes 512 blocks are open, about as many as a large batch has rows
 
 
@@ -67,7 +71,7 @@ class Dataset:
     def __repr__(self) -> str:
         verbs = [*map(_verb, self.order.describe()), *(_map_verb(each) for each in self.maps)]
         rows = "step-scheduled" if self.order.by_step else len(self)
-        return f"Dataset({rows} rows of {self.source!r}{''.join(verbs)})"
+        return redact(f"Dataset({rows} rows of {self.source!r}{''.join(verbs)})")
 
     def __post_init__(self) -> None:
         if depth(self.order) > _MOST_VERBS:
@@ -300,7 +304,7 @@ class Dataset:
             chunk_rows: as in `write_zarr`.
             shard_rows: as in `write_zarr`.
             compression: as in `write_zarr`.
-            overwrite: deletes the zarr store that is there and writes it anew: for maps that were changed.
+            overwrite: writes the store anew, and replaces the one that is there once it is whole: for maps that were changed.
             progress: whether to show a bar; None: when stderr is a terminal.
 
         Raises:
@@ -565,30 +569,24 @@ class Written:
         version, order, maps, examples = self.dataset.describe()
         functions = [f"{name_of(each.function).split(' ')[0]} {fingerprint(each.function)}" for each in self.dataset.maps]
         described = {"order version": version, "order": order, "maps": maps, "examples": examples, "functions": functions}
-        return {**described, "sample": self._sample()}
+        return {**described, "sample": self._sample(), **identify(self.dataset.source)}
 
     def _sample(self) -> str:
-        """A hash of a few rows before the maps, and of one behind them: other data, or a map that does something else now, has another one."""
-        positions = np.unique(np.array([0, len(self) // 2, len(self) - 1], np.int64))
+        """A hash of some rows before the maps, and of one behind them: other data, or a map that does something else now, has another one."""
+        source = self.dataset.source
+        positions = spread(len(self), sample_size(source, self.dataset._source_row_bytes(), _SAMPLE))  # noqa: SLF001 - its own
         visits = self.dataset.order.visits(np.zeros_like(positions), positions)
         digest = hashlib.sha256()
         read = self.dataset.reader.read_source(visits)
         trees = read.items if isinstance(read, Examples) else [read]
         for tree in (*trees, self.read(positions[len(positions) // 2 :][:1])):
-            for leaf in map(np.asarray, flatten(tree)[0]):
-                if not leaf.dtype.hasobject:  # those are addresses
-                    digest.update(np.ascontiguousarray(leaf).tobytes())
+            for leaf in leaf_arrays(tree):
+                update(digest, leaf)
         return digest.hexdigest()[:16]
 
     def check_elsewhere(self, path: str | os.PathLike[str]) -> None:
         """Refuses to write where the dataset reads."""
-        from loadax.sources.storage import address_of, key_value_spec
-
-        found = [address for source in walk(self.dataset.source) for address in source.addresses]
-        target = address_of(key_value_spec(path)).rstrip("/") + "/"
-        for address in found:
-            if f"{address.rstrip('/')}/".startswith(target) or target.startswith(f"{address.rstrip('/')}/"):
-                raise ArgumentError(f"{os.fspath(path)} is what this dataset reads; choose another path to write to")
+        check_elsewhere(self.dataset.source, path)
 
 
 def _threads(workers: Any) -> int | None:

@@ -394,7 +394,8 @@ def write_zarr(
         shard_rows: rows of a file, a multiple of chunk_rows. None: about 128 MiB of them, all arrays together.
         compression: "zstd", "blosc" (better for floats), or None.
         resume: goes on with a store that was not written to its end: what is there is read back, and kept if it is whole.
-        overwrite: deletes the zarr store that is there.
+        overwrite: replaces the zarr store that is there, once the new one is whole; until then both take room. Deletes nothing but that store: other
+            files in its folder are an error that names them.
         shard: `(i, n)`: this is process i of n that write side by side; the last to be done finishes the store.
         progress: whether to show a bar; None: when stderr is a terminal.
         workers: threads that read rows. None: 4.

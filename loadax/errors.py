@@ -15,13 +15,25 @@
     ├── StateError (ValueError)             a saved state that belongs to other data
     └── WorkerError (RuntimeError)          a worker process that died again and again, or that the data can't be sent to
 
-Every message names the argument or the leaf, shows the value, and says what to do. An exception that a user's own function
+Every message names the argument or the leaf, shows the value, and says what to do; passwords and signatures of URLs are left out. An exception that a user's own function
 raises keeps its type; loadax adds a note that says which step and which rows it happened on.
 """
+
+from typing import Any
+
+from loadax.redaction import redact
 
 
 class LoadaxError(Exception):
     """The root of every error that loadax itself raises."""
+
+    def __init__(self, *arguments: Any):
+        # Messages go to logs that many can read, and a location may hold a password or a signature.
+        super().__init__(*(redact(each) if isinstance(each, str) else each for each in arguments))
+
+    def add_note(self, note: str) -> None:
+        """As of any exception, without the secrets of locations."""
+        super().add_note(redact(note))
 
 
 class ArgumentError(LoadaxError, ValueError):

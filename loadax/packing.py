@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from loadax.core.arguments import choice
 from loadax.errors import ArgumentError, LeafError, SourceError
+from loadax.keeping.identity import identify, spread
 from loadax.plan.order import check_fixed_rows
 from loadax.plan.pack import PACK_VERSION, Long, Method, digest, packed, plan_arrays
 from loadax.protocols import Integers, Order, Visits
@@ -182,8 +183,8 @@ class Documents:
         return out
 
     def identity(self) -> dict[str, Any]:
-        """What tells these documents from others: where they come from is not part of it, a sample of their contents is."""
-        sample = np.unique(np.linspace(0, self.size - 1, min(_SAMPLE, self.size)).astype(np.int64))
+        """What tells these documents from others: where they lie is not part of it; see `loadax.keeping.identity`."""
+        sample = spread(self.size, _SAMPLE)
         contents = hashlib.sha256()
         for leaves in self.leaves(sample):
             for leaf in leaves:
@@ -195,6 +196,7 @@ class Documents:
             "functions": [fingerprint(each.function) for each in self._reader.maps],
             "leaves": [[path, str(dtype)] for path, dtype in zip(self.form.paths, self.form.dtypes, strict=True)],
             "contents of a sample": contents.hexdigest()[:16],
+            **identify(self._reader.source),
         }
 
     def describe_order(self) -> list[Any]:

@@ -94,6 +94,10 @@ class Source(Protocol):
     - `read_parts(rows, starts, lengths, wanted)`: of documents in flat arrays: `lengths[i]` entries of document `rows[i]` from entry `starts[i]`
       on, one document's part behind another; a list with an array for every leaf, None for those that are not `wanted`.
     - `locate(row)`: the files that a row comes from: a list of `Location`s, or of tuples that make some. (Formerly `where`.)
+    - `addresses`: the local paths and URLs of the files and folders that it reads itself, so that nothing is written over them, and that a
+      change of them is noticed.
+    - `some_files(most)`: at most so many of its local files, evenly spread, where `addresses` names a folder that holds many.
+    - `held(most)`: the arrays that it holds in memory, or evenly spread rows of these: at most so many bytes, which tell it from other data.
     - `documents(row)`: the parts of documents that a packed row holds.
     - `over(wrap)`: for a source that reads from another one: the same, reading from `wrap(other, times)`, where each row of the other is read
       `times` times.

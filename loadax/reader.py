@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource, map_bottom
-from loadax.specs import check_batch, flatten_spec, normalise_spec, own, spec_of, split_rows, stack
+from loadax.specs import as_array, check_batch, flatten_spec, normalise_spec, own, spec_of, split_rows, stack
 from loadax.transforms import RAISED, BatchMap, Map, Transform, blame, name_of
 from loadax.trees import flatten, map_leaves
 
@@ -246,7 +246,11 @@ class Reader:
             else:
                 example = own(each.one(_only(read), int(first.rows[0]), int(first.epochs[0])))
                 stacked = number + 1 == len(self.maps) or isinstance(self.maps[number + 1], BatchMap)
-                specs.append(stated if stated is not None else (spec_of if stacked else _loose_spec)(example))
+                try:
+                    specs.append(stated if stated is not None else (spec_of if stacked else _loose_spec)(example))
+                except LeafError as error:
+                    error.add_note(f"loadax: that is what map {name_of(each.function)} returned")
+                    raise
                 read = Examples([example])
         return specs
 
@@ -268,16 +272,17 @@ def _loose_spec(example: Tree) -> Tree:
     """The spec of an example that is never stacked, so that it may be anything."""
     try:
         return spec_of(example)
-    except ArgumentError:  # a dict whose keys can't be sorted
+    except (ArgumentError, LeafError):  # a dict whose keys can't be sorted, or what NumPy makes no array of
         return ArraySpec((), np.dtype(object))
 
 
 def _batch_spec(batch: Tree, name: str) -> Tree:
     leaves, structure = flatten(batch)
     for path, leaf in zip(structure.paths, leaves, strict=True):
-        if np.ndim(leaf) == 0 or len(np.asarray(leaf)) != 1:
+        array = as_array(leaf, f"what {name} gave as leaf {path or 'of the batch'}")
+        if array.ndim == 0 or len(array) != 1:
             raise ArgumentError(
-                f"{name} gave leaf {path or 'of the batch'} with shape {list(np.shape(leaf))} for 1 row; "
+                f"{name} gave leaf {path or 'of the batch'} with shape {list(array.shape)} for 1 row; "
                 "the first dimension of every leaf must be the rows that were asked for"
             )
     return spec_of(structure.build(np.asarray(leaf)[0] for leaf in leaves))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec, Tree
-from loadax.trees import Structure, flatten, map_leaves, map_values
+from loadax.trees import Structure, flatten, map_values
 
 _PLAIN: dict[type, np.dtype[Any]] = {kind: np.dtype(kind) for kind in (int, float, bool, complex)}
 _NUMBERS = set(_PLAIN)
@@ -24,7 +24,10 @@ def flatten_spec(spec: Tree) -> tuple[list[ArraySpec], Structure]:
 
 def spec_of(example: Tree) -> Tree:
     """The tree of `ArraySpec`s of one example. What is not a number (strings, bytes, objects) is `object`."""
-    return map_leaves(_leaf_spec, example)
+    leaves, structure = flatten(example)
+    return structure.build(
+        _leaf_spec(leaf, f"leaf {path or 'of the example'}") for leaf, path in zip(leaves, structure.paths, strict=True)
+    )
 
 
 def own(example: Tree) -> Tree:
@@ -48,7 +51,12 @@ def _own_leaf(leaf: Any) -> Any:
         return leaf.copy() if leaf.ndim or leaf.dtype.hasobject else leaf[()]
     if kind in _UNCHANGED:
         return leaf
-    return np.array(leaf)[()] if kind in _NUMBERS or hasattr(leaf, "__array__") else leaf
+    if kind not in _NUMBERS and not hasattr(leaf, "__array__"):
+        return leaf
+    try:
+        return np.array(leaf)[()]
+    except Exception:  # noqa: BLE001 - what can't be an array stays, and is an error that names it where it must be one: see `as_array`
+        return leaf
 
 
 def split_rows(batch: Tree, count: int) -> list[Tree]:
@@ -57,8 +65,44 @@ def split_rows(batch: Tree, count: int) -> list[Tree]:
     return structure.build_all(leaves, count)
 
 
-def _leaf_spec(leaf: Any) -> ArraySpec:
-    array = np.asarray(leaf)
+def leaf_arrays(example: Tree) -> list[NDArray[Any]]:
+    """The leaves of an example of any kind as arrays: what NumPy makes no array of is an object."""
+    try:
+        return [_array_or_object(leaf) for leaf in flatten(example)[0]]
+    except ArgumentError:  # a dict whose keys can't be sorted
+        return [_object(example)]
+
+
+def _array_or_object(leaf: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(leaf)
+    except Exception:  # noqa: BLE001 - it is the leaf's own code
+        return _object(leaf)
+
+
+def _object(value: Any) -> NDArray[Any]:
+    box = np.empty((), object)
+    box[()] = value
+    return box
+
+
+def as_array(leaf: Any, name: str) -> NDArray[Any]:
+    """A leaf that a user's code gave, as an array.
+
+    Raises:
+        LeafError: when NumPy can't make one of it; names it, and says what it is.
+    """
+    try:
+        return np.asarray(leaf)
+    except Exception as error:
+        raise LeafError(
+            f"{name} is a {type(leaf).__module__}.{type(leaf).__qualname__} that NumPy can't make an array of ({error}); return an array of "
+            "numbers (of a torch tensor: tensor.detach().float().numpy())"
+        ) from error
+
+
+def _leaf_spec(leaf: Any, name: str) -> ArraySpec:
+    array = as_array(leaf, name)
     if array.dtype.kind in "USO":
         return ArraySpec(array.shape, np.dtype(object))
     return ArraySpec(array.shape, array.dtype.newbyteorder("="))
@@ -159,7 +203,7 @@ def _leaves_like(example: Tree, structure: Structure, row: int) -> list[Any]:
 def _checked(leaf: Any, spec: ArraySpec, name: str) -> Any:
     if spec.dtype.hasobject:
         return leaf
-    array = np.asarray(leaf)
+    array = as_array(leaf, name)
     if array.shape != spec.shape or array.dtype.newbyteorder("=") != spec.dtype:
         raise LeafError(
             f"{name} is {array.dtype}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}; {_remedy(array, spec)}"
@@ -186,7 +230,7 @@ def check_batch(batch: Tree, count: int, spec: Tree, origin: str) -> Tree:
         raise LeafError(f"{origin} gave {difference or f'the leaves {actual.paths}, expected {structure.paths}'}")
     checked = []
     for path, leaf, each in zip(structure.paths, leaves, specs, strict=True):
-        array = np.asarray(leaf)
+        array = as_array(leaf, f"{origin}: leaf {path or 'of the batch'}")
         if array.dtype != each.dtype and array.dtype.newbyteorder("=") == each.dtype:
             array = array.astype(each.dtype)
         wrong_dtype = array.dtype != each.dtype and not each.dtype.hasobject

@@ -310,10 +310,13 @@ def test_the_index_is_used_again(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     [
         (lambda data: data[:-1], "documents, order, contents of a sample"),
         (lambda data: data.shuffle(0), "order, contents of a sample"),
-        (lambda data: from_source([each + 1 for each in documents()]).map(same), "contents of a sample"),
+        (lambda data: from_source([each + 1 for each in documents()]).map(same), "contents of a sample, memory"),
         (lambda data: data.map(same), "maps, functions"),
         (lambda _: from_source(documents()).map(lambda each: each[::-1][::-1]), "functions"),
-        (lambda _: from_source([each.astype(np.int16) for each in documents()]).map(same), "leaves, contents of a sample"),
+        (
+            lambda _: from_source([each.astype(np.int16) for each in documents()]).map(same),
+            "leaves, contents of a sample, memory",
+        ),
     ],
 )
 def test_an_index_of_other_data_is_made_anew(change: Any, fields: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from loadax.errors import LeafError
-from loadax.protocols import ArraySpec, Tree, Visits
+from loadax.protocols import ArraySpec, Visits
 from loadax.reader import Reader
 from loadax.sources.arrays import ArraySource
-from loadax.specs import split_rows, stack
 from loadax.transforms import BatchMap, Map, fingerprint, generator, name_of, takes
 from tests.limits import HANG
 
@@ -340,11 +339,6 @@ def reusing(shape: tuple[int, ...] = (3,), view: bool = False) -> Any:
         return {"x": buffer[:] if view else buffer}
 
     return fill
-
-
-def mapped(made: Map, tree: Tree, visits: Visits, spec: Tree) -> Tree:
-    """What a map makes of a batch."""
-    return stack(made.results(split_rows(tree, len(visits.rows)), visits), spec, visits.rows.tolist())
 
 
 @pytest.mark.parametrize("view", [False, True])

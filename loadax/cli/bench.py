@@ -13,6 +13,7 @@ from loadax.cli.source import SOURCES, add_source_options, open_dataset, source_
 from loadax.cli.wording import as_options
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, ScheduleError
+from loadax.redaction import redact
 from loadax.texts import size_text
 from loadax.transforms import takes
 
@@ -88,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     throughput, limits = _throughput(loader, batch_size, options.seconds)
     stepping = _stepping(loader, options.step / 1000, options.seconds)
     found = {
-        "source": options.source,
+        "source": redact(options.source),
         "batch_size": batch_size,
         **throughput._asdict(),
         "shares": limits.shares,

@@ -9,8 +9,7 @@ from typing import Any
 from loadax.cli.source import SOURCES, add_source_options, open_dataset, source_options
 from loadax.dataset import Dataset
 from loadax.doors import write_zarr
-from loadax.errors import ArgumentError
-from loadax.sources.storage import local_path
+from loadax.redaction import redact
 
 _EXAMPLES = f"""\
 examples:
@@ -49,7 +48,7 @@ def add_command(commands: Any) -> None:
     )
     command.add_argument("--shards", metavar="I/N", type=_share, help="write only the I-th of N equal shares, I from 0")
     command.add_argument("--resume", action="store_true", help="go on with a store that was not written to its end")
-    command.add_argument("--overwrite", action="store_true", help="delete the zarr store at DST first")
+    command.add_argument("--overwrite", action="store_true", help="replace the zarr store at DST, once the new one is whole")
     command.add_argument("--workers", metavar="N", type=int, help="threads that read (default: 4)")
     command.set_defaults(run=run)
 
@@ -60,8 +59,6 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: when an option can't be used, or data can't be read or written.
     """
-    if _absolute(options.source) == _absolute(options.destination):
-        raise ArgumentError(f"{options.source} is both what is read and where it is written; choose another DST")
     dataset = open_dataset(options.source, source_options(options))
     if options.shuffle is not None:
         dataset = _shuffled(dataset, options.shuffle, options.source)
@@ -77,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         workers=options.workers,
     )
     share = f" (share {options.shards[0]} of {options.shards[1]})" if options.shards else ""
-    sys.stdout.write(f"{options.destination}: written{share}, {len(dataset)} rows in all\n")
+    sys.stdout.write(f"{redact(options.destination)}: written{share}, {len(dataset)} rows in all\n")
     return 0
 
 
@@ -87,14 +84,9 @@ def _shuffled(dataset: Dataset, seed: int, source: str) -> Dataset:
         shuffled = dataset.shuffle(seed)
     if found:  # it speaks of epochs, and advises to use this command
         sys.stderr.write(
-            f"loadax: the chunks of {source} hold many rows, and each is decoded many times for this: it takes long, but only once\n"
+            f"loadax: the chunks of {redact(source)} hold many rows, and each is decoded many times for this: it takes long, but only once\n"
         )
     return shuffled
-
-
-def _absolute(location: str) -> str:
-    path = None if "|" in location else local_path(location)
-    return location if path is None else str(path)
 
 
 def _share(text: str) -> tuple[int, int]:

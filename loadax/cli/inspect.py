@@ -13,6 +13,7 @@ import tensorstore as ts
 
 from loadax.doors import from_zarr
 from loadax.plan.blocks import BlockShuffled
+from loadax.redaction import redact
 from loadax.sources.checks import chunk_starts
 from loadax.sources.manifest import FINISHED
 from loadax.texts import count_text, size_text, table
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         LoadaxError: when there is no store.
     """
     stored = open_stored(options.path, half_written=True)
-    sys.stdout.write(f"{stored.location}: {_kind(stored)}\n{_state(stored)}\n")
+    sys.stdout.write(f"{redact(stored.location)}: {_kind(stored)}\n{_state(stored)}\n")
     if stored.arrays:
         sys.stdout.write("\n" + table(_HEADER, [_line(name, array) for name, array in stored.arrays.items()]))
     for name, error in stored.absent.items():
@@ -103,7 +104,11 @@ def _cost(location: str, arrays: dict[str, ts.TensorStore]) -> Iterator[str]:
     length = arrays[most].shape[0]
     together = sorted(name for name, array in arrays.items() if array.shape[0] == length)
     all_of_it = len(together) == len(arrays)
-    opened = f"loadax.from_zarr({location!r})" if all_of_it else f"loadax.from_zarr({location!r}, variables={together})"
+    opened = (
+        f"loadax.from_zarr({redact(location)!r})"
+        if all_of_it
+        else f"loadax.from_zarr({redact(location)!r}, variables={together})"
+    )
     dataset = from_zarr(location, None if all_of_it else together)
     with warnings.catch_warnings(record=True) as costly:
         warnings.simplefilter("always")

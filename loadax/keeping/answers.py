@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError
-from loadax.keeping.index_file import Identity, Loaded, digest_of, load, save
+from loadax.keeping.identity import identify, spread, update
+from loadax.keeping.index_file import DAMAGED, Identity, Loaded, digest_of, load, save
 from loadax.keeping.recognition import UnrecognisedError, recognise
 from loadax.keeping.scan import Judge, Watch, plan_runs, read_run, scan, threads_for
 from loadax.keeping.together import compute_together
 from loadax.processes import Process, this_process
 from loadax.reader import Reader
 from loadax.sources.storage import local_path
-from loadax.specs import flatten_spec
+from loadax.specs import flatten_spec, leaf_arrays
 from loadax.transforms import fingerprint
-from loadax.trees import flatten
 from loadax.writing.progress import progress_bar
 
 _SAMPLE = 64  # rows whose contents tell data from other data of the same shape
@@ -91,7 +91,9 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
     if loaded.values is not None:
         _log.info("index %s: read", path)
         return loaded
-    if loaded.differs is not None:
+    if loaded.differs == DAMAGED:
+        _log.warning("index %s is damaged (its contents are not what its digest says): it is built anew", path)
+    elif loaded.differs is not None:
         _log.warning(
             "index %s is another one (its %s differs): it is built anew", path, _DIFFERS.get(loaded.differs, loaded.differs)
         )
@@ -103,7 +105,14 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
     return loaded
 
 
-_DIFFERS = {"loadax index": "version", "question": "function or key", "data": "dataset", "sample": "sample of the rows' contents"}
+_DIFFERS = {
+    "loadax index": "version",
+    "question": "function or key",
+    "data": "dataset",
+    "sample": "sample of the rows' contents",
+    "memory": "contents",
+    "files": "files' names, sizes or times of change",
+}
 
 
 def _path(index: Any, question: Question, process: Process) -> Path | None:
@@ -149,26 +158,19 @@ def _identity(reader: Reader, met: NDArray[np.bool_]) -> Identity:
         "functions": [fingerprint(each.function) for each in reader.maps],
         "examples": [[path, list(spec.shape), str(spec.dtype)] for path, spec in zip(structure.paths, specs, strict=True)],
     }
-    return {"data": data, "sample": _sample(reader, met)}
+    return {"data": data, "sample": _sample(reader, met), **identify(reader.source)}
 
 
 def _sample(reader: Reader, met: NDArray[np.bool_]) -> str:
     """A hash of what a few rows hold, evenly spaced."""
     rows = np.arange(len(met)) if met.all() else np.flatnonzero(met)
-    rows = rows[np.unique(np.linspace(0, max(0, len(rows) - 1), min(_SAMPLE, len(rows))).astype(np.int64))]
+    rows = rows[spread(len(rows), _SAMPLE)]
     digest = hashlib.sha256()
     if len(rows):
         for _, example in read_run(reader, rows, Watch()).examples():
-            for leaf in map(np.asarray, flatten(example)[0]):
-                plain = leaf.dtype.kind not in "OUS"
-                digest.update(repr((leaf.shape, None if plain else [_content(each) for each in leaf.ravel().tolist()])).encode())
-                digest.update(leaf.tobytes() if plain else b"")
+            for leaf in leaf_arrays(example):
+                update(digest, leaf)
     return digest.hexdigest()[:16]
-
-
-def _content(value: Any) -> Any:
-    """What of an object is the same in every process: the text of others holds addresses."""
-    return value if isinstance(value, str | bytes | int | float) else type(value).__qualname__
 
 
 def _look(

@@ -18,6 +18,9 @@ from loadax.plan.keep import keep_rows, leave_out_rows, met_rows
 from loadax.plan.split import again, below
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
+from loadax.sources.files import open_regular
+from loadax.sources.npy_header import NPY_FAILURES
+from loadax.sources.storage import local_path
 from loadax.transforms import RAISED, blame, name_of
 
 
@@ -111,7 +114,9 @@ def _truth(answer: Any, name: str, row: int) -> bool:
 def _listed(rows: Any) -> tuple[Integers, str]:
     """The rows of a list, and where it came from, for messages."""
     if isinstance(rows, str | os.PathLike):
-        path = Path(rows)
+        path = local_path(rows)
+        if path is None:
+            raise ArgumentError(f"rows={os.fspath(rows)!r} is a URL; pass the path of a .npy or .txt file on this machine")
         return _of_file(path), f" of {path}"
     try:
         listed = np.asarray(rows if hasattr(rows, "__array__") else list(rows))
@@ -122,13 +127,15 @@ def _listed(rows: Any) -> tuple[Integers, str]:
 
 def _of_file(path: Path) -> Integers:
     try:
+        if path.suffix in (".npy", ".txt"):
+            os.close(open_regular(path))
         if path.suffix == ".npy":
             return _integers(np.load(path, allow_pickle=False), str(path))
         if path.suffix == ".txt":
             return _of_text(path)
     except OSError as error:
         raise ArgumentError(f"rows: {path} can't be read: {error}; check the path") from error
-    except ValueError as error:
+    except NPY_FAILURES as error:
         if isinstance(error, ArgumentError):
             raise
         raise ArgumentError(f"rows: {path} is no .npy file of numbers ({error}); write it with numpy.save") from error

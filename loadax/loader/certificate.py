@@ -22,6 +22,8 @@ from loadax.loader.state import OrderHash, make_state
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Integers, Visits
 from loadax.seeds import Words
+from loadax.sources.files import open_regular
+from loadax.sources.paths import path_text
 
 _VERSION = 1  # of the file and of the hashes
 _AT_ONCE = 1 << 18  # visits that are hashed at a time
@@ -175,7 +177,7 @@ class Certificate:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes it to a JSON file, which `load` and `loadax audit` read."""
-        Path(path).write_text(json.dumps(self.to_dict()) + "\n")
+        Path(path_text(path)).write_text(json.dumps(self.to_dict()) + "\n")
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Certificate":
@@ -184,8 +186,10 @@ class Certificate:
         Raises:
             SourceError: when there is none.
         """
+        file = Path(path_text(path))
         try:
-            return Certificate.from_dict(json.loads(Path(path).read_text()))
+            os.close(open_regular(file))  # a pipe would be waited for
+            return Certificate.from_dict(json.loads(file.read_text()))
         except OSError as error:
             raise SourceError(
                 f"{path}: it can't be read: {error.strerror}; pass a file that loader.certificate().save(path) wrote"

@@ -12,6 +12,7 @@ from jax.profiler import TraceAnnotation
 from numpy.typing import NDArray
 
 from loadax.buffers import BufferPool
+from loadax.errors import LeafError
 from loadax.loader.assemble import Assembler, Piece
 from loadax.loader.crew.processes import Processes
 from loadax.loader.share import Share
@@ -136,7 +137,10 @@ class Feed:
 
     def memory(self, first: int, count: int) -> Memory:
         """Memory for the steps from `first` on."""
-        lease = self._pool.lease(self._slabs.size(count))
+        try:
+            lease = self._pool.lease(self._slabs.size(count))
+        except (MemoryError, OSError, OverflowError, ValueError) as error:
+            raise LeafError(self._slabs.too_large(count)) from error
         return Memory(first, count, self._slabs.slab(lease, count), lease)
 
     def fill(self, memory: Memory, low: int, high: int) -> Timing:

@@ -12,6 +12,7 @@ from loadax.plan.batches import BatchPlan
 from loadax.plan.inverse import Place, find
 from loadax.plan.mix import ENDLESS
 from loadax.protocols import Integers, Location
+from loadax.redaction import redact
 from loadax.sources.base import BaseSource, Child
 from loadax.texts import table
 
@@ -118,7 +119,7 @@ class Trace:
             row,
             int(self.epochs[place]),
             int(self.ids[place]),
-            tuple(where) if where else None,
+            tuple(each._replace(file=redact(each.file)) for each in where) if where else None,
             tuple(documents) if documents else None,
         )
 

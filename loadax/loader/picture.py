@@ -10,6 +10,7 @@ from loadax.core.arguments import path as checked_path
 from loadax.errors import ArgumentError
 from loadax.loader.report import Report
 from loadax.loader.timeline import Event, Timeline
+from loadax.sources.paths import local_path
 
 # Colours that people who see few of them tell apart (Okabe and Ito, 2008).
 _COLOURS = {
@@ -31,8 +32,8 @@ def draw(timeline: Timeline, report: Report, path: str | os.PathLike[str]) -> No
     Raises:
         ArgumentError: when the name ends in neither `.html` nor `.png`, or matplotlib is not there for an image.
     """
-    target = Path(checked_path("path", path, "the name of a .html or .png file"))
-    if target.suffix not in (".html", ".png"):
+    target = local_path(checked_path("path", path, "the name of a .html or .png file"))
+    if target is None or target.suffix not in (".html", ".png"):
         raise ArgumentError(f"path={os.fspath(path)!r}: name it .html for a page, or .png for an image")
     lanes = bars_of(timeline)
     ready = [(event.began + event.parts[0], event.amount) for event in timeline.events if event.kind == "taken"]

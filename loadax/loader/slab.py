@@ -17,6 +17,7 @@ from loadax.buffers import align
 from loadax.casting import cast_into
 from loadax.loader.leaves import BatchLeaf
 from loadax.protocols import Columns, Integers
+from loadax.texts import size_text
 
 
 @final
@@ -96,6 +97,15 @@ class SlabPlan:
     def size(self, count: int) -> int:
         """Bytes that a slab of `count` steps takes."""
         return count * self.bytes_per_step
+
+    def too_large(self, count: int) -> str:
+        """What to say when there is no memory for `count` steps; names the leaf that takes most of it."""
+        tile = max(self.tiles, key=lambda each: each.boxes * each.stride)
+        leaf = tile.leaf
+        return (
+            f"leaf {leaf.path or 'of the example'} is {leaf.dtype}{list(leaf.spec.shape)}, {size_text(tile.row_bytes)} a row on this host: there is no memory "
+            f"for {count} steps of {size_text(self.bytes_per_step)}; choose a smaller batch_size or prefetch, or check what the data says of its shape"
+        )
 
     def slab(self, memory: NDArray[np.uint8], count: int) -> "Slab":
         """`memory` (uint8, of `size(count)`, aligned) as the slab of `count` steps."""

@@ -73,6 +73,11 @@ class RecordFiles:
         parts = [np.arange(begin, begin + each.records, each.group) for begin, each in zip(self._begins, self.files, strict=True)]
         return np.concatenate(parts).astype(np.int64)
 
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return [each.path for each in self.files]
+
     def locate(self, row: int) -> list[Location]:
         """The file of a row, and which of its records it is."""
         number, record = self._place(row)

@@ -41,6 +41,11 @@ class BytesRecords(BaseSource):
     def __repr__(self) -> str:
         return f"{self._files!r}"
 
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return self._files.addresses
+
     def locate(self, row: int) -> list[Location]:
         """The file of a row, and which of its records it is."""
         return self._files.locate(row)
@@ -82,6 +87,11 @@ class PaddedRecords(BaseSource):
 
     def __repr__(self) -> str:
         return f"{self._files!r}, padded to {self._pad_to}"
+
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return self._files.addresses
 
     def locate(self, row: int) -> list[Location]:
         """The file of a row, and which of its records it is."""
@@ -160,6 +170,11 @@ class AlikeRecords(BaseSource):
     def __repr__(self) -> str:
         return f"{self._files!r}"
 
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return self._files.addresses
+
     def locate(self, row: int) -> list[Location]:
         """The file of a row, and which of its records it is."""
         return self._files.locate(row)
@@ -218,6 +233,11 @@ class DecodedRecords(BaseSource):
 
     def __repr__(self) -> str:
         return f"{self._files!r}, padded to {self._pad_to}"
+
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return self._files.addresses
 
     def locate(self, row: int) -> list[Location]:
         """The file of a row, and which of its records it is."""

@@ -1,6 +1,7 @@
 """Arrays that are in memory, or mapped into it."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -12,7 +13,7 @@ from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.columns import column_array, is_column
 from loadax.sources.libraries import comes_from
-from loadax.sources.locations import mapped_file
+from loadax.sources.locations import MappedExtent, cut_short, mapped_extent, mapped_file, mapped_name
 from loadax.trees import flatten
 
 
@@ -35,6 +36,7 @@ class ArraySource(BaseSource):
         self._mapped = [isinstance(array, np.memmap) for array in given]
         # Plain views: every operation on a memmap pays for its subclass.
         self._arrays = [array.view(np.ndarray) for array in given]
+        self._extents: list[MappedExtent | None] | None = None
         self._length = common_length(self._structure.paths, [len(array) for array in self._arrays])
         self.spec = self._structure.build(ArraySpec(array.shape[1:], array.dtype.newbyteorder("=")) for array in self._arrays)
 
@@ -44,6 +46,17 @@ class ArraySource(BaseSource):
     def __repr__(self) -> str:
         kinds = {"memory-mapped" if mapped else "in memory" for mapped in self._mapped}
         return f"arrays {' and '.join(sorted(kinds))}"
+
+    @property
+    def addresses(self) -> list[str]:
+        """The files that are mapped."""
+        return [str(Path(file.name).absolute()) for file in self._files if file is not None]
+
+    def held(self, most: int) -> list[NDArray[Any]]:
+        """The arrays in memory, or evenly spread rows of them: at most so many bytes."""
+        memory = [array for array, file in zip(self._arrays, self._files, strict=True) if file is None]
+        total = sum(each.nbytes for each in memory)
+        return [some_rows(each, total, most) for each in memory]
 
     def locate(self, row: int) -> list[Location]:
         """The files that a row lies in, of the leaves that are mapped, each with the first and the last byte where these lie together."""
@@ -60,11 +73,13 @@ class ArraySource(BaseSource):
     def read(self, rows: Integers) -> Tree:
         """The entries at `rows`, copied out, in native byte order."""
         rows = check_rows(rows, self._length)
+        self._check_files()
         return self._structure.build(_gather(array, rows) for array in self._arrays)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Copies the entries at `rows`, only the columns of `boxes`, into `out`; see `Source`."""
         rows = check_rows(rows, self._length)
+        self._check_files()
         for array, columns, destination in zip(self._arrays, boxes, out, strict=True):
             if columns is None or destination is None:
                 continue
@@ -74,6 +89,16 @@ class ArraySource(BaseSource):
             else:
                 index: Any = (rows, *(slice(*column) for column in columns))
                 destination[...] = array[index]
+
+    def _check_files(self) -> None:
+        if self._extents is None:
+            self._extents = [mapped_extent(array) for array in self._arrays]
+        for extent, array in zip(self._extents, self._arrays, strict=True):
+            if extent is not None and not extent.whole:
+                raise cut_short(mapped_name(array))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_extents": None}  # another process has its own maps
 
 
 def is_array(leaf: Any) -> bool:
@@ -115,6 +140,13 @@ def _converted(leaf: Any, name: str) -> NDArray[Any]:
             f"{name} is a {type(leaf).__name__} that NumPy can't take ({error}); convert it first, a torch tensor by "
             "tensor.detach().cpu().float().numpy()"
         ) from error
+
+
+def some_rows(array: NDArray[Any], total: int, most: int) -> NDArray[Any]:
+    """All of an array, or so many of its rows, evenly spread, that `total` bytes of arrays become `most`."""
+    if total <= most:
+        return array
+    return array[np.linspace(0, len(array) - 1, max(2, int(len(array) * (most / total)))).astype(np.int64)]
 
 
 def _brief(value: Any) -> str:

@@ -5,8 +5,9 @@ that, every source is a `BaseSource`, and nothing asks whether a member is there
 that reads from another one is a `WrapperSource`, which forwards every member, so that it must say what it changes.
 """
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
@@ -125,7 +126,15 @@ class BaseSource(ABC):
 
     @property
     def addresses(self) -> Sequence[str]:
-        """Addresses of the stores that this source itself reads, without those of its children."""
+        """The local paths and URLs of the files, folders and stores that this source itself reads, without those of its children."""
+        return ()
+
+    def some_files(self, most: int) -> Sequence[str] | None:  # noqa: ARG002
+        """At most so many of the local files that this source itself reads, evenly spread; None: those at `addresses`."""
+        return None
+
+    def held(self, most: int) -> Iterable[NDArray[Any]]:  # noqa: ARG002
+        """What this source itself holds in memory, or evenly spread rows of it: at most so many bytes, which tell it from other data."""
         return ()
 
     @property
@@ -361,6 +370,19 @@ class UserSource(BaseSource):
     def documents(self, row: int) -> list[Any] | None:
         documents = self._optional("documents")
         return None if documents is None else list(documents(row) or ()) or None
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        given = self._optional("addresses")
+        return [os.fspath(each) for each in ([given] if isinstance(given, str | os.PathLike) else given or ())]
+
+    def some_files(self, most: int) -> Sequence[str] | None:
+        some_files = self._optional("some_files")
+        return None if some_files is None else some_files(most)
+
+    def held(self, most: int) -> Iterable[NDArray[Any]]:
+        held = self._optional("held")
+        return held(most) if callable(held) else ()  # many classes call something else so
 
     @cached_property
     def children(self) -> Sequence[Child]:  # worked out once, so that each child stays the same object

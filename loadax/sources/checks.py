@@ -1,13 +1,16 @@
 """What every source checks in the same words."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadax.errors import RowIndexError, SourceError
-from loadax.protocols import Integers
+from loadax.protocols import ArraySpec, Integers
 from loadax.sources.base import BaseSource
+from loadax.texts import size_text
 
 
 def check_rows(rows: Any, length: int) -> Integers:
@@ -25,6 +28,22 @@ def check_rows(rows: Any, length: int) -> Integers:
         wrong = int(rows.min()) if int(rows.min()) < 0 else int(rows.max())
         raise RowIndexError(f"row {wrong} is not there: rows are at least 0 and below {length}")
     return rows
+
+
+def empty_rows(rows: int, spec: ArraySpec, path: str) -> NDArray[Any]:
+    """Memory for so many rows of a leaf.
+
+    Raises:
+        SourceError: when there is not so much; names the leaf.
+    """
+    try:
+        return np.empty((rows, *spec.shape), spec.dtype)
+    except (MemoryError, ValueError) as error:  # ValueError: more than any machine addresses
+        each = math.prod(spec.shape) * spec.dtype.itemsize
+        raise SourceError(
+            f"{f'leaf {path}' if path else 'the data'}: there is no memory for {rows} rows of {spec.dtype}{list(spec.shape)}, {size_text(each)} each; is its "
+            "shape what it should be?"
+        ) from error
 
 
 def common_length(paths: Sequence[str], lengths: Sequence[int]) -> int:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, final
 from loadax.core.arguments import integer
 from loadax.errors import ArgumentError
 from loadax.sources.files import ByteRange
+from loadax.sources.storage import local_path
 
 BLOCK = 128 << 10
 """Bytes. Small enough that a row of a few KiB costs little more than its own round trip, and large enough for few files."""
@@ -178,9 +179,10 @@ def open_cache(folder: Any, limit: Any) -> DiskCache | None:
         return None
     if not isinstance(folder, str | os.PathLike):
         raise ArgumentError(f"cache={folder!r} is a {type(folder).__name__}; pass the path of a local folder")
-    if "://" in os.fspath(folder):
+    local = local_path(folder)
+    if local is None:
         raise ArgumentError(f"cache={os.fspath(folder)!r} is a URL; pass the path of a local folder")
-    return DiskCache(folder, limit)
+    return DiskCache(local, limit)
 
 
 def _checksum(content: bytes) -> bytes:

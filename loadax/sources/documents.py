@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
+from loadax.sources.arrays import some_rows
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.disk_cache import DiskCache, open_cache
@@ -86,6 +87,17 @@ class DocumentSource(BaseSource):
         if not there.all():
             begins, lengths = begins[there], lengths[there]
         return [_gather(flat, begins, lengths) if want else None for flat, want in zip(self._flats, wanted, strict=True)]
+
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return [address for flat in self._flats for address in flat.addresses]
+
+    def held(self, most: int) -> list[NDArray[Any]]:
+        """What lies in memory, or evenly spread entries of it, and where documents begin: at most so many bytes each."""
+        memory = [array for flat in self._flats if (array := flat.memory) is not None]
+        total = sum(each.nbytes for each in memory)
+        return [*(some_rows(each, total, most) for each in memory), some_rows(self._begins, self._begins.nbytes, most)]
 
     def locate(self, row: int) -> list[Location]:
         """The files that a document lies in, each with the first and the last byte of it."""

@@ -1,5 +1,6 @@
 """Small reads of files while they are opened: headers and sizes, of many files at once."""
 
+import errno
 import os
 import stat
 from collections.abc import Sequence
@@ -8,6 +9,14 @@ from typing import BinaryIO, NamedTuple, Protocol, final
 
 from loadax.errors import SourceError
 from loadax.sources.storage import local_path
+
+_KINDS = {
+    stat.S_IFDIR: "folder",
+    stat.S_IFIFO: "pipe (FIFO)",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+    stat.S_IFSOCK: "socket",
+}
 
 
 class ByteRange(NamedTuple):
@@ -66,6 +75,22 @@ class LocalFiles:
         return [_read(each) for each in ranges]
 
 
+def open_regular(path: str | os.PathLike[str]) -> int:
+    """A descriptor of a file to read from; a pipe, a device or a socket is refused, and never waited for.
+
+    Raises:
+        OSError: when it can't be opened, or is no regular file; says which.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise OSError(
+            errno.EINVAL, f"it is a {_KINDS.get(stat.S_IFMT(mode), 'special file')}, not a regular file", os.fspath(path)
+        )
+    return descriptor
+
+
 def no_such_file(location: str) -> SourceError:
     """The error for a file that does not exist."""
     return SourceError(f"{location}: there is no such file")
@@ -101,11 +126,8 @@ def _read(where: ByteRange) -> bytes:
 def _opened(location: str) -> BinaryIO:
     path = _path(location)
     try:
-        # Not by opening: a pipe would wait for somebody who writes to it.
-        if stat.S_ISREG(path.stat().st_mode):
-            return path.open("rb")
+        return os.fdopen(open_regular(path), "rb")
     except FileNotFoundError:
         raise no_such_file(location) from None
     except OSError as error:
-        raise SourceError(f"{location}: it can't be opened: {error}") from error
-    raise SourceError(f"{location} is a folder or a device, not a file")
+        raise SourceError(f"{location}: it can't be opened: {error.strerror}") from error

@@ -1,7 +1,8 @@
 """Flat arrays, of which parts of any length are taken out by the thousand: in memory, in files of this machine, or far away."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, final
+from pathlib import Path
+from typing import Any, Literal, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from loadax.protocols import Integers, Location
 from loadax.sources.cached_files import CachedFiles
 from loadax.sources.disk_cache import DiskCache
 from loadax.sources.files import ByteRange
+from loadax.sources.locations import MappedExtent, cut_short, mapped_extent, mapped_file, mapped_name
 from loadax.sources.ranges import RemoteFiles
 from loadax.sources.segments import Ends, MappedSegments, Segment
 
@@ -28,6 +30,16 @@ class Flat(Protocol):
         """The entries from each of `starts` on, `lengths` of each, one part behind another. No part is empty."""
         ...
 
+    @property
+    def addresses(self) -> list[str]:
+        """The files; nothing for memory."""
+        ...
+
+    @property
+    def memory(self) -> NDArray[Any] | None:
+        """All of it, when it is in memory alone."""
+        ...
+
     def locate(self, start: int, stop: int) -> list[Location]:
         """The files that some entries lie in, each with the first and the last byte; nothing for memory."""
         ...
@@ -40,6 +52,8 @@ class FlatArray:
     far = False
 
     def __init__(self, array: NDArray[Any]):
+        self._file = mapped_file(array)
+        self._extent: MappedExtent | Literal[False] | None = None
         self._array = array.view(np.ndarray)
         self.dtype = array.dtype.newbyteorder("=")
 
@@ -47,7 +61,22 @@ class FlatArray:
         return len(self._array)
 
     def gather(self, starts: Integers, lengths: Integers) -> NDArray[Any]:
+        if self._extent is None:
+            self._extent = mapped_extent(self._array) or False
+        if self._extent and not self._extent.whole:
+            raise cut_short(mapped_name(self._array))
         return take_parts(self._array, starts, lengths).astype(self.dtype, copy=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_extent": None}  # another process has its own map
+
+    @property
+    def addresses(self) -> list[str]:
+        return [] if self._file is None else [str(Path(self._file.name).absolute())]
+
+    @property
+    def memory(self) -> NDArray[Any] | None:
+        return self._array if self._file is None else None
 
     def locate(self, start: int, stop: int) -> list[Location]:  # noqa: ARG002
         return []
@@ -83,6 +112,14 @@ class FlatFiles:
             mine = owners == number
             out[indices(places[mine], lengths[mine])] = self._gather_of(number, starts[mine], lengths[mine])
         return out
+
+    @property
+    def addresses(self) -> list[str]:
+        return [each.location for each in self._stream.segments]
+
+    @property
+    def memory(self) -> NDArray[Any] | None:
+        return None
 
     def locate(self, start: int, stop: int) -> list[Location]:
         return _locate(self._stream, self._stored.itemsize, start, stop)
@@ -127,6 +164,14 @@ class FlatRanges:
             for number, start, stop in zip(owners[begins].tolist(), low[begins].tolist(), high[lasts].tolist(), strict=True)
         ]
         return np.frombuffer(b"".join(self._files.read(ranges)), self._stored).astype(self.dtype, copy=False)
+
+    @property
+    def addresses(self) -> list[str]:
+        return [each.location for each in self._stream.segments]
+
+    @property
+    def memory(self) -> NDArray[Any] | None:
+        return None
 
     def locate(self, start: int, stop: int) -> list[Location]:
         return _locate(self._stream, self._stored.itemsize, start, stop)

@@ -12,6 +12,7 @@ from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
+from loadax.sources.files import open_regular
 from loadax.sources.images_decoding import FAILURES, Rendering
 from loadax.sources.images_files import ImageFiles
 from loadax.sources.images_resizing import Pixels
@@ -72,6 +73,16 @@ class ImageSource(BaseSource):
         for place, row in zip(images, rows.tolist(), strict=True):
             place[...] = self._checked(row)[cut]
 
+    @property
+    def addresses(self) -> list[str]:
+        """The folder."""
+        return [self._files.folder]
+
+    def some_files(self, most: int) -> list[str]:
+        """At most so many of the files, evenly spread."""
+        rows = np.linspace(0, len(self) - 1, min(most, len(self))).astype(np.int64)
+        return [self._files.path(row) for row in rows.tolist()]
+
     def read_examples(self, visits: Visits) -> list[Tree]:
         """The examples one by one, each image of the size that it has where the rendering gives none."""
         rows = check_rows(visits.rows, len(self))
@@ -124,7 +135,7 @@ class ImageSource(BaseSource):
     def _image(self, row: int) -> Pixels:
         path = self._files.path(row)
         try:
-            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path would cost more than the read
+            with os.fdopen(open_regular(path), "rb", buffering=0) as file:
                 content = file.read()
         except OSError as error:
             reason = "there is no such file any more" if isinstance(error, FileNotFoundError) else f"it can't be read: {error}"

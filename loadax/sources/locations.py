@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.errors import SourceError
 from loadax.protocols import Location
 
 
@@ -29,6 +30,49 @@ def mapped_file(array: NDArray[Any]) -> MappedFile | None:
     # By address: of a slice `offset` is still that of the array it was cut from. Maps begin at a whole page.
     begin = int(array.offset) - int(array.offset) % mmap.ALLOCATIONGRANULARITY
     return MappedFile(str(array.filename), begin + array.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data)
+
+
+class MappedExtent(NamedTuple):
+    """A map, and how many bytes its file must have."""
+
+    memory: mmap.mmap
+    size: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether the file still has them: reading memory behind the end of its file would kill the process."""
+        return self.memory.size() >= self.size
+
+
+def mapped_extent(array: NDArray[Any]) -> MappedExtent | None:
+    """What of a file an array needs; None when it lies in memory alone."""
+    mapped: np.memmap[Any, Any] | None = None
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        mapped = base if isinstance(base, np.memmap) else mapped
+        base = base.base
+    if mapped is None or not isinstance(base, mmap.mmap) or not array.size:
+        return None
+    begin = int(mapped.offset) - int(mapped.offset) % mmap.ALLOCATIONGRANULARITY
+    end = np.lib.array_utils.byte_bounds(array)[1]
+    return MappedExtent(base, begin + end - np.frombuffer(base, np.uint8).ctypes.data)
+
+
+def mapped_name(array: NDArray[Any]) -> str:
+    """The file that an array, or what it is a part of, was mapped from, for messages."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if isinstance(base, np.memmap) and base.filename is not None:
+            return str(base.filename)
+        base = base.base
+    return "a memory-mapped file"
+
+
+def cut_short(name: str) -> SourceError:
+    """The error for a mapped file that has become shorter."""
+    return SourceError(
+        f"{name}: it has become shorter since it was opened; data must not change while it is read: restore the file, or open it anew"
+    )
 
 
 def joined(locations: Iterable[Location]) -> list[Location]:

@@ -54,7 +54,7 @@ def read_marker(store: ts.KvStore, name: str, location: str) -> dict[str, Any] |
         return None
     try:
         content = json.loads(answer.value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SourceError(f"{location}: {name} is no JSON ({error}); was it cut short? Copy it again") from error
     if not isinstance(content, dict):
         raise SourceError(f"{location}: {name} holds a {type(content).__name__}, not an object; copy it again")

@@ -81,6 +81,11 @@ class Documents:
     def __init__(self, files: Files, indices: Sequence[str], offsets: Sequence[int]):
         self._files, self._indices, self._offsets = files, tuple(indices), tuple(offsets)
 
+    @property
+    def indices(self) -> tuple[str, ...]:
+        """The `.idx` files."""
+        return self._indices
+
     def __getstate__(self) -> Any:
         return self._files, self._indices, self._offsets
 

@@ -1,7 +1,6 @@
 """`.npy` files: local ones mapped, remote ones read by ranges."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,8 @@ import numpy as np
 from loadax.errors import SourceError
 from loadax.sources.arrays import ArraySource
 from loadax.sources.disk_cache import open_cache
+from loadax.sources.files import open_regular
+from loadax.sources.npy_header import NPY_FAILURES
 from loadax.sources.npy_ranges import NpyRanges
 from loadax.sources.storage import local_path
 from loadax.trees import flatten, map_leaves
@@ -39,11 +40,12 @@ def _as_path(path: Any) -> Any:
 
 
 def _map_file(path: Any) -> np.memmap[Any, Any]:
-    where = local_path(path) if "://" in os.fspath(path) else Path(path)
+    where = local_path(path)
     assert where is not None
     try:
+        os.close(open_regular(where))  # NumPy would wait for a pipe
         array = np.load(where, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except NPY_FAILURES as error:
         reason = "there is no such file" if isinstance(error, FileNotFoundError) else f"it can't be opened as .npy: {error}"
         raise SourceError(f"{where}: {reason}; write it with numpy.save, as an array of numbers") from error
     if not isinstance(array, np.memmap):

@@ -1,6 +1,8 @@
 """What the header of a `.npy` file says."""
 
 import ast
+import math
+import tokenize
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +13,13 @@ from loadax.sources.files import ByteRange, Files
 
 _MAGIC = b"\x93NUMPY"
 _PREFIX = 12  # bytes of magic, version and the header's own length; no .npy file is shorter
+
+
+NPY_FAILURES = (
+    *(OSError, EOFError, ValueError, SyntaxError, TypeError, KeyError, OverflowError, MemoryError, RecursionError),
+    *(tokenize.TokenError, AssertionError, IndexError, AttributeError),
+)
+"""What NumPy and Python's parsers raise for files that are damaged, or no `.npy` files at all."""
 
 
 class NpyHeader(NamedTuple):
@@ -24,7 +33,7 @@ class NpyHeader(NamedTuple):
     @property
     def size(self) -> int:
         """How many bytes the array has."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:
@@ -61,8 +70,10 @@ def _parse(text: bytes, begin: int, where: str) -> NpyHeader:
         fields = ast.literal_eval(text.decode("utf-8"))
         dtype = np.lib.format.descr_to_dtype(fields["descr"])
         shape = tuple(int(extent) for extent in fields["shape"])
+        if min(shape, default=0) < 0:
+            raise ValueError(f"its shape is {shape}")
         fortran = bool(fields["fortran_order"])
-    except (ValueError, SyntaxError, KeyError, TypeError) as error:
+    except NPY_FAILURES as error:
         raise SourceError(f"{where}: the header of this .npy file can't be read: {error}; copy it again") from error
     if dtype.hasobject:
         raise SourceError(f"{where} holds Python objects; write it with numpy.save, as an array of numbers")

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
+from loadax.redaction import redact
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.disk_cache import DiskCache
@@ -60,7 +61,7 @@ class NpyRanges(BaseSource):
         return self._length
 
     def __repr__(self) -> str:
-        return f"arrays at {', '.join(each.location for each in self._arrays)}"
+        return redact(f"arrays at {', '.join(each.location for each in self._arrays)}")
 
     def read(self, rows: Integers) -> Tree:
         """The entries at `rows`, in native byte order."""
@@ -75,6 +76,11 @@ class NpyRanges(BaseSource):
         for array, columns, destination in zip(self._arrays, boxes, out, strict=True):
             if columns is not None and destination is not None and destination.size:
                 _read(array, rows, columns, destination)
+
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return [each.location for each in self._arrays]
 
     def locate(self, row: int) -> list[Location]:
         """The files that a row lies in, one a leaf, each with the first and the last byte of it."""

@@ -1,14 +1,18 @@
 """Any Python object with `__len__` and `__getitem__`: lists, torch and Hugging Face datasets, Grain's MapDataset."""
 
+from collections.abc import Iterator
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
-from loadax.specs import own, spec_of, stack
+from loadax.specs import leaf_arrays, own, spec_of, stack
+
+_MOST_HELD = 1 << 16  # examples of a list that tell it from another one
 
 
 @final
@@ -39,6 +43,19 @@ class ObjectSource(BaseSource):
 
     def __repr__(self) -> str:
         return f"{type(self._items).__name__} object"
+
+    def held(self, most: int) -> Iterator[NDArray[Any]]:
+        """What a list or tuple holds: the leaves of its examples, or of evenly spread ones: at most so many bytes."""
+        if not isinstance(self._items, list | tuple) or not len(self):
+            return
+        numbers = np.unique(np.linspace(0, len(self) - 1, min(len(self), _MOST_HELD)).astype(np.int64)).tolist()
+        each_bytes = max(1, sum(leaf.nbytes for leaf in self._held(numbers[len(numbers) // 2])))
+        step = max(1, -(-len(numbers) * each_bytes // most))
+        for row in numbers[::step]:
+            yield from self._held(row)
+
+    def _held(self, row: int) -> list[NDArray[Any]]:
+        return leaf_arrays(with_arrays(self._items[row]))
 
     def read(self, rows: Integers) -> Tree:
         """The examples at `rows`, stacked; all must be alike."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import Integers
+from loadax.redaction import redacted
 from loadax.sources.cached_files import CachedFiles
 from loadax.sources.disk_cache import DiskCache
 from loadax.sources.files import ByteRange, no_such_file, too_short
@@ -100,7 +101,7 @@ class RemoteFiles:
         try:
             keys = wait(open_key_value_store(folder, self._context).list(), folder)
         except NotImplementedError as error:
-            raise SourceError(f"{folder}: this kind of server can't list its files; pass a list of URLs") from error
+            raise SourceError(f"{folder}: this kind of server can't list its files; pass a list of URLs") from redacted(error)
         names = [key.decode("utf-8") for key in keys]
         return [folder + quote(name) for name in names if "/" not in name and fnmatch.fnmatchcase(name, pattern)]
 

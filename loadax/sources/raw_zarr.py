@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import Columns, Integers, Location
+from loadax.sources.locations import cut_short
 
 _MOST_CHUNKS = 16_384  # files that are mapped: a process may have 65,530 maps on Linux
 _LEAST_BYTES = 1 << 16  # of a chunk: smaller ones gain nothing
@@ -91,6 +92,11 @@ class MappedChunks:
                 mapped = self._maps[number]
                 if mapped is None:  # once only: another thread may have come first
                     mapped = self._maps[number] = self._open(number)
+        memory: Any = mapped.base
+        while isinstance(memory, np.ndarray):
+            memory = memory.base
+        if memory.size() < mapped.nbytes:  # reading memory behind the end of its file would kill the process
+            raise cut_short(f"{self._where}: chunk {self._file(number)}")
         return mapped
 
     def _open(self, number: int) -> NDArray[Any]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import Integers
+from loadax.sources.files import open_regular
 from loadax.sources.storage import local_path
 
 _COPIED = 4 << 20  # bytes that are copied at a time: between two copies NumPy takes the GIL from other threads
@@ -144,7 +145,7 @@ def _map(segment: Segment) -> tuple[mmap.mmap, NDArray[np.uint8]]:
     path = local_path(segment.location)
     assert path is not None
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             _check_long_enough(segment, os.fstat(file.fileno()).st_size)
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:

@@ -10,11 +10,13 @@ import re
 from pathlib import Path
 from time import monotonic
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import tensorstore as ts
 
 from loadax.errors import SourceError
+from loadax.redaction import redact, redacted
+from loadax.sources.paths import local_path as local_path  # noqa: PLC0414 - its users know it from here
+from loadax.sources.paths import path_text
 
 PATIENCE = 300.0
 """Seconds that one read may take before it is an error: far longer than the six tries below go on for."""
@@ -52,36 +54,27 @@ def new_context(cache_bytes: int) -> ts.Context:
     return ts.Context({"cache_pool": {"total_bytes_limit": cache_bytes}, **remote, **width})
 
 
-def local_path(location: str | os.PathLike[str]) -> Path | None:
-    """The file or folder that a path or a `file://` URL means; None for what lies elsewhere."""
-    text = os.fspath(location)
-    if "|" in text:  # something within a file
-        return None
-    if "://" not in text:
-        return Path(text).absolute()
-    parts = urlsplit(text)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
-
-
 def key_value_spec(location: str | os.PathLike[str]) -> dict[str, Any]:
     """TensorStore's key-value store for a path or URL: `file://`, `s3://`, `gs://`, `http(s)://`, also `…|zip:` and `…|ocdbt:`.
 
     A store on S3 goes to `AWS_ENDPOINT_URL` (or `AWS_ENDPOINT_URL_S3`) when that is set, as in AWS's own tools.
 
     Raises:
+        ArgumentError: when it can't be the path of anything.
         SourceError: when TensorStore does not know the URL; shows it.
     """
-    text = os.fspath(location)
+    text = path_text(location)
     path = local_path(text)
     if path is not None:
         return {"driver": "file", "path": str(path) + ("/" if text.endswith("/") else "")}
     base, bar, rest = text.partition("|")
+    below = local_path(base)
     try:
-        spec = ts.KvStore.Spec((base if "://" in base else Path(base).absolute().as_uri()) + bar + rest).to_json()
+        spec = ts.KvStore.Spec((base if below is None else below.as_uri()) + bar + rest).to_json()
     except ValueError as error:
         raise SourceError(
             f"{text}: {brief(error)}; pass a local path, or a file://, s3://, gs://, http:// or https:// URL"
-        ) from error
+        ) from redacted(error)
     return at_endpoint(spec)
 
 
@@ -138,7 +131,7 @@ def wait(future: Any, where: str, patience: float = PATIENCE) -> Any:
     Raises:
         SourceError: what went wrong, behind `where`, with what can be done about it; also when there is no answer in time.
     """
-    began, notice = monotonic(), _NOTICE
+    began, notice, where = monotonic(), _NOTICE, redact(where)
     while True:
         try:
             return future.result(timeout=min(notice, patience))
@@ -152,7 +145,7 @@ def wait(future: Any, where: str, patience: float = PATIENCE) -> Any:
         except NotImplementedError:
             raise  # what the store can't do is for the caller to know, who asked
         except (ValueError, IndexError, OSError) as error:
-            raise SourceError(failure(error, where)) from error
+            raise SourceError(failure(error, where)) from redacted(error)
 
 
 def failure(error: Exception, where: str) -> str:

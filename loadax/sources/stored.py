@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import Columns, Integers, Location
+from loadax.redaction import redacted
 from loadax.sources.chunk_files import chunk_files
 from loadax.sources.storage import address_of, at_endpoint, brief, failure, new_context, wait
 
@@ -136,7 +137,7 @@ def open_store(leaf: Any, where: str, context: ts.Context, missing: Missing) -> 
         # Rechecking would ask the store about every chunk again on every read; training data does not change under way.
         return ts.open(_strict(spec, missing, recheck_cached_data=False), read=True, context=context)
     except ValueError as error:
-        raise SourceError(f"{where}: this is no TensorStore spec: {brief(error)}") from error
+        raise SourceError(f"{where}: this is no TensorStore spec: {brief(error)}") from redacted(error)
 
 
 def reopen_strict(store: ts.TensorStore, where: str, context: ts.Context, missing: Missing) -> Any:
@@ -153,7 +154,7 @@ def reopen_strict(store: ts.TensorStore, where: str, context: ts.Context, missin
         return ts.open(strict, read=True, context=context).result()
     except ValueError as error:
         again = f"{where} can't be opened again with missing chunks as errors"
-        raise SourceError(f"{failure(error, again)}; open it yourself with fill_missing_data_reads=False") from error
+        raise SourceError(f"{failure(error, again)}; open it yourself with fill_missing_data_reads=False") from redacted(error)
 
 
 def rows_from_zero(store: ts.TensorStore, where: str) -> ts.TensorStore:
@@ -195,6 +196,16 @@ def json_of(store: ts.TensorStore) -> dict[str, Any]:
         return store.spec().to_json()
     except NotImplementedError:
         return {}
+
+
+def addresses_in(spec: Any) -> list[str]:
+    """Where all the parts of a spec lie."""
+    if isinstance(spec, list):
+        return [address for each in spec for address in addresses_in(each)]
+    if not isinstance(spec, dict):
+        return []
+    own = address_of(spec.get("kvstore"))
+    return ([own] if own else []) + [address for key in ("base", "layers") for address in addresses_in(spec.get(key))]
 
 
 def in_memory(spec: Any) -> bool:

@@ -11,14 +11,15 @@ from loadax.core.arguments import choice
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.sources.base import BaseSource
-from loadax.sources.checks import check_rows, common_length
+from loadax.sources.checks import check_rows, common_length, empty_rows
 from loadax.sources.raw_zarr import map_raw
-from loadax.sources.storage import address_of, new_context, wait
+from loadax.sources.storage import new_context, wait
 from loadax.sources.stored import (
     CACHE_BYTES,
     Missing,
     Rows,
     StoredArray,
+    addresses_in,
     is_spec,
     json_of,
     open_store,
@@ -57,7 +58,7 @@ class TensorStoreSource(BaseSource):
         opened = [_opened(store, where, leaf) for store, where, leaf in zip(opening, places, leaves, strict=True)]
         strict = [reopen_strict(store, where, context, missing) for store, where in zip(opened, places, strict=True)]
         reopened = [_opened(store, where, leaf) for store, where, leaf in zip(strict, places, leaves, strict=True)]
-        self.addresses = [address for store in reopened if (address := address_of(json_of(store).get("kvstore")))]
+        self.addresses = [address for store in reopened for address in addresses_in(json_of(store))]
         """Where the arrays lie."""
         self._arrays: list[Rows] = [_rows(store, where, missing) for store, where in zip(reopened, places, strict=True)]
         self._length = common_length(self._structure.paths, [array.shape[0] for array in self._arrays])
@@ -98,7 +99,10 @@ class TensorStoreSource(BaseSource):
     def read(self, rows: Integers) -> Tree:
         """The entries at `rows`: one indexed read per leaf, all under way at once."""
         rows = check_rows(rows, self._length)
-        out = [np.empty((len(rows), *array.shape[1:]), array.dtype) for array in self._arrays]
+        out = [
+            empty_rows(len(rows), ArraySpec(array.shape[1:], array.dtype), path)
+            for array, path in zip(self._arrays, self._structure.paths, strict=True)
+        ]
         self._read(rows, [tuple((0, extent) for extent in array.shape[1:]) for array in self._arrays], out)
         return self._structure.build(out)
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from loadax.core.arguments import flag, integer
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
+from loadax.redaction import redact
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.disk_cache import open_cache
@@ -79,7 +80,7 @@ class TokenSource(BaseSource):
 
     def __repr__(self) -> str:
         kind = self._stored.newbyteorder("=")
-        return f"{self._seq_len} + 1 of {self._tokens} {kind} tokens, every {self._stride}, in {_named(self._stream)}"
+        return f"{self._seq_len} + 1 of {self._tokens} {kind} tokens, every {self._stride}, in {redact(_named(self._stream))}"
 
     def read(self, rows: Integers) -> Tree:
         """The windows at `rows`."""
@@ -110,6 +111,11 @@ class TokenSource(BaseSource):
         else:
             for start, _, destination in wanted:
                 self._copy(first + start, destination)
+
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return [*(each.location for each in self._stream.segments), *(self._documents.indices if self._documents else ())]
 
     def locate(self, row: int) -> list[Location]:
         """The files that a row lies in, each with the first and the last byte of it."""

@@ -10,7 +10,8 @@ import tensorstore as ts
 
 from loadax.core.arguments import entries
 from loadax.errors import SourceError
-from loadax.sources.manifest import check_finished
+from loadax.redaction import redacted
+from loadax.sources.manifest import FINISHED, PARTIAL, check_finished
 from loadax.sources.storage import address_of, key_value_spec, local_path, new_context, wait
 from loadax.sources.stored import PAUSE
 
@@ -80,6 +81,8 @@ class Folder:
             raise SourceError(f"{text} is a file; pass the folder of a zarr array or group, or a .zip file of one")
         spec = key_value_spec(place if place.endswith(("/", ":")) else f"{place}/")
         self.store = self._open(spec)
+        self._local = path if container is None else None
+        self._check_regular([FINISHED, PARTIAL])
         if container is None and spec["driver"] != "ocdbt" and self._ask([_OCDBT])[0].state == "value":
             spec = {"driver": "ocdbt", "base": spec}
             self.store = self._open(spec)
@@ -105,7 +108,7 @@ class Folder:
             if answer.state == "value":
                 try:
                     metadata = json.loads(answer.value)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise SourceError(
                         f"{self.text.rstrip('/')}/{key} is no JSON ({error}); was it cut short? Copy it again"
                     ) from error
@@ -118,11 +121,11 @@ class Folder:
 
     def members(self, metadata: dict[str, Any]) -> list[str]:
         """The names of a group's arrays, from its consolidated metadata, or by looking."""
-        consolidated = (metadata.get("consolidated_metadata") or {}).get("metadata")  # of version 3
-        if consolidated:
+        consolidated = self._consolidated(metadata)
+        if consolidated and "zarr_consolidated_format" not in metadata:
             return sorted(name for name, node in consolidated.items() if node.get("node_type") == "array")
-        if "zarr_consolidated_format" in metadata:  # of version 2
-            return sorted(key.removesuffix("/.zarray") for key in metadata["metadata"] if key.endswith("/.zarray"))
+        if consolidated is not None and "zarr_consolidated_format" in metadata:  # of version 2
+            return sorted(key.removesuffix("/.zarray") for key in consolidated if key.endswith("/.zarray"))
         try:
             keys = [key.decode() for key in wait(self.store.list(), self._reading)]
         except NotImplementedError as error:
@@ -131,9 +134,28 @@ class Folder:
             )
             raise SourceError(
                 f"{self.text} {what}; check the URL, and if it is a group name its arrays in variables=[…]"
-            ) from error
+            ) from redacted(error)
         folders = {key.rsplit("/", 1)[0] for key in keys if key.endswith(("/zarr.json", "/.zarray"))}
         return sorted(name for name in folders if (node := self.node(f"{name}/")) is not None and node[0] is not None)
+
+    def _consolidated(self, metadata: dict[str, Any]) -> dict[str, Any] | None:
+        """The metadata of all nodes below, where the group repeats it.
+
+        Raises:
+            SourceError: when it is something else than a JSON object of objects.
+        """
+        found: Any = metadata if "zarr_consolidated_format" in metadata else metadata.get("consolidated_metadata")
+        if found is None:
+            return None
+        nodes = found.get("metadata") if isinstance(found, dict) else found
+        if nodes is None and found is not metadata:
+            return None
+        if not isinstance(nodes, dict) or not all(isinstance(node, dict) for node in nodes.values()):
+            raise SourceError(
+                f"{self.text}: its consolidated metadata is damaged: it must be an object of objects, not {nodes!r:.60}; copy zarr.json (or "
+                ".zmetadata) again, or write it anew with zarr.consolidate_metadata"
+            )
+        return nodes
 
     def shown(self, metadata: dict[str, Any]) -> str:
         """The names of a group's arrays for a message."""
@@ -141,6 +163,14 @@ class Folder:
             return str(self.members(metadata))
         except SourceError:
             return "not listed"
+
+    def _check_regular(self, keys: Sequence[str]) -> None:
+        """Refuses pipes and the like, for which TensorStore would wait."""
+        for path in [self._local / key for key in keys] if self._local is not None else ():
+            if path.exists() and not path.is_file():
+                raise SourceError(
+                    f"{path} is not a regular file, so it holds no zarr metadata; delete it, or copy the store again"
+                )
 
     @property
     def _reading(self) -> str:
@@ -151,5 +181,6 @@ class Folder:
 
     def _ask(self, keys: list[str]) -> list[Any]:
         """The store's answers about some small objects, all asked for at once."""
+        self._check_regular(keys)
         under_way = [self.store.read(key) for key in keys]
         return [wait(answer, self._reading) for answer in under_way]

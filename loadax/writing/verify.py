@@ -11,6 +11,7 @@ from typing import Any, final
 import tensorstore as ts
 
 from loadax.errors import SourceError
+from loadax.redaction import redact
 from loadax.sources.manifest import FINISHED
 from loadax.sources.storage import wait
 from loadax.writing.parts import is_damage, reason
@@ -83,13 +84,13 @@ def verify(path: str | os.PathLike[str], progress: bool | None = None) -> Report
     stored = open_stored(path)
     total = sum(raw_bytes(array) for array in stored.arrays.values())
     damages = list(_lacking(stored))
-    with progress_bar(f"verifying {stored.location}", total, "B", progress) as done:
+    with progress_bar(f"verifying {redact(stored.location)}", total, "B", progress) as done:
         for name, array in stored.arrays.items():
             damages += _merged(_damaged(name, array, place(stored.location, name), done))
     rows = max([0, *(array.shape[0] for array in stored.arrays.values() if array.rank)])
     unchecked = tuple(name for name, array in stored.arrays.items() if not has_checksum(array))
     count = len(stored.arrays) + len(stored.absent)
-    return Report(stored.location, rows, count, total, tuple(damages), unchecked, stored.manifest is not None)
+    return Report(redact(stored.location), rows, count, total, tuple(damages), unchecked, stored.manifest is not None)
 
 
 def _lacking(stored: Stored) -> Iterator[Damage]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from loadax.core.arguments import flag, integer, optional_flag
-from loadax.errors import ArgumentError
+from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Tree
 from loadax.sources.manifest import VERSION
 from loadax.sources.tensorstore import TensorStoreSource
@@ -54,7 +54,7 @@ def write_zarr(
         compression: `zstd`, `blosc` (better for floats), or None.
         resume: goes on with a store that was not written to its end: what is there is read back, and kept if it is whole. A finished
             store is left as it is.
-        overwrite: deletes the zarr store that is there.
+        overwrite: replaces the zarr store that is there, once the new one is whole.
         shard: `(i, n)`: this is process i of n that write side by side. Whichever is the last to be done finishes the store.
         progress: whether to show a bar; None: when stderr is a terminal.
         workers: threads that read rows.
@@ -74,11 +74,12 @@ def write_zarr(
     threads = _WORKERS if workers is None else integer("workers", workers, 1)
     layout = plan_layout(rows.spec, len(rows), chunk_rows=chunk_rows, shard_rows=shard_rows, compression=compression)
     content = json.loads(json.dumps({"version": VERSION, **layout.describe(), "data": rows.describe()}))
-    destination = Destination(path)
-    if not destination.begin(content, resume=resume, overwrite=overwrite, share=share):
-        _log.info("%s: finished already", destination.location)
+    final = Destination(path)
+    destination = final.begin(content, resume=resume, overwrite=overwrite, share=share)
+    if destination is None:
+        _log.info("%s: finished already", final.location)
         return
-    with _hint(destination.location, go_on):
+    with _hint(destination, go_on) if destination is final else _discarding(destination):
         arrays = destination.create(layout)
         parts = Parts(rows, layout, arrays, [destination.where(each.name) for each in layout.arrays])
         index, count = share or (0, 1)
@@ -91,6 +92,8 @@ def write_zarr(
             _log.info("%s: kept %d parts, wrote %d", destination.location, len(mine) - written, written)
         if not destination.finish(content, share):
             _log.info("%s: process %d of %d is done; the store is whole when all are", destination.location, index, count)
+    if destination is not final:
+        final.replace(destination, content)
 
 
 def open_written(path: str | os.PathLike[str], spec: Tree) -> TensorStoreSource:
@@ -102,12 +105,26 @@ def open_written(path: str | os.PathLike[str], spec: Tree) -> TensorStoreSource:
 
 
 @contextmanager
-def _hint(location: str, go_on: str) -> Iterator[None]:
+def _hint(destination: Destination, go_on: str) -> Iterator[None]:
     """Whatever stops the writing, Ctrl-C too, says how to go on."""
     try:
         yield
     except BaseException as error:
-        error.add_note(f"loadax: {location} was not written to its end; {go_on}")
+        error.add_note(f"loadax: {destination.location} was not written to its end; {go_on}")
+        raise
+
+
+@contextmanager
+def _discarding(beside: Destination) -> Iterator[None]:
+    """Whatever stops the writing of a store that would have replaced another one, that one stays."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"loadax: {beside.location} is as it was: the new store was not written to its end, and is deleted")
+        try:
+            beside.discard()
+        except (OSError, SourceError) as left:
+            error.add_note(f"loadax: what was written of it stays at {beside.address}, which can't be deleted: {left}")
         raise
 
 

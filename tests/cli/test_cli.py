@@ -176,7 +176,7 @@ def test_an_interrupt_ends_in_a_line_and_resume_goes_on(tmp_path: Path, command:
         ((".", "out", "--dtype", "int8"), ". is a zarr store, for which --dtype means nothing"),
         ((".", "out"), ".: there is no zarr array here, and no group of arrays; check the path"),
         (("foo://x", "out"), "unsupported URL scheme"),
-        (("x.npy", "./x.npy"), "x.npy is both what is read and where it is written; choose another DST"),
+        (("x.npy", "./x.npy"), "./x.npy is what this dataset reads, lies in it, or holds it"),
         (("x.npy", "out", "--chunk-rows", "0"), "--chunk-rows 0: pass 1 or more"),
         (("x.npy", "out", "--resume", "--overwrite"), "--overwrite with --resume"),
         (("words.npy", "out"), "words.npy: it can't be opened as .npy"),

@@ -224,7 +224,7 @@ def test_a_damaged_index_is_built_anew(tmp_path: Path, damage: str, log: pytest.
             "cut": whole[:-8],
             "grown": whole + b"x",
             "header": header[:30],
-            "version": whole.replace(b'{"loadax index": 1', b'{"loadax index": 0'),
+            "version": whole.replace(b'{"loadax index": 2', b'{"loadax index": 1'),
         }[damage]
     )
     said(log)

@@ -167,6 +167,29 @@ def test_they_reach_the_map(kind: str, tmp_path: Path) -> None:
         same({key: leaf[row] for key, leaf in batch.items()} if isinstance(batch, dict) else batch[row], each)
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "photographs"])  # a random map is not cached
+def test_what_the_map_makes_of_them_is_cached(kind: str, tmp_path: Path) -> None:
+    data, expected = KINDS[kind](tmp_path)
+    for _ in range(2):  # written, and found again
+        for got, each in zip(data.cache(tmp_path / "cache", progress=False), expected, strict=True):
+            same(got, each)
+
+
+def test_what_numpy_makes_no_array_of_reaches_the_map(tmp_path: Path) -> None:
+    class Tensor:
+        """As torch's with requires_grad."""
+
+        def __init__(self, value: int):
+            self.value = value
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            raise RuntimeError("can't call numpy() on a tensor that requires grad")
+
+    data = loadax.from_source([Tensor(number) for number in range(COUNT)]).map(lambda each: each).map(lambda each: each.value)
+    assert data.read(range(COUNT)).tolist() == list(range(COUNT))
+    assert [int(each) for each in data.cache(tmp_path / "cache", progress=False)] == list(range(COUNT))
+
+
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 def test_they_reach_the_map_in_workers(worker_type: str, tmp_path: Path) -> None:
     for kind, make in KINDS.items():

@@ -9,6 +9,7 @@ import pytest
 
 import loadax
 from loadax.errors import ArgumentError, ConformanceError
+from loadax.keeping.identity import identify
 from loadax.plan.order import Sequential
 from loadax.protocols import ArraySpec, Location, Tree, Visits
 from loadax.reader import Reader
@@ -236,6 +237,7 @@ def test_examples_are_memory_of_their_own() -> None:
     doubled = loadax.from_source(Given()).map(lambda row: np.multiply(row, 2, out=row)).map(lambda row: row[:3])
     assert doubled.read([0, 1, 1]).tolist() == [[0, 2, 4]] * 3
     assert Given.held[1].tolist() == [0, 1, 2, 3]
+    assert identify(doubled.source)["memory"] is None  # what it calls `held` is something else
     check_source(Given(), loader=False, pickled=False)
 
 
@@ -267,6 +269,42 @@ def test_users_wrappers_are_walked_too(tmp_path: Path) -> None:
         loadax.write_zarr(Half(inner), tmp_path / "rows.zarr", overwrite=True)
 
 
+def test_what_users_say_of_their_data_tells_it_from_other_data(tmp_path: Path) -> None:
+    folder, part = tmp_path / "data", tmp_path / "data" / "part"
+    folder.mkdir()
+    part.write_text("old")
+
+    class Given:
+        spec = ArraySpec((), np.dtype(np.int64))
+        addresses = folder
+        memory = np.arange(4)
+
+        def __len__(self) -> int:
+            return 4
+
+        def read(self, rows: Any) -> Any:
+            return rows
+
+        def some_files(self, most: int) -> list[str]:
+            return [str(part)][:most]
+
+        def held(self, most: int) -> list[Any]:
+            return [self.memory[:most]]
+
+    def told() -> dict[str, Any]:
+        return identify(loadax.concat([loadax.from_source(Given()), loadax.from_source(Given())]).source)
+
+    first = told()
+    assert None not in first.values()
+    assert told() == first
+    part.write_text("newer")
+    assert told()["files"] != first["files"]
+    Given.memory = np.arange(4) * 2
+    assert told()["memory"] != first["memory"]
+    with pytest.raises(ArgumentError, match="is what this dataset reads"):
+        loadax.write_zarr(loadax.from_source(Given()).map(lambda row: row), folder, overwrite=True)
+
+
 @pytest.mark.parametrize("wrap", ["pack", "concat of packs", "concat of maps", "windows"])
 def test_what_is_read_is_never_written_over(wrap: str, tmp_path: Path) -> None:
     data = loadax.from_zarr(written(tmp_path))
@@ -277,8 +315,8 @@ def test_what_is_read_is_never_written_over(wrap: str, tmp_path: Path) -> None:
         "windows": lambda: data.windows(3).map(lambda rows: rows.reshape(-1)),
     }[wrap]()
     path = tmp_path / "rows.zarr"
-    with pytest.raises(ArgumentError, match="is what this dataset reads; choose another path"):
+    with pytest.raises(ArgumentError, match=r"is what this dataset reads, .*; choose another path"):
         loadax.write_zarr(made, path, overwrite=True)
-    with pytest.raises(ArgumentError, match="is what this dataset reads; choose another path"):
+    with pytest.raises(ArgumentError, match=r"is what this dataset reads, .*; choose another path"):
         made.cache(path, overwrite=True, progress=False)
     assert loadax.from_zarr(path).read(range(24)).tolist() == ROWS.tolist()

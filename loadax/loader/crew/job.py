@@ -9,10 +9,10 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.errors import WorkerError
+from loadax.errors import SourceError, WorkerError
 from loadax.loader.crew.arena import Arena
 from loadax.loader.crew.channel import Channel
-from loadax.loader.crew.failures import Failure
+from loadax.loader.crew.failures import Failure, unwrap
 from loadax.loader.crew.orders import Fill, Load, Loaded, Missing
 from loadax.loader.crew.parcel import Parcel, pack
 from loadax.loader.slab import SlabPlan
@@ -62,6 +62,8 @@ class Shipment:
     def _pack(self) -> Parcel:
         try:
             parcel = pack(self.reader, self._by_value)
+        except SourceError:
+            raise  # of the data itself: pickling is not what is wrong
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise WorkerError(f"{_culprit(self.reader)} can't be sent to a worker process: {reason}; {_OR_THREADS}") from error
@@ -112,6 +114,9 @@ class Job:
             if isinstance(answer, Loaded):
                 return
             if isinstance(answer, Failure):
+                raised = unwrap(answer, "the worker process")
+                if isinstance(raised, SourceError):
+                    raise raised  # of the data itself: pickling is not what is wrong
                 error = WorkerError(f"a worker process could not take up the data: {answer.line}; {_OR_THREADS}")
                 error.add_note(f"loadax: in the worker process:\n{answer.traceback}")
                 raise error

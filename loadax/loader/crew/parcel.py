@@ -22,7 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.buffers import align
+from loadax.errors import SourceError
 from loadax.loader.crew.arena import nameless_file
+from loadax.sources.locations import cut_short, mapped_extent, mapped_name
 
 _SMALL = 1 << 12  # bytes: what is smaller travels within the message
 _ADDED = 2  # NumPy's `isbuiltin` of a dtype that another package has added
@@ -97,6 +99,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # the hook that pick
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) in (np.ndarray, np.memmap):
+            extent = mapped_extent(obj)
+            if extent is not None and not extent.whole:
+                raise cut_short(mapped_name(obj))
             view = self._view(obj)
             if view is not None:
                 return _view_again, view
@@ -157,6 +162,14 @@ class _Region:
 
 def _mapped_anew(name: str, begin: int, size: int) -> _Region:
     region = _Region(name, begin, size)
+    try:
+        there = Path(name).stat().st_size
+    except OSError as error:
+        raise SourceError(
+            f"{name}: a worker process can't open it ({error.strerror}), though it is mapped in the trainer's; restore the file, or open it anew"
+        ) from error
+    if there < begin + size:
+        raise cut_short(name)
     region.bytes = np.memmap(name, np.uint8, mode="r", offset=begin, shape=(size,)).view(np.ndarray)
     return region
 

@@ -1,0 +1,65 @@
+"""Locations as they may be shown: without passwords, tokens and signatures.
+
+Whatever shows a URL (errors, logs, notes, `repr`, traces, explanations) shows it as `redact` gives it.
+"""
+
+import re
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>`]+")
+_USER = re.compile(r"(://)[^/?#@]*(?:@[^/?#@]*)*@")
+_QUERY = re.compile(r"(\?|%3[Ff])([^|]*)")
+_ITEM = re.compile(r"([&;#]|%26|%3[Bb])")
+_EQUALS = re.compile(r"=|%3[Dd]")
+_PLAIN = (
+    "alt",
+    "download",
+    "format",
+    "generation",
+    "page",
+    "part",
+    "raw",
+    "ref",
+    "revision",
+    "version",
+    "versionid",
+)  # the others may be secret
+_HEADER = re.compile(r"(?i)(\b(?:proxy-)?authorization\b['\"]?\s*[:=]\s*['\"]?)(?:(?:basic|bearer|token)\s+)?[^\s'\",;\]}]+")
+_END = ".,:;)]}"  # of a sentence, and not of the URL before it
+HIDDEN = "…"
+"""What stands in the place of a secret."""
+
+
+def redact(text: str) -> str:
+    """A text in which the URLs show neither user names and passwords nor the values of their queries, but for harmless ones.
+
+    Example:
+        >>> redact("http://me:secret@host/a.npy?token=secret&version=2: there is no such file")
+        'http://…@host/a.npy?token=…&version=2: there is no such file'
+    """
+    if "://" in text:
+        text = _URL.sub(lambda found: _url(found[0]), text)
+    return _HEADER.sub(lambda found: f"{found[1]}{HIDDEN}", text) if "uthorization" in text or "AUTHORIZATION" in text else text
+
+
+def redacted(error: Exception) -> Exception:
+    """An error of another library as a cause to show: itself, or one of its kind without the secrets of its message."""
+    text = redact(str(error))
+    return error if text == str(error) else ValueError(text)
+
+
+def _url(url: str) -> str:
+    kept = url.rstrip(_END)
+    return _QUERY.sub(_query, _USER.sub(rf"\1{HIDDEN}@", kept)) + url[len(kept) :]
+
+
+def _query(found: re.Match[str]) -> str:
+    parts = _ITEM.split(found[2])  # items and what parts them, in turn
+    return found[1] + "".join(_item(part) if number % 2 == 0 else part for number, part in enumerate(parts))
+
+
+def _item(item: str) -> str:
+    name = _EQUALS.split(item)[0]
+    if not item or name.lower() in _PLAIN:
+        return item
+    equals = _EQUALS.search(item)
+    return HIDDEN if equals is None else f"{item[: equals.end()]}{HIDDEN}"

@@ -1,0 +1,317 @@
+"""Files that are no regular files, have become shorter, or say what can't be: refused by name, never waited for, never fatal."""
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import loadax
+from loadax.errors import LeafError, LoadaxError, SourceError
+from loadax.loader.certificate import Certificate
+from loadax.loader.crew.parcel import pack
+from loadax.reader import Reader
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=["pipe", "socket", "device", "folder"])
+def special(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Makes something that is no regular file, under any name."""
+    sockets = []
+
+    def make(name: str) -> Path:
+        path = tmp_path / name
+        path.unlink(missing_ok=True)
+        match request.param:
+            case "pipe":
+                os.mkfifo(path)
+            case "socket":
+                sockets.append(socket.socket(socket.AF_UNIX))
+                sockets[-1].bind(str(path))
+            case "device":
+                path.symlink_to("/dev/zero")
+            case "folder":
+                path.mkdir()
+        return path
+
+    yield make
+    for each in sockets:
+        each.close()
+
+
+REFUSED = r"a pipe \(FIFO\)|a device|a folder|No such device|it can't be opened|there is nothing|no ArrayRecord file|\.bin or \.npy|no zarr"
+
+
+class TestNoRegularFile:
+    def test_npy(self, special: Callable[[str], Path]) -> None:
+        with pytest.raises(SourceError, match=rf"a\.npy: it can't be opened.*({REFUSED})"):
+            loadax.from_npy(special("a.npy"))
+
+    def test_images(self, special: Callable[[str], Path], tmp_path: Path) -> None:
+        Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+        Image.new("RGB", (4, 4)).save(tmp_path / "b.png")
+        images = loadax.from_images(tmp_path)
+        special("b.png")
+        with pytest.raises(SourceError, match=rf"row 1, .*b\.png: it can't be read: .*({REFUSED})"):
+            images.read([1])
+        assert images.read([0])["image"].shape == (1, 4, 4, 3)
+
+    def test_tokens_and_documents(self, special: Callable[[str], Path]) -> None:
+        for path in (special("a.bin"), special("b.npy")):
+            with pytest.raises(LoadaxError):
+                loadax.from_tokens(path, 4, dtype="uint16")
+        with pytest.raises(LoadaxError):
+            loadax.from_documents(np.arange(4), special("offsets.npy"))
+
+    def test_a_token_file_that_became_one(self, special: Callable[[str], Path], tmp_path: Path) -> None:
+        np.arange(100, dtype=np.uint16).tofile(tmp_path / "a.bin")
+        tokens = loadax.from_tokens(tmp_path / "a.bin", 4, dtype="uint16")
+        special("a.bin")
+        with pytest.raises(SourceError, match=r"a\.bin: it can't be mapped into memory"):
+            tokens.read([0])
+
+    def test_indices(self, special: Callable[[str], Path], tmp_path: Path) -> None:
+        rows = loadax.from_arrays(np.arange(4))
+        with pytest.raises(LoadaxError):
+            rows.filter(bool, index=special("f.idx"), progress=False)
+        for name in ("rows.npy", "rows.txt"):
+            with pytest.raises(LoadaxError):
+                rows.exclude(special(name))
+
+    def test_array_record(self, special: Callable[[str], Path]) -> None:
+        with pytest.raises(LoadaxError):
+            loadax.from_array_record(special("a.array_record"))
+
+    def test_certificates(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "c.json")
+        with pytest.raises(SourceError, match=r"c\.json: it can't be read"):
+            Certificate.load(tmp_path / "c.json")
+
+    def test_zarr(self, tmp_path: Path) -> None:
+        loadax.write_zarr({"x": np.arange(4)}, tmp_path / "s", progress=False)
+        (tmp_path / "s" / "x" / "zarr.json").unlink()
+        os.mkfifo(tmp_path / "s" / "x" / "zarr.json")
+        with pytest.raises(SourceError):
+            loadax.from_zarr(tmp_path / "s", variables="x")
+
+
+def run(code: str, folder: Path) -> str:
+    """What a program of its own prints: one that reads behind the end of a file would be killed."""
+    program = f"import os, sys\nimport numpy as np\nimport loadax\nos.chdir(sys.argv[1])\n{code}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder)], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
+    return done.stdout
+
+
+READ_CUT = """
+{open}
+dataset.read([0])
+os.truncate({file!r}, {size})
+for read in ({reads}):
+    try:
+        read()
+    except loadax.errors.SourceError as error:
+        print(error)
+"""
+CUT = r"it has become shorter since it was opened; data must not change while it is read: restore the file, or open it anew"
+
+
+@pytest.mark.parametrize(
+    ("opens", "file", "size"),
+    [
+        ("np.save('a.npy', np.zeros((1000, 1000))); dataset = loadax.from_npy({'x': 'a.npy'})", "a.npy", 9000),
+        (
+            "np.save('a.npy', np.zeros((1000, 1000))); dataset = loadax.from_arrays(np.load('a.npy', mmap_mode='r')[5:])",
+            "a.npy",
+            9000,
+        ),
+        (
+            "import zarr\nzarr.create_array('r', data=np.ones((1000, 1000)), compressors=None, chunks=(1000, 1000))\ndataset = loadax.from_zarr('r')",
+            "r/c/0/0",
+            9000,
+        ),
+        (
+            "np.save('a.npy', np.arange(1000000)); dataset = loadax.from_documents(np.load('a.npy', mmap_mode='r'), [0, 5, 1000000]).pack(1000)",
+            "a.npy",
+            9000,
+        ),
+    ],
+    ids=["npy", "a slice of a map", "raw zarr", "documents"],
+)
+def test_a_mapped_file_that_was_cut_short_kills_nobody(opens: str, file: str, size: int, tmp_path: Path) -> None:
+    reads = "lambda: dataset.read([900]), lambda: dataset[900], lambda: next(iter(loadax.Dataloader(dataset, batch_size=896)))"
+    said = run(READ_CUT.format(open=opens, file=file, size=size, reads=reads), tmp_path).splitlines()
+    assert len(said) == 3
+    assert all(CUT in each and file.split("/", maxsplit=1)[0] in each for each in said)
+
+
+def test_worker_processes_say_what_is_wrong_with_the_file(tmp_path: Path) -> None:
+    """Of a file that is cut short while a worker reads it, and of one that is when it is sent to a worker."""
+    path = tmp_path / "a.npy"
+    np.save(path, np.zeros((640, 1000)))
+    dataset = loadax.from_npy({"x": path})
+    settings: Any = {"batch_size": 8, "num_workers": 1, "worker_type": "process"}
+    loader = loadax.Dataloader(dataset, prefetch=1, **settings)
+    with iter(loader) as batches:
+        next(batches)
+        os.truncate(path, 9000)
+        with pytest.raises(SourceError, match=CUT):
+            list(batches)
+    with pytest.raises(SourceError, match=CUT), iter(loadax.Dataloader(dataset, **settings)) as batches:
+        next(batches)
+
+
+def test_a_worker_that_maps_a_file_anew_says_that_it_was_cut_short(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((64, 1000)))
+    parcel = pack(Reader(loadax.from_npy(tmp_path / "a.npy").source, (), None))
+    os.truncate(tmp_path / "a.npy", 9000)
+    with pytest.raises(SourceError, match=CUT):
+        pickle.loads(parcel.message)
+    (tmp_path / "a.npy").unlink()
+    with pytest.raises(SourceError, match=r"a\.npy: a worker process can't open it .*; restore the file, or open it anew"):
+        pickle.loads(parcel.message)
+
+
+BROKEN_HEADERS = [
+    b"{'descr': '<i8', 'fortran_order': False, 'shape': (10,), ",
+    b"{'descr': '<i8', 'fortran_order': False, 'shape': (10,), }}",
+    b"{'descr': '<i8', 'fortran_order': False, 'shape': (-10,), }",
+    b"{'descr': '<i8', 'fortran_order': False, 'shape': (99999999999999999999,), }",
+    b"{'descr': '<q9', 'fortran_order': False, 'shape': (10,), }",
+    b"{'descr': ('<i8',), 'fortran_order': False, 'shape': (10,), }",
+    b"{'descr': '<i8', 'fortran_order': 3, 'shape': 10, }",
+    b"{'descr': 'O', 'fortran_order': False, 'shape': (10,), }",
+    b"'''",
+    b"\xff\xfe",
+    b"(" * 200,
+    b"[" * 9000,
+    b"1" * 5000,
+    b"\\",
+    b"",
+]
+
+
+@pytest.mark.parametrize("header", BROKEN_HEADERS, ids=range(len(BROKEN_HEADERS)))
+def test_damaged_headers_of_npy_files(header: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header + b"\n").to_bytes(2, "little") + header + b"\n" + bytes(80))
+    with pytest.raises(SourceError, match=r"a\.npy"):
+        loadax.from_npy(path)
+    with pytest.raises(SourceError, match=r"a\.npy"):
+        loadax.from_tokens(path, 4)
+    with pytest.raises(LoadaxError, match=r"a\.npy"):
+        loadax.from_arrays(np.arange(20)).exclude(path)
+
+
+@pytest.mark.filterwarnings("ignore:Reading `.npy`")
+def test_every_flipped_bit_of_a_header(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(10))
+    whole = path.read_bytes()
+    for bit in range(0, 8 * 128, 3):
+        content = bytearray(whole)
+        content[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(content)
+        for opened in (loadax.from_npy, lambda path: loadax.from_tokens(path, 4)):
+            try:
+                opened(path)
+            except LoadaxError as error:
+                assert "a.npy" in str(error)  # noqa: PT017 - most open, with other numbers
+
+
+ANYTHING = [
+    "3",
+    '"x"',
+    "[]",
+    "[1]",
+    "{}",
+    "null",
+    "true",
+    '{"metadata": 3}',
+    '{"metadata": [1]}',
+    '{"metadata": {"x": 3}}',
+    '{"metadata": {"x": null}}',
+]
+
+
+@pytest.mark.parametrize("value", ANYTHING)
+def test_consolidated_metadata_of_any_type(value: str, tmp_path: Path) -> None:
+    loadax.write_zarr({"x": np.arange(4)}, tmp_path / "s", progress=False)
+    (tmp_path / "s" / "zarr.json").write_text(
+        '{"zarr_format": 3, "node_type": "group", "attributes": {}, "consolidated_metadata": ' + value + "}"
+    )
+    try:
+        assert loadax.from_zarr(tmp_path / "s")[3] == {"x": 3}
+    except SourceError as error:
+        assert "s: its consolidated metadata is damaged: it must be an object of objects" in str(error)  # noqa: PT017
+    assert loadax.from_zarr(tmp_path / "s", variables="x")[3] == {"x": 3}
+
+
+@pytest.mark.parametrize("value", ["3", "[]", "{}", '{"x": 3}', "null"])
+def test_consolidated_metadata_of_version_2(value: str, tmp_path: Path) -> None:
+    (tmp_path / ".zmetadata").write_text('{"zarr_consolidated_format": 1, "metadata": ' + value + "}")
+    with pytest.raises(SourceError, match=r"its consolidated metadata is damaged|there is no zarr array"):
+        loadax.from_zarr(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["zarr.json", ".zarray", "loadax.json"])
+def test_brackets_without_end(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("[" * 100_000)
+    with pytest.raises(SourceError, match=rf"{name} is no JSON"):
+        loadax.from_zarr(tmp_path)
+
+
+def test_rows_larger_than_memory_name_their_leaf(tmp_path: Path) -> None:
+    import zarr
+
+    zarr.create_group(tmp_path / "s").create_array("wide", shape=(8, 1 << 57), chunks=(1, 1 << 20), dtype="u1")
+    dataset = loadax.from_zarr(tmp_path / "s", missing="fill")
+    with pytest.raises(LoadaxError, match=r"leaf \['wide'\].* no memory"):
+        dataset.read([0])
+    with pytest.raises(
+        LeafError, match=r"leaf \['wide'\] is uint8\[144115188075855872\], .* there is no memory for .* choose a smaller"
+    ):
+        next(iter(loadax.Dataloader(dataset, batch_size=8)))
+
+
+class Tensor:
+    """As torch's of bfloat16, or with requires_grad: NumPy can't take it."""
+
+    shape, ndim = (2,), 1
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise TypeError("Got unsupported ScalarType BFloat16")
+
+
+@pytest.mark.parametrize("verb", ["map", "map_batch"])
+def test_what_numpy_cannot_take_names_the_map(verb: str) -> None:
+    def gives(example: Any) -> Any:
+        return {"x": example["x"], "y": Tensor()}
+
+    dataset = getattr(loadax.from_arrays({"x": np.arange(8)}), verb)(gives)
+    for read in (lambda: dataset.spec, lambda: dataset[0], lambda: next(iter(loadax.Dataloader(dataset, batch_size=8)))):
+        with pytest.raises(LeafError, match=r"leaf \['y'\].* that NumPy can't make an array of \(Got unsupported") as caught:
+            read()
+        assert "tensor.detach().float().numpy()" in str(caught.value)
+        assert "gives" in str(caught.value) + "".join(getattr(caught.value, "__notes__", ()))
+
+
+def test_what_numpy_cannot_take_in_a_later_row() -> None:
+    def gives(example: Any) -> Any:
+        return {"y": np.zeros(2) if example["x"] < 5 else Tensor()}
+
+    dataset = loadax.from_arrays({"x": np.arange(8)}).map(gives)
+    with pytest.raises(LeafError, match=r"row 5: leaf \['y'\] is a .*Tensor that NumPy can't make an array of") as caught:
+        dataset.read(range(8))
+    assert "gives" in "".join(getattr(caught.value, "__notes__", ()))

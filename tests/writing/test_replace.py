@@ -1,0 +1,314 @@
+"""overwrite=True: the old store goes when the new one is whole, not before; and nothing goes that is not its own."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from tests.processes.test_write_processes import LIMIT, files, wait_until_it_begins
+
+import loadax
+from loadax.errors import ArgumentError, LoadaxError, SourceError
+from loadax.sources.storage import key_value_spec
+from loadax.writing import destination
+from loadax.writing.own_files import foreign_keys
+from loadax.writing.replacement import swap_folders
+from loadax.writing.write import write_zarr
+from tests.writing.child import start
+from tests.writing.rows import TreeRows, made_up, tree_of
+
+OLD = TreeRows({"old": made_up(np.int8, (500,))}, name="old")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A whole store, which others would overwrite."""
+    write_zarr(OLD, tmp_path / "s", shard_rows=100)
+    return tmp_path / "s"
+
+
+def names(folder: Path) -> set[str]:
+    return {each.name for each in folder.iterdir()}
+
+
+def test_a_source_that_fails_leaves_the_old_store(store: Path, tmp_path: Path) -> None:
+    before = files(store)
+    failing = TreeRows({"x": np.arange(1000)}, fails_at=900)
+    with pytest.raises(OSError, match="position 900 is gone") as caught:
+        write_zarr(failing, store, shard_rows=100, overwrite=True)
+    assert f"loadax: {store} is as it was: the new store was not written to its end, and is deleted" in caught.value.__notes__
+    assert files(store) == before
+    assert names(tmp_path) == {"s"}
+    whole = TreeRows({"x": np.arange(1000)})
+    write_zarr(whole, store, shard_rows=100, overwrite=True)
+    write_zarr(whole, tmp_path / "fresh", shard_rows=100)
+    assert files(store) == files(tmp_path / "fresh")
+    assert names(tmp_path) == {"s", "fresh"}
+
+
+def test_a_cache_of_a_map_that_fails_stays(tmp_path: Path) -> None:
+    rows = loadax.from_arrays({"x": np.arange(100)})
+
+    def fails(example: Any) -> Any:
+        if example["x"] == 90:
+            raise ValueError("no")
+        return {"x": example["x"] + 1}
+
+    rows.cache(tmp_path / "c", progress=False)
+    before = files(tmp_path / "c")
+    with pytest.raises(ValueError, match="no"):
+        rows.map(fails).cache(tmp_path / "c", overwrite=True, progress=False)
+    assert files(tmp_path / "c") == before
+    assert rows.cache(tmp_path / "c", progress=False)[90] == {"x": 90}
+
+
+def test_through_a_link_the_folder_that_it_points_to_is_replaced(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "s").symlink_to(store)
+    write_zarr(TreeRows({"x": np.arange(7)}), tmp_path / "links" / "s", overwrite=True)
+    assert (tmp_path / "links" / "s").is_symlink()
+    assert len(loadax.from_zarr(store)) == len(loadax.from_zarr(tmp_path / "links" / "s")) == 7
+    assert names(tmp_path) == {"s", "links"}
+
+
+def test_the_old_store_is_read_meanwhile(store: Path) -> None:
+    """What is written may even follow from it, as long as nobody says so: it is there to the last."""
+
+    class Reads:
+        @property
+        def spec(self) -> Any:
+            return {"x": np.empty((), np.int8)}
+
+        def __len__(self) -> int:
+            return 500
+
+        def read(self, rows: Any) -> Any:
+            return {"x": loadax.from_zarr(store).read(rows)["old"]}
+
+    loadax.write_zarr(Reads(), store, overwrite=True, progress=False)
+    assert loadax.from_zarr(store).read(range(500))["x"].tolist() == OLD.tree["old"].tolist()
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_process_leaves_the_old_store(stop: signal.Signals, store: Path, tmp_path: Path) -> None:
+    before = files(store)
+    child = start(store, rows=300, shard_rows=10, pause=0.05, overwrite=True)
+    wait_until_it_begins(child)
+    deadline = threading.Event()
+    for _ in range(2000):  # until some of the new store is written
+        if child.poll() is not None or any(
+            each.name.endswith(".new") and (each / "image" / "c").exists() for each in tmp_path.iterdir()
+        ):
+            break
+        deadline.wait(0.01)
+    child.send_signal(stop)
+    child.communicate(timeout=LIMIT)
+    assert child.returncode != 0
+    assert files(store) == before
+    if stop == signal.SIGINT:
+        assert names(tmp_path) == {"s"}
+    write_zarr(TreeRows(tree_of(300)), store, shard_rows=10, overwrite=True)
+    assert len(loadax.from_zarr(store)) == 300
+
+
+def test_several_at_once(store: Path, tmp_path: Path) -> None:
+    rows = TreeRows({"x": np.arange(400)}, pause=0.001)
+    failed: list[BaseException] = []
+
+    def overwrite() -> None:
+        try:
+            write_zarr(rows, store, shard_rows=20, overwrite=True)
+        except BaseException as error:  # noqa: BLE001 - the test tells
+            failed.append(error)
+
+    threads = [threading.Thread(target=overwrite) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not failed
+    assert loadax.from_zarr(store).read(range(400))["x"].tolist() == list(range(400))
+    assert names(tmp_path) == {"s"}
+
+
+class TestForeignFiles:
+    @pytest.mark.parametrize(
+        "name",
+        ["thesis.txt", "old/notes.md", "old/c/readme", "more/zarr.json", "0/1", "results/0/1", "old/sub/zarr.json", ".hidden"],
+    )
+    def test_are_refused_by_name_and_stay(self, name: str, store: Path) -> None:
+        (store / name).parent.mkdir(parents=True, exist_ok=True)
+        (store / name).write_text("mine")
+        before = files(store)
+        with pytest.raises(
+            ArgumentError, match=rf"s: overwrite=True would delete files that are not the store's own: {name}; move"
+        ):
+            write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
+        assert files(store) == before
+        (store / name).rename(store.parent / "elsewhere")  # as it says
+        write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
+        assert len(loadax.from_zarr(store)) == 7
+        assert (store.parent / "elsewhere").read_text() == "mine"
+
+    def test_in_a_half_written_store(self, store: Path) -> None:
+        (store / "loadax.json").rename(store / "loadax.partial.json")
+        (store / "thesis.txt").write_text("mine")
+        with pytest.raises(ArgumentError, match=r"not the store's own: thesis\.txt; move"):
+            write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
+        assert (store / "old" / "c" / "0").exists()
+
+    @pytest.mark.parametrize("version", [2, 3])
+    def test_in_a_store_of_another_writer(self, version: Any, tmp_path: Path) -> None:
+        group = zarr.open_group(tmp_path / "s", mode="w", zarr_format=version)
+        deep = group.create_group("a").create_array("b", shape=(4, 4), chunks=(2, 2), dtype="i4")
+        deep[...] = 3
+        group.attrs["title"] = "weather"
+        (tmp_path / "s" / "thesis.txt").write_text("mine")
+        with pytest.raises(ArgumentError, match=r"not the store's own: thesis\.txt; move"):
+            write_zarr(OLD, tmp_path / "s", overwrite=True)
+        assert (group["a/b"][...] == 3).all()  # type: ignore[index, union-attr]
+        (tmp_path / "s" / "thesis.txt").unlink()
+        write_zarr(OLD, tmp_path / "s", overwrite=True)
+        assert files(tmp_path / "s").keys() == {"zarr.json", "loadax.json", "old/zarr.json", "old/c/0"}
+
+    def test_links_are_not_followed(self, store: Path, tmp_path: Path) -> None:
+        (tmp_path / "photos").mkdir()
+        (tmp_path / "photos" / "0").write_text("mine")
+        (store / "photos").symlink_to(tmp_path / "photos")
+        with pytest.raises(ArgumentError, match=r"not the store's own: photos; move"):
+            write_zarr(OLD, store, overwrite=True)
+        (store / "photos").rename(store / "old" / "c" / "7")  # called like a chunk: only the link goes
+        write_zarr(OLD, store, overwrite=True)
+        assert (tmp_path / "photos" / "0").read_text() == "mine"
+
+    def test_that_appear_while_it_is_written(self, store: Path) -> None:
+        class Writes(TreeRows):
+            def read(self, positions: Any) -> Any:
+                (store / "thesis.txt").write_text("mine")
+                return super().read(positions)
+
+        with pytest.raises(ArgumentError, match=r"not the store's own: thesis\.txt; move") as caught:
+            write_zarr(Writes({"x": np.arange(7)}), store, overwrite=True)
+        assert (store / "thesis.txt").read_text() == "mine"
+        assert len(loadax.from_zarr(store)) == 500
+        note = caught.value.__notes__[0]
+        assert note.startswith("loadax: the new store is whole, and lies at ")
+        assert len(loadax.from_zarr(note.split(" lies at ")[1].split(";")[0])) == 7
+
+
+def test_which_keys_are_a_stores_own() -> None:
+    own = [
+        "zarr.json",
+        "loadax.json",
+        "loadax.partial.json",
+        "loadax.part-0-of-4.json",
+        "a/zarr.json",
+        "a/c/0",
+        "a/c/0/1",
+        "a/c",
+        "a/0.1",
+        "a/c.0.1",
+        "a/c/0.__lock",
+    ]
+    foreign = ["a.txt", "a/b/c/0", "a/loadax.json", "b/c/0", "b/zarr.json", "a/c/x", "a/c/0/x", "c.txt", "loadax.x.json"]
+    assert foreign_keys([*own, *foreign], ["a"]) == sorted(foreign)
+    assert foreign_keys([".zgroup", ".zattrs", "x/.zarray", "x/0.0", "x/0/0", "x/y/.zgroup"]) == []
+
+
+def test_a_folder_that_cannot_be_renamed_stays(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = Path.rename
+
+    def refuses(self: Path, target: Any) -> Any:
+        if self.name.endswith(".new"):
+            raise PermissionError(13, "Permission denied")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuses)
+    with pytest.raises(SourceError, match=r"s: the new store can't take the place of the old one: .*Permission denied") as caught:
+        write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
+    assert len(loadax.from_zarr(store)) == 500
+    assert len(loadax.from_zarr(caught.value.__notes__[0].split(" lies at ")[1].split(";")[0])) == 7
+
+
+def test_a_mount_point_is_refused_before_anything_is_written(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "ismount", lambda path: str(path) == str(store))
+    with pytest.raises(ArgumentError, match=r"s: it is a mount point, .*; write to a folder in it, or delete the store first"):
+        write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
+    assert len(loadax.from_zarr(store)) == 500
+
+
+def test_swapping_with_what_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    assert swap_folders(tmp_path / "s", tmp_path / "new") == []
+    assert names(tmp_path) == {"s"}
+
+
+@pytest.fixture
+def as_an_object_store(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Folders of this machine as places where nothing can be renamed."""
+
+    def switch() -> None:
+        monkeypatch.setattr(destination, "local_path", lambda path: None)
+
+    return switch
+
+
+class TestWhereNothingCanBeRenamed:
+    def test_the_old_store_stays_until_the_new_one_is_whole(
+        self, store: Path, tmp_path: Path, as_an_object_store: Callable[[], None]
+    ) -> None:
+        before = files(store)
+        as_an_object_store()
+        with pytest.raises(OSError, match="position 900 is gone"):
+            write_zarr(TreeRows({"x": np.arange(1000)}, fails_at=900), store, shard_rows=100, overwrite=True)
+        assert files(store) == before
+        whole = TreeRows({"x": np.arange(1000)})
+        write_zarr(whole, store, shard_rows=100, overwrite=True)
+        write_zarr(whole, tmp_path / "fresh", shard_rows=100)
+        assert files(store) == files(tmp_path / "fresh")
+        assert not [each for each in tmp_path.rglob("*.new/**/*") if each.is_file()]
+
+    def test_foreign_objects_are_refused(self, store: Path, as_an_object_store: Callable[[], None]) -> None:
+        (store / "thesis.txt").write_text("mine")
+        as_an_object_store()
+        with pytest.raises(ArgumentError, match=r"not the store's own: thesis\.txt; move"):
+            write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
+        assert len(loadax.from_zarr(store)) == 500
+
+    def test_interrupted_while_it_is_copied_nothing_is_lost(
+        self, store: Path, as_an_object_store: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def stops(*arguments: Any) -> None:
+            raise KeyboardInterrupt
+
+        as_an_object_store()
+        rows = TreeRows({"x": np.arange(1000)})
+        with monkeypatch.context() as patch:
+            patch.setattr(destination, "copy_objects", stops)
+            with pytest.raises(KeyboardInterrupt) as caught:
+                write_zarr(rows, store, shard_rows=100, overwrite=True)
+        assert len(loadax.from_zarr(caught.value.__notes__[0].split(" lies at ")[1].split(";")[0])) == 1000
+        with pytest.raises(LoadaxError, match="not written to its end"):
+            loadax.from_zarr(store)
+        write_zarr(rows, store, shard_rows=100, resume=True)
+        assert loadax.from_zarr(store)[999] == {"x": 999}
+
+    def test_at_the_root_of_a_bucket_it_is_refused(
+        self, store: Path, as_an_object_store: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        as_an_object_store()
+        monkeypatch.setattr(
+            destination,
+            "key_value_spec",
+            lambda path: {**key_value_spec(path), "path": ""} if not path.endswith("/") else key_value_spec(path),
+        )
+        with pytest.raises(
+            ArgumentError, match=r"it is all of its bucket, .*; write to a folder in it, or delete the store first"
+        ):
+            write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
+        assert len(loadax.from_zarr(store)) == 500
