@@ -255,7 +255,7 @@ def _serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     running: set[int] = set()
     while True:
-        ready, _, _ = select.select([channel, wake], [], [])
+        ready: list[Any] = select.select([channel, wake], [], [])[0]
         if wake in ready:
             os.read(wake, 4096)
             _reap(channel, running)
@@ -294,8 +294,8 @@ def _become(request: dict[str, Any], outputs: list[int], base: list[str]) -> Non
     _call_it("python")
     if request["new_session"]:
         os.setsid()
-    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+    for usual in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(usual, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, descriptor in enumerate(outputs, 1):
         os.dup2(descriptor, number)

@@ -7,7 +7,7 @@ from xdist.workermanage import WorkerController
 
 
 @final
-class ByFile(LoadFileScheduling):
+class ByFile(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
     """Loads by file, and runs a test that ended its process no second time.
 
     `LoadFileScheduling` of pytest-xdist 3.8 gives such a test to the next process, which it ends too, and so on until no process may be

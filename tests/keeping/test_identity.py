@@ -16,6 +16,7 @@ from loadax.errors import ArgumentError
 from loadax.keeping import identity
 from loadax.keeping.identity import identify
 from loadax.processes import Process
+from loadax.sources.base import walk
 
 ROWS = 1000
 OLD = np.arange(ROWS)
@@ -87,7 +88,7 @@ def test_beyond_64_mib_rows_are_compared_that_lie_everywhere(monkeypatch: pytest
     assert identify(arrays(ONE).source) in (before, {"files": None, "memory": identify(arrays(ONE).source)["memory"]})
     assert identify(arrays(NEW).source) != before
     for made in (arrays, examples, joined):
-        bottom = [each for each in identity.walk(made(OLD).source) if not each.children]
+        bottom = [each for each in walk(made(OLD).source) if not each.children]
         held = [np.asarray(array).nbytes for each in bottom for array in each.held(800)]
         assert sum(held) <= 800 * len(bottom)
 

@@ -50,7 +50,7 @@ class Fault:
     many: int = 0
     hits: int = 0
     _seen: int = 0
-    _all: threading.Event = field(default_factory=threading.Event)
+    _all: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def happens(self, path: str, span: str | None) -> bool:
         """Whether this request is one of them; counts it."""

@@ -223,7 +223,8 @@ def test_every_flipped_bit_of_a_header(tmp_path: Path) -> None:
         content = bytearray(whole)
         content[bit // 8] ^= 1 << bit % 8
         path.write_bytes(content)
-        for opened in (loadax.from_npy, lambda path: loadax.from_tokens(path, 4)):
+        openers: list[Any] = [loadax.from_npy, lambda path: loadax.from_tokens(path, 4)]
+        for opened in openers:
             try:
                 opened(path)
             except LoadaxError as error:
@@ -300,7 +301,8 @@ def test_what_numpy_cannot_take_names_the_map(verb: str) -> None:
         return {"x": example["x"], "y": Tensor()}
 
     dataset = getattr(loadax.from_arrays({"x": np.arange(8)}), verb)(gives)
-    for read in (lambda: dataset.spec, lambda: dataset[0], lambda: next(iter(loadax.Dataloader(dataset, batch_size=8)))):
+    reads: list[Any] = [lambda: dataset.spec, lambda: dataset[0], lambda: next(iter(loadax.Dataloader(dataset, batch_size=8)))]
+    for read in reads:
         with pytest.raises(LeafError, match=r"leaf \['y'\].* that NumPy can't make an array of \(Got unsupported") as caught:
             read()
         assert "tensor.detach().float().numpy()" in str(caught.value)

@@ -58,7 +58,8 @@ def test_on_the_command_line(path: str, tmp_path: Path, capsys: pytest.CaptureFi
 def test_of_timelines_and_certificates(tmp_path: Path) -> None:
     loader = loadax.Dataloader(loadax.from_arrays({"x": np.arange(16)}), batch_size=8, num_epochs=1)
     list(loader)
-    for path in ("", "a\0.html", 3):
+    paths: list[Any] = ["", "a\0.html", 3]
+    for path in paths:
         with pytest.raises(ArgumentError, match="path="):
             loader.certificate().save(path)
         with pytest.raises(ArgumentError, match="path="):

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from tests.processes.test_write_processes import LIMIT, files, wait_until_it_begins
 
 import loadax
 from loadax.errors import ArgumentError, LoadaxError, SourceError
@@ -19,6 +18,8 @@ from loadax.writing import destination
 from loadax.writing.own_files import foreign_keys
 from loadax.writing.replacement import swap_folders
 from loadax.writing.write import write_zarr
+from tests.limits import HANG
+from tests.processes.test_write_processes import files, wait_until_it_begins
 from tests.writing.child import start
 from tests.writing.rows import TreeRows, made_up, tree_of
 
@@ -107,7 +108,7 @@ def test_a_stopped_process_leaves_the_old_store(stop: signal.Signals, store: Pat
             break
         deadline.wait(0.01)
     child.send_signal(stop)
-    child.communicate(timeout=LIMIT)
+    child.communicate(timeout=HANG)
     assert child.returncode != 0
     assert files(store) == before
     if stop == signal.SIGINT:
