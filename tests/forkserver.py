@@ -255,11 +255,11 @@ def _serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     running: set[int] = set()
     while True:
-        ready: list[Any] = select.select([channel, wake], [], [])[0]
+        ready, _, _ = select.select([channel.fileno(), wake], [], [])
         if wake in ready:
             os.read(wake, 4096)
             _reap(channel, running)
-        if channel in ready:
+        if channel.fileno() in ready:
             message, outputs, _, _ = socket.recv_fds(channel, MESSAGE, 2)
             if not message:
                 for pid in running:

@@ -2,6 +2,7 @@
 
 import duckdb
 import numpy as np
+import pytest
 
 import loadax
 from loadax.errors import ArgumentError, SourceError
@@ -10,23 +11,21 @@ from tests.sources.advice import follow
 
 def refused(data: duckdb.DuckDBPyRelation) -> ArgumentError:
     """The error for a query."""
-    try:
+    with pytest.raises(ArgumentError, match=r"make arrays of it: loadax\.as_dataset") as caught:
         loadax.as_dataset(data)
-    except ArgumentError as error:
-        assert "make arrays of it: loadax.as_dataset" in str(error), error
-        return error
-    raise AssertionError("a query was taken")
+    return caught.value
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """One query that can be read and one with a null."""
     with duckdb.connect() as connection:
         query = connection.sql("select range as x from range(4) order by x")
         (dataset,) = follow(refused(query), data=query)
         print([int(np.asarray(row["x"])) for row in dataset])  # noqa: T201
         nulls = connection.sql("select null::int as x")
-        try:
+        with pytest.raises(SourceError, match=r"leaf \['x'\] has 1 masked entries"):
             follow(refused(nulls), data=nulls)
-        except SourceError as error:
-            assert "leaf ['x'] has 1 masked entries" in str(error), error
-        else:
-            raise AssertionError("a null was taken")
+
+
+if __name__ == "__main__":
+    main()
