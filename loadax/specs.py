@@ -201,9 +201,11 @@ def _leaves_like(example: Tree, structure: Structure, row: int) -> list[Any]:
 
 
 def _checked(leaf: Any, spec: ArraySpec, name: str) -> Any:
-    if spec.dtype.hasobject:
+    if spec.dtype.hasobject and not spec.shape:
         return leaf
     array = as_array(leaf, name)
+    if spec.dtype.hasobject and array.shape == spec.shape:
+        return leaf
     if array.shape != spec.shape or array.dtype.newbyteorder("=") != spec.dtype:
         raise LeafError(
             f"{name} is {array.dtype}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}; {_remedy(array, spec)}"

@@ -68,6 +68,16 @@ def test_stack_keeps_objects_as_they_are() -> None:
     assert stack([], spec, []).shape == (0,)
 
 
+@pytest.mark.parametrize(
+    ("second", "shape"), [(np.array(["a", "b", "c"]), r"<U1\[3\]"), (np.array(["a"]), r"<U1\[1\]"), ("a", r"<U1\[\]")]
+)
+def test_objects_of_another_shape_are_named(second: Any, shape: str) -> None:
+    spec = spec_of(np.array(["a", "b"]))
+    assert stack([np.array(["a", "b"]), np.array(["c", 1], object)], spec, [4, 9]).tolist() == [["a", "b"], ["c", 1]]
+    with pytest.raises(LeafError, match=f"row 9: leaf of the example is {shape}, expected object"):
+        stack([np.array(["a", "b"]), second], spec, [4, 9])
+
+
 def test_stack_takes_the_other_byte_order_for_what_it_is() -> None:
     batch = stack([{"x": np.array([1, 2], ">f4"), "y": np.array(3, ">i8")}], SPEC, [0])
     assert batch["x"].tolist() == [[1, 2]]
