@@ -185,7 +185,7 @@ class Map:
             except ArgumentError:  # a dict whose keys can't be sorted, which only another map can take
                 found.append(result)
                 continue
-            now = [np.array(leaf) if hasattr(leaf, "__array__") and not isinstance(leaf, np.generic) else leaf for leaf in leaves]
+            now = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
             again = self._check_unchanged(leaves, before, then, now, row)
             found.append(structure.build(now) if again else result)
             reused |= again
@@ -224,7 +224,7 @@ class Map:
         """
         again = False
         for number, (leaf, earlier) in enumerate(zip(leaves, before, strict=False)):
-            if not hasattr(leaf, "__array__") or not (leaf is earlier or _same_memory(leaf, earlier)):
+            if not isinstance(leaf, np.ndarray) or not (leaf is earlier or _same_memory(leaf, earlier)):
                 continue
             again = True
             if not now[number].dtype.hasobject and now[number].tobytes() != then[number].tobytes():

@@ -31,7 +31,7 @@ def batch() -> dict[str, Any]:
 
 def mapped(each: Map, rows: Any, visits: Visits, spec: Any) -> Any:
     """What a map makes of a batch, by a reader of it."""
-    return Reader(ArraySource(rows), (replace(each, spec=spec),), None).apply(rows, visits)
+    return Reader(ArraySource(rows), (each if each.spec is not None else replace(each, spec=spec),), None).apply(rows, visits)
 
 
 def test_a_map_gets_one_example_at_a_time_in_order() -> None:
@@ -359,7 +359,8 @@ def test_following_the_advice() -> None:
 
 def test_an_array_that_is_returned_in_another_call_too() -> None:
     """Slow functions get one row a call: then threads could overwrite each other's rows all the same."""
-    made, spec = Map(reusing(), False, 0, 0, None), {"x": ArraySpec((3,), np.dtype(float))}
+    spec = {"x": ArraySpec((3,), np.dtype(float))}
+    made = Map(reusing(), False, 0, 0, spec)
     one, other = ({"x": np.array([value])} for value in (1.0, 2.0))
     visits = Visits(np.array([7]), np.array([0]))
     assert mapped(made, one, visits, spec)["x"].tolist() == [[1, 1, 1]]

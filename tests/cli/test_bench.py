@@ -145,16 +145,17 @@ def test_what_limits_it_is_said_of_few_steps_too(images: str, module: str, capfd
 
 @pytest.mark.parametrize("below", ["", "2020/May"])
 def test_a_folder_of_images(below: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "pictures"
     for name in (f"cat/{below}", f"dog/{below}"):
-        (tmp_path / name).mkdir(parents=True)
+        (folder / name).mkdir(parents=True)
         for number in range(8):
-            Image.new("RGB", (12, 10), "teal").save(tmp_path / name / f"{number}.png")
-    code, out, err = bench(capfd, tmp_path, "--size", "6x4", "--batch-size", 8, "--json", *QUICK)
+            Image.new("RGB", (12, 10), "teal").save(folder / name / f"{number}.png")
+    code, out, err = bench(capfd, folder, "--size", "6x4", "--batch-size", 8, "--json", *QUICK)
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert found["bytes_per_second"] == pytest.approx((6 * 4 * 3 + 4) * found["rows_per_second"])
     # The same kinds of data can be written to stores.
-    assert main(["convert", str(tmp_path), str(tmp_path / "out.zarr"), "--size", "5"]) == 0
+    assert main(["convert", str(folder), str(tmp_path / "out.zarr"), "--size", "5"]) == 0
     assert zarr.open_array(tmp_path / "out.zarr" / "image").shape == (16, 5, 5, 3)
 
 

@@ -238,12 +238,12 @@ def test_files_that_are_none(tmp_path: Path, content: str | None, message: str) 
         (
             lambda: loader_of().certificate(positions=[3, 2]),
             ArgumentError,
-            r"positions=\[3, 2\]: pass ascending ints of at least 0 and below 12",
+            r"positions=\[3, 2\]: pass a list of ascending ints of at least 0 and below 12",
         ),
-        (lambda: loader_of().certificate(positions=[12]), ArgumentError, r"positions=\[12\]: pass ascending ints"),
-        (lambda: loader_of().certificate(positions=[-1]), ArgumentError, r"positions=\[-1\]: pass ascending ints"),
-        (lambda: loader_of().certificate(positions=[]), ArgumentError, r"positions=\[\]: pass ascending ints"),
-        (lambda: loader_of().certificate(positions=[0.5]), ArgumentError, r"positions=\[0\.5\]: pass ascending ints"),
+        (lambda: loader_of().certificate(positions=[12]), ArgumentError, r"positions=\[12\]: pass a list of ascending ints"),
+        (lambda: loader_of().certificate(positions=[-1]), ArgumentError, r"positions=\[-1\]: pass a list of ascending ints"),
+        (lambda: loader_of().certificate(positions=[]), ArgumentError, r"positions=\[\]: pass a list of ascending ints"),
+        (lambda: loader_of().certificate(positions=[0.5]), ArgumentError, r"positions=\[0\.5\]: pass a list of ascending ints"),
     ],
 )
 def test_what_cant_be_certified(make: Callable[[], Any], error: type[Exception], message: str) -> None:
