@@ -4,7 +4,7 @@ Indices have three names and keep them in every signature: `step` (which batch),
 batch), `row` (which record of the source).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -69,10 +69,6 @@ class Deal(NamedTuple):
 
     start: int
     lanes: Integers
-
-
-Wrap: TypeAlias = "Callable[[Source, float], Source]"
-"""Puts a source around another one, each of whose rows is read so many times."""
 
 
 @runtime_checkable

@@ -59,6 +59,13 @@ def _own_leaf(leaf: Any) -> Any:
         return leaf
 
 
+def same_memory(leaf: Any, other: Any) -> bool:
+    """Whether two leaves are one array, or views of one that begin at the same entry."""
+    if not isinstance(leaf, np.ndarray) or not isinstance(other, np.ndarray):
+        return False
+    return leaf is other or (leaf.base is not None and leaf.base is other.base and leaf.ctypes.data == other.ctypes.data)
+
+
 def split_rows(batch: Tree, count: int) -> list[Tree]:
     """The `count` examples of a tree of arrays whose first dimension is `count`: views of these."""
     leaves, structure = flatten(batch)

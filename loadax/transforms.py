@@ -13,7 +13,7 @@ import numpy as np
 from loadax import seeds
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import Tree, Visits
-from loadax.specs import check_batch
+from loadax.specs import check_batch, same_memory
 from loadax.trees import flatten
 
 
@@ -108,16 +108,6 @@ class LastRow:
         # Not views: they would keep alive what they are a view of.
         own = [leaf if type(leaf) is np.ndarray and leaf.base is None else None for leaf in leaves]
         self.leaves_and_values = own, [None if leaf is None else value.copy() for leaf, value in zip(own, values, strict=True)]
-
-
-def _same_memory(leaf: Any, other: Any) -> bool:
-    return (
-        type(leaf) is np.ndarray
-        and type(other) is np.ndarray
-        and leaf.base is not None
-        and leaf.base is other.base
-        and leaf.ctypes.data == other.ctypes.data
-    )
 
 
 def generator(seed: int, place: int, epoch: int, row: int) -> np.random.Generator:
@@ -224,7 +214,7 @@ class Map:
         """
         again = False
         for number, (leaf, earlier) in enumerate(zip(leaves, before, strict=False)):
-            if not isinstance(leaf, np.ndarray) or not (leaf is earlier or _same_memory(leaf, earlier)):
+            if not same_memory(leaf, earlier):
                 continue
             again = True
             if not now[number].dtype.hasobject and now[number].tobytes() != then[number].tobytes():

@@ -20,8 +20,8 @@ import hypothesis
 import psutil
 import pytest
 
-GRACE = 3.0
-"""Seconds that what was told to stop has for it."""
+GRACE = 30.0
+"""Seconds that what was told to stop has for it; on an idle machine it takes less than one."""
 
 TESTS = Path(__file__).parent
 STDERR = pytest.StashKey[int]()

@@ -118,7 +118,7 @@ def _together(outputs: list[str]) -> str:
 def main(job: dict[str, Any]) -> None:
     """One of the processes."""
     jax.distributed.initialize(
-        f"127.0.0.1:{job['port']}", num_processes=job["processes"], process_id=job["process"], initialization_timeout=60
+        f"127.0.0.1:{job['port']}", num_processes=job["processes"], process_id=job["process"], initialization_timeout=int(HANG)
     )
     module, function = job["body"].split(":")
     try:

@@ -5,7 +5,6 @@ import pytest
 from tests.processes.launch import run_processes
 
 BODIES = "tests.processes.keeping_bodies"
-pytestmark = pytest.mark.timeout(150)
 
 
 @pytest.mark.parametrize(("processes", "devices"), [(2, 4), (3, 1)])

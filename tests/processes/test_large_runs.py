@@ -6,7 +6,6 @@ from tests.processes.large_run_bodies import audit
 from tests.processes.launch import run_processes
 
 BODIES = "tests.processes.large_run_bodies"
-pytestmark = pytest.mark.timeout(150)
 
 
 @pytest.mark.parametrize(("processes", "devices"), [(2, 4), (4, 2)])

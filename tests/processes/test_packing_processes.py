@@ -4,8 +4,6 @@ import pytest
 
 from tests.processes.launch import run_processes
 
-pytestmark = pytest.mark.timeout(150)
-
 
 @pytest.mark.parametrize(("processes", "devices"), [(2, 4)])
 def test_packed_batches_are_the_same_on_all_hosts(processes: int, devices: int, tmp_path: Path) -> None:

@@ -1,9 +1,6 @@
-import pytest
-
 from tests.processes.launch import run_processes
 
 BODIES = "tests.processes.worker_bodies"
-pytestmark = pytest.mark.timeout(150)
 
 
 def test_every_host_has_workers_of_its_own() -> None:

@@ -76,6 +76,8 @@ import numpy as np
 import psutil
 from loadax import Dataloader, from_arrays
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and programs inherit that
+
 def endless(example):
     if os.getpid() != trainer and example["x"] >= 64:
         open(os.environ["AT_WORK"], "w").close()

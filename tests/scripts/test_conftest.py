@@ -9,7 +9,7 @@ from tests.limits import HANG
 
 pytest_plugins = ["pytester"]
 
-CONFTEST = (Path(__file__).parents[1] / "conftest.py").read_text().replace("GRACE = 3.0", "GRACE = 1.0")
+CONFTEST = (Path(__file__).parents[1] / "conftest.py").read_text().replace("GRACE = 30.0", "GRACE = 1.0")
 
 
 @pytest.fixture(autouse=True)

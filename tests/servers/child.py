@@ -13,10 +13,10 @@ from typing import final
 
 import pytest
 
+from tests.limits import HANG
 from tests.servers.loopback import free_port
 
 ROOT = Path(__file__).parents[2]
-_START = 30.0  # seconds for a server to answer
 _ATTEMPTS = 3  # somebody else may take the free port just before the server does
 
 
@@ -46,10 +46,10 @@ class ChildServer:
         raise RuntimeError(f"{command(0)} did not start:\n{said}")
 
     def _wait(self, ready: str) -> bool:
-        deadline = time.monotonic() + _START
+        deadline = time.monotonic() + HANG
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
-                with urllib.request.urlopen(self.url + ready, timeout=5):
+                with urllib.request.urlopen(self.url + ready, timeout=HANG):
                     return True
             except (urllib.error.URLError, ConnectionError, TimeoutError):
                 time.sleep(0.05)
@@ -65,7 +65,7 @@ class ChildServer:
         self._log.close()
 
 
-def run_python(code: str, env: Mapping[str, str | None] | None = None, timeout: float = 50.0) -> str:
+def run_python(code: str, env: Mapping[str, str | None] | None = None, timeout: float = HANG) -> str:
     """Runs `code` in a fresh interpreter, for libraries that read their environment once a process.
 
     Args:

@@ -247,7 +247,6 @@ def assert_one_round_trip(opened: Callable[[], loadax.Dataset], values: Any, pro
         assert len(proxy.log) == requests
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize("kind", ["http", "s3"])
 def test_a_host_fetches_only_the_latitudes_it_holds(kind: str, s3_server: S3Server, tmp_path: Path) -> None:
     write_latitudes(tmp_path / "latitudes")

@@ -154,3 +154,21 @@ def test_eight_threads_read_what_one_reads() -> None:
 
 def test_its_name_is_that_of_the_object() -> None:
     assert repr(ObjectSource(Squares())) == "Squares object"
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_an_array_that_is_given_for_every_row_is_copied(view: bool) -> None:
+    class Reusing:
+        def __init__(self) -> None:
+            self.memory = np.zeros(6)
+
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, row: int) -> dict[str, Any]:
+            self.memory[:] = row
+            return {"x": self.memory[:3] if view else self.memory}
+
+    rows = np.arange(8)
+    found = ObjectSource(Reusing()).read(rows)["x"]
+    assert found.tolist() == [[row] * (3 if view else 6) for row in range(8)]
