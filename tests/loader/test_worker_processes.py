@@ -378,16 +378,17 @@ def test_a_worker_that_is_killed_is_replaced() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_all_killed_at_once_while_they_have_nothing_to_do(count: int) -> None:
-    with iter(loader(maps.who, num_workers=count, prefetch=1, prefetch_bytes=1)) as batches:
-        reads_on(batches, 0, 5)
-        until(lambda: _nothing_in_hand(batches))
+    with iter(loader(maps.who, rows=80, num_workers=count)) as batches:
+        reads_on(batches, 0, 10)  # all that there is
+        until(lambda: _all_there(batches))
 
         def go_on_without_them() -> None:
             killed = workers()
             for child in killed:
                 child.kill()
             until(lambda: all(_ended(child.pid) for child in killed))
-            reads_on(batches, 5, 20)
+            batches.set_state(0)
+            reads_on(batches, 0, 10)
 
         with pytest.warns(
             RuntimeWarning, match=r"killed by signal 9 .* (while it had nothing to do|before it had taken up the data); another"
@@ -641,11 +642,8 @@ def _ended(pid: int) -> bool:
         return True
 
 
-def _nothing_in_hand(batches: DataIterator) -> bool:
-    """Whether workers have answered all that they were asked, and have nothing to read."""
+def _all_there(batches: DataIterator) -> bool:
+    """Whether all workers are started, and have answered all that they were asked."""
     processes = batches._processes
     assert processes is not None
-    window = batches._window
-    with window._work:
-        idle = window._idle == window._workers
-    return idle and len(processes._workers) == processes.count and not any(each.in_hand for each in processes._workers)
+    return len(processes._workers) == processes.count and not any(each.in_hand for each in processes._workers)
