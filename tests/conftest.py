@@ -36,9 +36,10 @@ hypothesis.settings.load_profile("ci")
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """The processors that this process may use, up to eight: more would only start more servers."""
+    """Half as many again as there are processors, up to eight: while a test waits for a server or for what it kills, another one runs."""
     affinity = getattr(os, "sched_getaffinity", None)
-    return min(8, len(affinity(0)) if affinity else os.cpu_count() or 1)
+    processors = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return min(8, processors + processors // 2)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

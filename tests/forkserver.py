@@ -45,7 +45,12 @@ PRELOADED = (
     "loadax.packing",
 )
 MESSAGE = 1 << 17  # bytes of one request at most
-JAX_SETTINGS = ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES")  # JAX read them when the server imported it
+JAX_SETTINGS = (  # JAX read them when the server imported it
+    "JAX_PLATFORMS",
+    "JAX_NUM_CPU_DEVICES",
+    "JAX_COMPILATION_CACHE_DIR",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS",
+)
 
 
 @final

@@ -6,7 +6,7 @@ hashes and permutations, which `tests/test_seeds.py` is about; only into which r
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from loadax import Dataloader, Dataset, from_arrays, from_documents, from_source, mix
-from loadax.seeds import derive, permute
-from tests.laws.test_verb_chains import block_shuffled, shuffled
+from loadax.seeds import derive
+from tests.laws.test_verb_chains import block_shuffled, permutation, shuffled
 from tests.loader.oracle import lane_of
 
 LENGTH = 8  # entries of a row
@@ -248,9 +248,7 @@ class Run(NamedTuple):
             parts = [part for part, weight in enumerate(weights) for _ in range(weight)]
             block = 0
             while end is None or position < end:
-                pattern = int(derive(self.seed, "pattern", block)) % 64
-                slots = permute(np.arange(len(parts)), len(parts), derive(self.seed, "mix", *weights, pattern))
-                shown = [parts[slot] for slot in slots.tolist()]
+                shown = [parts[slot] for slot in _slots(self.seed, weights, block)]
                 yield from shown if end is None else shown[: end - position]
                 block += 1
                 position = start + block * len(parts)
@@ -317,6 +315,13 @@ class Run(NamedTuple):
         ]
         batch["key"] = np.array([[word >> 32, word & 0xFFFFFFFF] for word in words], np.uint32)
         return batch
+
+
+@cache
+def _slots(seed: int, weights: tuple[int, ...], block: int) -> list[int]:
+    """In which order a block of a mixture shows its parts."""
+    pattern = int(derive(seed, "pattern", block)) % 64
+    return permutation(sum(weights), int(derive(seed, "mix", *weights, pattern)))
 
 
 def at(schedule: Schedule, step: int) -> int:

@@ -5,6 +5,7 @@ but the permutations themselves, which `tests/test_seeds.py` is about.
 """
 
 from collections.abc import Callable
+from functools import cache
 from itertools import chain as joined
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -37,7 +38,12 @@ Epoch = Callable[[int, tuple[Keep, ...]], list[Visit]]
 
 
 def shuffled(items: list[Any], key: int) -> list[Any]:
-    return [items[index] for index in permute(np.arange(len(items)), len(items), key)] if items else []
+    return [items[index] for index in permutation(len(items), key)]
+
+
+@cache
+def permutation(size: int, key: int) -> list[int]:
+    return permute(np.arange(size), size, key).tolist() if size else []
 
 
 def block_shuffled(items: list[Any], key: int, block: int, window: int, lanes: int) -> list[Any]:

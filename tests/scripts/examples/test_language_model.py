@@ -23,14 +23,16 @@ LANGUAGE_MODEL = ROOT / "examples" / "language_model.py"
 STEPS = 8
 
 
-def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return forkserver.run([LANGUAGE_MODEL, *arguments], cwd=folder)
+def run(folder: Path, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return forkserver.run([LANGUAGE_MODEL, *arguments], cwd=folder, env={**os.environ, **environment})
 
 
 def train(folder: Path, *arguments: str) -> tuple[list[float], str]:
     """The bits per byte of all steps, and what the script printed."""
     losses = folder / "losses.json"
-    result = run(folder, "--steps", str(STEPS), "--losses", str(losses), *arguments)
+    # Most of the time goes into compiling, so what one run has compiled the next one finds.
+    compiled = {"JAX_COMPILATION_CACHE_DIR": str(folder.parent / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    result = run(folder, "--steps", str(STEPS), "--losses", str(losses), *arguments, **compiled)
     # So few steps make no model that is better than bigrams.
     assert result.returncode == (0 if "--at-most" in arguments else 1), result.stderr
     return json.loads(losses.read_text()), result.stdout
@@ -107,6 +109,12 @@ def test_a_first_half_that_fails_is_not_gone_on_with(tmp_path: Path) -> None:
     assert result.stderr.count("Traceback") <= 2, "one of each process of the first half"
 
 
+@nnx.jit
+def predict(model: nnx.Module, row: dict[str, jax.Array]) -> jax.Array:
+    """Scores of the next token; compiled as a whole, which takes a fraction of compiling its operations one by one."""
+    return model(row)
+
+
 def segments(lengths: list[int], padding: int) -> dict[str, jax.Array]:
     """One row of tokens drawn at random, in segments of these lengths, as `pack` gives it."""
     numbers = [np.full(length, number, np.int32) for number, length in enumerate(lengths, 1)]
@@ -129,17 +137,17 @@ def cut(row: dict[str, jax.Array], start: int, stop: int) -> dict[str, jax.Array
 def test_a_segment_of_a_packed_row_is_predicted_as_if_it_were_alone(example: ModuleType) -> None:
     model = example.LanguageModel(nnx.Rngs(0))
     row = segments([20, 30, 9], padding=5)
-    together = np.asarray(model(row))
+    together = np.asarray(predict(model, row))
     assert np.isfinite(together).all(), "padding too"
     for start, stop in ((0, 20), (20, 50), (50, 59)):
-        np.testing.assert_allclose(together[:, start:stop], model(cut(row, start, stop)), atol=1e-4)
+        np.testing.assert_allclose(together[:, start:stop], predict(model, cut(row, start, stop)), atol=1e-4)
 
 
 def test_a_token_is_predicted_from_what_came_before_it_alone(example: ModuleType) -> None:
     model = example.LanguageModel(nnx.Rngs(0))
     row = segments([20, 12], padding=0)
     changed = row | {"tokens": row["tokens"].at[0, 10].add(1)}
-    differs = (jnp.abs(model(row) - model(changed)).max(axis=-1) > 1e-6)[0]
+    differs = (jnp.abs(predict(model, row) - predict(model, changed)).max(axis=-1) > 1e-6)[0]
     assert differs.tolist() == [10 <= token < 20 for token in range(32)]
 
 
@@ -147,7 +155,7 @@ def test_the_loss_counts_what_follows_inside_a_segment_and_nothing_else(example:
     model = example.LanguageModel(nnx.Rngs(0))
     row = segments([20, 30, 9], padding=5)
     bits, count = example.bits_and_count(model, row)
-    chances = np.asarray(jax.nn.log_softmax(model(row)))[0] / np.log(2)
+    chances = np.asarray(jax.nn.log_softmax(predict(model, row)))[0] / np.log(2)
     numbers, tokens = np.asarray(row["segment_ids"])[0], np.asarray(row["tokens"])[0]
     expected = [-chances[i, tokens[i + 1]] for i in range(63) if numbers[i] == numbers[i + 1] != 0]
     assert int(count) == len(expected) == 19 + 29 + 8
