@@ -113,7 +113,7 @@ def from_images(
 
     Raises:
         ArgumentError: when an argument can't be used.
-        UnsupportedError: when the folder is a URL, or the libraries of `loadax[images]` are not installed.
+        UnsupportedError: when the folder is a URL, or Pillow, simplejpeg or OpenCV is not installed.
         SourceError: when there is no such folder or no image in it; when reading, for a file that can't be decoded, or has another
             size than the first while `size` is None. Names it.
 

@@ -83,7 +83,7 @@ class Exporter:
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError as error:
             raise ArgumentError(
-                "serve() needs prometheus_client, which is not installed; pip install 'loadax[prometheus]'"
+                "serve() needs prometheus_client, which is not installed; pip install prometheus-client"
             ) from error
         registry = CollectorRegistry()
         registry.register(_Collector(find))

@@ -74,7 +74,7 @@ class Territory:
             from PIL import Image, ImageDraw, ImageFont
         except ImportError:
             raise UnsupportedError(
-                "a picture in a file needs Pillow: install loadax[images], or use text_picture(), which needs nothing"
+                "a picture in a file needs Pillow: pip install pillow, or use text_picture(), which needs nothing"
             ) from None
         image = Image.new("RGB", (_LEFT + _WIDE + _RIGHT, _TOP + _HIGH + _BOTTOM), _PAPER)
         image.paste(Image.fromarray(self._pixels()), (_LEFT, _TOP))

@@ -31,7 +31,7 @@ def require_decoders() -> None:
             import_module(module)
         except ImportError as error:
             raise UnsupportedError(
-                f"images are decoded by Pillow, simplejpeg and OpenCV, and one of them can't be imported ({error}); install loadax[images]"
+                f"images are decoded by Pillow, simplejpeg and OpenCV, and one of them can't be imported ({error}); pip install opencv-python-headless pillow simplejpeg"
             ) from error
 
 

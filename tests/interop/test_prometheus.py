@@ -178,5 +178,5 @@ def test_what_has_no_figures() -> None:
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(ArgumentError, match=r"pip install 'loadax\[prometheus\]'"):
+    with pytest.raises(ArgumentError, match=r"pip install prometheus-client"):
         serve(loader())

@@ -425,7 +425,7 @@ def test_a_file_shows_copies_as_stripes(tmp_path: Path) -> None:
 def test_a_picture_needs_pillow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = example()
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
-    with pytest.raises(UnsupportedError, match=r"needs Pillow: install loadax\[images\], or use text_picture\(\)"):
+    with pytest.raises(UnsupportedError, match=r"needs Pillow: pip install pillow, or use text_picture\(\)"):
         found.picture(tmp_path / "plan.png")
 
 

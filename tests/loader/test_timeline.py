@@ -188,7 +188,7 @@ def test_without_matplotlib_the_page_is_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with (
         Dataloader(np.zeros((64, 2), np.float32), 8).iterate() as batches,
-        pytest.raises(ArgumentError, match=r"run.png.*pip install 'loadax\[plots\]', or name it .html"),
+        pytest.raises(ArgumentError, match=r"run.png.*pip install matplotlib, or name it .html"),
     ):
         batches.timeline(tmp_path / "run.png")
 

@@ -187,7 +187,8 @@ def test_arguments_that_make_no_sense(arguments: Any, message: str, tmp_path: Pa
 def test_a_library_that_is_missing(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(
-        UnsupportedError, match=rf"by Pillow, .*can't be imported \(import of {module} .*\); install loadax\[images\]"
+        UnsupportedError,
+        match=rf"by Pillow, .*can't be imported \(import of {module} .*\); pip install opencv-python-headless pillow simplejpeg",
     ):
         loadax.from_images(tmp_path)
 
