@@ -228,7 +228,8 @@ def late_host(folder: str) -> None:
 
 def fails_on_one() -> None:
     """For the tests of the harness itself."""
-    print(f"hello from {jax.process_index()}")  # noqa: T201
+    print(f"hello from {jax.process_index()}", flush=True)  # noqa: T201
+    multihost_utils.sync_global_devices("both have said so")
     if jax.process_index() == 1:
         raise ValueError("only here")
     multihost_utils.sync_global_devices("never")
