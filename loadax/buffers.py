@@ -59,7 +59,7 @@ class BufferPool:
         make: gives new memory, uint8 of so many bytes on a 64-byte boundary; called under this pool's lock.
         drop: is told of memory that goes to the system; called under this pool's lock.
 
-    Example:
+    Examples:
         >>> pool = BufferPool(keep=1 << 20)
         >>> lease = pool.lease(1000)
         >>> lease.nbytes, pool.idle_bytes

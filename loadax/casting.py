@@ -15,7 +15,7 @@ from loadax.errors import LeafError
 def leaf_name(path: str) -> str:
     """How an error names the leaf at `path`; the path is empty when it is the only one.
 
-    Example:
+    Examples:
         >>> leaf_name("['tokens']"), leaf_name("")
         ("leaf ['tokens']", 'the only leaf')
     """
@@ -33,7 +33,7 @@ def cast_into(destination: NDArray[Any], source: NDArray[Any], path: str) -> Non
     Raises:
         LeafError: when an integer does not fit; nothing was written then.
 
-    Example:
+    Examples:
         >>> narrow = np.empty(2, np.int32)
         >>> cast_into(narrow, np.array([1, 2]), "['id']")
         >>> narrow

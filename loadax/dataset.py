@@ -51,7 +51,7 @@ class Dataset:
     Verbs compose from left to right over positions: `ds[:k].shuffle(0)` shuffles a fixed subset, and `ds.shuffle(0)[:k]` is
     another subset each epoch. Maps commute with all of them.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from loadax import from_arrays
         >>> data = from_arrays({"x": np.arange(6), "y": np.arange(6) ** 2})
@@ -203,7 +203,7 @@ class Dataset:
             ArgumentError: when a value can't be used, or after a verb other than a slice: windows are of rows that follow each other.
             SourceError: when there are too few rows for one window.
 
-        Example:
+        Examples:
             >>> import numpy as np
             >>> from loadax import from_arrays
             >>> hours = from_arrays({"t": np.arange(10)})
@@ -265,7 +265,7 @@ class Dataset:
             ArgumentError: when a value can't be used, a document is longer than `seq_len` and `long` is "error", or nothing is left.
             LeafError: when a record is no document; names the row and the leaf.
 
-        Example:
+        Examples:
             >>> import numpy as np
             >>> from loadax import from_source
             >>> packed = from_source([np.array([5, 6, 7]), np.array([8, 9]), np.array([4])]).pack(4, method="best_fit")
@@ -404,7 +404,7 @@ class Dataset:
             ArgumentError: when no row is kept, a map before it is random, or which rows there are changes every epoch.
             LeafTypeError: when `fn` returns something else than a bool; names the row.
 
-        Example:
+        Examples:
             >>> import numpy as np
             >>> from loadax import from_arrays
             >>> even = from_arrays(np.arange(10)).filter(lambda number: number % 2 == 0)
@@ -460,7 +460,7 @@ class Dataset:
             ArgumentError: when a value can't be used, a map before it is random, or which rows there are changes every epoch.
             LeafTypeError: when a row's key is something else; names the row.
 
-        Example:
+        Examples:
             >>> import numpy as np
             >>> from loadax import from_arrays
             >>> visits = from_arrays({"patient": np.arange(12) // 3, "x": np.arange(12)})

@@ -25,7 +25,7 @@ def from_arrays(tree: Tree) -> Dataset:
         SourceError: when a leaf is no array, has no rows, or has nulls, or the leaves' lengths differ; names the leaf.
         LeafTypeError: when a column holds something else than numbers; names it.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> len(from_arrays({"image": np.zeros((10, 8, 8), np.uint8), "label": np.arange(10)}))
         10
@@ -69,7 +69,7 @@ def from_array_record(
         LeafError: when reading, for records of different lengths without `pad_to`, or longer than it; names the row and its file.
         UnsupportedError: when a path is a URL, or `array_record` is not installed.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from array_record.python.array_record_module import ArrayRecordWriter
         >>> path = tempfile.mkdtemp() + "/words.array_record"
@@ -117,7 +117,7 @@ def from_images(
         SourceError: when there is no such folder or no image in it; when reading, for a file that can't be decoded, or has another
             size than the first while `size` is None. Names it.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from pathlib import Path
         >>> from PIL import Image
@@ -187,7 +187,7 @@ def from_tokens(
         ArgumentError: when an argument can't be used, or `dtype` is missing.
         SourceError: when a file is missing, cut short, or not what its name says, or dtypes differ; names the file.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> import numpy as np
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -232,7 +232,7 @@ def from_documents(
         ArgumentError: when an argument can't be used.
         SourceError: when a file is missing, cut short, or not what its name says, or the offsets don't fit.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> documents = from_documents(np.arange(10, 20), offsets=[0, 3, 3, 7, 10])
         >>> len(documents), documents[2].tolist()
@@ -288,7 +288,7 @@ def from_source(obj: Any) -> Dataset:
     Raises:
         ArgumentError: when it is neither; says what to write.
 
-    Example:
+    Examples:
         >>> from_source([{"x": 1.0}, {"x": 2.0}])[1]
         {'x': np.float64(2.0)}
     """
@@ -324,7 +324,7 @@ def as_dataset(data: Any) -> Dataset:
         SourceError: when a column has nulls, or the arrays' lengths differ; names it, and says what to write.
         LeafTypeError: when a column holds something else than numbers; the same.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> as_dataset({"x": np.arange(3), "y": np.arange(3) ** 2})[2]
         {'x': np.int64(2), 'y': np.int64(4)}
@@ -405,7 +405,7 @@ def write_zarr(
         LeafTypeError: when a leaf holds something else than numbers; names it.
         SourceError: when the store can't be written to.
 
-    Example:
+    Examples:
         >>> import numpy as np, tempfile
         >>> folder = tempfile.mkdtemp() + "/squares.zarr"
         >>> write_zarr({"x": np.arange(5), "y": np.arange(5) ** 2}, folder)

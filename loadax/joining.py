@@ -60,7 +60,7 @@ def mix(
         ArgumentError: when a weight is negative or no number, all are zero, a name is wrong, or a dataset has no rows.
         LeafError: when their element specs differ; names the dataset and the leaf.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> web, code = np.arange(100), np.arange(100, 200)
         >>> mixed = mix({"web": web, "code": code}, weights={"web": 3, "code": 1})

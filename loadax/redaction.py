@@ -32,7 +32,7 @@ HIDDEN = "…"
 def redact(text: str) -> str:
     """A text in which the URLs show neither user names and passwords nor the values of their queries, but for harmless ones.
 
-    Example:
+    Examples:
         >>> redact("http://me:secret@host/a.npy?token=secret&version=2: there is no such file")
         'http://…@host/a.npy?token=…&version=2: there is no such file'
     """

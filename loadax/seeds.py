@@ -62,7 +62,7 @@ def derive(seed: Any, *path: Any) -> Any:
     Raises:
         ArgumentError: a bool, a float or another thing that is no integer and no string; shapes that don't broadcast.
 
-    Example:
+    Examples:
         >>> derive(0, "epoch", 3) == derive(0, "epoch", 3)
         True
         >>> [int(key) for key in derive(0, "epoch", np.arange(2))] == [derive(0, "epoch", 0), derive(0, "epoch", 1)]
@@ -101,7 +101,7 @@ def permute(index: Any, size: Any, seed: Any) -> Any:
         ArgumentError: a size out of range, an argument that is not made of integers, shapes that don't broadcast.
         RowIndexError: an index outside [0, size).
 
-    Example:
+    Examples:
         >>> sorted(permute(np.arange(5), 5, seed=7).tolist())
         [0, 1, 2, 3, 4]
         >>> unpermute(permute(3, 10**12, seed=7), 10**12, seed=7)

@@ -276,7 +276,7 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[li
         tree: nested containers.
         is_leaf: says of a node whether to stop there, though it may be a container.
 
-    Example:
+    Examples:
         >>> leaves, structure = flatten({"b": 1, "a": (2, 3)})
         >>> leaves, structure.paths
         ([2, 3, 1], ["['a'][0]", "['a'][1]", "['b']"])

@@ -33,7 +33,7 @@ def as_options(message: str, known: Iterable[str]) -> str:
         message: of an error, or advice.
         known: the options of the command; names of others stay as they are.
 
-    Example:
+    Examples:
         >>> as_options("pass remainder='pad' to Dataloader(remainder='pad'), or a smaller batch_size", ["remainder", "batch_size"])
         "pass --remainder pad to Dataloader(remainder='pad'), or a smaller --batch-size"
     """

@@ -43,7 +43,7 @@ def progress(loader: Any, *, start: Any = None, **options: Any) -> "Progress":
     Raises:
         ArgumentError: when that is no loader and none of its iterators, or an iterator comes with a `start`.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from loadax import Dataloader
         >>> for batch in progress(Dataloader(np.zeros((64, 2), np.float32), 8), disable=True):

@@ -41,7 +41,7 @@ def serve(batches: Any, port: int = 0, host: str = "127.0.0.1") -> "Exporter":
     Raises:
         ArgumentError: when prometheus_client is not installed, the port is taken, or `batches` have no figures.
 
-    Example:
+    Examples:
         >>> import numpy as np, urllib.request
         >>> from loadax import Dataloader
         >>> loader = Dataloader(np.zeros((64, 2), np.float32), 8)

@@ -84,7 +84,7 @@ class Certificate:
         contents: whether the bytes of the records were read, too.
         spans: what is certified; no two overlap.
 
-    Example:
+    Examples:
         >>> from loadax import Dataloader, from_arrays
         >>> data = from_arrays(np.arange(64)).shuffle(seed=0)
         >>> hosts = [Dataloader(data, 8, shard_index=host, shard_count=2).certificate(run="two hosts") for host in range(2)]
@@ -275,7 +275,7 @@ def certify(
 def stretches(positions: Integers, heights: Iterable[int] = ()) -> list[tuple[int, int]]:
     """Ascending positions as stretches without gaps, cut at all multiples of each of `heights`.
 
-    Example:
+    Examples:
         >>> stretches(np.array([0, 1, 2, 3, 6, 7]), [2])
         [(0, 2), (2, 4), (6, 8)]
     """

@@ -41,7 +41,7 @@ class Opened(NamedTuple):
 def spaced(steps: range, count: int) -> list[int]:
     """At most `count` of the steps (or of other numbers), evenly spread, away from the ends.
 
-    Example:
+    Examples:
         >>> spaced(range(100), 4), spaced(range(3), 10)
         ([12, 37, 62, 87], [0, 1, 2])
     """

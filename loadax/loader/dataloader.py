@@ -111,7 +111,7 @@ class Dataloader:
             this comes when iteration begins.
         LeafTypeError: when a leaf is of a kind that JAX does not have.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from loadax import from_arrays
         >>> data = from_arrays({"x": np.arange(32.0).reshape(16, 2)}).shuffle(seed=0)
@@ -389,7 +389,7 @@ class Dataloader:
         Raises:
             ArgumentError: when there are fewer than 12 steps.
 
-        Example:
+        Examples:
             >>> import numpy as np
             >>> loader = Dataloader(np.zeros((320, 8), np.float32), batch_size=8)
             >>> print(loader.headroom(lambda batch: batch.sum(), steps=20))
@@ -419,7 +419,7 @@ class Dataloader:
             step: of the run.
             positions: of the batch; None: all.
 
-        Example:
+        Examples:
             >>> import numpy as np
             >>> from loadax import mix
             >>> data = mix({"web": np.arange(100), "code": np.arange(50)}, weights=[3, 1])
@@ -458,7 +458,7 @@ class Dataloader:
         Raises:
             ArgumentError: when the run does not have these steps, or none would be left.
 
-        Example:
+        Examples:
             >>> import numpy as np
             >>> loader = Dataloader(np.arange(100), batch_size=10)
             >>> shorter = loader.skip(range(2, 5))

@@ -60,7 +60,7 @@ def report(stats: Stats, setup: Setup | None = None) -> Report:
         stats: of an iterator.
         setup: how the loader is made. None: nothing is known of that.
 
-    Example:
+    Examples:
         >>> fast = Stats(steps=102, measured=100, waited=0.004, trained=0.996)
         >>> print(report(fast))
         training waited 0.4% of the time: the loader is not the bottleneck

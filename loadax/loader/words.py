@@ -9,7 +9,7 @@ from loadax.plan.mix import ENDLESS
 def order_words(described: Iterable[Any]) -> tuple[str, ...]:
     """One phrase for each verb of `Order.describe()`, in the order in which they were called.
 
-    Example:
+    Examples:
         >>> order_words([["rows", 5000], ["shuffle", 7], ["repeat", 2]])
         ('5,000 rows as they lie', 'shuffle(7): each row by itself', 'repeat(2): so many epochs as one')
     """

@@ -57,7 +57,7 @@ class BatchPlan:
     Raises:
         ArgumentError: when a value can't be used, or the rows don't fill a batch; names the argument and the numbers.
 
-    Example:
+    Examples:
         >>> from loadax.plan.order import Sequential
         >>> plan = BatchPlan(Sequential(10), batch_size=4, num_epochs=2, remainder="pad")
         >>> plan.steps_per_epoch, plan.num_steps

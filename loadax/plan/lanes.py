@@ -50,7 +50,7 @@ class Dealing:
 def deal(lane_rows: Integers) -> Dealing:
     """Deals to lanes of so many rows in turn, leaving out those that have run out.
 
-    Example:
+    Examples:
         >>> [(stretch.start, stretch.lanes.tolist()) for stretch in deal(np.array([2, 3, 2])).deals]
         [(0, [0, 2, 1]), (6, [2])]
     """
@@ -70,7 +70,7 @@ def places(count: int) -> Integers:
     This is van der Corput's sequence (1935). Any run of turns falls evenly on all parts of the step; so every host keeps its lanes, also
     where a step takes only some of them, or some of them twice, and where the first ones have a block more than the rest.
 
-    Example:
+    Examples:
         >>> places(8).tolist(), places(5).tolist()
         ([0, 4, 2, 6, 1, 5, 3, 7], [0, 4, 2, 1, 3])
     """

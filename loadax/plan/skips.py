@@ -20,7 +20,7 @@ class Skips:
     Args:
         ranges: `(start, stop)` of numbers, ascending, none of them empty, with something left between them; see `joined`.
 
-    Example:
+    Examples:
         >>> skips = Skips(((2, 5),))
         >>> skips.numbers(np.arange(4)), skips.left(4), skips.left(6)
         (array([0, 1, 5, 6]), 2, 3)
@@ -115,7 +115,7 @@ def step_ranges(steps: Any, num_steps: int | None) -> list[tuple[int, int]]:
 def joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """The same numbers as ascending ranges with gaps between them.
 
-    Example:
+    Examples:
         >>> joined([(7, 9), (0, 3), (2, 4), (4, 5), (6, 6)])
         ((0, 5), (7, 9))
     """

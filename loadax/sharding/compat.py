@@ -20,7 +20,7 @@ def legacy_mesh() -> Mesh | None:
     Returns:
         The very mesh object; None outside such a block, and where a newer JAX has none of this any more.
 
-    Example:
+    Examples:
         >>> legacy_mesh() is None
         True
     """

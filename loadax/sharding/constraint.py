@@ -26,7 +26,7 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
         ArgumentError: when `shardings` holds something else, or is no prefix of `x`.
         UnsupportedError: when a spec cuts one dim by Auto and by Explicit axes.
 
-    Example:
+    Examples:
         >>> with_sharding_constraint("anything", PartitionSpec("data"))
         'anything'
     """

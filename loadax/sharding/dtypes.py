@@ -20,7 +20,7 @@ def placed_dtype(dtype: Any, path: str) -> np.dtype[Any]:
     Raises:
         LeafTypeError: when JAX has no such dtype: strings, objects, dates, structured, big-endian, longdouble.
 
-    Example:
+    Examples:
         >>> placed_dtype(np.float64, "['x']"), placed_dtype(np.uint8, "['x']")
         (dtype('float32'), dtype('uint8'))
     """
@@ -48,7 +48,7 @@ def host_array(leaf: Any, path: str) -> NDArray[Any]:
         LeafError: when the leaf is an integer beyond 64 bits, or a `jax.Array` that other processes have parts of.
         LeafTypeError: when it is masked, is traced by `jax.jit`, or holds random keys.
 
-    Example:
+    Examples:
         >>> host_array(2.5, "['rate']")
         array(2.5)
     """

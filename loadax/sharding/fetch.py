@@ -28,7 +28,7 @@ def global_to_host_array(global_arrays: Any, *, partition: DataPartitionType = D
         LeafTypeError: when a leaf is no `jax.Array`, is traced, or holds random keys.
         UnsupportedError: (a NotImplementedError) when `partition` is something else.
 
-    Example:
+    Examples:
         >>> from loadax.sharding import data_parallel, host_to_global_device_array
         >>> array = host_to_global_device_array({"x": np.arange(8.0)}, mesh=data_parallel())
         >>> global_to_host_array(array)

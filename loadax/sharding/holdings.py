@@ -106,7 +106,7 @@ class HeldRows:
 def hold_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int]) -> LeafHoldings:
     """What every host holds of an array of `shape`, which `spec` cuts evenly.
 
-    Example:
+    Examples:
         >>> held = hold_leaf(MeshGrid(("data", "model"), np.array([[0, 0], [1, 1]]), process=0), ("data", "model"), (8, 6))
         >>> held.extents, held.host, held.shard
         ((4, 3), array([0, 0, 1, 1]), array([0, 1, 2, 3]))
@@ -126,7 +126,7 @@ def hold_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int]) -> Leaf
 def hold_rows(leaves: Sequence[LeafHoldings]) -> HeldRows:
     """The rows that each host reads for all these leaves, each once.
 
-    Example:
+    Examples:
         >>> grid = MeshGrid(("data",), np.array([0, 0, 1, 1]), process=0)
         >>> rows = hold_rows([hold_leaf(grid, ("data",), (8,)), hold_leaf(grid, (None, "data"), (8, 4))])
         >>> rows.counts, rows.copies
@@ -150,7 +150,7 @@ def hold_rows(leaves: Sequence[LeafHoldings]) -> HeldRows:
 def spread(start: Integers, stop: Integers) -> Integers:
     """The numbers in the intervals, one after the other.
 
-    Example:
+    Examples:
         >>> spread(np.array([0, 6]), np.array([2, 9]))
         array([0, 1, 6, 7, 8])
     """

@@ -102,7 +102,7 @@ class DimensionShare:
 def axes_of(entry: Any) -> tuple[str, ...]:
     """The mesh axes that one entry of a spec names, major to minor.
 
-    Example:
+    Examples:
         >>> axes_of(None), axes_of("data"), axes_of(("data", "model"))
         ((), ('data',), ('data', 'model'))
     """
@@ -124,7 +124,7 @@ def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process
         PartitionError: when the spec is longer than the shape, names an axis that the grid has not, or cuts a dimension into
             parts that are not equal.
 
-    Example:
+    Examples:
         >>> grid = MeshGrid(("data", "model"), np.array([[0, 0], [1, 1]]), process=1)
         >>> layout = plan_leaf(grid, ("data", "model"), (8, 6))
         >>> layout.boxes
@@ -156,7 +156,7 @@ def share_along(grid: MeshGrid, entry: Any) -> DimensionShare:
     Raises:
         PartitionError: when the entry names an axis that the grid has not.
 
-    Example:
+    Examples:
         >>> share = share_along(MeshGrid(("data",), np.array([0, 1, 0, 1]), process=1), "data")
         >>> share.held, share.total, share.counts
         (array([1, 3]), 4, array([2, 2]))
@@ -172,7 +172,7 @@ def share_along(grid: MeshGrid, entry: Any) -> DimensionShare:
 def positions(intervals: Iterable[Interval]) -> Integers:
     """The numbers in `intervals`, one interval after the other.
 
-    Example:
+    Examples:
         >>> positions([(0, 2), (6, 9)])
         array([0, 1, 6, 7, 8])
     """
@@ -183,7 +183,7 @@ def positions(intervals: Iterable[Interval]) -> Integers:
 def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     """The union of `intervals`, in any order: ascending, joined where they touch or overlap; empty ones vanish.
 
-    Example:
+    Examples:
         >>> merge([(4, 6), (0, 2), (2, 3), (5, 8)])
         ((0, 3), (4, 8))
     """

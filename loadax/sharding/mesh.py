@@ -56,7 +56,7 @@ def plan_mesh(
         ArgumentError: when sizes are not positive, `hosts` does not divide the number of devices, `owners` has another shape or
             is not made of integers from 0 on, both or none of the two are given, or `process` is negative.
 
-    Example:
+    Examples:
         >>> plan_mesh({"data": 512, "seq": 64}, hosts=4096)
         PlannedMesh(data=512, seq=64; 4096 hosts, as process 0)
         >>> plan_mesh({"data": 4}, owners=[0, 1, 0, 1], process=1).owners
@@ -110,7 +110,7 @@ def current_mesh() -> Mesh | None:
     Raises:
         MeshError: inside `jax.jit`, where JAX shows no mesh of devices.
 
-    Example:
+    Examples:
         >>> mesh = data_parallel()
         >>> with jax.set_mesh(mesh):
         ...     current_mesh() is mesh
@@ -132,7 +132,7 @@ def resolve_mesh(mesh: Any = None) -> Mesh | PlannedMesh:
         ArgumentError: when `mesh` is something else.
         MeshError: when it is empty, or an `AbstractMesh`.
 
-    Example:
+    Examples:
         >>> resolve_mesh().axis_names
         ('data',)
     """
@@ -155,7 +155,7 @@ def axis_sizes(mesh: Mesh | PlannedMesh) -> dict[str, int]:
 def grid_of(mesh: Mesh | PlannedMesh) -> MeshGrid:
     """The mesh as numbers, seen from this process; from the planned one on a `PlannedMesh`.
 
-    Example:
+    Examples:
         >>> grid_of(data_parallel()).owners
         array([0, 0, 0, 0, 0, 0, 0, 0])
     """
@@ -172,7 +172,7 @@ def data_parallel(devices: Sequence[jax.Device] | None = None) -> Mesh:
     Args:
         devices: in this order; all of them when None.
 
-    Example:
+    Examples:
         >>> data_parallel().shape["data"]
         8
     """
@@ -185,7 +185,7 @@ def fully_sharded(devices: Sequence[jax.Device] | None = None) -> Mesh:
     Args:
         devices: in this order; all of them when None.
 
-    Example:
+    Examples:
         >>> fully_sharded().axis_names
         ('fsdp',)
     """
@@ -209,7 +209,7 @@ def hybrid(
         ArgumentError: when the sizes don't multiply up to the number of devices, an axis is named twice, or `inside` can't be
             chosen because the processes have different numbers of devices.
 
-    Example:
+    Examples:
         >>> dict(hybrid(inside={"fsdp": 2, "model": 2}).shape)
         {'data': 2, 'fsdp': 2, 'model': 2}
     """

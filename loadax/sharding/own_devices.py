@@ -29,7 +29,7 @@ _AXIS = "device"
 class OwnDevices:
     """This process's devices of a mesh.
 
-    Example:
+    Examples:
         >>> from loadax.sharding.mesh import data_parallel
         >>> devices = OwnDevices(data_parallel())
         >>> placed = jax.ShapeDtypeStruct((16,), np.float32, sharding=NamedSharding(devices.mesh, PartitionSpec("data")))

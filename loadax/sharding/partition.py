@@ -64,7 +64,7 @@ def resolve_partition(
         ArgumentError: when `partition` is none of these, or no prefix of the batch.
         UnsupportedError: when a `NamedSharding` asks for another memory than the devices' own.
 
-    Example:
+    Examples:
         >>> from loadax.sharding import plan_mesh
         >>> from loadax.trees import flatten
         >>> mesh = plan_mesh({"data": 4, "model": 2}, hosts=2)
@@ -111,7 +111,7 @@ def logical_specs(names: Any, rules: Sequence[Any], mesh: Mesh | PlannedMesh) ->
     Raises:
         ArgumentError: when the rules are none, or a leaf has a name twice.
 
-    Example:
+    Examples:
         >>> from loadax.sharding import plan_mesh
         >>> rules = (("batch", "data"), ("length", "model"), ("embed", "model"))
         >>> mesh = plan_mesh({"data": 4, "model": 2}, hosts=2)

@@ -51,7 +51,7 @@ def host_to_global_device_array(
         LeafError: when an integer does not fit without x64. LeafTypeError: when JAX has no such dtype.
         UnsupportedError: (a NotImplementedError) when `partition` is something else.
 
-    Example:
+    Examples:
         >>> from loadax.sharding import data_parallel
         >>> array = host_to_global_device_array(np.arange(16), mesh=data_parallel())
         >>> array.shape, array.sharding.spec, global_to_host_array(array).max()
@@ -92,7 +92,7 @@ def host_local_to_global(local_inputs: Any, mesh: Mesh, pspecs: Any) -> Any:
         ArgumentError: when `pspecs` is no prefix of the inputs, or holds something else.
         LeafError: when an integer does not fit without x64. LeafTypeError: when JAX has no such dtype.
 
-    Example:
+    Examples:
         >>> from loadax.sharding import data_parallel
         >>> host_local_to_global({"x": np.ones((8, 2))}, data_parallel(), PartitionSpec("data"))["x"].shape
         (8, 2)

@@ -27,7 +27,7 @@ class Placer:
         microbatches: k > 1: the arrays have shape (k, rows / k, …) instead, and row r is entry (r % k, r // k): then every device's rows stay
             where they are. The sharding is for that shape; boxes must hold multiples of k rows.
 
-    Example:
+    Examples:
         >>> from jax.sharding import PartitionSpec
         >>> from loadax.sharding.layout import plan_leaf
         >>> from loadax.sharding.mesh import data_parallel, grid_of

@@ -132,7 +132,7 @@ def _count(axis: Axis, first: int, there: int) -> int:
 def weights(scale: float, shift: float) -> NDArray[np.float32]:
     """The filter after which interpolation between neighbours acts as a triangle of `scale` pixels to each side, moved by `shift`.
 
-    Example:
+    Examples:
         >>> weights(2.0, 0.0).round(2).tolist()
         [0.25, 0.5, 0.25]
     """

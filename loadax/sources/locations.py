@@ -78,7 +78,7 @@ def cut_short(name: str) -> SourceError:
 def joined(locations: Iterable[Location]) -> list[Location]:
     """The same, with bytes that follow each other in a file as one entry, and nothing twice.
 
-    Example:
+    Examples:
         >>> joined([Location("a", 0, 3), Location("b", 0, 3), Location("a", 4, 7)])
         [Location(file='a', first=0, last=7, part=''), Location(file='b', first=0, last=3, part='')]
     """

@@ -27,7 +27,7 @@ class FaultySource(WrapperSource):
     Raises:
         ArgumentError: when a row of `failures` is not there, its value is no exception, or `times` is below 1.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from loadax import from_arrays
         >>> source = FaultySource(from_arrays(np.arange(4)), {2: OSError("the disk is gone")}, times=1)

@@ -44,7 +44,7 @@ def check_map(fn: Callable[..., Tree], examples: Tree, *, rng: bool = False, see
         ArgumentError: when `fn` can't be called or there are fewer than two rows.
         SourceError: when `examples` are no arrays of equally many rows.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> examples = {"x": np.array([[1.0, 2.0], [3.0, 5.0]])}
         >>> check_map(lambda batch: {"x": batch["x"] / 255}, examples)

@@ -34,7 +34,7 @@ def check_source(
         ConformanceError: when a law is broken; names it, shows the rows, the leaf and both values, and says what the contract is.
         ArgumentError: when an argument can't be used.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> class Squares:
         ...     spec = np.zeros((), np.int32)
