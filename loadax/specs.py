@@ -246,7 +246,7 @@ def check_batch(batch: Tree, count: int, spec: Tree, origin: str) -> Tree:
         if array.shape != (count, *each.shape) or wrong_dtype:
             raise LeafError(
                 f"{origin} gave leaf {path or 'of the batch'} as {array.dtype}{list(array.shape)} for {count} rows, "
-                f"expected {each.dtype}{[count, *each.shape]}; return one entry per row, all alike"
+                f"expected {each.dtype}{[count, *each.shape]}; return one entry per row, all alike (pad, crop or cast them in a map)"
             )
         checked.append(array)
     return structure.build(checked)
