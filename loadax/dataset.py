@@ -176,7 +176,7 @@ class Dataset:
         if window is None:
             open_bytes = (
                 integer("lanes", lanes, 1, _MOST_ROWS) * integer("block", block, 1, _MOST_ROWS) * self._source_row_bytes()
-                if chunk is not None
+                if chunk is not None and len(self)
                 else 0
             )
             window = max(1, min(_WINDOW, _OPEN_BYTES // max(1, open_bytes)))
@@ -529,7 +529,7 @@ class Dataset:
 
     def _warn_of_chunks(self) -> None:
         rows = self._chunk_rows()
-        if rows is None or rows < _MANY_ROWS:
+        if rows is None or rows < _MANY_ROWS or not len(self):
             return
         largest = max(math.prod(each.shape) * each.dtype.itemsize for each in flatten_spec(self.reader.specs[0])[0])
         if rows * largest <= _MANY_BYTES:
