@@ -25,7 +25,7 @@ from loadax.protocols import Integers, Order, Tree
 from loadax.reader import Examples, Reader
 from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
-from loadax.sources.base import BaseSource
+from loadax.sources.base import BaseSource, walk
 from loadax.sources.checks import chunk_starts
 from loadax.sources.places import check_elsewhere
 from loadax.specs import flatten_spec, leaf_arrays, normalise_spec
@@ -168,6 +168,11 @@ class Dataset:
         chunk = self._chunk_rows() if isinstance(block, str) or window is None else None
         if isinstance(block, str):
             choice("block", block, ["chunks"], "a number of rows, or 'chunks' for those that the source decodes together")
+            if chunk is None and any(chunk_starts(each) is not None for each in walk(self.source)):
+                raise ArgumentError(
+                    f"block='chunks': {self.source!r} reads what is decoded in chunks, but its own rows don't follow them; map behind concat(), "
+                    "not before it, shuffle before you pack, or pass how many rows lie together: block=64"
+                )
             if chunk is None:
                 raise ArgumentError(
                     f"block='chunks': {self.source!r} decodes every row by itself, so a full shuffle costs no more: use shuffle(seed={seed})"
