@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 from loadax import Dataloader
-from loadax.errors import LeafError, LoadaxError, RowIndexError
+from loadax.errors import LoadaxError, RowIndexError
 from loadax.plan.inverse import Place
 from loadax.sharding import plan_mesh
 from loadax.sources.base import walk
@@ -58,6 +58,7 @@ def check_dataset(chain: Chain, random: Random, tally: Tally) -> None:
     """Its length, its order, and its rows: one by one, at once, at any positions of any epochs."""
     dataset, size = chain.dataset, len(chain)
     assert len(dataset) == size
+    assert repr(dataset).startswith(f"Dataset({size} rows of ")
     epochs = 0, random.choice([1, 2]), random.choice([3, 7])
     for epoch in epochs:
         wanted = chain.visits(epoch)
@@ -113,7 +114,9 @@ def _check_split(chain: Chain) -> None:
 
 def check_sources(chain: Chain) -> None:
     """The source keeps the contract, and so does every one below it, as it answers for those."""
-    if chain.unlike and "map_batch" in repr(chain):  # rows that verbs leave out are read too, and a map of batches can't take them
+    if chain.unlike and "map_batch" in repr(
+        chain
+    ):  # rows that verbs leave out are read too, and a map of batches can't take them
         return
     for source in walk(chain.dataset.source):
         if len(source):
@@ -166,6 +169,19 @@ def mesh_of(devices: int) -> Mesh:
     return Mesh(np.array(jax.devices()[:devices], object), ("data",))
 
 
+def another_cut(chain: Chain, rows: int, random: Random) -> tuple[Mesh, Any]:
+    """A mesh and a partition: rows over so many devices, or nothing cut, or columns too."""
+    if random.random() < 0.5:
+        return mesh_of(rows), random.choice([PartitionSpec("data"), PartitionSpec()])
+    mesh = Mesh(np.array(jax.devices()[: 2 * rows], object).reshape(rows, 2), ("data", "model"))
+
+    def cut(leaf: Any) -> PartitionSpec:
+        columns = np.shape(leaf)[:1]
+        return PartitionSpec("data", "model") if columns and columns[0] % 2 == 0 else PartitionSpec("data")
+
+    return mesh, each_leaf(cut, chain.like)
+
+
 def check_loader(chain: Chain, random: Random, tally: Tally, processes: bool = False) -> None:
     """Batches of any size, on any mesh, from any step on; what a loader says of them."""
     size = len(chain)
@@ -175,9 +191,11 @@ def check_loader(chain: Chain, random: Random, tally: Tally, processes: bool = F
     named = type(chain.like) is dict and "mask" not in chain.like
     remainder: Literal["drop", "pad"] = random.choice(["drop", "pad"] if named or random.random() < 0.1 else ["drop"])
 
-    def loader(devices: int = devices, workers: int = 0, **arguments: Any) -> Dataloader:
+    mesh = mesh_of(devices)
+
+    def loader(mesh: Mesh = mesh, workers: int = 0, **arguments: Any) -> Dataloader:
         options = {"num_epochs": num_epochs, "remainder": remainder, "num_workers": workers, **arguments}
-        return Dataloader(chain.dataset, batch_size, mesh=mesh_of(devices), **options)
+        return Dataloader(chain.dataset, batch_size, mesh=mesh, **options)
 
     refused = (
         not size or (remainder == "drop" and batch_size > size) or (remainder == "pad" and not named) or not placeable(chain.like)
@@ -188,15 +206,7 @@ def check_loader(chain: Chain, random: Random, tally: Tally, processes: bool = F
         return
     if chain.differs or len({form(value) for epoch in EPOCHS for value in chain.values(epoch)}) > 1:
         tally.checks["rows that differ"] += 1
-        whole = len({form(value) for value in chain.values()}) > 1 and not size % batch_size
-        try:
-            list(loader())
-        except LeafError as error:
-            tally.refusals["loader: " + str(error)[:30]] += 1
-        except LoadaxError:
-            pass
-        else:
-            assert not whole, "rows that differ became batches"
+        _check_unlike(chain, loader(), tally)
         return
     tally.checks["loaded"] += 1
     run = Run(chain, batch_size, num_epochs, remainder)
@@ -204,28 +214,46 @@ def check_loader(chain: Chain, random: Random, tally: Tally, processes: bool = F
     assert len(plain) == len(run.steps)
     for step in range(len(run.steps)):
         assert plain.rows(step).tolist() == run.rows(step)
-    workers = random.choice([0, 1, 2])
-    with loader(workers=workers, prefetch=random.randint(0, 3)).iterate() as batches:
-        start = random.randint(0, min(3, len(run.steps) - 1))
-        for step in range(start):
-            assert_placed(next(batches), run.batch(step), mesh_of(devices))
-        state = json.loads(json.dumps(batches.get_state()))
-    others = [other for other in (1, 2, 4) if batch_size % other == 0]
-    other, partition = random.choice(others), random.choice([PartitionSpec("data"), PartitionSpec()])
-    resumed = loader(other, random.choice([0, 2]), partition=partition)
-    if processes and "chunked source" not in repr(chain):  # which holds a lock
-        tally.checks["processes"] += 1
-        resumed = loader(other, 1, partition=partition, worker_type="process")
-    with resumed.iterate(state) as batches:
-        for step, batch in zip(range(start, len(run.steps)), batches, strict=True):
-            assert_placed(batch, run.batch(step), mesh_of(other))
+    other, partition = another_cut(chain, random.choice([rows for rows in (1, 2, 4) if batch_size % rows == 0]), random)
+    kind = "process" if processes and "chunked source" not in repr(chain) else "thread"  # that source holds a lock
+    tally.checks[f"resumed by {kind}"] += 1
+    first = loader(workers=random.choice([0, 1, 2]), prefetch=random.randint(0, 3))
+    resumed = loader(other, workers=random.choice([1, 2]), worker_type=kind, partition=partition)
+    _check_resumed((first, mesh), (resumed, other), run, random)
     step = random.randrange(len(run.steps))
-    assert_placed(plain[step], run.batch(step), mesh_of(devices))
+    assert_placed(plain[step], run.batch(step), mesh)
     for got, wanted in zip(leaves(plain.host_batch(step)), leaves(run.batch(step)), strict=True):
         assert (got.dtype, got.tolist()) == (wanted.dtype, wanted.tolist())
     _check_told(plain, run, step, random)
     _check_hosts(chain, run, step, devices, remainder)
     _check_skips(plain, run, random)
+
+
+def _check_unlike(chain: Chain, loader: Dataloader, tally: Tally) -> None:
+    """Rows that can't be stacked become no batches, unless they stand in batches of their own."""
+    forms = {
+        step: {form(visit.value) for visit in batch} for step, batch in enumerate(Run(chain, loader.batch_size, 1, "drop").steps)
+    }
+    try:
+        for step in forms:
+            loader[step]
+    except LoadaxError as error:
+        tally.refusals["loader: " + str(error)[:30]] += 1
+    else:
+        assert len(set().union(*forms.values())) <= 1, "rows that differ became batches"
+
+
+def _check_resumed(first: tuple[Dataloader, Mesh], second: tuple[Dataloader, Mesh], run: Run, random: Random) -> None:
+    """From any step on the first loader gives a few batches, and from its state on the second one all that are left."""
+    begin = random.randrange(len(run.steps))
+    start = min(begin + random.randint(0, 2), len(run.steps))
+    with first[0].iterate(begin) as batches:
+        for step in range(begin, start):
+            assert_placed(next(batches), run.batch(step), first[1])
+        state = json.loads(json.dumps(batches.get_state()))
+    with second[0].iterate(state) as batches:
+        for step, batch in zip(range(start, len(run.steps)), batches, strict=True):
+            assert_placed(batch, run.batch(step), second[1])
 
 
 def _check_told(plain: Dataloader, run: Run, step: int, random: Random) -> None:

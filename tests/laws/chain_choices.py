@@ -191,7 +191,10 @@ class Choices:
         if not chain.splittable or chain.random or not verbs.kept(chain, rest):
             fn = verbs.leaves_other_rest(rest)
             return self._without_meaning(chain, "filter", lambda: chain.dataset.filter(fn, workers=1))
-        return verbs.keep(chain, rest, self.index()) if self._answers(chain) else chain
+        index = self.index()
+        if index is not None and self._answers(chain):
+            verbs.keep(chain, rest, index)  # what follows is found there
+        return verbs.keep(chain, rest, index) if self._answers(chain) else chain
 
     def _answers(self, chain: Chain) -> bool:
         """Whether each row can be looked at."""
@@ -224,7 +227,10 @@ class Choices:
         if chain.random or chain.batch_mapped or not some or not fits:
             options: Any = {"method": method, "long": long, "window": window, "progress": False}
             return self._without_meaning(chain, "pack", lambda: chain.dataset.pack(packing[0], **options))
-        return verbs.pack(chain, packing, self.index())
+        index = self.index()
+        if index is not None:
+            verbs.pack(chain, packing, index)  # what follows is found there
+        return verbs.pack(chain, packing, index)
 
     def _documents(self, chain: Chain) -> bool:
         """Whether all rows are documents with the same leaves: one-dimensional numbers."""

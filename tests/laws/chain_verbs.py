@@ -95,7 +95,6 @@ class Chain:
 
 def anew(chain: Chain, verb: str, dataset: Dataset, rows: Sequence[Row], maps: int) -> Chain:
     """Rows of a new source, made of those of a chain."""
-
     return Chain(dataset, as_they_lie(rows), len(rows), rows[0], (*chain.story, verb), unlike=chain.unlike, maps=maps)
 
 
