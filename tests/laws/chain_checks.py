@@ -3,6 +3,7 @@
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -206,7 +207,7 @@ def check_loader(chain: Chain, random: Random, tally: Tally, processes: bool = F
         return
     if chain.differs or len({form(value) for epoch in EPOCHS for value in chain.values(epoch)}) > 1:
         tally.checks["rows that differ"] += 1
-        _check_unlike(chain, loader(), tally)
+        _check_unlike(loader, Run(chain, batch_size, 1, "drop"), tally)
         return
     tally.checks["loaded"] += 1
     run = Run(chain, batch_size, num_epochs, remainder)
@@ -229,18 +230,17 @@ def check_loader(chain: Chain, random: Random, tally: Tally, processes: bool = F
     _check_skips(plain, run, random)
 
 
-def _check_unlike(chain: Chain, loader: Dataloader, tally: Tally) -> None:
-    """Rows that can't be stacked become no batches, unless they stand in batches of their own."""
-    forms = {
-        step: {form(visit.value) for visit in batch} for step, batch in enumerate(Run(chain, loader.batch_size, 1, "drop").steps)
-    }
+def _check_unlike(make: Callable[[], Dataloader], run: Run, tally: Tally) -> None:
+    """Rows that can't be stacked become no batches."""
     try:
-        for step in forms:
+        loader = make()
+        for step in range(len(run.steps)):
             loader[step]
     except LoadaxError as error:
         tally.refusals["loader: " + str(error)[:30]] += 1
     else:
-        assert len(set().union(*forms.values())) <= 1, "rows that differ became batches"
+        forms = {form(visit.value) for batch in run.steps for visit in batch}
+        assert len(forms) <= 1, "rows that differ became batches"
 
 
 def _check_resumed(first: tuple[Dataloader, Mesh], second: tuple[Dataloader, Mesh], run: Run, random: Random) -> None:
