@@ -180,7 +180,7 @@ def another_cut(chain: Chain, rows: int, random: Random) -> tuple[Mesh, Any]:
         columns = np.shape(leaf)[:1]
         return PartitionSpec("data", "model") if columns and columns[0] % 2 == 0 else PartitionSpec("data")
 
-    return mesh, each_leaf(cut, chain.like)
+    return mesh, each_leaf(cut, chain.first)
 
 
 def check_loader(chain: Chain, random: Random, tally: Tally, processes: bool = False) -> None:
@@ -189,7 +189,7 @@ def check_loader(chain: Chain, random: Random, tally: Tally, processes: bool = F
     devices = random.choice([each for each in (1, 1, 2, 4) if each == 1 or each <= size])
     batch_size = devices * random.randint(1, max(1, min(10, size // devices + (random.random() < 0.1))))
     num_epochs = random.randint(1, 3)
-    named = type(chain.like) is dict and "mask" not in chain.like
+    named = type(chain.first) is dict and "mask" not in chain.first
     remainder: Literal["drop", "pad"] = random.choice(["drop", "pad"] if named or random.random() < 0.1 else ["drop"])
 
     mesh = mesh_of(devices)
@@ -199,7 +199,10 @@ def check_loader(chain: Chain, random: Random, tally: Tally, processes: bool = F
         return Dataloader(chain.dataset, batch_size, mesh=mesh, **options)
 
     refused = (
-        not size or (remainder == "drop" and batch_size > size) or (remainder == "pad" and not named) or not placeable(chain.like)
+        not size
+        or (remainder == "drop" and batch_size > size)
+        or (remainder == "pad" and not named)
+        or not placeable(chain.first)
     )
     if refused:
         tally.checks["refused by the loader"] += 1

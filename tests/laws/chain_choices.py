@@ -99,7 +99,7 @@ class Choices:
 
     def loadable(self, chain: Chain) -> Chain:
         """The chain, mostly with what a batch needs."""
-        if self.random.random() < 0.95 and not (chain.alike(*EPOCHS) and placeable(chain.like)):
+        if self.random.random() < 0.95 and not (chain.alike(*EPOCHS) and placeable(chain.first)):
             return self._count("map", verbs.map_rows(chain, measured, "measured"))
         return chain
 
@@ -253,7 +253,7 @@ class Choices:
         if self.random.random() < 0.5:  # it writes files
             return chain
         path = self.path()
-        good = not chain.varies and not chain.random and placeable(chain.like) and len(chain) and chain.alike(*EPOCHS)
+        good = not chain.varies and not chain.random and placeable(chain.first) and len(chain) and chain.alike(*EPOCHS)
         if not good:
             return self._without_meaning(chain, "cache", lambda: chain.dataset.cache(path, progress=False))
         made = verbs.cached(chain, path)

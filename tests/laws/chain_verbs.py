@@ -55,7 +55,7 @@ class Chain:
     one_by_one: bool = False
     """Whether rows come one by one, so that they need not be alike."""
     differs: bool = False
-    """Whether parts that were joined have rows of several kinds, and no map has made them alike since."""
+    """Whether parts that were joined have rows of several kinds, and no map has made them alike since. Each part looks at its first row."""
     unlike: bool = False
     """Whether a source below has rows of several kinds: then those that verbs leave out may have no meaning for a map of batches."""
     stride: int | None = 1
@@ -83,6 +83,11 @@ class Chain:
 
     def values(self, epoch: int = 0) -> list[Row]:
         return [visit.value for visit in self.visits(epoch)]
+
+    @property
+    def first(self) -> Row:
+        """What rows look like, as far as the first one tells."""
+        return (self.values() or [self.like])[0]
 
     def alike(self, *epochs: int) -> bool:
         """Whether the rows of these epochs can be stacked."""
@@ -394,7 +399,7 @@ def _joined(parts: Sequence[Chain], verb: str, dataset: Dataset, epoch: Epoch) -
         parts[0].like,
         story,
         one_by_one=any(part.one_by_one for part in parts),
-        differs=joined_differ(parts),
+        differs=joined_differ(parts) or not all(part.alike(0, 1, 2) for part in parts),
         unlike=any(part.unlike for part in parts),
         stride=None,
         maps=max(part.maps for part in parts),
@@ -409,7 +414,7 @@ def _joined(parts: Sequence[Chain], verb: str, dataset: Dataset, epoch: Epoch) -
 
 def joined_differ(parts: Sequence[Chain]) -> bool:
     """Whether the rows that tell what each part's rows look like differ."""
-    return any(part.differs for part in parts) or len({form((part.values() or [part.like])[0]) for part in parts}) > 1
+    return any(part.differs for part in parts) or len({form(part.first) for part in parts}) > 1
 
 
 def windows(chain: Chain, length: int, stride: int, lead: int | None, targets: int) -> Chain:
