@@ -25,7 +25,7 @@ from loadax.protocols import Integers, Order, Tree
 from loadax.reader import Examples, Reader
 from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
-from loadax.sources.base import BaseSource, walk
+from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.places import check_elsewhere
 from loadax.specs import flatten_spec, leaf_arrays, normalise_spec
@@ -168,10 +168,10 @@ class Dataset:
         chunk = self._chunk_rows() if isinstance(block, str) or window is None else None
         if isinstance(block, str):
             choice("block", block, ["chunks"], "a number of rows, or 'chunks' for those that the source decodes together")
-            if chunk is None and any(chunk_starts(each) is not None for each in walk(self.source)):
+            if chunk is None and _joins_chunks(self.source):
                 raise ArgumentError(
-                    f"block='chunks': {self.source!r} reads what is decoded in chunks, but its own rows don't follow them; map behind concat(), "
-                    "not before it, shuffle before you pack, or pass how many rows lie together: block=64"
+                    f"block='chunks': {self.source!r} reads what is decoded in chunks, but not every part does, or one is mapped before it is joined; "
+                    "map behind concat(), shuffle the parts before it, or pass how many rows lie together: block=64"
                 )
             if chunk is None:
                 raise ArgumentError(
@@ -592,6 +592,12 @@ class Written:
     def check_elsewhere(self, path: str | os.PathLike[str]) -> None:
         """Refuses to write where the dataset reads."""
         check_elsewhere(self.dataset.source, path)
+
+
+def _joins_chunks(source: BaseSource) -> bool:
+    """Whether rows of what is decoded in chunks are rows of the source."""
+    joined = (child.source for child in source.children if child.first_row is not None)
+    return any(chunk_starts(each) is not None or _joins_chunks(each) for each in joined)
 
 
 def _threads(workers: Any) -> int | None:

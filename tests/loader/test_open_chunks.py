@@ -340,22 +340,16 @@ class TestWhatIsRefused:
 
     def test_chunks_that_lie_below_maps_that_were_joined(self) -> None:
         parts = [chunked()[1], chunked()[1]]
-        message = (
-            r"block='chunks': concatenation of 2 reads what is decoded in chunks, .*; map behind concat\(\), not before it, "
-        )
-        with pytest.raises(ArgumentError, match=message):
-            concat([part.map(np.negative) for part in parts]).shuffle(7, block="chunks")
-        behind = concat(parts).map(np.negative).shuffle(7, block="chunks")
-        by_hand = concat([part.map(np.negative) for part in parts]).shuffle(7, block=64)
-        assert len(behind) == len(by_hand) == 2 * ROWS
-
-    def test_chunks_of_documents_that_are_fitted_together(self) -> None:
-        documents = from_source(ChunkedSource(np.ones((12, 3), np.int32), 4))
+        joined = concat([part.map(np.negative) for part in parts])
         with pytest.raises(
-            ArgumentError, match=r"don't follow them; .*shuffle before you pack, or pass how many rows lie together"
+            ArgumentError, match=r"concatenation of 2 reads what is decoded in chunks, .* mapped before it is joined; map"
         ):
-            documents.pack(6, method="best_fit").shuffle(7, block="chunks")
-        assert len(documents.shuffle(7, block="chunks").pack(6, method="best_fit").shuffle(7, block=64)) == 6
+            joined.shuffle(7, block="chunks")
+        behind = concat(parts).map(np.negative).shuffle(7, block="chunks")
+        before = concat([part.shuffle(7, block="chunks").map(np.negative) for part in parts])
+        assert len(behind) == len(before) == len(joined.shuffle(7, block=64)) == 2 * ROWS
+        with pytest.raises(ArgumentError, match=r"but not every part does"):
+            concat([concat([parts[0], from_arrays(VALUES)])]).shuffle(7, block="chunks")
 
     def test_another_word(self) -> None:
         with pytest.raises(ArgumentError, match=r"block='shards': pass a number of rows, or 'chunks' for those that the source"):
