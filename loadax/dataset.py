@@ -168,6 +168,11 @@ class Dataset:
         chunk = self._chunk_rows() if isinstance(block, str) or window is None else None
         if isinstance(block, str):
             choice("block", block, ["chunks"], "a number of rows, or 'chunks' for those that the source decodes together")
+            if chunk is None and _joins_chunks(self.source):
+                raise ArgumentError(
+                    f"block='chunks': {self.source!r} reads what is decoded in chunks, but not every part does, or one is mapped before it is joined; "
+                    "map behind concat(), shuffle the parts before it, or pass how many rows lie together: block=64"
+                )
             if chunk is None:
                 raise ArgumentError(
                     f"block='chunks': {self.source!r} decodes every row by itself, so a full shuffle costs no more: use shuffle(seed={seed})"
@@ -176,7 +181,7 @@ class Dataset:
         if window is None:
             open_bytes = (
                 integer("lanes", lanes, 1, _MOST_ROWS) * integer("block", block, 1, _MOST_ROWS) * self._source_row_bytes()
-                if chunk is not None
+                if chunk is not None and len(self)
                 else 0
             )
             window = max(1, min(_WINDOW, _OPEN_BYTES // max(1, open_bytes)))
@@ -529,7 +534,7 @@ class Dataset:
 
     def _warn_of_chunks(self) -> None:
         rows = self._chunk_rows()
-        if rows is None or rows < _MANY_ROWS:
+        if rows is None or rows < _MANY_ROWS or not len(self):
             return
         largest = max(math.prod(each.shape) * each.dtype.itemsize for each in flatten_spec(self.reader.specs[0])[0])
         if rows * largest <= _MANY_BYTES:
@@ -587,6 +592,12 @@ class Written:
     def check_elsewhere(self, path: str | os.PathLike[str]) -> None:
         """Refuses to write where the dataset reads."""
         check_elsewhere(self.dataset.source, path)
+
+
+def _joins_chunks(source: BaseSource) -> bool:
+    """Whether rows of what is decoded in chunks are rows of the source."""
+    joined = (child.source for child in source.children if child.first_row is not None)
+    return any(chunk_starts(each) is not None or _joins_chunks(each) for each in joined)
 
 
 def _threads(workers: Any) -> int | None:

@@ -61,8 +61,8 @@ def _own_leaf(leaf: Any) -> Any:
 
 def same_memory(leaf: Any, other: Any) -> bool:
     """Whether two leaves are one array, or views of one that begin at the same entry."""
-    if not isinstance(leaf, np.ndarray) or not isinstance(other, np.ndarray):
-        return False
+    if not isinstance(leaf, np.ndarray) or not isinstance(other, np.ndarray) or not leaf.size or not other.size:
+        return False  # an empty view begins where the next one does, and shares nothing with it
     return leaf is other or (leaf.base is not None and leaf.base is other.base and leaf.ctypes.data == other.ctypes.data)
 
 
@@ -246,7 +246,7 @@ def check_batch(batch: Tree, count: int, spec: Tree, origin: str) -> Tree:
         if array.shape != (count, *each.shape) or wrong_dtype:
             raise LeafError(
                 f"{origin} gave leaf {path or 'of the batch'} as {array.dtype}{list(array.shape)} for {count} rows, "
-                f"expected {each.dtype}{[count, *each.shape]}; return one entry per row, all alike"
+                f"expected {each.dtype}{[count, *each.shape]}; return one entry per row, all alike (pad, crop or cast them in a map)"
             )
         checked.append(array)
     return structure.build(checked)

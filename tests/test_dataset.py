@@ -17,6 +17,7 @@ from loadax.errors import ArgumentError, RowIndexError, SourceError
 from loadax.protocols import ArraySpec
 from loadax.seeds import ORDER_VERSION
 from loadax.trees import flatten
+from tests.sources.chunked import ChunkedSource
 
 VALUES = np.arange(10) * 10
 
@@ -70,6 +71,14 @@ def test_a_shuffle_of_a_slice_is_of_fixed_rows_and_a_slice_of_a_shuffle_is_not()
     changing = {frozenset(values(data().shuffle(0)[:4], epoch)) for epoch in range(8)}
     assert fixed == {frozenset([0, 10, 20, 30])}
     assert len(changing) > 1
+
+
+def test_what_has_no_rows_is_shuffled_without_looking_at_one() -> None:
+    source = ChunkedSource({"x": np.arange(8.0)}, 4)
+    source.spec = None
+    empty = from_source(source)[:0].map(lambda row: row)
+    for shuffled in (empty.shuffle(0), empty.shuffle(0, block="chunks"), empty.shuffle(0, block=2)):
+        assert len(shuffled) == 0
 
 
 def test_repeat_shuffles_each_round_anew_and_shuffle_of_a_repeat_mixes_them() -> None:

@@ -29,6 +29,7 @@ from loadax.testing import threads as laws_of_threads
 from loadax.testing.comparison import difference
 from loadax.testing.processes import check_process
 from tests.limits import ENDLESS, HANG, until
+from tests.sources.chunked import ChunkedSource
 
 Array = NDArray[Any]
 ROOT = Path(__file__).parents[1]
@@ -996,3 +997,23 @@ def test_faults_that_can_not_be(failures: Any, times: Any, message: str) -> None
 def test_a_row_that_is_not_there_is_the_wrapped_sources_to_tell() -> None:
     with pytest.raises(RowIndexError, match="row 40 is not there"):
         FaultySource(ArraySource(TREE), {}).read(np.array([40]))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [np.int64(1), np.float64(2.5), np.bool_(True)],
+        [{"words": ["ab"]}, {"words": ["ab", "c"]}],
+        [np.arange(2), "text", {"x": 1.5}],
+    ],
+)
+def test_rows_that_differ_in_dtype_or_structure_keep_the_contract(rows: list[Any]) -> None:
+    check_source(rows, loader=False, pickled=False)
+    check_source(loadax.concat([rows, rows]), loader=False, pickled=False)
+
+
+def test_one_part_may_be_changed_by_its_maps() -> None:
+    chunked = loadax.from_source(ChunkedSource(np.arange(12), 4))
+    check_source(loadax.concat([chunked.map(np.float32)]), loader=False, pickled=False)
+    listed = loadax.from_source(list(range(5))).map_batch(lambda rows: rows + 1)
+    check_source(loadax.concat([listed]), loader=False, pickled=False)

@@ -357,6 +357,14 @@ def test_following_the_advice() -> None:
     np.testing.assert_array_equal(result["x"], batch()["x"][:, None] * np.ones(3))
 
 
+def test_empty_views_are_no_array_that_is_returned_again() -> None:
+    """A document of length 0 begins where the next one does."""
+    flat = np.arange(4)
+    given = [flat[0:2], flat[2:2], flat[2:4]]
+    found = Map(lambda row: row, False, 0, 0, None).results(list(given), Visits(np.arange(3), np.zeros(3, np.int64)))
+    assert [row.tolist() for row in found] == [[0, 1], [], [2, 3]]
+
+
 def test_an_array_that_is_returned_in_another_call_too() -> None:
     """Slow functions get one row a call: then threads could overwrite each other's rows all the same."""
     spec = {"x": ArraySpec((3,), np.dtype(float))}

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.checks import chunk_starts
-from loadax.specs import flatten_spec
-from loadax.transforms import BatchMap
+from loadax.specs import flatten_spec, leaf_arrays
 from loadax.trees import flatten
 
 _RUN_BYTES = 4 << 20
@@ -77,9 +76,9 @@ def _apart(batch: Tree) -> Iterator[Tree]:
 def read_run(reader: Reader, rows: Integers, watch: Watch) -> Run:
     """Reads rows as epoch 0 meets them; one by one where that is no slower, for then they may be documents of any length."""
     visits = Visits(rows, np.zeros_like(rows))
-    if any(isinstance(each, BatchMap) for each in reader.maps) or not reader.reads_examples:
-        return Run(rows, reader.read_visits(visits), [], watch)
-    return Run(rows, None, reader.examples(visits), watch)
+    if reader.reads_examples:
+        return Run(rows, None, reader.examples(visits), watch)
+    return Run(rows, reader.read_visits(visits), [], watch)
 
 
 Judge = Callable[[Run], NDArray[Any]]
@@ -93,8 +92,10 @@ def threads_for(reader: Reader, workers: int | None) -> int:
 
 def plan_runs(reader: Reader, met: NDArray[np.bool_], workers: int) -> Integers:
     """The runs, as int64[n, 2] of first row and end: each holds whole chunks, where the source has some, and a row that is met."""
-    total, row_bytes = len(met), sum(math.prod(each.shape) * each.dtype.itemsize for each in flatten_spec(reader.specs[0])[0])
-    size = max(1, min(_RUN_BYTES // max(1, row_bytes), _RUN_ROWS, -(-total // (_RUNS_A_THREAD * workers))))
+    if not met.any():  # so nothing has to be known of a row
+        return np.empty((0, 2), np.int64)
+    total = len(met)
+    size = max(1, min(_RUN_BYTES // max(1, _row_bytes(reader)), _RUN_ROWS, -(-total // (_RUNS_A_THREAD * workers))))
     starts = chunk_starts(reader.source)
     if isinstance(starts, range):
         begins = np.arange(0, total, starts.step * max(1, size // starts.step))
@@ -102,10 +103,21 @@ def plan_runs(reader: Reader, met: NDArray[np.bool_], workers: int) -> Integers:
         begins = np.arange(0, total, size)
         if starts is not None:
             begins = np.unique(starts[np.searchsorted(starts, begins, side="right") - 1])
-    if not total:
-        return np.empty((0, 2), np.int64)
     bounds = np.stack([begins, np.append(begins[1:], total)], axis=1).astype(np.int64)
     return bounds[np.add.reduceat(met, begins, dtype=np.int64) > 0]
+
+
+def _row_bytes(reader: Reader) -> int:
+    """Bytes of a row as the source has it; of the first one, where no two need be alike."""
+    if _needs_specs(reader):
+        return sum(math.prod(each.shape) * each.dtype.itemsize for each in flatten_spec(reader.specs[0])[0])
+    assert reader.first is not None
+    return sum(leaf.nbytes for leaf in leaf_arrays(reader.examples(reader.first)[0]))
+
+
+def _needs_specs(reader: Reader) -> bool:
+    """Whether rows are stacked or mapped; others are read as they are, and those of joined datasets may have no spec in common."""
+    return bool(reader.maps) or not reader.reads_examples
 
 
 def scan(
@@ -121,7 +133,8 @@ def scan(
         workers: threads.
         done: called with the rows of each run that is done; and with 0 now and then, as long as a long run goes on.
     """
-    _ = reader.specs  # found now, and not by every thread
+    if len(runs) and _needs_specs(reader):
+        _ = reader.specs  # found now, and not by every thread
     watch = Watch()
 
     def one(start: int, end: int) -> tuple[NDArray[Any], int]:

@@ -32,7 +32,7 @@ class OrderHash:
     def __call__(self, epoch: int, position: int) -> str:
         """One hash of all of it."""
         # What is scheduled for an epoch's very first example is not of the past, but says where the epoch before it ends.
-        begin = [epoch * self._order.size] if epoch and isinstance(self._order, Mixed) else []
+        begin = [self._order.begin(epoch)] if epoch and isinstance(self._order, Mixed) else []
         return _hash([self._described[0], self._past(epoch, position), *self._described[2:], *begin])
 
     def parts(self, epoch: int, position: int) -> list[Any]:
@@ -43,7 +43,7 @@ class OrderHash:
     def _past(self, epoch: int, position: int) -> Any:
         if not isinstance(self._order, Mixed):
             return self._described[1]
-        return self._order.until(epoch * self._order.size + position).describe()
+        return self._order.until(self._order.begin(epoch) + position).describe()
 
 
 def _short_hashes(parts: list[Any]) -> list[int]:

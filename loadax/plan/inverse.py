@@ -154,7 +154,7 @@ def _in_mixture(order: Mixed, rows: Integers, epochs: Integers, window: tuple[in
     found = [_none()]
     firsts = np.cumsum([0, *order.rows])
     for epoch in np.unique(epochs).tolist():
-        begin = epoch * order.size
+        begin = order.begin(epoch)
         drawn = [order.counts(begin + end) for end in window]
         for number, part in enumerate(order.parts):
             low, high = int(drawn[0][number]), int(drawn[1][number])
@@ -163,7 +163,9 @@ def _in_mixture(order: Mixed, rows: Integers, epochs: Integers, window: tuple[in
                 continue
             passes = np.arange(low // part.size, (high - 1) // part.size + 1)
             question, inner = (each.ravel() for each in np.meshgrid(asked, passes, indexing="ij"))
-            below = positions_of(part, rows[question] - firsts[number], inner, (0, part.size))
+            # Of several passes all may be met; of one that never ends, only what is asked for can be looked through.
+            within = (low % part.size, (high - 1) % part.size + 1) if len(passes) == 1 else (0, part.size)
+            below = positions_of(part, rows[question] - firsts[number], inner, within)
             draws = inner[below.asked] * part.size + below.positions
             met = np.flatnonzero((draws >= low) & (draws < high))
             found.append(Hits(question[below.asked[met]], order.positions_of(number, draws[met]) - begin))

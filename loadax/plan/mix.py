@@ -28,6 +28,8 @@ ENDLESS = 1 << 62
 """Positions of a mixture that never ends: more than any run comes to."""
 
 _VERSION = 1  # of this order; it stands in saved states
+_ENDLESS_VERSION = 2  # of one that never ends: in 1 its epochs were so far apart that the third could not be counted
+_FAR, _FAR_EPOCHS = 1 << 40, 1 << 21  # positions from one epoch of such a mixture to the next, and how many epochs are told apart
 _PATTERN_CELLS = 1 << 18  # of all patterns of a block together
 _MOST_PATTERNS = 64
 
@@ -134,7 +136,7 @@ class Mixed:
         return replace(self, segments=past or self.segments[:1])
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
-        part, draws = self.draws(epochs * self.size + positions if epochs.any() else positions)
+        part, draws = self.draws(self.begin(epochs) + positions if epochs.any() else positions)
         inner, place = np.divmod(draws, self._sizes[part])
         rows = np.empty_like(positions)
         plain = self._plain[part]
@@ -149,6 +151,13 @@ class Mixed:
             found = self.parts[number].visits(inner[mine], place[mine])
             rows[mine], inner[mine] = found.rows + self._first_rows[number], found.epochs
         return Visits(rows, inner)
+
+    def begin(self, epochs: Any) -> Any:
+        """Where epochs (an int, or int64[n]) begin, as positions that are counted on over all epochs.
+
+        One that never ends has several where it is cut: each begins so far from the one before that no cut reaches it.
+        """
+        return epochs % _FAR_EPOCHS * _FAR if self.size >= ENDLESS else epochs * self.size
 
     def draws(self, positions: Integers) -> tuple[Integers, Integers]:
         """For each position of the mixture, counted on over all epochs, its part, and how often that part was drawn before."""
@@ -197,8 +206,9 @@ class Mixed:
 
     def describe(self) -> list[Any]:
         parts = [[name, rows, part.describe()] for name, rows, part in zip(self.names, self.rows, self.parts, strict=True)]
+        version = _ENDLESS_VERSION if self.stop == "never" else _VERSION
         return [
-            ["mix", parts, [[segment.start, list(segment.weights)] for segment in self.segments], self.seed, self.stop, _VERSION]
+            ["mix", parts, [[segment.start, list(segment.weights)] for segment in self.segments], self.seed, self.stop, version]
         ]
 
     @cached_property

@@ -157,7 +157,6 @@ class AlikeRecords(BaseSource):
     owns_memory = True
 
     reads_examples = True
-    rows_probed = 1  # the record that `spec` is found by
     chunks: Integers | None = None
 
     def __init__(self, files: RecordFiles, dtype: np.dtype[Any]):
@@ -179,25 +178,22 @@ class AlikeRecords(BaseSource):
         """The file of a row, and which of its records it is."""
         return self._files.locate(row)
 
-    @cached_property
-    def spec(self) -> ArraySpec:
-        """That of row 0."""
-        return ArraySpec(self._examples(np.zeros(1, np.int64))[0].shape, self._dtype.newbyteorder("="))
-
     def read(self, rows: Integers) -> NDArray[Any]:
-        """The examples at `rows`, which must be as long as that of row 0."""
+        """The examples at `rows`, which must be equally long."""
+        if not len(rows):
+            return self.read(np.zeros(1, np.int64))[:0]
         records = self._files.read(rows)
         lengths = _entries(records, self._dtype, rows, self._files)
-        (expected,) = self.spec.shape
+        expected = lengths[0]
         wrong = np.flatnonzero(lengths != expected)
         if len(wrong):
             row = int(rows[wrong[0]])
             raise LeafError(
-                f"{self._files.name(row)} has {lengths[wrong[0]]} entries and row 0 has {expected}: the rows are ragged; pass pad_to=, the most "
+                f"{self._files.name(row)} has {lengths[wrong[0]]} entries and row {rows[0]} has {expected}: the rows are ragged; pass pad_to=, the most "
                 "that a row may have, to from_array_record, pad or crop them in a map, or pack them with .pack(seq_len)"
             )
         flat = np.frombuffer(b"".join(records), self._dtype).reshape(len(rows), expected)
-        return flat.astype(self.spec.dtype)
+        return flat.astype(self._dtype.newbyteorder("="))
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         """The examples one by one, each as long as it is."""

@@ -83,18 +83,20 @@ class ConcatenatedSource(BaseSource):
         self._verb, self._names = verb, names
         self._ends = np.cumsum([part.num_rows for part in self._parts])
         self._begins = self._ends - [part.num_rows for part in self._parts]
-        specs = [flatten_spec(part.spec) for part in self._parts]
+        specs: list[tuple[list[ArraySpec], Any]] = []
+        self._difference: str | None = None
+        for number, part in enumerate(self._parts):
+            below = _difference_within(part)
+            specs.append(flatten_spec(part.spec) if below is None else ([], None))
+            self._difference = self._difference or below or self._compare(number, specs[0], specs[-1])
         self._structure = specs[0][1]
-        self._difference = next(
-            filter(None, (self._compare(number, specs[0], other) for number, other in enumerate(specs))), None
-        )
         if self._difference is None:
             self.spec = self._parts[0].spec
         elif not self.reads_examples:
             raise LeafError(self._difference)
         # Documents of any length, if nothing else differs.
         kinds = {(structure, tuple((each.dtype, len(each.shape)) for each in leaves)) for leaves, structure in specs}
-        self._documents_alike = len(kinds) == 1
+        self._documents_alike = len(kinds) == 1 and self._structure is not None
         self._dtypes = [each.dtype for each in specs[0][0]]
 
     def __len__(self) -> int:
@@ -125,7 +127,7 @@ class ConcatenatedSource(BaseSource):
 
     @property
     def rows_probed(self) -> int:
-        return sum(part.probed for part in self._parts)
+        return sum(part.probed if _difference_within(part) is None else part.source.rows_probed for part in self._parts)
 
     @property
     def random(self) -> bool:
@@ -274,3 +276,9 @@ class ConcatenatedSource(BaseSource):
 
     def _called(self, number: int) -> str:
         return f"part {number}" if self._names is None else f"dataset {self._names[number]!r}"
+
+
+def _difference_within(part: Part) -> str | None:
+    """What makes the rows of a part unlike each other, where that is several datasets itself; None when nothing does."""
+    source = part.source
+    return source._difference if isinstance(source, ConcatenatedSource) and not part.maps else None  # noqa: SLF001 - its own

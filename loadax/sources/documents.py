@@ -49,17 +49,20 @@ class DocumentSource(BaseSource):
         return f"documents in {len(self._flats[0])} entries"
 
     def read(self, rows: Integers) -> Tree:
-        """A single document, as a batch of one: what is found out about documents from an example is found out by this.
+        """The documents at `rows`, where these are equally long.
 
         Raises:
-            SourceError: for several, which can't be stacked; says what to do instead.
+            SourceError: for others, which can't be stacked; says what to do instead.
         """
-        if len(rows) != 1:
+        lengths = self.lengths(rows)
+        if len(np.unique(lengths)) > 1:
             raise SourceError(
                 f"documents have different lengths, so the {len(rows)} that were asked for make no array; pack them into rows of one "
                 "length with .pack(seq_len), pad or crop them in a map, or look at one as dataset[i]"
             )
-        return map_leaves(lambda leaf: leaf[None], self._examples(rows)[0])
+        shape = len(lengths), (lengths if len(lengths) else self.lengths(np.zeros(1, np.int64)))[0]
+        parts = self.read_parts(rows, np.zeros_like(lengths), lengths, [True] * len(self._flats))
+        return self._structure.build(each.reshape(shape) for each in parts if each is not None)
 
     def lengths(self, rows: Integers) -> Integers:
         """How long the documents are."""

@@ -20,14 +20,12 @@ _MOST_HELD = 1 << 16  # examples of a list that tell it from another one
 class ObjectSource(BaseSource):
     """Reads examples one by one with `items[row]`, or many at once with `items.__getitems__(rows)` where that is there.
 
-    The spec is that of the first example that is read.
+    Those that are read together must be alike; what was read before doesn't matter.
     """
 
     owns_memory = True
     reads_examples = True
     runs_python = True
-    spec: Tree | None = None
-    """None until the first read, whose first example decides it: all others must be alike."""
 
     def __init__(self, items: Any):
         missing = [name for name in ("__len__", "__getitem__") if not hasattr(items, name)]
@@ -59,12 +57,10 @@ class ObjectSource(BaseSource):
         return leaf_arrays(with_arrays(self._items[row]))
 
     def read(self, rows: Integers) -> Tree:
-        """The examples at `rows`, stacked; all must be alike."""
+        """The examples at `rows`, stacked; these must be alike."""
         numbers = check_rows(rows, len(self)).tolist()
         examples = self._examples(numbers)
-        if self.spec is None:
-            self.spec = spec_of((examples or self._examples([0]))[0])
-        return stack(examples, self.spec, numbers)
+        return stack(examples, spec_of((examples or self._examples([0]))[0]), numbers)
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         """The examples one by one, copied, which need not be alike."""

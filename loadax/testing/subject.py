@@ -71,7 +71,8 @@ class Subject:
 
     def compare(self, got: list[NDArray[Any]], rows: Integers, law: Law, what: str = "read") -> None:
         """Sees to it that `got` is what `rows` hold."""
-        found = difference(got, self.expected(rows), self.paths, rows)
+        paths = self.structures[int(rows[0])].paths if len(rows) else self.paths
+        found = difference(got, self.expected(rows), paths, rows)
         if found:
             raise law.broken(self.name, f"in {what}({show_rows(rows)}) {found}, which is what the row gave when read by itself")
 
@@ -87,7 +88,7 @@ class Subject:
             raise SPEC.broken(self.name, f"examples({show_rows(self.sample)}) raised {show_error(error)}") from error
         found = [flatten(example) for example in examples]
         if all(structure == self.structure for _, structure in found):
-            specs = [[(np.shape(leaf), np.asarray(leaf).dtype.kind in "OSU") for leaf in leaves] for leaves, _ in found]
+            specs = [[_form(leaf) for leaf in leaves] for leaves, _ in found]
             if all(each == specs[0] for each in specs):
                 return True
         rows = self.sample.tolist()
@@ -111,6 +112,12 @@ class Subject:
         edge = max(1, count // 4)
         ends = np.concatenate([np.arange(edge), np.arange(self.length - edge, self.length)])
         return np.unique(np.concatenate([ends, self.random.integers(0, self.length, max(0, count - 2 * edge))])).astype(np.int64)
+
+
+def _form(leaf: Any) -> Any:
+    """What leaves must have in common to be stacked."""
+    dtype = np.asarray(leaf).dtype
+    return np.shape(leaf), "object" if dtype.kind in "OSU" else dtype.newbyteorder("=")
 
 
 def measure(items: Any, name: str) -> int:

@@ -71,7 +71,7 @@ def _check_rows(subject: Subject, child: Child, first: int) -> None:
             subject.name,
             f"the rows of {child.name or 'its source'} begin at {first} and are {len(inner)}, of {len(source)} in all",
         )
-    if len(inner) == len(source) and len(source.children) == 1:
+    if len(inner) == len(source) and len(source.children) == 1 and source.num_maps == inner.num_maps:
         mine, its = (None if each.chunks is None else np.asarray(each.chunks).tolist() for each in (source, inner))
         if mine != its:
             raise WRAPPER.broken(
@@ -100,7 +100,8 @@ def _check_rebuilt(subject: Subject, again: BaseSource) -> None:
     if len(again) != subject.length:
         raise WRAPPER.broken(subject.name, f"with the same sources anew it has {len(again)} rows, not {subject.length}")
     for example, row in zip(_examples(subject, again, subject.sample), subject.sample.tolist(), strict=True):
-        found = difference(_of_one(subject, flatten(example)[0]), subject.expected(np.array([row])), subject.paths, [row])
+        leaves, paths = _of_one(subject, flatten(example)[0]), subject.structures[row].paths
+        found = difference(leaves, subject.expected(np.array([row])), paths, [row])
         if found:
             raise WRAPPER.broken(subject.name, f"with the same sources anew, {found}")
 

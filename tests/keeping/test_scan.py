@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadax import Dataset, from_arrays, from_source
+from loadax import Dataset, concat, from_arrays, from_source
+from loadax.errors import ArgumentError
 from loadax.keeping import scan
 from loadax.keeping.scan import Watch, plan_runs, threads_for
 from loadax.protocols import ArraySpec, Integers
@@ -51,6 +52,20 @@ def test_few_rows_are_dealt_to_all_threads_and_large_ones_read_a_few_at_a_time()
     large = from_source([{"x": np.zeros(1 << 20)}] * 3).reader
     assert plan_runs(large, all_met[:3], 1).tolist() == [[0, 1], [1, 2], [2, 3]]
     assert plan_runs(large, np.empty(0, bool), 1).shape == (0, 2)
+
+
+def test_rows_that_are_never_stacked_need_no_spec_in_common() -> None:
+    unlike = concat([from_source(["a", "bb"]), from_source([np.arange(3)])])
+    assert [len(row) for row in unlike.filter(lambda row: len(row) > 1)] == [2, 3]
+    ragged = from_arrays(np.arange(5)).map_batch(lambda rows: rows + 1).map(np.arange)
+    assert [len(row) for row in ragged.filter(lambda row: len(row) % 2 == 1)] == [1, 3, 5]
+
+
+def test_where_no_row_is_met_nothing_is_asked_of_one() -> None:
+    empty = from_source([1, 2])[:0].map(lambda row: row)
+    assert [len(side) for side in empty.split_by(lambda row: 0, 0.5)] == [0, 0]
+    with pytest.raises(ArgumentError, match="keeps none of 0 rows"):
+        empty.filter(lambda row: True)
 
 
 class Remote:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from loadax import Dataloader, Dataset, from_arrays, from_documents, from_source, mix
 from loadax.seeds import derive
-from tests.laws.test_verb_chains import block_shuffled, permutation, shuffled
+from tests.laws.chain_verbs import block_shuffled, permutation, shuffled
 from tests.loader.oracle import lane_of
 
 LENGTH = 8  # entries of a row
@@ -105,7 +105,7 @@ def shuffle(part: Part, seed: int) -> Part:
 
 def shuffle_blocks(part: Part, seed: int, block: int, window: int, lanes: int) -> Part:
     def by_hand(rows: list[int], epoch: int) -> list[int]:
-        return block_shuffled(rows, derive(seed, "blocks", epoch), block, window, lanes)
+        return [row for row, _ in block_shuffled(rows, derive(seed, "blocks", epoch), block, window, lanes)]
 
     made = part.dataset.shuffle(seed, block=block, window=window, lanes=lanes)
     return part._replace(dataset=made, shuffles=(*part.shuffles, by_hand))

@@ -338,6 +338,19 @@ class TestWhatIsRefused:
         ):
             data.shuffle(7, block="chunks")
 
+    def test_chunks_that_lie_below_maps_that_were_joined(self) -> None:
+        parts = [chunked()[1], chunked()[1]]
+        joined = concat([part.map(np.negative) for part in parts])
+        with pytest.raises(
+            ArgumentError, match=r"concatenation of 2 reads what is decoded in chunks, .* mapped before it is joined; map"
+        ):
+            joined.shuffle(7, block="chunks")
+        behind = concat(parts).map(np.negative).shuffle(7, block="chunks")
+        before = concat([part.shuffle(7, block="chunks").map(np.negative) for part in parts])
+        assert len(behind) == len(before) == len(joined.shuffle(7, block=64)) == 2 * ROWS
+        with pytest.raises(ArgumentError, match=r"but not every part does"):
+            concat([concat([parts[0], from_arrays(VALUES)])]).shuffle(7, block="chunks")
+
     def test_another_word(self) -> None:
         with pytest.raises(ArgumentError, match=r"block='shards': pass a number of rows, or 'chunks' for those that the source"):
             chunked()[1].shuffle(0, block="shards")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from loadax.errors import ArgumentError, ScheduleError
 from loadax.plan.batches import BatchPlan
+from loadax.plan.inverse import find
 from loadax.plan.mix import ENDLESS, Mixed, Segment, Stop
 from loadax.plan.order import Sequential, Shuffled, Sliced
 from loadax.protocols import Order
@@ -187,3 +188,18 @@ def test_weights_by_step_wait_for_a_batch_size() -> None:
     assert order.at_positions([(0, 4)]).segments == (Segment(0, (1, 0)), Segment(12, (0, 1)))
     visits: Any = order.at_positions([(0, 4)]).visits(np.zeros(20, np.int64), np.arange(20))
     assert visits.rows.tolist() == [*range(12), *range(50, 58)]
+
+
+@pytest.mark.parametrize("stop", ["never", "first"])
+def test_a_slice_of_what_never_ends_has_any_number_of_epochs(stop: Stop) -> None:
+    endless = mixed([5, 7], (0, (1, 2)), (4, (2, 1)))
+    order = Sliced(endless if stop == "never" else Mixed((endless,), (12,), ("only",), (Segment(0, (1,)),), 0, stop), 0, 1, 6)
+    met = []
+    for epoch in (0, 1, 2, 4, 8, (1 << 21) - 1):
+        visits = order.visits(np.full(6, epoch), np.arange(6))
+        assert (visits.epochs >= 0).all()
+        assert set(visits.rows.tolist()) <= set(range(12))
+        found = find(BatchPlan(order, 6, None), int(visits.rows[3]), range(epoch, epoch + 1))
+        assert (epoch, 3) in found
+        met.append(tuple(visits.rows.tolist()))
+    assert len(set(met)) == len(met)

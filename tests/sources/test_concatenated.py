@@ -158,3 +158,15 @@ def test_eight_threads_read_what_one_reads() -> None:
     with ThreadPoolExecutor(8) as threads:
         for rows, batch in zip(asked, threads.map(source.read, asked), strict=True):
             np.testing.assert_array_equal(batch["x"], WHOLE[rows])
+
+
+def test_what_joins_unlike_rows_is_joined_again() -> None:
+    unlike = concat([from_source(["a"]), from_source([np.arange(2)])])
+    for joined in (concat([unlike, from_source([7])]), concat([from_source([7]), unlike]), concat([unlike, unlike])):
+        assert len(list(joined)) == len(joined)
+        assert joined.map(np.size).read(range(len(joined))).shape == (len(joined),)
+        with pytest.raises(LeafError, match=r"leaf of the example is int64(\[2\] in part 1|\[\] in part 0)"):
+            joined.read([0])
+    documents = [from_source([np.arange(2)]), from_source([np.arange(3)])]
+    packed = concat([concat(documents), concat(documents[::-1])]).pack(5)
+    assert packed.read([0, 1])["tokens"].tolist() == [[0, 1, 0, 1, 2], [0, 1, 2, 0, 1]]

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadax import from_source
 from loadax.errors import ArgumentError, LeafError, RowIndexError, SourceError
-from loadax.protocols import ArraySpec, Source
+from loadax.protocols import Source
 from loadax.sources.objects import ObjectSource
 
 
@@ -56,11 +57,16 @@ def test_many_rows_are_asked_for_at_once_where_that_is_there() -> None:
     assert batch["y"].tolist() == [9, 64, 9]
 
 
-def test_the_spec_is_that_of_the_first_example() -> None:
-    source = ObjectSource(Squares())
-    assert source.spec is None
-    source.read(np.array([1]))
-    assert source.spec == {"x": ArraySpec((2,), np.dtype(np.float32)), "y": ArraySpec((), np.dtype(np.int64))}
+def test_what_was_read_before_does_not_decide_what_rows_must_be_like() -> None:
+    source = ObjectSource([1, 2.5, 3.5])
+    assert source.read(np.array([0])).dtype == np.int64
+    assert source.read(np.array([2, 1])).tolist() == [3.5, 2.5]
+    assert source.read(np.array([], np.int64)).dtype == np.int64
+    data = from_source([1, 2.5, 3.5])
+    assert data[:1].read([0]).tolist() == [1]
+    assert data[1:].read([0, 1]).tolist() == [2.5, 3.5]
+    with pytest.raises(LeafError, match=r"expected int64\[1\]; .* all alike \(pad, crop or cast them in a map\)"):
+        data.read([1])
 
 
 def test_lists_and_tuples_are_datasets() -> None:

@@ -261,6 +261,18 @@ def test_documents_are_no_rows() -> None:
     assert data.spec.shape == (len(documents()[0]),)  # of one, as it is found for any data that don't say
 
 
+def test_documents_that_are_equally_long_are_rows() -> None:
+    data = from_documents({"tokens": np.arange(9), "weights": np.arange(9) / 2}, [0, 2, 2, 4, 7, 9])
+    pairs = data.filter(lambda document: len(document["tokens"]) == 2)
+    assert pairs.read([2, 0, 1])["tokens"].tolist() == [[7, 8], [0, 1], [2, 3]]
+    assert pairs.read([])["weights"].shape == (0, 2)
+    check_source(pairs, pickled=False)
+    with pytest.raises(
+        LeafError, match=r"int64\[1, 3\] for 1 rows, expected int64\[1, 2\]; .* \(pad, crop or cast them in a map\)"
+    ):
+        data.read([3])
+
+
 ONE = np.arange(3)
 
 

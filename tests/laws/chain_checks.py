@@ -1,0 +1,294 @@
+"""What a chain must do: all that a dataset, its source and a loader of it say and read, beside the oracle's lists."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh, PartitionSpec
+
+from loadax import Dataloader
+from loadax.errors import LoadaxError, RowIndexError
+from loadax.plan.inverse import Place
+from loadax.sharding import plan_mesh
+from loadax.sources.base import walk
+from loadax.testing import FaultySource, check_source
+from tests.laws.chain_choices import EPOCHS, Choices, Tally
+from tests.laws.chain_rows import Row, Stores, assert_batch, assert_row, each_leaf, form, leaves, placeable, stacked
+from tests.laws.chain_verbs import Chain, Visit
+from tests.loader.oracle import assert_placed
+
+
+def check(random: Random, stores: Stores, tally: Tally, contract: float, processes: float = 0.0) -> None:
+    """One chain, with all laws.
+
+    Args:
+        random: what decides.
+        stores: files that sources may read.
+        tally: counts what was tried.
+        contract: the share of chains whose sources go through `check_source`.
+        processes: the share that is loaded by worker processes.
+    """
+    folder = Path(tempfile.mkdtemp(dir=stores.folder))
+    chain: Chain | None = None
+    try:
+        choices = Choices(random, stores, folder, tally)
+        chain = choices.loadable(choices.chain())
+        check_dataset(chain, random, tally)
+        check_loader(chain, random, tally, random.random() < processes)
+        if random.random() < contract:
+            tally.checks["contract"] += 1
+            check_wrapped(chain)
+            check_sources(chain)
+    except Exception as error:
+        if chain is not None:
+            error.add_note(f"the chain: {chain}")
+        raise
+    finally:
+        shutil.rmtree(folder)
+
+
+def check_dataset(chain: Chain, random: Random, tally: Tally) -> None:
+    """Its length, its order, and its rows: one by one, at once, at any positions of any epochs."""
+    dataset, size = chain.dataset, len(chain)
+    assert len(dataset) == size
+    assert repr(dataset).startswith(f"Dataset({size} rows of ")
+    epochs = 0, random.choice([1, 2]), random.choice([3, 7])
+    for epoch in epochs:
+        wanted = chain.visits(epoch)
+        visits = dataset.order.visits(np.full(size, epoch), np.arange(size))
+        assert visits.rows.tolist() == [visit.row for visit in wanted]
+        assert visits.epochs.tolist() == [visit.epoch for visit in wanted]
+    assert dataset.order.varies == chain.varies
+    for position in (size, -size - 1):
+        with pytest.raises(RowIndexError, match="is not there"):
+            dataset[position]
+    if not size:
+        assert list(dataset) == []
+        return
+    pairs = [(random.choice(epochs), random.randrange(size)) for _ in range(random.randint(0, 8))]
+    columns = np.array(pairs, np.int64).reshape(-1, 2).T
+    visits = dataset.order.visits(*columns)
+    expected = [chain.visits(epoch)[position] for epoch, position in pairs]
+    assert visits.rows.tolist() == [visit.row for visit in expected]
+    assert visits.epochs.tolist() == [visit.epoch for visit in expected]
+    _check_rows(chain, random, epochs, tally)
+    _check_split(chain)
+
+
+def _check_rows(chain: Chain, random: Random, epochs: tuple[int, ...], tally: Tally) -> None:
+    dataset, size = chain.dataset, len(chain)
+    values = chain.values()
+    if chain.one_by_one or chain.alike(0):
+        for got, value in zip(dataset, values, strict=True):
+            assert_row(got, value)
+        assert_row(dataset[-1], values[-1])
+    for epoch in epochs:
+        if chain.alike(0, epoch):
+            values = chain.values(epoch)
+            assert_batch(dataset.read(np.arange(size), epoch), values)
+            positions = [random.randrange(size) for _ in range(random.randint(1, 6))]
+            assert_batch(dataset.read(positions, epoch), [values[position] for position in positions])
+        elif len({form(value) for value in chain.values(epoch)}) > 1:
+            tally.refused("read", partial(dataset.read, np.arange(size), epoch))
+    if chain.alike(0):
+        row = each_leaf(lambda leaf: leaf[0], dataset.read([0]))
+        assert form(row) == form(values[0])
+
+
+def _check_split(chain: Chain) -> None:
+    if not chain.splittable:
+        with pytest.raises(LoadaxError, match=r"split\(\)"):
+            chain.dataset.split(0.5)
+        return
+    sides = [side.order.visits(np.full(len(side), 1), np.arange(len(side))).rows.tolist() for side in chain.dataset.split(0.5)]
+    assert not set(sides[0]) & set(sides[1])
+    assert sorted(sides[0] + sides[1]) == sorted(visit.row for visit in chain.visits(1))
+
+
+def check_sources(chain: Chain) -> None:
+    """The source keeps the contract, and so does every one below it, as it answers for those."""
+    if chain.unlike and "map_batch" in repr(
+        chain
+    ):  # rows that verbs leave out are read too, and a map of batches can't take them
+        return
+    for source in walk(chain.dataset.source):
+        if len(source):
+            check_source(source, loader=False, pickled=False, rows=8)
+
+
+def check_wrapped(chain: Chain) -> None:
+    """Another source below, that says the same, changes nothing."""
+    if not len(chain) or not chain.alike(0):
+        return
+    reader = chain.dataset.reader.over(lambda source, _: FaultySource(source, {}))
+    visits = chain.dataset.order.visits(np.zeros(len(chain), np.int64), np.arange(len(chain)))
+    assert_batch(reader.read_visits(visits), chain.values())
+
+
+class Run:
+    """The batches of a chain, by hand.
+
+    Args:
+        chain: to be loaded.
+        batch_size: rows of a batch.
+        num_epochs: of the run.
+        remainder: "drop" or "pad".
+    """
+
+    def __init__(self, chain: Chain, batch_size: int, num_epochs: int, remainder: str):
+        self._remainder, self.batch_size = remainder, batch_size
+        self.steps: list[list[Visit]] = []
+        for epoch in range(num_epochs):
+            visits = chain.visits(epoch)
+            for start in range(0, len(visits), batch_size):
+                batch = sorted(visits[start : start + batch_size], key=lambda visit: visit.lane or 0)
+                if len(batch) == batch_size or remainder == "pad":
+                    self.steps.append(batch)
+
+    def rows(self, step: int) -> list[int]:
+        batch = self.steps[step]
+        return [visit.row for visit in batch] + [-1] * (self.batch_size - len(batch))
+
+    def batch(self, step: int) -> Any:
+        """As numpy arrays of the dtypes that JAX gives them."""
+        rows: list[Row] = [visit.value for visit in self.steps[step]]
+        empty = each_leaf(np.zeros_like, rows[0])
+        batch = stacked(rows + [empty] * (self.batch_size - len(rows)))
+        batch = each_leaf(lambda leaf: leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype)), batch)
+        return {**batch, "mask": np.arange(self.batch_size) < len(rows)} if self._remainder == "pad" else batch
+
+
+def mesh_of(devices: int) -> Mesh:
+    return Mesh(np.array(jax.devices()[:devices], object), ("data",))
+
+
+def another_cut(chain: Chain, rows: int, random: Random) -> tuple[Mesh, Any]:
+    """A mesh and a partition: rows over so many devices, or nothing cut, or columns too."""
+    if random.random() < 0.5:
+        return mesh_of(rows), random.choice([PartitionSpec("data"), PartitionSpec()])
+    mesh = Mesh(np.array(jax.devices()[: 2 * rows], object).reshape(rows, 2), ("data", "model"))
+
+    def cut(leaf: Any) -> PartitionSpec:
+        columns = np.shape(leaf)[:1]
+        return PartitionSpec("data", "model") if columns and columns[0] % 2 == 0 else PartitionSpec("data")
+
+    return mesh, each_leaf(cut, chain.first)
+
+
+def check_loader(chain: Chain, random: Random, tally: Tally, processes: bool = False) -> None:
+    """Batches of any size, on any mesh, from any step on; what a loader says of them."""
+    size = len(chain)
+    devices = random.choice([each for each in (1, 1, 2, 4) if each == 1 or each <= size])
+    batch_size = devices * random.randint(1, max(1, min(10, size // devices + (random.random() < 0.1))))
+    num_epochs = random.randint(1, 3)
+    named = type(chain.first) is dict and "mask" not in chain.first
+    remainder: Literal["drop", "pad"] = random.choice(["drop", "pad"] if named or random.random() < 0.1 else ["drop"])
+
+    mesh = mesh_of(devices)
+
+    def loader(mesh: Mesh = mesh, workers: int = 0, **arguments: Any) -> Dataloader:
+        options = {"num_epochs": num_epochs, "remainder": remainder, "num_workers": workers, **arguments}
+        return Dataloader(chain.dataset, batch_size, mesh=mesh, **options)
+
+    refused = (
+        not size
+        or (remainder == "drop" and batch_size > size)
+        or (remainder == "pad" and not named)
+        or not placeable(chain.first)
+    )
+    if refused:
+        tally.checks["refused by the loader"] += 1
+        tally.refused("Dataloader", loader)
+        return
+    if chain.differs or len({form(value) for epoch in EPOCHS for value in chain.values(epoch)}) > 1:
+        tally.checks["rows that differ"] += 1
+        _check_unlike(loader, Run(chain, batch_size, 1, "drop"), tally)
+        return
+    tally.checks["loaded"] += 1
+    run = Run(chain, batch_size, num_epochs, remainder)
+    plain = loader()
+    assert len(plain) == len(run.steps)
+    for step in range(len(run.steps)):
+        assert plain.rows(step).tolist() == run.rows(step)
+    other, partition = another_cut(chain, random.choice([rows for rows in (1, 2, 4) if batch_size % rows == 0]), random)
+    kind = "process" if processes and "chunked source" not in repr(chain) else "thread"  # that source holds a lock
+    tally.checks[f"resumed by {kind}"] += 1
+    first = loader(workers=random.choice([0, 1, 2]), prefetch=random.randint(0, 3))
+    resumed = loader(other, workers=random.choice([1, 2]), worker_type=kind, partition=partition)
+    _check_resumed((first, mesh), (resumed, other), run, random)
+    step = random.randrange(len(run.steps))
+    assert_placed(plain[step], run.batch(step), mesh)
+    for got, wanted in zip(leaves(plain.host_batch(step)), leaves(run.batch(step)), strict=True):
+        assert (got.dtype, got.tolist()) == (wanted.dtype, wanted.tolist())
+    _check_told(plain, run, step, random)
+    _check_hosts(chain, run, step, devices, remainder)
+    _check_skips(plain, run, random)
+
+
+def _check_unlike(make: Callable[[], Dataloader], run: Run, tally: Tally) -> None:
+    """Rows that can't be stacked become no batches."""
+    try:
+        loader = make()
+        for step in range(len(run.steps)):
+            loader[step]
+    except LoadaxError as error:
+        tally.refusals["loader: " + str(error)[:30]] += 1
+    else:
+        forms = {form(visit.value) for batch in run.steps for visit in batch}
+        assert len(forms) <= 1, "rows that differ became batches"
+
+
+def _check_resumed(first: tuple[Dataloader, Mesh], second: tuple[Dataloader, Mesh], run: Run, random: Random) -> None:
+    """From any step on the first loader gives a few batches, and from its state on the second one all that are left."""
+    begin = random.randrange(len(run.steps))
+    start = min(begin + random.randint(0, 2), len(run.steps))
+    with first[0].iterate(begin) as batches:
+        for step in range(begin, start):
+            assert_placed(next(batches), run.batch(step), first[1])
+        state = json.loads(json.dumps(batches.get_state()))
+    with second[0].iterate(state) as batches:
+        for step, batch in zip(range(start, len(run.steps)), batches, strict=True):
+            assert_placed(batch, run.batch(step), second[1])
+
+
+def _check_told(plain: Dataloader, run: Run, step: int, random: Random) -> None:
+    """Where rows are found, and where records came from."""
+    visit = random.choice(random.choice(run.steps))
+    places = [
+        Place(number, position)
+        for number, batch in enumerate(run.steps)
+        for position, each in enumerate(batch)
+        if each.row == visit.row
+    ]
+    assert plain.find(visit.row) == places
+    trace = plain.trace(step)
+    assert [record.id for record in trace] == run.rows(step)
+    assert [record.epoch for record in trace][: len(run.steps[step])] == [each.epoch for each in run.steps[step]]
+    plain.explain(2)
+
+
+def _check_hosts(chain: Chain, run: Run, step: int, devices: int, remainder: Any) -> None:
+    """Hosts that are not there read each row of the batch once, all together."""
+    read: list[int] = []
+    for host in range(devices):
+        mesh = plan_mesh({"data": devices}, hosts=devices, process=host)
+        planned = Dataloader(chain.dataset, run.batch_size, mesh=mesh, num_epochs=None, remainder=remainder)
+        read += planned.local_rows(step).tolist()
+    assert read == run.rows(step)
+
+
+def _check_skips(plain: Dataloader, run: Run, random: Random) -> None:
+    if len(run.steps) < 2:
+        return
+    gone = random.randrange(len(run.steps))
+    shorter = plain.skip(gone)
+    left = [step for step in range(len(run.steps)) if step != gone]
+    assert [shorter.rows(step).tolist() for step in range(len(shorter))] == [run.rows(step) for step in left]

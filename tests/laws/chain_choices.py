@@ -1,0 +1,355 @@
+"""Random chains: a source of any kind, then any verbs that have a meaning there; what has none must be refused."""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from loadax import mix
+from loadax.errors import LoadaxError, SourceError
+from tests.laws import chain_verbs as verbs
+from tests.laws.chain_rows import (
+    Stores,
+    each_leaf,
+    floated,
+    form,
+    leaves,
+    measured,
+    named,
+    noisy,
+    noisy_batch,
+    padded,
+    paired,
+    placeable,
+    raised,
+    reversed_batch,
+    reversed_rows,
+    scaled,
+    some_rows,
+    to_document,
+    to_text,
+    tokenized,
+    unnamed,
+)
+from tests.laws.chain_verbs import Chain
+
+MOST = 60  # positions an epoch
+EPOCHS = 0, 1, 2  # in which rows must be alike to be called so
+FEW_MAPS = 6  # of a chain: numbers grow with each
+
+
+@dataclass
+class Tally:
+    """What was tried."""
+
+    sources: Counter[str] = field(default_factory=Counter)
+    verbs: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    checks: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{name} ({counter.total()}):\n" + "\n".join(f"{count:8} {what}" for what, count in counter.most_common())
+            for name, counter in vars(self).items()
+        )
+
+    def refused(self, what: str, call: Callable[[], Any]) -> None:
+        """Calls what has no meaning, which must be refused by an error of loadax's that says something."""
+        try:
+            call()
+        except LoadaxError as error:
+            text = re.sub(r"'[^']*'|[\d.]+|\[.*\]", "#", str(error))
+            assert len(text) > 20, text
+            self.refusals[f"{what}: {text[:70]}"] += 1
+        else:
+            raise AssertionError(f"{what} has no meaning here, and was not refused")
+
+
+@dataclass
+class Choices:
+    """Chooses chains.
+
+    Args:
+        random: what decides.
+        stores: files that sources may read.
+        folder: for what this chain writes.
+        tally: counts what was chosen.
+        share_refused: how often a verb without a meaning is tried, where one was drawn.
+    """
+
+    random: Random
+    stores: Stores
+    folder: Path
+    tally: Tally
+    share_refused: float = 0.1
+    written: int = 0
+
+    def chain(self, depth: int = 2, most: int = 7) -> Chain:
+        given = some_rows(self.random, self.stores)
+        self.tally.sources[given.kind] += 1
+        chain = verbs.opened(given)
+        for _ in range(self.random.randint(0, most)):
+            chain = self.one_more(chain, depth)
+        return chain
+
+    def loadable(self, chain: Chain) -> Chain:
+        """The chain, mostly with what a batch needs."""
+        if self.random.random() < 0.95 and not (chain.alike(*EPOCHS) and placeable(chain.first)):
+            return self._count("map", verbs.map_rows(chain, measured, "measured"))
+        return chain
+
+    def one_more(self, chain: Chain, depth: int) -> Chain:
+        table: list[tuple[str, Callable[[], Chain]]] = [
+            ("slice", lambda: self.slice(chain)),
+            ("slice", lambda: self.slice(chain)),
+            ("shuffle", lambda: self.shuffle(chain)),
+            ("shuffle blocks", lambda: self.shuffle_blocks(chain)),
+            ("repeat", lambda: self.repeat(chain)),
+            ("split", lambda: self.split(chain)),
+            ("split_by", lambda: self.split_by(chain)),
+            ("filter", lambda: self.filter(chain)),
+            ("exclude", lambda: self.exclude(chain)),
+            ("windows", lambda: self.windows(chain)),
+            ("pack", lambda: self.pack(chain)),
+            ("pack", lambda: self.pack(chain)),
+            ("cache", lambda: self.cache(chain)),
+            ("map", lambda: self.map(chain)),
+            ("map", lambda: self.map(chain)),
+            ("map_batch", lambda: self.map_batch(chain)),
+            ("concat", lambda: self.concat(chain, depth)),
+            ("mix", lambda: self.mix(chain, depth)),
+        ]
+        name, choose = self.random.choice(table)
+        made = choose()
+        return chain if not len(made) and self.random.random() < 0.8 else self._count(name, made, chain)
+
+    def _count(self, name: str, made: Chain, before: Chain | None = None) -> Chain:
+        if made is not before:
+            self.tally.verbs[name] += 1
+        return made
+
+    def _without_meaning(self, chain: Chain, what: str, call: Callable[[], Any]) -> Chain:
+        if self.random.random() < self.share_refused:
+            self.tally.refused(what, call)
+        return chain
+
+    def seed(self) -> int:
+        return self.random.choice([0, 1, 2, -1, 12345678901234567890])
+
+    def path(self) -> Path:
+        self.written += 1
+        return self.folder / str(self.written)
+
+    def index(self) -> Path | None:
+        return self.path() if self.random.random() < 0.1 else None
+
+    def slice(self, chain: Chain) -> Chain:
+        end = [None, *range(-12, 31)]
+        step = self.random.choice([None, None, 1, 2, 3, 7, -1, -2, -5])
+        return verbs.cut(chain, self.random.choice(end), self.random.choice(end), step)
+
+    def shuffle(self, chain: Chain) -> Chain:
+        seed = self.seed()
+        if chain.mixed:
+            return self._without_meaning(chain, "shuffle", lambda: chain.dataset.shuffle(seed))
+        return verbs.shuffle(chain, seed)
+
+    def shuffle_blocks(self, chain: Chain) -> Chain:
+        block, window, lanes = (self.random.randint(1, 7) for _ in range(3))
+        if chain.mixed:
+            return self._without_meaning(chain, "shuffle", lambda: chain.dataset.shuffle(0, block=block))
+        if self.random.random() < 0.5 and verbs.chunk_rows(chain.dataset):
+            return verbs.shuffle_blocks(chain, self.seed(), "chunks", window, lanes)
+        if self.random.random() < 0.1 and not verbs.chunk_rows(chain.dataset):
+            return self._without_meaning(chain, "shuffle", lambda: chain.dataset.shuffle(0, block="chunks"))
+        return verbs.shuffle_blocks(chain, self.seed(), block, window, lanes)
+
+    def repeat(self, chain: Chain) -> Chain:
+        return verbs.repeat(chain, self.random.randint(1, 3)) if len(chain) * 3 <= MOST else chain
+
+    def split(self, chain: Chain) -> Chain:
+        fraction, seed, side = self.random.choice([0.1, 0.5, 0.9]), self.seed(), self.random.randint(0, 1)
+        if not chain.splittable:
+            return self._without_meaning(chain, "split", lambda: chain.dataset.split(fraction, seed))
+        return verbs.split(chain, fraction, seed, side)
+
+    def split_by(self, chain: Chain) -> Chain:
+        fraction, seed, side = self.random.choice([0.3, 0.7]), self.seed(), self.random.randint(0, 1)
+        if not chain.splittable or chain.random:
+            return self._without_meaning(
+                chain, "split_by", lambda: chain.dataset.split_by(verbs.group_of, fraction, seed, workers=1)
+            )
+        return verbs.split_groups(chain, fraction, seed, side) if self._answers(chain) else chain
+
+    def filter(self, chain: Chain) -> Chain:
+        rest = self.random.randint(0, 2)
+        if not chain.splittable or chain.random or not verbs.kept(chain, rest):
+            fn = verbs.leaves_other_rest(rest)
+            return self._without_meaning(chain, "filter", lambda: chain.dataset.filter(fn, workers=1))
+        index = self.index()
+        if index is not None and self._answers(chain):
+            verbs.keep(chain, rest, index)  # what follows is found there
+        return verbs.keep(chain, rest, index) if self._answers(chain) else chain
+
+    def _answers(self, chain: Chain) -> bool:
+        """Whether each row can be looked at."""
+        return chain.one_by_one or chain.alike(*EPOCHS)
+
+    def exclude(self, chain: Chain) -> Chain:
+        gone = self.random.sample(range(chain.rows), min(chain.rows, self.random.randint(0, 5)))
+        if not chain.splittable or all(visit.row in gone for visit in chain.visits(0)):
+            return self._without_meaning(chain, "exclude", lambda: chain.dataset.exclude(gone))
+        return verbs.exclude(chain, gone)
+
+    def windows(self, chain: Chain) -> Chain:
+        length, stride, targets = self.random.randint(1, 4), self.random.randint(1, 3), self.random.randint(1, 2)
+        lead = self.random.choice([None, None, 2 - length, 0 if length > 1 else 1, 1, 2])
+        if chain.stride != 1 or chain.mapped or len(chain) < verbs.window_span(length, lead, targets):
+            return self._without_meaning(chain, "windows", lambda: chain.dataset.windows(length, stride, lead, targets))
+        return verbs.windows(chain, length, stride, lead, targets) if chain.alike(*EPOCHS) else chain
+
+    def pack(self, chain: Chain) -> Chain:
+        if not self._documents(chain) and len(chain) and self.random.random() < 0.6:
+            chain = verbs.map_rows(chain, to_document, "to_document")
+            self.tally.verbs["map"] += 1
+        method = self.random.choice(["split", "best_fit", "first_fit"])
+        long = "error" if method == "split" else self.random.choice(["cut", "drop", "error"])
+        window = None if method == "split" else self.random.choice([None, 1, 3, 8])
+        packing: Any = (self.random.randint(1, 12), method, long, window)
+        lengths = [len(leaves(each)[0]) for each in chain.values()] if self._documents(chain) else []
+        fits = long == "cut" or method == "split" or (long == "error" and max(lengths, default=0) <= packing[0]) or long == "drop"
+        some = any(length and (long != "drop" or length <= packing[0]) for length in lengths)
+        if chain.random or chain.batch_mapped or not some or not fits:
+            options: Any = {"method": method, "long": long, "window": window, "progress": False}
+            return self._without_meaning(chain, "pack", lambda: chain.dataset.pack(packing[0], **options))
+        index = self.index()
+        if index is not None:
+            verbs.pack(chain, packing, index)  # what follows is found there
+        return verbs.pack(chain, packing, index)
+
+    def _documents(self, chain: Chain) -> bool:
+        """Whether all rows are documents with the same leaves: one-dimensional numbers."""
+        rows = chain.values()
+        if not rows or not all(isinstance(row, dict | np.ndarray) and placeable(row) and leaves(row) for row in rows):
+            return False
+        if any(np.ndim(leaf) != 1 or len(leaf) != len(leaves(row)[0]) for row in rows for leaf in leaves(row)):
+            return False
+        if any(
+            isinstance(row, dict)
+            and (set(row) & set(verbs.SEQUENCES) or any(isinstance(each, dict | tuple) for each in row.values()))
+            for row in rows
+        ):
+            return False  # or what pack() adds has no place; nested ones are not in the oracle
+        kinds = {str(each_leaf(lambda leaf: leaf.dtype, row)) for row in rows if len(leaves(row)[0])}
+        keys = {str(each_leaf(lambda leaf: 0, row)) for row in rows}
+        return len(kinds) <= 1 and len(keys) == 1
+
+    def cache(self, chain: Chain) -> Chain:
+        if self.random.random() < 0.5:  # it writes files
+            return chain
+        path = self.path()
+        good = not chain.varies and not chain.random and placeable(chain.first) and len(chain) and chain.alike(*EPOCHS)
+        if not good:
+            return self._without_meaning(chain, "cache", lambda: chain.dataset.cache(path, progress=False))
+        made = verbs.cached(chain, path)
+        if self.random.random() < 0.2:  # found again
+            return verbs.cached(chain, path)
+        return made
+
+    def map(self, chain: Chain) -> Chain:
+        if chain.maps >= FEW_MAPS:
+            return chain
+        number = self.random.randint(0, 9)
+        table: list[Callable[[], Chain]] = [
+            lambda: verbs.map_rows(chain, scaled(number), f"scaled({number})", **self.spec(chain, scaled(number))),
+            lambda: verbs.map_rows(chain, raised(number), f"raised({number})"),
+            lambda: verbs.map_rows(chain, reversed_rows, "reversed_rows"),
+            lambda: verbs.map_rows(chain, padded(1 + number), f"padded({1 + number})", **self.spec(chain, padded(1 + number))),
+            lambda: verbs.map_rows(chain, named, "named"),
+            lambda: verbs.map_rows(chain, paired, "paired"),
+            lambda: verbs.map_rows(chain, unnamed, "unnamed") if leaves(chain.like) else chain,
+            lambda: verbs.map_rows(chain, floated, "floated", **self.spec(chain, floated)),
+            lambda: verbs.map_rows(chain, measured, "measured"),
+            lambda: verbs.map_rows(chain, to_text, "to_text"),
+            lambda: verbs.map_rows(chain, to_document, "to_document"),
+            lambda: verbs.map_random(chain, noisy, self.seed()),
+            lambda: verbs.map_random(chain, noisy, self.seed()),
+        ]
+        if isinstance(chain.like, str):
+            table += [lambda: verbs.map_rows(chain, tokenized, "tokenized")] * 5
+        return self.random.choice(table)() if self._answers(chain) else chain
+
+    def spec(self, chain: Chain, function: Callable[[Any], Any]) -> dict[str, Any]:
+        """What the function returns, where that is one thing, and now and then."""
+        if self.random.random() < 0.5:
+            return {}
+        rows = [function(each_leaf(np.copy, row)) for epoch in EPOCHS for row in chain.values(epoch) if placeable(row)]
+        if len({form(row) for row in rows}) != 1 or len(rows) < len(chain):
+            return {}
+        return {"spec": each_leaf(np.zeros_like, rows[0])}
+
+    def map_batch(self, chain: Chain) -> Chain:
+        if chain.maps >= FEW_MAPS:
+            return chain
+        number = self.random.randint(0, 9)
+        function = scaled(number)
+        if not chain.alike(*EPOCHS):
+            if not chain.alike(0):
+                return self._without_meaning(
+                    chain, "map_batch", lambda: chain.dataset.map_batch(function).read(range(len(chain)))
+                )
+            return chain
+        kind = self.random.choice(["scaled", "elementwise", "reversed", "random"])
+        if kind == "reversed":
+            return verbs.map_batch(chain, reversed_batch, reversed_rows, "reversed_batch")
+        if kind == "random":
+            return verbs.map_batch_random(chain, noisy_batch, noisy, self.seed())
+        spec = self.spec(chain, function)
+        return verbs.map_batch(chain, function, function, f"scaled({number}), {kind}", elementwise=kind == "elementwise", **spec)
+
+    def others(self, chain: Chain, depth: int) -> list[Chain]:
+        """Chains to be joined with another one: mostly such as go with it."""
+        found = [chain]
+        for _ in range(self.random.choice([1, 1, 2])):
+            if self.random.random() < 0.3:
+                found.append(self.one_more(chain, depth - 1))
+            else:
+                found.append(self.chain(depth - 1, most=3))
+        if verbs.joined_differ(found) and self.random.random() < 0.8:
+            found = [verbs.map_rows(each, measured, "measured") if self._answers(each) else each for each in found]
+        return found
+
+    def concat(self, chain: Chain, depth: int) -> Chain:
+        if not depth or len(chain) > MOST // 2:
+            return chain
+        parts = [part for part in self.others(chain, depth) if len(part) <= MOST // 2]
+        if verbs.joined_differ(parts) and not any(part.one_by_one for part in parts):
+            return self._without_meaning(chain, "concat", lambda: verbs.join(parts))
+        try:
+            return verbs.join(parts)
+        except SourceError as error:
+            if not ("has no rows, and no spec" in str(error) and not all(map(len, parts))):
+                raise
+            self.tally.refusals["concat: the dataset has no rows, and no spec"] += 1
+            return chain
+
+    def mix(self, chain: Chain, depth: int) -> Chain:
+        if not depth or len(chain) > MOST // 2:
+            return chain
+        parts = [part for part in self.others(chain, depth) if len(part) <= MOST // 2]
+        stop: Any = self.random.choice(["first", "all", "never"])
+        seed = self.seed()
+        segments = {0: tuple(self.random.randint(1, 4) for _ in parts)}
+        if self.random.random() < 0.3:
+            segments[self.random.randint(1, 20)] = (*(self.random.randint(0, 3) for _ in parts[1:]), 1)
+            if stop == "all":
+                segments[21] = tuple(1 for _ in parts)
+        if not all(map(len, parts)) or (verbs.joined_differ(parts) and not any(part.one_by_one for part in parts)):
+            return self._without_meaning(chain, "mix", lambda: mix([part.dataset for part in parts], segments[0], seed))
+        made = verbs.mixed(parts, segments, seed, stop, self.random.randint(1, 30))
+        return made if len(made) <= MOST else verbs.cut(made, 0, MOST // 2, None)

@@ -1,0 +1,524 @@
+"""Verbs done to a dataset, and once more to plain lists: the slow and obvious way.
+
+Every epoch of a chain is written out as a list of visits, to which each verb does what it says. It shares nothing with `loadax.plan` and
+`loadax.sources` but hashes and permutations, which `tests/test_seeds.py` is about.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cache as remembered
+from itertools import chain as joined
+from itertools import count, pairwise
+from math import gcd
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+import loadax
+from loadax import Dataset
+from loadax.seeds import derive, permute
+from loadax.transforms import generator
+from tests.laws.chain_rows import Function, Given, Row, each_leaf, form, leaves, number_of, numeric, stacked
+
+SEQUENCES = ("segment_ids", "positions", "loss_mask")
+"""The leaves that pack() adds."""
+
+
+class Visit(NamedTuple):
+    row: int
+    epoch: int
+    value: Row
+    lane: int | None = None
+    """The place of its lane in a step, where lanes are dealt."""
+
+
+Keep = Callable[[int], bool]
+Epoch = Callable[[int, tuple[Keep, ...]], list[Visit]]
+"""The list of an epoch, of the rows that the splits above it keep: those look at rows, so they go below shuffles."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A dataset, its oracle, and what verbs behind it must know."""
+
+    dataset: Dataset
+    epoch: Epoch
+    rows: int
+    """How many rows the source has."""
+    like: Row
+    """A row, also where none is left."""
+    story: tuple[str, ...]
+    """The verbs."""
+    one_by_one: bool = False
+    """Whether rows come one by one, so that they need not be alike."""
+    differs: bool = False
+    """Whether parts that were joined have rows of several kinds, and no map has made them alike since. Each part looks at its first row."""
+    unlike: bool = False
+    """Whether a source below has rows of several kinds: then those that verbs leave out may have no meaning for a map of batches."""
+    stride: int | None = 1
+    """Rows from one position to the next; None behind any verb but slices."""
+    maps: int = 0
+    """How many maps a row went through since it was read, packs among them: the place of the next one in the chain."""
+    mapped: bool = False
+    batch_mapped: bool = False
+    random: bool = False
+    varies: bool = False
+    splittable: bool = True
+    """Whether each epoch has the same rows: no slice stands behind a shuffle, and nothing is mixed."""
+    mixed: bool = False
+    splits: int = 0
+    group_splits: int = 0
+
+    def __repr__(self) -> str:
+        return "".join(self.story)
+
+    def __len__(self) -> int:
+        return len(self.epoch(0, ()))
+
+    def visits(self, epoch: int) -> list[Visit]:
+        return self.epoch(epoch, ())
+
+    def values(self, epoch: int = 0) -> list[Row]:
+        return [visit.value for visit in self.visits(epoch)]
+
+    @property
+    def first(self) -> Row:
+        """What rows look like, as far as the first one tells."""
+        return (self.values() or [self.like])[0]
+
+    def alike(self, *epochs: int) -> bool:
+        """Whether the rows of these epochs can be stacked."""
+        return not self.differs and len({form(value) for epoch in epochs for value in self.values(epoch)}) <= 1
+
+    def then(self, verb: str, dataset: Dataset, epoch: Epoch, **changes: Any) -> "Chain":
+        """The chain with one more verb."""
+        return replace(self, dataset=dataset, epoch=remembered(epoch), story=(*self.story, verb), **changes)
+
+
+def anew(chain: Chain, verb: str, dataset: Dataset, rows: Sequence[Row], maps: int) -> Chain:
+    """Rows of a new source, made of those of a chain."""
+    return Chain(dataset, as_they_lie(rows), len(rows), rows[0], (*chain.story, verb), unlike=chain.unlike, maps=maps)
+
+
+def opened(given: Given) -> Chain:
+    rows = given.rows
+    story = (f"{given.kind} ({len(rows)})",)
+    unlike = len(set(map(form, rows))) > 1
+    return Chain(given.dataset, as_they_lie(rows), len(rows), rows[0], story, given.one_by_one, unlike=unlike)
+
+
+def as_they_lie(rows: Sequence[Row]) -> Epoch:
+    """The rows of a source, in every epoch."""
+
+    @remembered
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        return [Visit(row, number, value) for row, value in enumerate(rows) if all(each(row) for each in keep)]
+
+    return epoch
+
+
+def shuffled(items: list[Any], key: int) -> list[Any]:
+    return [items[index] for index in permutation(len(items), key)]
+
+
+@remembered
+def permutation(size: int, key: int) -> list[int]:
+    return permute(np.arange(size), size, key).tolist() if size else []
+
+
+def block_shuffled(items: list[Any], key: int, block: int, window: int, lanes: int) -> list[tuple[Any, int]]:
+    """The items, each with the place of its lane."""
+    blocks = [items[start : start + block] for start in range(0, len(items), block)]
+    last = id(blocks[-1]) if blocks else None  # the one that may lack rows: it counts as the last of its window
+    blocks = shuffled(blocks, key)
+    queues = []
+    lanes = min(lanes, len(blocks))
+    for lane, place in enumerate(by_reversed_bits(lanes)):
+        mine, queue = blocks[lane::lanes], []
+        bounds = [0, *range(window - place % window, len(mine), window), len(mine)]
+        for number, (start, stop) in enumerate(pairwise(bounds)):
+            group = sorted(mine[start:stop], key=lambda each: id(each) == last)
+            queue += shuffled(list(joined(*group)), derive(key, "window", lane, number))
+        queues.append([(item, place) for item in queue])
+    return [queue[turn] for turn in range(max(map(len, queues), default=0)) for queue in queues if turn < len(queue)]
+
+
+def by_reversed_bits(count: int) -> list[int]:
+    bits = max(0, count - 1).bit_length()
+    turned = [int(f"{number:0{bits}b}"[::-1], 2) if bits else 0 for number in range(1 << bits)]
+    return [number for number in turned if number < count]
+
+
+def shuffle(chain: Chain, seed: int) -> Chain:
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        return [visit._replace(lane=None) for visit in shuffled(chain.epoch(number, keep), derive(seed, "shuffle", number))]
+
+    return chain.then(f".shuffle({seed})", chain.dataset.shuffle(seed), epoch, varies=True, stride=None)
+
+
+def shuffle_blocks(chain: Chain, seed: int, block: int | Literal["chunks"], window: int, lanes: int) -> Chain:
+    dataset = chain.dataset.shuffle(seed, block=block, window=window, lanes=lanes)
+    size = chunk_rows(chain.dataset) if isinstance(block, str) else block
+
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        found = block_shuffled(chain.epoch(number, keep), derive(seed, "blocks", number), size, window, lanes)
+        return [visit._replace(lane=lane) for visit, lane in found]
+
+    return chain.then(f".shuffle({seed}, {block!r}, {window}, {lanes})", dataset, epoch, varies=True, stride=None)
+
+
+def chunk_rows(dataset: Dataset) -> int:
+    """How many rows most chunks have; 0 where the source has none."""
+    rows, starts = len(dataset.source), dataset.source.chunks
+    if starts is None or len(starts) in (0, rows):
+        return 0
+    if isinstance(starts, range):
+        return min(starts.step, rows)
+    sizes = Counter(np.diff(np.asarray(starts), append=rows).tolist())
+    return min(sizes, key=lambda size: (-sizes[size], size))
+
+
+def cut(chain: Chain, start: int | None, stop: int | None, step: int | None) -> Chain:
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        found = [visit for visit in chain.epoch(number, ())[start:stop:step] if all(each(visit.row) for each in keep)]
+        return found if step in (None, 1) else [visit._replace(lane=None) for visit in found]
+
+    text = ":".join("" if each is None else str(each) for each in (start, stop, step))
+    return chain.then(
+        f"[{text}]",
+        chain.dataset[start:stop:step],
+        epoch,
+        splittable=not chain.varies,
+        stride=None if chain.stride is None else chain.stride * (1 if step is None else step),
+    )
+
+
+def repeat(chain: Chain, times: int) -> Chain:
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        return [visit for turn in range(times) for visit in chain.epoch(number * times + turn, keep)]
+
+    return chain.then(f".repeat({times})", chain.dataset.repeat(times), epoch, stride=None)
+
+
+def split(chain: Chain, fraction: float, seed: int, side: int) -> Chain:
+    def inside(row: int) -> bool:
+        depth = [chain.splits] if chain.splits else []
+        return (int(derive(seed, "split", *depth, row)) < fraction * 2**64) == (side == 0)
+
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        return chain.epoch(number, (*keep, inside))
+
+    dataset = chain.dataset.split(fraction, seed)[side]
+    return chain.then(f".split({fraction}, {seed})[{side}]", dataset, epoch, splits=chain.splits + 1, stride=None)
+
+
+def kept(chain: Chain, rest: int) -> set[int]:
+    """The rows whose numbers leave another rest than this; what a filter sees is epoch 0."""
+    return {visit.row for visit in chain.visits(0) if number_of(visit.value) % 3 != rest}
+
+
+def leaves_other_rest(rest: int) -> Function:
+    return lambda row: number_of(row) % 3 != rest
+
+
+def keep(chain: Chain, rest: int, index: Path | None = None) -> Chain:
+    inside = kept(chain, rest).__contains__
+
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        return chain.epoch(number, (*keep, inside))
+
+    dataset = chain.dataset.filter(leaves_other_rest(rest), workers=1, index=index)
+    return chain.then(f".filter(number % 3 != {rest})", dataset, epoch, stride=None)
+
+
+def group_of(row: Row) -> int:
+    return number_of(row) % 7
+
+
+def split_groups(chain: Chain, fraction: float, seed: int, side: int) -> Chain:
+    """Groups are rows whose numbers leave the same rest."""
+    depth = [chain.group_splits] if chain.group_splits else []
+
+    def inside(value: Row) -> bool:
+        word = int(derive(0, "group", group_of(value)))
+        return (int(derive(seed, "split_by", *depth, word)) < fraction * 2**64) == (side == 0)
+
+    chosen = {visit.row for visit in chain.visits(0) if inside(visit.value)}
+
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        return chain.epoch(number, (*keep, chosen.__contains__))
+
+    dataset = chain.dataset.split_by(group_of, fraction, seed, workers=1)[side]
+    verb = f".split_by(number % 7, {fraction}, {seed})[{side}]"
+    return chain.then(verb, dataset, epoch, group_splits=chain.group_splits + 1, stride=None)
+
+
+def exclude(chain: Chain, gone: list[int]) -> Chain:
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        return chain.epoch(number, (*keep, lambda row: row not in gone))
+
+    return chain.then(f".exclude({gone})", chain.dataset.exclude(gone), epoch, stride=None)
+
+
+def map_rows(chain: Chain, function: Function, name: str, **arguments: Any) -> Chain:
+    """A map of single rows."""
+    dataset = chain.dataset.map(function, **arguments)
+    return _mapped(chain, f".map({name})", dataset, lambda visit: function(deepcopy(visit.value)))
+
+
+def map_random(chain: Chain, function: Function, seed: int) -> Chain:
+    def made(visit: Visit) -> Row:
+        return function(deepcopy(visit.value), generator(seed, chain.maps, visit.epoch, visit.row))
+
+    dataset = chain.dataset.map(function, rng=True, seed=seed)
+    return replace(_mapped(chain, f".map({function.__name__}, rng, {seed})", dataset, made), random=True)
+
+
+def _mapped(chain: Chain, verb: str, dataset: Dataset, made: Callable[[Visit], Row]) -> Chain:
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        return [visit._replace(value=owned(made(visit))) for visit in chain.epoch(number, keep)]
+
+    like = owned(made(Visit(0, 0, chain.like)))
+    return chain.then(
+        verb, dataset, epoch, like=like, one_by_one=True, differs=False, mapped=True, maps=chain.maps + 1, stride=None
+    )
+
+
+def map_batch(chain: Chain, function: Function, by_row: Function, name: str, **arguments: Any) -> Chain:
+    """A map of batches, of which the oracle does every row by itself."""
+    mapped = _mapped(
+        chain, f".map_batch({name})", chain.dataset.map_batch(function, **arguments), lambda visit: by_row(visit.value)
+    )
+    return replace(mapped, one_by_one=False, batch_mapped=True)
+
+
+def map_batch_random(chain: Chain, function: Function, by_row: Function, seed: int) -> Chain:
+    def made(visit: Visit) -> Row:
+        return by_row(visit.value, generator(seed, chain.maps, visit.epoch, visit.row))
+
+    dataset = chain.dataset.map_batch(function, rng=True, seed=seed)
+    mapped = _mapped(chain, f".map_batch({function.__name__}, rng, {seed})", dataset, made)
+    return replace(mapped, one_by_one=False, batch_mapped=True, random=True)
+
+
+def owned(row: Row) -> Row:
+    """Numbers as NumPy has them."""
+    return each_leaf(lambda leaf: np.asarray(leaf)[()] if numeric(leaf) else leaf, row)
+
+
+def moved(keep: Keep, first: int) -> Keep:
+    return lambda row: keep(row + first)
+
+
+def join(parts: Sequence[Chain]) -> Chain:
+    firsts = [sum(each.rows for each in parts[:number]) for number in range(len(parts))]
+
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        return [
+            visit._replace(row=visit.row + first, lane=None)
+            for part, first in zip(parts, firsts, strict=True)
+            for visit in part.epoch(number, tuple(moved(each, first) for each in keep))
+        ]
+
+    return _joined(parts, "concat", loadax.concat([part.dataset for part in parts]), epoch)
+
+
+FAR, FAR_EPOCHS = 1 << 40, 1 << 21
+"""Positions from one epoch of a mixture that never ends to the next, and how many are told apart."""
+
+Segments = dict[int, tuple[int, ...]]
+"""From which position on, over all epochs, how many of each part stand in a block."""
+
+
+def mixed(parts: Sequence[Chain], segments: Segments, seed: int, stop: Literal["first", "all", "never"], cut_at: int) -> Chain:
+    """A mixture; of one that never ends the first so many positions."""
+    names = [f"part {number}" for number in range(len(parts))]
+    named = {name: part.dataset for name, part in zip(names, parts, strict=True)}
+    weights = {start: dict(zip(names, each, strict=True)) for start, each in segments.items()}
+    dataset = loadax.mix(named, weights if len(weights) > 1 else weights[0], seed, stop)
+    firsts = [sum(each.rows for each in parts[:number]) for number in range(len(parts))]
+    sizes = [len(part) for part in parts]
+
+    def drawn(position: int) -> tuple[int, int]:
+        """Which part is drawn at a position, and how often it was drawn before."""
+        starts = [start for start in segments if start <= position]
+        counts, begun, slot = [0] * len(parts), [0], 0
+        for start, end in zip(starts, [*starts[1:], position], strict=True):
+            units = tuple(each // gcd(*segments[start]) for each in segments[start])
+            block, slot = divmod(end - start, sum(units))
+            begun = pattern(seed, units, block)
+            counts = [count + block * units[part] + begun[:slot].count(part) for part, count in enumerate(counts)]
+        return begun[slot], counts[begun[slot]]
+
+    size = cut_at if stop == "never" else end_of(map(drawn, count()), sizes, stop)
+
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        assert not keep
+        found = []
+        begin = number % FAR_EPOCHS * FAR if stop == "never" else number * size
+        for part, draw in map(drawn, range(begin, begin + size)):
+            visit = parts[part].visits(draw // sizes[part])[draw % sizes[part]]
+            found.append(visit._replace(row=visit.row + firsts[part], lane=None))
+        return found
+
+    text = f"mix[{segments}, {seed}, {stop}]"
+    chain = _joined(parts, text, dataset if stop != "never" else dataset[:cut_at], epoch)
+    return replace(chain, mixed=True, varies=True, splittable=False)
+
+
+@remembered
+def pattern(seed: int, units: tuple[int, ...], block: int) -> list[int]:
+    """Which parts stand in a block."""
+    size = sum(units)
+    which = derive(seed, "pattern", block) % max(1, min(64, (1 << 18) // size))
+    numbers = [part for part, count in enumerate(units) for _ in range(count)]
+    return (
+        shuffled(numbers, 0)
+        if size == 1
+        else [numbers[at] for at in permute(np.arange(size), size, derive(seed, "mix", *units, which))]
+    )
+
+
+def end_of(drawn: Any, sizes: list[int], stop: str) -> int:
+    """How many positions an epoch of a mixture has."""
+    whole = set()
+    for position, (part, draw) in enumerate(drawn):
+        if stop == "first" and draw == sizes[part]:
+            return position
+        if draw + 1 == sizes[part]:
+            whole.add(part)
+        if stop == "all" and len(whole) == len(sizes):
+            return position + 1
+    raise AssertionError("a mixture goes on")
+
+
+def _joined(parts: Sequence[Chain], verb: str, dataset: Dataset, epoch: Epoch) -> Chain:
+    story = (verb, "(", *joined(*((*part.story, ", ") for part in parts[:-1])), *parts[-1].story, ")")
+    return Chain(
+        dataset,
+        remembered(epoch),
+        sum(part.rows for part in parts),
+        parts[0].like,
+        story,
+        one_by_one=any(part.one_by_one for part in parts),
+        differs=joined_differ(parts) or not all(part.alike(0, 1, 2) for part in parts),
+        unlike=any(part.unlike for part in parts),
+        stride=None,
+        maps=max(part.maps for part in parts),
+        random=any(part.random for part in parts),
+        varies=any(part.varies for part in parts),
+        splittable=all(part.splittable for part in parts),
+        mixed=any(part.mixed for part in parts),
+        splits=max(part.splits for part in parts),
+        group_splits=max(part.group_splits for part in parts),
+    )
+
+
+def joined_differ(parts: Sequence[Chain]) -> bool:
+    """Whether the rows that tell what each part's rows look like differ."""
+    return any(part.differs for part in parts) or len({form(part.first) for part in parts}) > 1
+
+
+def windows(chain: Chain, length: int, stride: int, lead: int | None, targets: int) -> Chain:
+    dataset = chain.dataset.windows(length, stride, lead, targets)
+    rows = chain.values()
+    found: list[Row] = []
+    start = 0
+    while start + window_span(length, lead, targets) <= len(rows):
+        window = stacked(rows[start : start + length])
+        if lead is not None:
+            first = start + length - 1 + lead
+            window = {"inputs": window, "targets": stacked(rows[first : first + targets])}
+        found.append(window)
+        start += stride
+    return anew(chain, f".windows({length}, {stride}, {lead}, {targets})", dataset, found, chain.maps)
+
+
+def window_span(length: int, lead: int | None, targets: int) -> int:
+    return length if lead is None else max(length, length - 1 + lead + targets)
+
+
+Packing = tuple[int, Literal["split", "best_fit", "first_fit"], Literal["error", "cut", "drop"], int | None]
+
+
+def pack(chain: Chain, packing: Packing, index: Path | None = None) -> Chain:
+    seq_len, method, long, window = packing
+    dataset = chain.dataset.pack(seq_len, method=method, long=long, window=window, index=index, progress=False)
+    documents = [each if isinstance(each, dict) else {"tokens": each} for each in chain.values()]
+    rows = packed_rows([len(leaves(each)[0]) for each in documents], packing)
+    like = next(each for each in documents if len(leaves(each)[0]))
+    found = [packed_row(documents, parts, seq_len, like) for parts in rows]
+    verb = f".pack({seq_len}, {method}, {long}, {window})"
+    return anew(chain, verb, dataset, found, chain.maps + 1)
+
+
+Part = tuple[int, int, int]
+"""A document, its first entry that is meant, and how many."""
+
+
+def packed_rows(lengths: list[int], packing: Packing) -> list[list[Part]]:
+    """What each packed row holds."""
+    seq_len, method, long, window = packing
+    if method == "split":
+        stream = [(document, entry) for document, length in enumerate(lengths) for entry in range(length)]
+        cuts = [stream[start : start + seq_len] for start in range(0, len(stream), seq_len)]
+        return [
+            [
+                (document, min(e for d, e in row if d == document), entries)
+                for document, entries in Counter(d for d, _ in row).items()
+            ]
+            for row in cuts
+        ]
+    found: list[list[Part]] = []
+    window = len(lengths) if window is None else window
+    for first in range(0, len(lengths), window):
+        parts = [
+            (document, start, min(seq_len, lengths[document] - start))
+            for document in range(first, min(first + window, len(lengths)))
+            if long != "drop" or lengths[document] <= seq_len
+            for start in range(0, lengths[document], seq_len)
+        ]
+        found += fitted(parts, seq_len, method == "best_fit")
+    return found
+
+
+def fitted(parts: list[Part], seq_len: int, best: bool) -> list[list[Part]]:
+    """Parts placed one at a time from the longest to the shortest; rows by their first part."""
+    rows: list[list[Part]] = []
+    spaces: list[int] = []
+    for part in sorted(parts, key=lambda part: -part[2]):
+        fits = [row for row, space in enumerate(spaces) if space >= part[2]]
+        if not fits:
+            rows.append([])
+            spaces.append(seq_len)
+            fits = [len(rows) - 1]
+        chosen = min(fits, key=lambda row: (spaces[row], row)) if best else fits[0]
+        rows[chosen].append(part)
+        spaces[chosen] -= part[2]
+    return sorted(sorted(row) for row in rows)
+
+
+def packed_row(documents: list[Row], parts: list[Part], seq_len: int, like: Row) -> Row:
+    def filled(values: list[Any], dtype: Any) -> Any:
+        row = np.zeros(seq_len, dtype)
+        row[: len(values)] = values
+        return row
+
+    def entries(key: str) -> list[Any]:
+        return [value for document, start, count in parts for value in documents[document][key][start : start + count].tolist()]
+
+    positions = [entry for _, _, count in parts for entry in range(count)]
+    return {
+        **{key: filled(entries(key), like[key].dtype) for key in like},
+        "segment_ids": filled([number for number, part in enumerate(parts, 1) for _ in range(part[2])], np.int32),
+        "positions": filled(positions, np.int32),
+        "loss_mask": filled([entry > 0 for entry in positions], bool),
+    }
+
+
+def cached(chain: Chain, path: Path) -> Chain:
+    dataset = chain.dataset.cache(path, chunk_rows=3, progress=False)
+    return anew(chain, ".cache()", dataset, chain.values(), 0)
