@@ -654,5 +654,5 @@ def _nothing_in_hand(batches: DataIterator) -> bool:
     assert processes is not None
     window = batches._window
     with window._work:
-        idle = window._idle == window._workers
+        idle = window._idle == window._workers and not window._available()  # one that naps would find something
     return idle and len(processes._workers) == processes.count and not any(each.in_hand for each in processes._workers)
