@@ -85,7 +85,6 @@ _BATCHES = {
 _ROWS = {
     "loadax": LOADAX,
     "loadax-0": Contestant("ours", "defaults", options={"num_workers": 0}),
-    "loadax-1": Contestant("ours", "defaults", options={"num_workers": 1}),
     "loadax-2": TWO_PROCESSES,
     "numpy": NUMPY,
     "grain-inline": grain("rows", threads=0),
