@@ -87,12 +87,13 @@ class Measured:
         if self._batches is None:
             self._batches = self._open()
         self._take(lead)
-        busy, cpu = _busy_seconds(), _cpu_seconds()
+        busy, cpu, trainer = _busy_seconds(), _cpu_seconds(), time.process_time()
         count, elapsed = self._take(seconds, whole)
-        cpu, busy = _cpu_seconds() - cpu, _busy_seconds() - busy
+        trainer, cpu, busy = time.process_time() - trainer, _cpu_seconds() - cpu, _busy_seconds() - busy
         others = min(1.0, max(0.0, busy - cpu) / (elapsed * (os.cpu_count() or 1)))
         rows = count * self._workload.batch_size
-        return {"rows": rows, "seconds": elapsed, "cpu_seconds": cpu, "memory": _memory(), "others": others}
+        spent = {"seconds": elapsed, "cpu_seconds": cpu, "trainer_seconds": trainer}
+        return {"rows": rows, **spent, "memory": _memory(), "others": others}
 
     def sleep(self, steps: int, seconds: float) -> dict[str, Any]:
         """What a training step that only sleeps waits for its batch: in `next` and until the batch is there.

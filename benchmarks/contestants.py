@@ -45,9 +45,9 @@ def grain(form: str, **options: Any) -> Contestant:
     return Contestant("peers.grain_forms", form, "grain", options)
 
 
-def torch(form: str, workers: int) -> Contestant:
+def torch(form: str, workers: int, **options: Any) -> Contestant:
     """Torch's `DataLoader`, with so many processes; 0: none."""
-    return Contestant("peers.torch_forms", form, "torch", {"workers": workers})
+    return Contestant("peers.torch_forms", form, "torch", {"workers": workers, **options})
 
 
 def tensorflow(form: str) -> Contestant:
@@ -61,6 +61,7 @@ def spdl(form: str) -> Contestant:
 
 
 LOADAX = Contestant("ours", "defaults")
+TWO_PROCESSES = Contestant("ours", "defaults", options={"worker_type": "process", "num_workers": 2})
 NUMPY = Contestant("ours", "numpy_loop")
 JAX_DATALOADER = Contestant("peers.jax_dataloader_forms", "batches", "jax_dataloader")
 
@@ -81,23 +82,43 @@ _BATCHES = {
     "jax-dataloader": JAX_DATALOADER,
 }
 
+_ROWS = {
+    "loadax": LOADAX,
+    "loadax-0": Contestant("ours", "defaults", options={"num_workers": 0}),
+    "loadax-2": TWO_PROCESSES,
+    "numpy": NUMPY,
+    "grain-inline": grain("rows", threads=0),
+    "grain-threads": grain("rows"),
+    "grain-2": grain("rows", threads=0, workers=2),
+    "torch-0": torch("rows", 0),
+    "torch-0-numpy": torch("rows", 0, collate="numpy"),
+    "torch-2": torch("rows", 2),
+    "torch-2-numpy": torch("rows", 2, collate="numpy"),
+    "spdl": spdl("rows"),
+}
+
+_PYTHON = {
+    "loadax": TWO_PROCESSES,
+    "loadax-threads": LOADAX,
+    "ceiling": Contestant("ceiling", "two_processes", feeds=False),
+    "numpy": NUMPY,
+    "grain-2": grain("rows", threads=0, workers=2),
+    "grain-dataloader-2": grain("dataloader", workers=2),
+    "grain-batches-2": grain("batches", threads=0, workers=2),
+    "torch-2": torch("rows", 2),
+    "torch-batches-2": torch("batches", 2),
+    "jax-dataloader": JAX_DATALOADER,
+    "tf.data": tensorflow("batches"),
+    "spdl-2": spdl("processes"),
+}
+
 CONTESTANTS: dict[str, dict[str, Contestant]] = {
     "tokens": {**_BATCHES, "tf.data": tensorflow("batches"), "spdl": spdl("batches")},
     "images": {**_BATCHES, "tf.data": tensorflow("gathered"), "spdl": spdl("batches")},
-    "transform": {
-        "loadax": Contestant("ours", "defaults", options={"worker_type": "process", "num_workers": 2}),
-        "loadax-threads": LOADAX,
-        "ceiling": Contestant("ceiling", "two_processes", feeds=False),
-        "numpy": NUMPY,
-        "grain-2": grain("rows", threads=0, workers=2),
-        "grain-dataloader-2": grain("dataloader", workers=2),
-        "grain-batches-2": grain("batches", threads=0, workers=2),
-        "torch-2": torch("rows", 2),
-        "torch-batches-2": torch("batches", 2),
-        "jax-dataloader": JAX_DATALOADER,
-        "tf.data": tensorflow("batches"),
-        "spdl-2": spdl("processes"),
-    },
+    "rows": _ROWS,
+    "row-map": _ROWS,
+    "transform": _PYTHON,
+    "transform-wide": _PYTHON,
     "jpegs": {
         "loadax": LOADAX,
         "loadax-fast": Contestant("ours", "fast"),

@@ -13,6 +13,7 @@ from workloads.arrays import Images
 from workloads.base import Workload, steps_per_epoch
 from workloads.jpegs import SIZE, Jpegs, label, pillow
 from workloads.records import LENGTH, Records
+from workloads.rows import OneByOne, scaled
 from workloads.stores import SEQ_LEN, Stored
 from workloads.transform import Transform, work
 
@@ -89,8 +90,8 @@ def dataset(workload: Workload, folder: Path) -> "loadax.Dataset":
     if isinstance(workload, Images):
         arrays: Any = workload.data(folder)
         return loadax.from_arrays(arrays.batch(np.arange(workload.rows)))
-    if isinstance(workload, Transform):
-        return loadax.from_npy(folder / "rows.npy").map(work)
+    if isinstance(workload, OneByOne | Transform):
+        return _with_function(workload, folder)
     if isinstance(workload, Jpegs):
         return loadax.from_images(workload.folder(folder), size=SIZE)
     if isinstance(workload, Records):
@@ -98,6 +99,13 @@ def dataset(workload: Workload, folder: Path) -> "loadax.Dataset":
     if isinstance(workload, Stored) and workload.name != "windows":
         return loadax.from_zarr(folder / "store")
     return _tokens(workload, folder)
+
+
+def _with_function(workload: OneByOne | Transform, folder: Path) -> "loadax.Dataset":
+    if isinstance(workload, Transform):
+        return loadax.from_npy(folder / "rows.npy").map(work)
+    rows = loadax.from_source(workload.items(folder))
+    return rows.map(scaled) if workload.mapped else rows
 
 
 def _tokens(workload: Workload, folder: Path) -> "loadax.Dataset":

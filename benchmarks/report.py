@@ -30,6 +30,11 @@ def cpu_seconds(run: Run, name: str) -> float:
     return statistics.median(one["cpu_seconds"] / one["rows"] * _MILLION for one in run["contestants"][name]["rounds"])
 
 
+def trainer_seconds(run: Run, name: str) -> float:
+    """Of processor time that a row takes the process that the batches come to, without its children; the median."""
+    return statistics.median(one["trainer_seconds"] / one["rows"] for one in run["contestants"][name]["rounds"])
+
+
 def memory(run: Run, name: str) -> int:
     """The most bytes at the end of a turn."""
     return max(one["memory"] for one in run["contestants"][name]["rounds"])

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import plots
-from report import Run, best, cpu_seconds, line, others, peers, ratio, speeds
+from report import Run, best, cpu_seconds, line, others, peers, ratio, speeds, trainer_seconds
 
 _HERE = Path(__file__).parent
 _PAGE = _HERE.parent / "docs" / "benchmarks.md"
 _BLOCK = re.compile(r"(<!-- measured: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _WITH_WORKERS = ("grain-2", "grain-dataloader-2", "grain-batches-2", "torch-2", "torch-batches-2")
 _PER_ELEMENT = ("grain-inline", "grain-threads", "grain-dataloader")
+_TORCH = ("torch-0", "torch-0-numpy", "torch-2", "torch-2-numpy", "torch-batches", "torch-batches-2")
 _STORES = ("fields", "chunks", "raw-fields", "raw-tokens", "raw-tokens-small", "windows")
 
 Results = dict[str, list[Run]]  # the runs of each workload
@@ -35,10 +36,16 @@ def against(*names: str, ours: str = "loadax") -> Value:
     return value
 
 
-def less_cpu(run: Run) -> float | None:
-    """Processor time of a row beside that of the peer that takes least."""
-    least = min((cpu_seconds(run, name) for name in peers(run) if speeds(run, name)), default=None)
-    return None if least is None or "loadax" not in run["contestants"] else cpu_seconds(run, "loadax") / least
+def cpu(*names: str, of: Callable[[Run, str], float] = cpu_seconds) -> Value:
+    """Processor time of a row beside that of whichever of them takes least; of all peers, when none is named."""
+
+    def value(run: Run) -> float | None:
+        among = [name for name in names or peers(run) if name in run["contestants"] and speeds(run, name)]
+        if not among or "loadax" not in run["contestants"]:
+            return None
+        return of(run, "loadax") / min(of(run, name) for name in among)
+
+    return value
 
 
 def first(name: str, kind: str = "warm") -> Value:
@@ -76,6 +83,23 @@ _SHOWS: Sequence[tuple[str, str, str, Value, Callable[[float], str]]] = (
     ("images: Grain, per element, at its best", "images", "20", against(*_PER_ELEMENT), times),
     ("pure Python, 2 processes: the best of Grain and torch with 2", "transform", "1.05", against(*_WITH_WORKERS), times),
     ("pure Python, 2 processes: what two cores can do", "transform", "0.9", against("ceiling"), times),
+    (
+        "the same, rows of 1025 int32: the best of Grain and torch with 2",
+        "transform-wide",
+        "1.05",
+        against(*_WITH_WORKERS),
+        times,
+    ),
+    (
+        "the same: CPU seconds of the training process, beside torch's",
+        "transform-wide",
+        "at most 1",
+        cpu(*_TORCH, of=trainer_seconds),
+        times,
+    ),
+    ("rows of 48 bytes by `__getitem__`: torch at its best", "rows", "1.0", against(*_TORCH), times),
+    ("the same: CPU seconds a row, beside the form of torch that takes least", "rows", "at most 1", cpu(*_TORCH), times),
+    ("the same through a `map`: CPU seconds a row, beside a loop by hand", "row-map", "at most 1.3", cpu("numpy"), times),
     (
         "JPEG at 40 dB: the best of Grain and torch with Pillow",
         "jpegs",
@@ -118,11 +142,11 @@ _SHOWS: Sequence[tuple[str, str, str, Value, Callable[[float], str]]] = (
         extra("resume", lambda each: each["more"]),
         seconds,
     ),
-    ("tokens: CPU seconds a row, beside the peer that takes least", "tokens", "below 1", less_cpu, times),
-    ("images: the same", "images", "below 1", less_cpu, times),
-    ("pure Python: the same", "transform", "below 1", less_cpu, times),
-    ("JPEG: the same", "jpegs", "below 1", less_cpu, times),
-    ("ArrayRecord: the same", "records", "below 1", less_cpu, times),
+    ("tokens: CPU seconds a row, beside the peer that takes least", "tokens", "below 1", cpu(), times),
+    ("images: the same", "images", "below 1", cpu(), times),
+    ("pure Python: the same", "transform", "below 1", cpu(), times),
+    ("JPEG: the same", "jpegs", "below 1", cpu(), times),
+    ("ArrayRecord: the same", "records", "below 1", cpu(), times),
     ("tokens: a step of 10 ms waits", "tokens", "under 1%", extra("sleep", lambda each: each["share"]), share),
     ("images: the same", "images", "under 1%", extra("sleep", lambda each: each["share"]), share),
     (

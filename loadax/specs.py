@@ -35,13 +35,13 @@ def own(example: Tree) -> Tree:
     if type(example) is not dict:
         return map_values(_own_leaf, example)
     # Most rows are dicts of arrays and numbers, and no call for each of these is quicker.
-    copied = {}
+    copied = example.copy()
     for key, leaf in example.items():
         kind = type(leaf)
         if kind is np.ndarray and leaf.ndim:
             copied[key] = leaf.copy()
-        else:
-            copied[key] = leaf if kind in _UNCHANGED else map_values(_own_leaf, leaf)
+        elif kind not in _UNCHANGED:
+            copied[key] = map_values(_own_leaf, leaf)
     return copied
 
 
@@ -63,7 +63,12 @@ def same_memory(leaf: Any, other: Any) -> bool:
     """Whether two leaves are one array, or views of one that begin at the same entry."""
     if not isinstance(leaf, np.ndarray) or not isinstance(other, np.ndarray) or not leaf.size or not other.size:
         return False  # an empty view begins where the next one does, and shares nothing with it
-    return leaf is other or (leaf.base is not None and leaf.base is other.base and leaf.ctypes.data == other.ctypes.data)
+    return leaf is other or (leaf.base is not None and leaf.base is other.base and _address(leaf) == _address(other))
+
+
+def _address(array: NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]  # a tenth of the time of `.ctypes`
+    return address
 
 
 def split_rows(batch: Tree, count: int) -> list[Tree]:
@@ -233,12 +238,18 @@ def check_batch(batch: Tree, count: int, spec: Tree, origin: str) -> Tree:
         LeafError: otherwise; names `origin`, the leaf, what it is and what it should be.
     """
     specs, structure = flatten_spec(spec)
-    leaves, actual = flatten(batch)
-    if actual != structure:
-        difference = structure.static_difference(actual)
-        raise LeafError(f"{origin} gave {difference or f'the leaves {actual.paths}, expected {structure.paths}'}")
+    leaves = structure.plain_leaves(batch)
+    if leaves is None:
+        leaves, actual = flatten(batch)
+        if actual != structure:
+            difference = structure.static_difference(actual)
+            raise LeafError(f"{origin} gave {difference or f'the leaves {actual.paths}, expected {structure.paths}'}")
     checked = []
-    for path, leaf, each in zip(structure.paths, leaves, specs, strict=True):
+    for number, (leaf, each) in enumerate(zip(leaves, specs, strict=True)):
+        if type(leaf) is np.ndarray and leaf.dtype == each.dtype and leaf.shape == (count, *each.shape):
+            checked.append(leaf)
+            continue
+        path = structure.paths[number]
         array = as_array(leaf, f"{origin}: leaf {path or 'of the batch'}")
         if array.dtype != each.dtype and array.dtype.newbyteorder("=") == each.dtype:
             array = array.astype(each.dtype)

@@ -194,9 +194,9 @@ class Map:
             failed = first + len(examples)
             blame(error, f"map {name_of(function)}", self._where(int(visits.rows[failed]), int(visits.epochs[failed])))
             raise
-        for number, example in enumerate(examples, first):
-            if example is None:
-                raise self._gave_none(int(visits.rows[number]))
+        if type(None) in {*map(type, examples)}:
+            failed = first + next(number for number, example in enumerate(examples) if example is None)
+            raise self._gave_none(int(visits.rows[failed]))
         return examples
 
     def _check_unchanged(self, leaves: list[Any], before: list[Any], then: list[Any], now: list[Any], row: int) -> bool:

@@ -293,8 +293,14 @@ def _flatten_into(leaves: list[Any], node: Any, is_leaf: Callable[[Any], bool] |
     if parts is None:
         leaves.append(node)
         return LEAF
-    children = tuple(_flatten_into(leaves, value, is_leaf) for value in parts.values)
-    return Structure(parts.kind, parts.keys, children, parts.static)
+    children = []
+    for value in parts.values:
+        if type(value) in _LEAVES and is_leaf is None:  # as most are, without a call
+            leaves.append(value)
+            children.append(LEAF)
+        else:
+            children.append(_flatten_into(leaves, value, is_leaf))
+    return Structure(parts.kind, parts.keys, tuple(children), parts.static)
 
 
 def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:

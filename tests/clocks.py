@@ -94,6 +94,11 @@ class Machine:
             else:
                 self._interpreter_taken = False
 
+    def share(self, seconds: float, among: int) -> None:
+        """Keeps a processor busy that so many programs want, as code without the interpreter or in a process of its own does."""
+        self._processor[threading.get_ident()] += seconds
+        self.sleep(seconds * among)
+
     def _wait(self, sleeper: _Sleeper, seconds: float | None = None) -> None:
         self._lie_down(sleeper, seconds)
         assert sleeper.event.wait(HANG), "all threads wait, and nobody for the clock"

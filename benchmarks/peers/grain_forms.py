@@ -10,7 +10,7 @@ from absl import flags
 from jax.sharding import NamedSharding
 from workloads.base import Workload
 
-from peers.orders import BatchSource, RowSource
+from peers.orders import BatchSource, row_source
 
 
 def rows(
@@ -32,7 +32,7 @@ def rows(
         workers: processes, each of which does all that for its part of the batches.
     """
     # Grain's repeat() shuffles each epoch anew.
-    source = grain.MapDataset.source(RowSource(workload.data(folder), workload.rows)).shuffle(seed=0).repeat()
+    source = grain.MapDataset.source(row_source(workload, folder)).shuffle(seed=0).repeat()
     dataset = source.to_iter_dataset(_options(threads, ahead)).batch(workload.batch_size, drop_remainder=True)
     return _placed(_in_processes(dataset, workers), sharding)
 
@@ -58,7 +58,7 @@ def dataloader(workload: Workload, folder: Path, sharding: NamedSharding, worker
     if workers:
         _parse_flags()
     loader = grain.DataLoader(
-        data_source=RowSource(workload.data(folder), workload.rows),
+        data_source=row_source(workload, folder),
         sampler=grain.samplers.IndexSampler(workload.rows, shuffle=True, seed=0),
         operations=[grain.transforms.Batch(workload.batch_size, drop_remainder=True)],
         worker_count=workers,

@@ -2,12 +2,19 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 from workloads.base import Data, Rows, Workload, steps_per_epoch
 
 _MANY = 1 << 40  # steps: no run comes to their end
+
+
+def row_source(workload: Workload, folder: Path) -> Any:
+    """A sequence of rows: the data themselves, where they are one."""
+    data = workload.data(folder)
+    return data if hasattr(data, "__getitem__") else RowSource(data, workload.rows)
 
 
 @final

@@ -11,19 +11,19 @@ from jax.sharding import NamedSharding
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 from workloads.base import Data, Workload
 
-from peers.orders import RowSource
+from peers.orders import row_source
 
 
-def rows(workload: Workload, folder: Path, sharding: NamedSharding, workers: int = 0) -> Any:
-    """A row an element; torch stacks them, in the workers into memory that is shared."""
-    rows_one_by_one: Any = RowSource(workload.data(folder), workload.rows)
+def rows(workload: Workload, folder: Path, sharding: NamedSharding, workers: int = 0, collate: str = "torch") -> Any:
+    """A row an element; torch stacks them, in the workers into memory that is shared; or a function of the user's does, by NumPy."""
     loader: Any = DataLoader(
-        rows_one_by_one,
+        row_source(workload, folder),
         batch_size=workload.batch_size,
         shuffle=True,
         drop_last=True,
         num_workers=workers,
         persistent_workers=workers > 0,
+        collate_fn=_stacked if collate == "numpy" else None,
     )
     return _placed(loader, sharding)
 
@@ -55,10 +55,18 @@ class _Batches:
         return self._data.batch(np.asarray(rows))
 
 
+def _array(leaf: Any) -> Any:
+    return leaf.numpy() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _stacked(examples: list[Any]) -> Any:
+    return {name: np.stack([example[name] for example in examples]) for name in examples[0]}
+
+
 def _placed(loader: Any, sharding: NamedSharding) -> Any:
     def batches() -> Iterator[Any]:
         while True:
             for batch in loader:
-                yield jax.device_put(jax.tree.map(torch.Tensor.numpy, batch), sharding)
+                yield jax.device_put(jax.tree.map(_array, batch), sharding)
 
     return batches

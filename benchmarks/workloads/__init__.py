@@ -1,13 +1,13 @@
 """The data that contestants feed, by name: written once a run, read by path, and every row says which one it is."""
 
-from workloads import arrays, jpegs, records, stores, transform
+from workloads import arrays, jpegs, records, rows, stores, transform
 from workloads.base import Workload
 
 FULL: dict[str, Workload] = {
-    each.name: each for each in (*arrays.FULL, *transform.FULL, *jpegs.FULL, *records.FULL, *stores.FULL)
+    each.name: each for each in (*arrays.FULL, *rows.FULL, *transform.FULL, *jpegs.FULL, *records.FULL, *stores.FULL)
 }
 QUICK: dict[str, Workload] = {
-    each.name: each for each in (*arrays.QUICK, *transform.QUICK, *jpegs.QUICK, *records.QUICK, *stores.QUICK)
+    each.name: each for each in (*arrays.QUICK, *rows.QUICK, *transform.QUICK, *jpegs.QUICK, *records.QUICK, *stores.QUICK)
 }
 
 

@@ -66,6 +66,11 @@ class Arrays:
             # A plain array over the map: np.memmap's own bookkeeping would slow down every slice.
             self._arrays = np.asarray(np.load(mapped, mmap_mode="r"))
 
+    @property
+    def whole(self) -> Any:
+        """All of them."""
+        return self._arrays
+
     def row(self, row: int) -> Any:
         """One row of every leaf."""
         if isinstance(self._arrays, dict):

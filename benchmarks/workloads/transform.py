@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from workloads.base import Arrays, Data, Rows, equal
 
-_TIMES = 38  # the loop goes over the row's 64 values so often
+_VALUES = 2432  # that the loop goes over, about: the row's own, again and again
 
 
 def work(row: NDArray[np.int32]) -> NDArray[np.int32]:
     """The row with a checksum of itself in its second place."""
     digest = 7
-    for value in row.tolist() * _TIMES:
+    for value in row.tolist() * round(_VALUES / len(row)):
         digest = (digest * 31 + value) & 0x7FFFFFFF
     out = row.copy()
     out[1] = digest
@@ -48,21 +48,22 @@ class Worked:
 @final
 @dataclass(frozen=True)
 class Transform:
-    """int32[rows, 64] in a memory-mapped file, and the function."""
+    """int32[rows, width] in a memory-mapped file, and the function."""
 
     name: str
     rows: int
+    width: int
     batch_size: int
 
     def __str__(self) -> str:
         return (
-            f"{self.name}: {self.rows:,} rows of 64 int32 through a function in pure Python; "
+            f"{self.name}: {self.rows:,} rows of {self.width} int32 through a function in pure Python; "
             f"batch {self.batch_size}, shuffled, 2 workers"
         )
 
     def write(self, folder: Path) -> None:
         """The first column holds the row's number."""
-        rows = np.random.Generator(np.random.Philox(0)).integers(0, 50_000, (self.rows, 64), np.int32)
+        rows = np.random.Generator(np.random.Philox(0)).integers(0, 50_000, (self.rows, self.width), np.int32)
         rows[:, 0] = np.arange(self.rows)
         np.save(folder / "rows.npy", rows)
 
@@ -79,5 +80,5 @@ class Transform:
         return equal(batch, expected)
 
 
-FULL = (Transform("transform", 200_000, 64),)
-QUICK = (Transform("transform", 512, 64),)
+FULL = (Transform("transform", 200_000, 64, 64), Transform("transform-wide", 20_000, 1025, 64))
+QUICK = (Transform("transform", 512, 64, 64), Transform("transform-wide", 512, 1025, 64))

@@ -118,6 +118,7 @@ class Feed:
         self._finish = share.batch.structure.build if finish is None else finish
         self._processes = processes
         self._job = None if processes is None else processes.job(reader, self._slabs, key_seed, keep)
+        self.in_processes = self._job is not None
         self._pool = BufferPool(keep) if self._job is None else self._job.arena
         self._placers = [
             Placer(layout, sharding, leaf.dtype, share.microbatches)

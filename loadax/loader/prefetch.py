@@ -99,7 +99,7 @@ class Window:
         self._depth, self._budget, self._workers = depth, budget, workers
         self._team = team or Team(workers, workers)
         self._prepared = self._team.size  # how many may be at work without further preparations
-        self._sizes = PieceSizes(feed.rows_per_step, workers)
+        self._sizes = PieceSizes(feed.rows_per_step, workers, feed.in_processes)
         self._runs: deque[Run] = deque()
         self._ready: deque[tuple[int, Tree]] = deque()
         self._placing = False
@@ -344,7 +344,6 @@ class Window:
         return Run(self._feed, self._feed.memory(first, count), deque(slices), len(slices))
 
     def _read(self, run: Run, low: int, high: int) -> None:
-        began = perf_counter()
         try:
             timing = run.feed.fill(run.memory, low, high)
         except BaseException as error:
@@ -353,11 +352,9 @@ class Window:
             self._failed(run, error)
             return
         with self._work:
-            ended = perf_counter()
             self.stats.add(timing)
-            self.recorder.piece(timing, ended, run.memory.first + low // max(1, self._rows_per_step))
-            # Without what the piece waited for a worker process that had another one in hand.
-            self._sizes.measured(high - low, min(ended - began, timing.read + timing.transform + timing.assemble))
+            self.recorder.piece(timing, perf_counter(), run.memory.first + low // max(1, self._rows_per_step))
+            self._sizes.measured(high - low, timing)
             run.unread -= 1
             if run.unread == 0 and self._runs and run is self._runs[0]:
                 self._arrived.notify()

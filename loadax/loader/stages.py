@@ -49,4 +49,13 @@ class StageClock:
     def timing(self) -> Timing:
         """What was taken so far."""
         read, transform, assemble = self._seconds
-        return Timing(read, transform, assemble, read_cpu=self._cpu[0], transform_cpu=self._cpu[1], began=self._began)
+        read_cpu, transform_cpu, assemble_cpu = self._cpu
+        return Timing(
+            read,
+            transform,
+            assemble,
+            read_cpu=read_cpu,
+            transform_cpu=transform_cpu,
+            assemble_cpu=assemble_cpu,
+            began=self._began,
+        )

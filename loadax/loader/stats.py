@@ -20,7 +20,7 @@ class Timing(NamedTuple):
     Attributes:
         read, transform, assemble, place: seconds on the clock on the wall.
         rows, bytes: how much it was.
-        read_cpu, transform_cpu: seconds of processor time of the thread that did it. A stage that waits has few of them.
+        read_cpu, transform_cpu, assemble_cpu: seconds of processor time of the thread that did it. A stage that waits has few of them.
         began: when the work began, by `time.perf_counter()`, which all processes of a machine share. 0: not known.
         worker: id of the process that did it. 0: this one.
     """
@@ -33,8 +33,19 @@ class Timing(NamedTuple):
     bytes: int = 0
     read_cpu: float = 0.0
     transform_cpu: float = 0.0
+    assemble_cpu: float = 0.0
     began: float = 0.0
     worker: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of reading a piece, on the clock on the wall."""
+        return self.read + self.transform + self.assemble
+
+    @property
+    def processor_seconds(self) -> float:
+        """The same of processor time."""
+        return self.read_cpu + self.transform_cpu + self.assemble_cpu
 
 
 @final

@@ -3,13 +3,24 @@
 Everything else in loadax keeps to JAX's public interface, of version 0.10 and newer.
 """
 
-from jax.sharding import Mesh
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, Sharding
+from numpy.typing import NDArray
 
 try:
     # The public road (`jax.interpreters.pxla.thread_resources`) leads to the same object, with a DeprecationWarning.
     from jax._src import mesh as _private
 except ImportError:  # it moved in a newer JAX
     _private = None  # type: ignore[assignment]
+try:
+    from jax._src import core as _core
+    from jax._src.interpreters import pxla as _pxla
+except ImportError:
+    _core = _pxla = None  # type: ignore[assignment]
 
 
 def legacy_mesh() -> Mesh | None:
@@ -29,3 +40,31 @@ def legacy_mesh() -> Mesh | None:
     except AttributeError:
         return None
     return None if mesh.empty else mesh
+
+
+def array_maker(shape: tuple[int, ...], dtype: Any, sharding: Sharding) -> Callable[[Sequence[NDArray[Any]]], jax.Array] | None:
+    """What `jax.make_array_from_callback` ends in, for many arrays alike: the rest of it takes longer than the array itself.
+
+    Args:
+        shape: Global shape.
+        dtype: Of the arrays. The x64 flag must allow it, here and in each call.
+        sharding: Of the arrays, which must have devices of this process.
+
+    Returns:
+        A function of one NumPy array for each of this process's devices, in the order of `sharding.addressable_devices_indices_map(shape)`. It
+        checks neither their shapes nor their dtypes. None where a newer JAX has none of this any more.
+
+    Example:
+        >>> import numpy as np
+        >>> sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        >>> array_maker((3,), np.int32, sharding)([np.arange(3, dtype=np.int32)]).tolist()
+        [0, 1, 2]
+    """
+    try:
+        put = _pxla.batched_device_put
+        aval = _core.update_aval_with_sharding(_core.ShapedArray(shape, dtype), sharding)
+        devices = list(sharding.addressable_devices_indices_map(shape))
+        inspect.signature(put).bind(aval, sharding, [], devices)
+    except (AttributeError, TypeError):
+        return None
+    return lambda buffers: put(aval, sharding, buffers, devices)

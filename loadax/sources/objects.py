@@ -1,6 +1,7 @@
 """Any Python object with `__len__` and `__getitem__`: lists, torch and Hugging Face datasets, Grain's MapDataset."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, final
 
 import numpy as np
@@ -70,7 +71,7 @@ class ObjectSource(BaseSource):
         examples = self._given(rows)
         kinds = {*map(type, examples)}
         if kinds == {dict}:
-            kinds = {kind for example in examples for kind in map(type, example.values())}
+            kinds = {*map(type, chain.from_iterable(map(dict.values, examples)))}
         if not _LISTS.isdisjoint(kinds):
             examples = list(map(with_arrays, examples))
         if type(None) in kinds and (missing := [row for row, example in zip(rows, examples, strict=True) if example is None]):

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, Dataset, from_source
 from loadax.loader import prefetch
+from loadax.loader.stats import Timing
 from loadax.protocols import ArraySpec, Integers
 from loadax.sharding import DataPartitionType, PlannedMesh, plan_mesh
 from loadax.sharding.partition import resolve_partition
@@ -71,11 +72,11 @@ class RandomPieces:
 
     seed = 0
 
-    def __init__(self, rows_per_step: int, workers: int):
+    def __init__(self, rows_per_step: int, workers: int, in_processes: bool):
         self._rows = rows_per_step
         self._random = np.random.default_rng(self.seed)
 
-    def measured(self, rows: int, seconds: float) -> None:
+    def measured(self, rows: int, timing: Timing) -> None:
         pass
 
     @property

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from loadax import Dataloader, from_arrays
 from loadax.loader import prefetch
 from loadax.loader.feed import Feed
+from loadax.loader.stats import Timing
 from loadax.trees import flatten
 from tests.limits import HANG
 from tests.loader.oracle import mesh_of
@@ -27,10 +28,10 @@ LINE, GRID = {"data": 8}, {"data": 2, "model": 4}
 class Runs:
     """Stands in for `PieceSizes`: runs of many steps, in one piece each."""
 
-    def __init__(self, rows_per_step: int, workers: int):
+    def __init__(self, rows_per_step: int, workers: int, in_processes: bool):
         self._rows = rows_per_step
 
-    def measured(self, rows: int, seconds: float) -> None:
+    def measured(self, rows: int, timing: Timing) -> None:
         pass
 
     steps = 8

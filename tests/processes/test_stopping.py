@@ -24,6 +24,7 @@ import pytest
 from loadax import Dataloader, from_arrays
 from loadax.errors import LoadaxError
 from loadax.loader import pool, prefetch
+from loadax.loader.stats import Timing
 from tests.limits import ENDLESS, HANG, until
 
 ROOT = Path(__file__).parents[2]
@@ -164,10 +165,10 @@ def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None
     class Collecting:
         """Sizes of pieces, asked for under the lock; the garbage is collected right there."""
 
-        def __init__(self, rows_per_step: int, workers: int):
+        def __init__(self, rows_per_step: int, workers: int, in_processes: bool):
             self._rows = rows_per_step
 
-        def measured(self, rows: int, seconds: float) -> None:
+        def measured(self, rows: int, timing: Timing) -> None:
             pass
 
         @property

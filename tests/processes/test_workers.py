@@ -72,6 +72,13 @@ def test_a_worker_has_no_jax_sees_no_accelerator_and_ignores_interrupts() -> Non
     assert all(batch[name].all() for name in ("cpu", "deaf", "open"))
 
 
+def test_a_worker_keeps_the_memory_that_each_piece_takes_anew() -> None:
+    """The system clears every page that it hands out, which takes longer than the rest of such an array."""
+    with iter(loader(maps.pages_of_arrays)) as batches:
+        next(batches)
+        assert next(batches)["pages"].max() < 10
+
+
 def test_an_interrupt_while_workers_begin_ends_none_of_them(capfd: pytest.CaptureFixture[str]) -> None:
     """A Ctrl-C in a terminal reaches all of its processes, also those that can't say yet that they ignore it."""
     for pause in (0.0, 0.03, 0.1, 0.2):

@@ -23,6 +23,8 @@ from loadax.loader.stats import Timing
 # What could make a worker use an accelerator; and the threads of numerical libraries, which would be those of all cores once more in every worker.
 _HIDDEN = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "-1"}
 _SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+# Bytes. Every piece takes and frees arrays of the same few sizes: glibc would give them back to the system each time, and clear their pages anew.
+_REUSE = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
 
 When = Literal["at work", "idle", "unborn", "before"]
 """Whether a worker was lost with the piece that it was to do, before it was given that, before it could do any, or with an earlier piece."""
@@ -166,4 +168,4 @@ def _no_interrupts() -> Iterator[None]:
 def _environment() -> dict[str, str]:
     # In the order of this process, also what it has put there itself. An empty entry stands for the folder it is in.
     path = os.pathsep.join(each or str(Path.cwd()) for each in sys.path if isinstance(each, str))
-    return {**_SINGLE, **os.environ, **_HIDDEN, "PYTHONPATH": path}
+    return {**_SINGLE, **_REUSE, **os.environ, **_HIDDEN, "PYTHONPATH": path}

@@ -12,6 +12,9 @@ from tests.scripts.benchmarks.scripts import load, quick, run
 # Contestants that are enough to run every line of loadax's side and of Grain's, which is the peer that is always there.
 CHOSEN = {
     "images": ["loadax", "numpy", "grain-batches"],
+    "rows": ["loadax", "loadax-0", "numpy", "grain-inline"],
+    "row-map": ["loadax", "numpy"],
+    "transform-wide": ["loadax", "numpy"],
     "transform": ["loadax", "ceiling", "numpy", "grain-2"],
     "jpegs": ["loadax", "loadax-fast", "loadax-pillow", "pillow", "grain-threads-2"],
     "records": ["loadax", "numpy", "grain-inline", "grain-batches-2"],
@@ -20,7 +23,17 @@ CHOSEN = {
     "raw-tokens": ["loadax", "numpy"],
     "windows": ["loadax", "numpy"],
 }
-ROWS = {"images": 8192, "transform": 512, "jpegs": 128, "records": 2048, "fields": 256, "raw-fields": 256}
+ROWS = {
+    "images": 8192,
+    "rows": 512,
+    "row-map": 512,
+    "transform": 512,
+    "transform-wide": 512,
+    "jpegs": 128,
+    "records": 2048,
+    "fields": 256,
+    "raw-fields": 256,
+}
 
 
 @pytest.mark.parametrize("workload", CHOSEN)

@@ -40,6 +40,19 @@ def test_the_best_peer_is_the_fastest_by_its_median_and_no_loop_by_hand() -> Non
     assert report.best(found, ["spdl"]) is None
 
 
+def test_processor_time_is_beside_that_of_who_takes_least_of_all_or_of_the_process_that_trains() -> None:
+    def costing(seconds: float, trainer: float) -> dict[str, Any]:
+        rounds = [{"rows": 10, "seconds": 1.0, "cpu_seconds": seconds, "trainer_seconds": trainer, "memory": 1, "others": 0.0}]
+        return {"first": None, "check": None, "rounds": rounds}
+
+    tables, report = load("tables"), load("report")
+    found = a_run(**{"loadax": costing(6, 1), "torch-0": costing(4, 4), "torch-2": costing(8, 2), "numpy": costing(3, 3)})
+    assert tables.cpu()(found) == tables.cpu("torch-0", "torch-2", "torch-9")(found) == 1.5
+    assert tables.cpu("numpy")(found) == 2.0
+    assert tables.cpu("torch-0", "torch-2", of=report.trainer_seconds)(found) == 0.5
+    assert tables.cpu("spdl")(found) is None
+
+
 def test_remarks_tell_who_is_missing_and_what_was_measured_besides() -> None:
     found = a_run(loadax=contestant(1))
     found["missing"], found["failed"] = {"torch-2": "torch"}, {"spdl": "spdl ended"}
