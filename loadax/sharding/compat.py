@@ -54,7 +54,7 @@ def array_maker(shape: tuple[int, ...], dtype: Any, sharding: Sharding) -> Calla
         A function of one NumPy array for each of this process's devices, in the order of `sharding.addressable_devices_indices_map(shape)`. It
         checks neither their shapes nor their dtypes. None where a newer JAX has none of this any more.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         >>> array_maker((3,), np.int32, sharding)([np.arange(3, dtype=np.int32)]).tolist()
