@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from skimage import data
 
-from loadax.sources.images_decoding import Rendering
+from loadax.sources.images.decode import Rendering
 
 Way: TypeAlias = Callable[[bytes], NDArray[np.uint8]]
 

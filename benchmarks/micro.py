@@ -24,8 +24,8 @@ from workloads import find
 from workloads.base import Data, Workload, steps_per_epoch
 
 from loadax import seeds
-from loadax.loader.feed import Feed
-from loadax.loader.share import batch_spec, resolve_share
+from loadax.loader.assembly.host_shard import batch_spec, resolve_share
+from loadax.loader.execution.producer import BatchProducer
 from loadax.plan.batches import BatchPlan
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.mix import Mixed, Segment
@@ -106,7 +106,7 @@ def stages(clock: Clock) -> None:
             size, steps = workload.batch_size, count()
             order = np.random.default_rng(0).permutation(workload.rows)
 
-            def assemble(run: int, feed: Feed = feed, size: int = size, steps: Iterator[int] = steps) -> None:
+            def assemble(run: int, feed: BatchProducer = feed, size: int = size, steps: Iterator[int] = steps) -> None:
                 feed.fill(feed.memory(next(steps) * run, run), 0, run * size)
 
             def gathered(
@@ -131,7 +131,7 @@ def stages(clock: Clock) -> None:
 
 
 @contextmanager
-def _feed(workload: Workload) -> Iterator[tuple[Workload, Feed, Data, Any]]:
+def _feed(workload: Workload) -> Iterator[tuple[Workload, BatchProducer, Data, Any]]:
     """What turns steps into batches, the rows it reads, and their sharding."""
     with tempfile.TemporaryDirectory(prefix="loadax-benchmark-") as name:
         folder = Path(name)
@@ -139,7 +139,12 @@ def _feed(workload: Workload) -> Iterator[tuple[Workload, Feed, Data, Any]]:
         rows = dataset(workload, folder).shuffle(seed=0)
         share = resolve_share(batch_spec(rows.spec, made=[]), workload.batch_size, data_parallel(), None, None)
         order = BatchPlan(rows.order, workload.batch_size, num_epochs=None)
-        yield workload, Feed(order, rows.reader, share, keep=256 << 20, end=None), workload.data(folder), share.shardings[0]
+        yield (
+            workload,
+            BatchProducer(order, rows.reader, share, keep=256 << 20, end=None),
+            workload.data(folder),
+            share.shardings[0],
+        )
 
 
 PARTS = {"permute": permute, "plan": plan, "stages": stages}

@@ -15,9 +15,10 @@ from unittest import mock
 import numpy as np
 
 from loadax import Dataloader, from_arrays
-from loadax.loader import feed, prefetch, stages, timeline
+from loadax.loader.execution import producer, scheduler
 from loadax.loader.iterator import DataIterator
-from loadax.loader.stats import Stats
+from loadax.loader.metrics import stages, timeline
+from loadax.loader.metrics.stats import Stats
 
 _SECONDS = 0.1
 
@@ -35,7 +36,7 @@ def blind() -> Iterator[None]:
         stats.wait += waited
 
     with ExitStack() as all_of:
-        for module in (feed, prefetch):
+        for module in (producer, scheduler):
             all_of.enter_context(mock.patch.object(module, "TraceAnnotation", stages.unmarked))
         all_of.enter_context(mock.patch.object(stages, "thread_time", float))
         for name in ("piece", "placed", "taken"):

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from loadax import errors, seeds, sharding, testing
+    from loadax.combine import concat, mix
     from loadax.dataset import Dataset
-    from loadax.doors import (
+    from loadax.errors import LoadaxError
+    from loadax.interop.progress import progress
+    from loadax.io import (
         as_dataset,
         from_array_record,
         from_arrays,
@@ -23,35 +26,32 @@ if TYPE_CHECKING:
         from_zarr,
         write_zarr,
     )
-    from loadax.errors import LoadaxError
-    from loadax.interop.progress import progress
-    from loadax.joining import concat, mix
-    from loadax.loader.certificate import Certificate
     from loadax.loader.dataloader import Dataloader
+    from loadax.loader.inspection.certificate import Certificate
     from loadax.protocols import Source
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Certificate": "loadax.loader.certificate",
+    "Certificate": "loadax.loader.inspection.certificate",
     "Dataloader": "loadax.loader.dataloader",
     "Dataset": "loadax.dataset",
     "LoadaxError": "loadax.errors",
     "Source": "loadax.protocols",
-    "as_dataset": "loadax.doors",
-    "concat": "loadax.joining",
-    "from_array_record": "loadax.doors",
-    "from_arrays": "loadax.doors",
-    "from_documents": "loadax.doors",
-    "from_images": "loadax.doors",
-    "from_npy": "loadax.doors",
-    "from_source": "loadax.doors",
-    "from_tensorstore": "loadax.doors",
-    "from_tokens": "loadax.doors",
-    "from_zarr": "loadax.doors",
-    "mix": "loadax.joining",
+    "as_dataset": "loadax.io",
+    "concat": "loadax.combine",
+    "from_array_record": "loadax.io",
+    "from_arrays": "loadax.io",
+    "from_documents": "loadax.io",
+    "from_images": "loadax.io",
+    "from_npy": "loadax.io",
+    "from_source": "loadax.io",
+    "from_tensorstore": "loadax.io",
+    "from_tokens": "loadax.io",
+    "from_zarr": "loadax.io",
+    "mix": "loadax.combine",
     "progress": "loadax.interop.progress",
-    "write_zarr": "loadax.doors",
+    "write_zarr": "loadax.io",
 }
 _MODULES = ("errors", "seeds", "sharding", "testing")
 

@@ -14,8 +14,9 @@ import numpy as np
 from loadax.core.arguments import MOST_POSITIONS, choice, flag, integer, number, optional_flag
 from loadax.core.arguments import path as checked_path
 from loadax.core.habits import for_dataset
+from loadax.core.spec import flatten_spec, leaf_arrays, normalise_spec
+from loadax.core.tree import map_leaves
 from loadax.errors import ArgumentError, RowIndexError
-from loadax.keeping.identity import identify, sample_size, spread, update
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.mix import Mixed
 from loadax.plan.order import Repeated, Sequential, Shuffled, Sliced, check_fixed_rows, depth, depth_first
@@ -24,13 +25,12 @@ from loadax.plan.split import split as split_order
 from loadax.protocols import Integers, Order, Tree
 from loadax.reader import Examples, Reader
 from loadax.redaction import redact
+from loadax.row_index.identity import identify, sample_size, spread, update
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
-from loadax.sources.places import check_elsewhere
-from loadax.specs import flatten_spec, leaf_arrays, normalise_spec
+from loadax.sources.io.places import check_elsewhere
 from loadax.transforms import BatchMap, Map, Transform, fingerprint, name_of, takes
-from loadax.trees import map_leaves
 
 _LANES = 128
 _OPEN_BYTES = 1 << 30  # what the windows of all lanes may hold by default, over all hosts
@@ -215,7 +215,7 @@ class Dataset:
             >>> hours.windows(3, lead=2)[4]
             {'inputs': {'t': array([4, 5, 6])}, 'targets': {'t': array([8])}}
         """
-        from loadax.sources.windows import WindowSource
+        from loadax.sources.wrappers.windows import WindowSource
 
         check_fixed_rows(self.order, "windows()")
         begin, step = 0, 1
@@ -416,8 +416,8 @@ class Dataset:
             >>> len(even), [int(number) for number in even]
             (5, [0, 2, 4, 6, 8])
         """
-        from loadax.keeping.answers import Options
-        from loadax.keeping.verbs import keep
+        from loadax.row_index.build import Options
+        from loadax.row_index.verbs import keep
 
         if key is not None and not isinstance(key, str):
             raise ArgumentError(f"key={key!r}: pass a text that you change when fn changes")
@@ -435,7 +435,7 @@ class Dataset:
             ArgumentError: when it is no such list, all rows are in it, or which rows there are changes every epoch.
             RowIndexError: when a row is not there.
         """
-        from loadax.keeping.verbs import leave_out
+        from loadax.row_index.verbs import leave_out
 
         return self._with(leave_out(self.order, self.reader.num_rows, rows))
 
@@ -473,8 +473,8 @@ class Dataset:
             >>> set(train.read(range(len(train)))["patient"]) & set(test.read(range(len(test)))["patient"])
             set()
         """
-        from loadax.keeping.answers import Options
-        from loadax.keeping.verbs import split_groups
+        from loadax.row_index.build import Options
+        from loadax.row_index.verbs import split_groups
 
         options = Options(index, _threads(workers), optional_flag("progress", progress))
         first, rest = split_groups(self.order, self.reader, key, _fraction(fraction), integer("seed", seed, most=None), options)

@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.arguments import choice
+from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.keeping.identity import identify, spread
 from loadax.plan.order import check_fixed_rows
 from loadax.plan.pack import PACK_VERSION, Long, Method, digest, packed, plan_arrays
 from loadax.protocols import Integers, Order, Visits
 from loadax.reader import Reader
+from loadax.row_index.identity import identify, spread
 from loadax.sources.base import BaseSource
-from loadax.sources.packed import PackedSource
-from loadax.sources.ragged import Form
-from loadax.texts import count_text
+from loadax.sources.wrappers.document_form import Form
+from loadax.sources.wrappers.packed import PackedSource
 from loadax.transforms import BatchMap, Transform, fingerprint, name_of
 from loadax.writing.array_folder import ArrayFolder, Entry
 from loadax.writing.progress import progress_bar
@@ -61,7 +61,7 @@ _SAID = {"empty": "empty and left out", "cut": "cut", "dropped": "too long and l
 
 @final
 class Documents:
-    """The documents at the positions of an order, as epoch 0 meets them; see `loadax.sources.packed.Documents`.
+    """The documents at the positions of an order, as epoch 0 meets them; see `loadax.sources.wrappers.packed.Documents`.
 
     Args:
         reader: of the documents.
@@ -183,7 +183,7 @@ class Documents:
         return out
 
     def identity(self) -> dict[str, Any]:
-        """What tells these documents from others: where they lie is not part of it; see `loadax.keeping.identity`."""
+        """What tells these documents from others: where they lie is not part of it; see `loadax.row_index.identity`."""
         sample = spread(self.size, _SAMPLE)
         contents = hashlib.sha256()
         for leaves in self.leaves(sample):

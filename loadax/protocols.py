@@ -61,7 +61,7 @@ class Location(NamedTuple):
     part: str = ""
 
 
-class Deal(NamedTuple):
+class LaneAssignment(NamedTuple):
     """A stretch of positions that are dealt to lanes in turn: `start` belongs to `lanes[0]`, the next to `lanes[1]`, and so on.
 
     It ends where the next one begins. `lanes` is int64[n]; `start` may lie before the first position.
@@ -141,7 +141,7 @@ class Order(Protocol):
         """Whether another epoch meets the rows in another order."""
         ...
 
-    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:
+    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
         """How the positions from `start` to `stop` of an epoch are dealt to lanes; empty when there are none."""
         ...
 

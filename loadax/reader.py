@@ -12,12 +12,12 @@ from typing import Any, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.spec import as_array, check_batch, flatten_spec, normalise_spec, own, spec_of, split_rows, stack
+from loadax.core.tree import flatten, map_leaves
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource, map_bottom
-from loadax.specs import as_array, check_batch, flatten_spec, normalise_spec, own, spec_of, split_rows, stack
 from loadax.transforms import RAISED, BatchMap, Map, Transform, blame, name_of
-from loadax.trees import flatten, map_leaves
 
 _Read = TypeVar("_Read")
 

@@ -11,10 +11,10 @@ from typing import Any, final
 import numpy as np
 
 from loadax import seeds
+from loadax.core.spec import check_batch, same_memory
+from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import Tree, Visits
-from loadax.specs import check_batch, same_memory
-from loadax.trees import flatten
 
 
 def name_of(function: Callable[..., Any]) -> str:

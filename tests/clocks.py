@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
-from loadax.loader import feed, headroom, pace, pool, prefetch, stages, stats, timeline
+from loadax.loader import headroom
+from loadax.loader.execution import pacing, producer, scheduler, thread_pool
+from loadax.loader.metrics import stages, stats, timeline
 from tests.limits import HANG
 
 
@@ -50,14 +52,14 @@ class Machine:
         self._looked: defaultdict[int, float] = defaultdict(float)
         self._interpreter_taken = False
         self._interpreter_wanted: deque[_Sleeper] = deque()
-        for module in (stages, prefetch, pace, feed, timeline, headroom):
+        for module in (stages, scheduler, pacing, producer, timeline, headroom):
             patch.setattr(module, "perf_counter", self.perf_counter)
-        patch.setattr(pool, "monotonic", self.perf_counter)
+        patch.setattr(thread_pool, "monotonic", self.perf_counter)
         patch.setattr(stages, "thread_time", self.thread_time)
-        patch.setattr(prefetch, "process_time", self.process_time)
-        patch.setattr(prefetch, "threading", SimpleNamespace(RLock=threading.RLock, Condition=self._condition))
-        patch.setattr(pool, "threading", SimpleNamespace(Thread=self._thread, current_thread=threading.current_thread))
-        patch.setattr(prefetch, "os", SimpleNamespace(getloadavg=lambda: (0.0, 0.0, 0.0)))
+        patch.setattr(scheduler, "process_time", self.process_time)
+        patch.setattr(scheduler, "threading", SimpleNamespace(RLock=threading.RLock, Condition=self._condition))
+        patch.setattr(thread_pool, "threading", SimpleNamespace(Thread=self._thread, current_thread=threading.current_thread))
+        patch.setattr(scheduler, "os", SimpleNamespace(getloadavg=lambda: (0.0, 0.0, 0.0)))
         patch.setattr(stats, "os", SimpleNamespace(sched_getaffinity=lambda _: range(cores)))
 
     def perf_counter(self) -> float:

@@ -41,7 +41,7 @@ PRELOADED = (
     "optax",
     "loadax",
     "loadax.loader.dataloader",
-    "loadax.doors",
+    "loadax.io",
     "loadax.packing",
 )
 MESSAGE = 1 << 17  # bytes of one request at most

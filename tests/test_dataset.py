@@ -12,11 +12,11 @@ import tensorstore as ts
 
 import loadax
 from loadax import Dataset, concat, from_arrays, from_npy, from_source, from_tensorstore, from_zarr, write_zarr
-from loadax.doors import as_dataset
+from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, RowIndexError, SourceError
+from loadax.io import as_dataset
 from loadax.protocols import ArraySpec
 from loadax.seeds import ORDER_VERSION
-from loadax.trees import flatten
 from tests.sources.chunked import ChunkedSource
 
 VALUES = np.arange(10) * 10

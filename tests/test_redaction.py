@@ -13,7 +13,7 @@ import loadax
 from loadax.cli.main import main
 from loadax.errors import LoadaxError, SourceError
 from loadax.redaction import redact
-from loadax.sources import storage
+from loadax.sources.io import kvstore
 from tests.servers.loopback import DeadPort
 from tests.servers.ranges import RangeServer
 
@@ -98,8 +98,8 @@ def test_no_opener_shows_them(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(storage, "_BACKOFF", {"max_retries": 0})
-    monkeypatch.setattr(storage, "_NOTICE", 1e-4)  # says at once that it waits
+    monkeypatch.setattr(kvstore, "_BACKOFF", {"max_retries": 0})
+    monkeypatch.setattr(kvstore, "_NOTICE", 1e-4)  # says at once that it waits
     caplog.set_level(logging.DEBUG)
     with pytest.raises(LoadaxError) as caught:
         OPENERS[opener](lambda name: secret_url(dead.replace("http", scheme), name))
@@ -113,7 +113,7 @@ def test_no_opener_shows_them(
 def test_no_command_shows_them(
     command: str, dead: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(storage, "_BACKOFF", {"max_retries": 0})
+    monkeypatch.setattr(kvstore, "_BACKOFF", {"max_retries": 0})
     for name in ("a.npy", "a.zarr"):
         more = [str(tmp_path / "out")] if command == "convert" else ["--batch-size", "8"] if command in ("plan", "bench") else []
         mesh = ["--mesh", "data=8"] if command == "plan" else []

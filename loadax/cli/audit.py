@@ -4,9 +4,9 @@ import argparse
 import sys
 from typing import Any
 
+from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
-from loadax.loader.certificate import Certificate
-from loadax.texts import count_text
+from loadax.loader.inspection.certificate import Certificate
 
 _DIFFERS = 1  # the exit code: not that of an error, since the check itself went well
 _EXAMPLES = """\

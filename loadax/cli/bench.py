@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, cast
 from loadax.cli.functions import import_function
 from loadax.cli.source import SOURCES, add_source_options, open_dataset, source_options
 from loadax.cli.wording import as_options
+from loadax.core.formatting import size_text
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, ScheduleError
 from loadax.redaction import redact
-from loadax.texts import size_text
 from loadax.transforms import takes
 
 _BATCH_SIZE = 256

@@ -8,7 +8,7 @@ from typing import Any
 
 from loadax.cli.source import SOURCES, add_source_options, open_dataset, source_options
 from loadax.dataset import Dataset
-from loadax.doors import write_zarr
+from loadax.io import write_zarr
 from loadax.redaction import redact
 
 _EXAMPLES = f"""\

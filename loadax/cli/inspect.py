@@ -11,12 +11,12 @@ from typing import Any
 
 import tensorstore as ts
 
-from loadax.doors import from_zarr
+from loadax.core.formatting import count_text, size_text, table
+from loadax.io import from_zarr
 from loadax.plan.blocks import BlockShuffled
 from loadax.redaction import redact
 from loadax.sources.checks import chunk_starts
-from loadax.sources.manifest import FINISHED
-from loadax.texts import count_text, size_text, table
+from loadax.sources.zarr.manifest import FINISHED
 from loadax.writing.survey import Stored, chunk_shape, codecs_of, file_shape, has_checksum, is_sharded, open_stored, raw_bytes
 
 _HEADER = ("array", "shape", "dtype", "chunk", "shard", "codecs", "checksum", "raw", "on disk")

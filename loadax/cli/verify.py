@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from loadax.cli.source import holds_images
+from loadax.core.formatting import count_text, size_text
 from loadax.errors import ArgumentError
-from loadax.sources.images_folder import open_images
-from loadax.texts import count_text, size_text
+from loadax.sources.images.folder import open_images
 from loadax.writing.verify import verify
 
 _DAMAGED = 1  # the exit code: not that of an error, since the check itself went well

@@ -6,8 +6,8 @@ from typing import Any, Protocol, final
 
 from loadax.errors import ArgumentError
 from loadax.loader.dataloader import Dataloader
-from loadax.loader.report import percent_text
-from loadax.loader.stats import Stats
+from loadax.loader.metrics.stats import Stats
+from loadax.loader.reports.bottleneck import percent_text
 from loadax.protocols import Tree
 
 _OF_THE_BAR = {"set_postfix", "set_postfix_str", "set_description", "set_description_str", "update", "refresh", "write"}

@@ -7,7 +7,7 @@ from typing import Any, final
 from loadax.core.arguments import integer, shown
 from loadax.errors import ArgumentError
 from loadax.loader.dataloader import Dataloader
-from loadax.loader.stats import Stats
+from loadax.loader.metrics.stats import Stats
 
 _COUNTERS: tuple[tuple[str, str, Callable[[Stats], float]], ...] = (
     ("loadax_steps", "Batches handed out.", lambda stats: stats.steps),

@@ -7,12 +7,12 @@ from typing import Any
 from jax.sharding import Mesh, NamedSharding
 
 from loadax.core.arguments import integer
+from loadax.core.tree import flatten
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
-from loadax.loader.share import Part
-from loadax.loader.stats import usable_cores
+from loadax.loader.assembly.host_shard import ShardSpec
+from loadax.loader.metrics.stats import usable_cores
 from loadax.plan.mix import Mixed
-from loadax.trees import flatten
 
 _MOST_WORKERS = 16  # workers beyond that mostly wait for each other; pass num_workers for more
 
@@ -81,7 +81,7 @@ def keep_limit(keep_on_device: Any) -> tuple[bool, int | None]:
     return True, integer("keep_on_device", keep_on_device, 1)
 
 
-def part_of(index: int | None, count: int | None, batch_sizes: Sequence[int]) -> Part | None:
+def part_of(index: int | None, count: int | None, batch_sizes: Sequence[int]) -> ShardSpec | None:
     """Which part of each batch `shard_index` and `shard_count` ask for; None: they don't."""
     if index is None and count is None:
         return None
@@ -96,7 +96,7 @@ def part_of(index: int | None, count: int | None, batch_sizes: Sequence[int]) ->
             raise ArgumentError(
                 f"batch_size={batch_size} can't be cut in shard_count={count} equal parts; use a multiple of {count}"
             )
-    return Part(index, count)
+    return ShardSpec(index, count)
 
 
 def mesh_of(partition: Any) -> Mesh | None:

@@ -1,7 +1,7 @@
 """Dataloader: a dataset as a sequence of batches, each already a globally sharded `jax.Array`.
 
-The story from top to bottom: the dataset's order becomes a `BatchPlan`; the mesh and the partition become a `Share`, what this
-process holds of every batch; a `Feed` reads, assembles and places the steps of the one on the other; a `Window` decides what is
+The story from top to bottom: the dataset's order becomes a `BatchPlan`; the mesh and the partition become a `HostShard`, what this
+process holds of every batch; a `Feed` reads, assembles and places the steps of the one on the other; a `PrefetchScheduler` decides what is
 read ahead, and an iterator hands the batches out.
 """
 
@@ -17,8 +17,8 @@ from jax.sharding import Mesh
 
 from loadax.core.arguments import choice, flag, integer, shown
 from loadax.core.habits import for_dataloader
-from loadax.doors import as_dataset
 from loadax.errors import ArgumentError, RowIndexError, UnsupportedError
+from loadax.io import as_dataset
 from loadax.loader.arguments import (
     keep_limit,
     mesh_of,
@@ -28,23 +28,23 @@ from loadax.loader.arguments import (
     with_positions,
     worker_count,
 )
-from loadax.loader.certificate import Certificate, certify, stretches
-from loadax.loader.device_map import DeviceMap
-from loadax.loader.explain import Explanation
-from loadax.loader.forecast import Setting, forecast
+from loadax.loader.assembly.host_shard import HostShard
+from loadax.loader.batch_spec import KEY, MASK
+from loadax.loader.device.cache import check_fixed
+from loadax.loader.device.device_map import DeviceMap
+from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.headroom import Headroom, Replay, measure
-from loadax.loader.history import Trace, find_places, trace
+from loadax.loader.inspection.certificate import Certificate, certify, stretches
+from loadax.loader.inspection.check_plan import PlanCheck, check_run
+from loadax.loader.inspection.explain import Setting, forecast
+from loadax.loader.inspection.explanation import Explanation
+from loadax.loader.inspection.trace import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator, Epoch, Run
-from loadax.loader.kept import check_fixed
-from loadax.loader.leaves import KEY, MASK
 from loadax.loader.ledger import Ledger
-from loadax.loader.plan_check import PlanCheck, check_run
-from loadax.loader.prefetch import Window
-from loadax.loader.recipe import Recipe, forms_of
-from loadax.loader.setup import setup_of
-from loadax.loader.share import Share
+from loadax.loader.pipeline import Pipeline, forms_of
+from loadax.loader.reports.loader_info import setup_of
 from loadax.loader.state import OrderHash, step_of
-from loadax.loader.warm import Warm
+from loadax.loader.warmup import Warm
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.inverse import Place
 from loadax.plan.skips import step_ranges
@@ -175,7 +175,7 @@ class Dataloader:
         if keep:
             check_fixed(self.dataset)
         made_leaves = [MASK] * (remainder == "pad") + [KEY] * (key_seed is not None)
-        self._recipe = Recipe(
+        self._recipe = Pipeline(
             plan=self._plan,
             forms=forms_of(self.dataset, lengths, made_leaves),
             partition=partition,
@@ -282,7 +282,7 @@ class Dataloader:
         """The placed global batch of that step: the very one that iteration hands out."""
         step = self._checked(step)
         feed = self._recipe.feed_one(self._share(step), step)
-        window = Window(feed, step, step + 1, depth=1, budget=1, workers=0)
+        window = PrefetchScheduler(feed, step, step + 1, depth=1, budget=1, workers=0)
         return window.take()[1]
 
     def __iter__(self) -> DataIterator:
@@ -550,7 +550,7 @@ class Dataloader:
         shown = self.batch_size if isinstance(self._plan.batch_size, int) else f"{{{sizes}}}"
         return f"Dataloader({self.dataset!r}, batch_size={shown}, {steps})"
 
-    def _share(self, step: int = 0) -> Share:
+    def _share(self, step: int = 0) -> HostShard:
         """This process's share of a step on the mesh of the caller's thread, which is where this must be called."""
         mesh = resolve_mesh(self._mesh if self._mesh is not None else current_mesh() or self._made_in)
         return self._recipe.share(mesh, step)

@@ -8,12 +8,12 @@ from typing import Any, final
 
 import jax
 
+from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, ClosedError, LeafError
 from loadax.loader.iterator import DataIterator
-from loadax.loader.report import percent_text
-from loadax.loader.stats import Stats
+from loadax.loader.metrics.stats import Stats
+from loadax.loader.reports.bottleneck import percent_text
 from loadax.protocols import Tree
-from loadax.trees import flatten
 
 _FEWEST = 10  # measured steps
 _NOTHING = 0.02

@@ -10,18 +10,18 @@ from typing import Any, final
 from jax.sharding import Mesh
 
 from loadax.errors import ClosedError, MeshError
-from loadax.loader.crew.processes import Processes
-from loadax.loader.feed import Feed
+from loadax.loader.execution.autotune import WorkerAutotuner
+from loadax.loader.execution.producer import BatchProducer
+from loadax.loader.execution.scheduler import OverError, PrefetchScheduler
+from loadax.loader.execution.thread_pool import Pool
 from loadax.loader.ledger import Ledger
-from loadax.loader.picture import draw
-from loadax.loader.pool import Pool
-from loadax.loader.prefetch import OverError, Window
-from loadax.loader.report import Report, report
-from loadax.loader.setup import Setup
+from loadax.loader.metrics.stats import Stats
+from loadax.loader.metrics.timeline import Recorder
+from loadax.loader.reports.bottleneck import Report, report
+from loadax.loader.reports.loader_info import LoaderInfo
+from loadax.loader.reports.timeline_plot import draw
 from loadax.loader.state import OrderHash, make_state, step_of
-from loadax.loader.stats import Stats
-from loadax.loader.team import Team
-from loadax.loader.timeline import Recorder
+from loadax.loader.workers.process_pool import ProcessPool
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Tree
 from loadax.sharding.mesh import current_mesh
@@ -37,7 +37,7 @@ class Run:
     `feed(step, processes)` is for that step and those after it that have as many rows, read by these processes, or by none but this one.
     """
 
-    feed: Callable[[int, Processes | None], Feed]
+    feed: Callable[[int, ProcessPool | None], BatchProducer]
     plan: BatchPlan
     order: OrderHash
     mesh: Mesh
@@ -48,7 +48,7 @@ class Run:
     least: int | None
     in_processes: bool
     used_up: Callable[[], None]
-    setup: Setup
+    setup: LoaderInfo
 
 
 @final
@@ -69,8 +69,8 @@ class DataIterator:
         self._recorder = Recorder()
         self.ledger = Ledger()
         """What this counts, for who looks at it from outside."""
-        self._processes: Processes | None = None
-        self._team: Team | None = None  # what it has found out holds for later windows too
+        self._processes: ProcessPool | None = None
+        self._team: WorkerAutotuner | None = None  # what it has found out holds for later windows too
         self._open(Stats())
 
     def serve(self, run: Run) -> None:
@@ -85,7 +85,7 @@ class DataIterator:
         run = self._run
         # They outlive windows: they are started once for all batch sizes.
         if run.in_processes and run.workers and (self._processes is None or self._processes.closed):
-            self._processes = Processes(run.workers, run.least)
+            self._processes = ProcessPool(run.workers, run.least)
         try:
             window, pool = self._begin()
         except BaseException:
@@ -101,7 +101,7 @@ class DataIterator:
         processes = None if self._processes is None else (self._run.workers, self._processes.threads)
         self.ledger.turn(earlier, self._window, self._step, processes)
 
-    def _begin(self) -> tuple[Window, Pool]:
+    def _begin(self) -> tuple[PrefetchScheduler, Pool]:
         run = self._run
         step = min(self._step, run.plan.num_steps - 1) if run.plan.num_steps is not None else self._step
         feed = run.feed(step, self._processes)
@@ -110,8 +110,8 @@ class DataIterator:
         if self._processes is not None:
             threads, settling = self._processes.threads, _SETTLING
             least = None if least is None else self._processes.least_threads
-        self._team = self._team or Team(threads if least is None else least, threads, settling)
-        window = Window(feed, self._step, feed.end, run.depth, run.budget, threads, self._team, self._recorder)
+        self._team = self._team or WorkerAutotuner(threads if least is None else least, threads, settling)
+        window = PrefetchScheduler(feed, self._step, feed.end, run.depth, run.budget, threads, self._team, self._recorder)
         return window, Pool(window, threads, self._processes)
 
     def __iter__(self) -> "DataIterator":

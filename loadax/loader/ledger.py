@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import final
 
-from loadax.loader.prefetch import Window
-from loadax.loader.stats import Stats
+from loadax.loader.execution.scheduler import PrefetchScheduler
+from loadax.loader.metrics.stats import Stats
 
 
 @final
@@ -13,9 +13,9 @@ class Ledger:
 
     def __init__(self) -> None:
         # In one: another thread that asks must not find steps counted twice, or not at all.
-        self._page: tuple[Stats, Window, int, tuple[int, int] | None] | None = None
+        self._page: tuple[Stats, PrefetchScheduler, int, tuple[int, int] | None] | None = None
 
-    def turn(self, earlier: Stats, window: Window, step: int, processes: tuple[int, int] | None) -> None:
+    def turn(self, earlier: Stats, window: PrefetchScheduler, step: int, processes: tuple[int, int] | None) -> None:
         """Goes on with another window.
 
         Args:

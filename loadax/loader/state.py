@@ -10,9 +10,9 @@ from typing import Any, final
 from loadax.core.arguments import LARGEST, MOST_POSITIONS, integer, shown
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, StateError
-from loadax.loader.words import order_words
 from loadax.plan.batches import BatchPlan
 from loadax.plan.mix import Mixed
+from loadax.plan.text import order_words
 
 VERSION = 1
 _FIELDS = ("version", "step", "batch_size", "epoch", "position", "order")

@@ -17,7 +17,7 @@ from loadax.protocols import Integers, Order, Visits
 Remainder = Literal["drop", "pad", "error"]
 
 
-class Stretch(NamedTuple):
+class BatchSizeSegment(NamedTuple):
     """Steps of one batch size, until the next stretch begins.
 
     Args:
@@ -95,9 +95,9 @@ class BatchPlan:
         return ((0, self.batch_size),) if isinstance(self.batch_size, int) else self.batch_size
 
     @cached_property
-    def stretches(self) -> tuple[Stretch, ...]:
+    def stretches(self) -> tuple[BatchSizeSegment, ...]:
         """The schedule, each entry with the place where it begins."""
-        found: list[Stretch] = []
+        found: list[BatchSizeSegment] = []
         for first, batch_size in self.schedule:
             if found and first * found[-1].batch_size > MOST_POSITIONS:
                 raise ArgumentError(
@@ -110,13 +110,13 @@ class BatchPlan:
                     "leave it out, or pass a larger num_epochs"
                 )
             steps, epoch_steps = (self._steps(rows, batch_size) for rows in (self.order.size - start, self.order.size))
-            found.append(Stretch(first, epoch, start, batch_size, steps, epoch_steps))
+            found.append(BatchSizeSegment(first, epoch, start, batch_size, steps, epoch_steps))
         if self.remainder == "error":
             for stretch, following in zip_longest(found, found[1:]):
                 self._check_ends(stretch, self.num_epochs if following is None else following.epoch)
         return tuple(found)
 
-    def _check_ends(self, stretch: Stretch, end: int | None) -> None:
+    def _check_ends(self, stretch: BatchSizeSegment, end: int | None) -> None:
         """Refuses rows left over at the ends of those epochs, before `end`, that a stretch lasts to."""
         for epoch, rows in ((stretch.epoch, self.order.size - stretch.start), (stretch.epoch + 1, self.order.size)):
             if (end is None or epoch < end) and rows % stretch.batch_size:
@@ -168,7 +168,7 @@ class BatchPlan:
                 return first
         raise AssertionError("the last stretch has no end")
 
-    def stretch(self, step: int) -> tuple[Stretch, int | None]:
+    def stretch(self, step: int) -> tuple[BatchSizeSegment, int | None]:
         """The stretch that a step lies in, and the step with which the next one, or nothing, begins; None: it has no end."""
         which = self._stretch(self.skips.number(step))
         last = which + 1 == len(self.stretches)
@@ -238,7 +238,7 @@ class BatchPlan:
         return Visits(rows, inside)
 
 
-def _place(stretch: Stretch, step: Any) -> tuple[Any, Any]:
+def _place(stretch: BatchSizeSegment, step: Any) -> tuple[Any, Any]:
     """The epochs of steps (an int, or int64[n]) of a stretch, and the positions with which they begin."""
     offset = step - stretch.first
     later = offset >= stretch.steps

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
-from loadax.plan.lanes import Dealing, deal, places
-from loadax.protocols import Deal, Integers, Order, Visits
+from loadax.plan.lanes import LaneAssignments, deal, places
+from loadax.protocols import Integers, LaneAssignment, Order, Visits
 
 _VERSION = 2  # of this order; it stands in saved states. in 1 all lanes began their windows together, and the turn went through them from first to last
 
@@ -47,7 +47,7 @@ class _Epoch:
     index: int
     lane_blocks: Integers
     shifts: Integers
-    dealing: Dealing
+    dealing: LaneAssignments
 
 
 @lru_cache(maxsize=8)
@@ -113,7 +113,7 @@ class BlockShuffled:
         turn = first * self.block + place - np.where(in_its_lane & (window > its_window), at.missing, 0)
         return at.dealing.positions(lane, turn)
 
-    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:
+    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
         deals = self._at(epoch).dealing.deals if stop > start else ()
         ends = [*(deal.start for deal in deals[1:]), self.size]
         return [deal for deal, end in zip(deals, ends, strict=False) if deal.start < stop and end > start]

@@ -12,7 +12,7 @@ from loadax.plan.batches import BatchPlan
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.lanes import in_step
 from loadax.plan.mix import Mixed
-from loadax.plan.order import Concatenated, Kept, OwnEpochs, Repeated, Sequential, Shuffled, Sliced, Without
+from loadax.plan.order import Concatenated, Excluding, OwnEpochs, Repeated, Sequential, Shuffled, Sliced, Subset
 from loadax.protocols import Integers, Order
 from loadax.seeds import derive, unpermute
 
@@ -98,13 +98,13 @@ def positions_of(order: Order, rows: Integers, epochs: Integers, window: tuple[i
             hits = _in_turns(order, rows, epochs, window)
         case Concatenated():
             hits = _in_parts(order, rows, epochs, window)
-        case Kept(parent=parent, positions=kept):
+        case Subset(parent=parent, positions=kept):
             if not len(kept):
                 return _none()
             below = positions_of(parent, rows, epochs, (int(kept[window[0]]), int(kept[window[1] - 1]) + 1))
             place = np.minimum(np.searchsorted(kept, below.positions), len(kept) - 1)
             hits = _where(Hits(below.asked, place), kept[place] == below.positions)
-        case Without(parent=parent, missing=missing):
+        case Excluding(parent=parent, missing=missing):
             below = positions_of(parent, rows, epochs, (0, parent.size))
             place = np.searchsorted(missing, below.positions)
             there = np.append(missing, -1)[place] != below.positions

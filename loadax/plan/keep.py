@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loadax.errors import ArgumentError
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.mix import Mixed
-from loadax.plan.order import Concatenated, Kept, Repeated, Sequential, Shuffled, Without, check_fixed_rows
+from loadax.plan.order import Concatenated, Excluding, Repeated, Sequential, Shuffled, Subset, check_fixed_rows
 from loadax.protocols import Integers, Order
 
 Leave = Callable[[Order, int], Order]
@@ -47,12 +47,12 @@ def narrow(order: Order, verb: str, leave: Leave, first_row: int = 0) -> Order:
 
 def keep_rows(order: Order, verb: str, rows: Integers, rule: tuple[Any, ...]) -> Order:
     """An order of those of its rows alone that are in the ascending list `rows`; memory: 8 bytes for each of them."""
-    return narrow(order, verb, lambda fixed, first: Kept(fixed, _positions(fixed, first, rows), rule))
+    return narrow(order, verb, lambda fixed, first: Subset(fixed, _positions(fixed, first, rows), rule))
 
 
 def leave_out_rows(order: Order, verb: str, rows: Integers, rule: tuple[Any, ...]) -> Order:
     """An order without those of its rows that are in the ascending list `rows`; memory: 8 bytes for each of those."""
-    return narrow(order, verb, lambda fixed, first: Without(fixed, _positions(fixed, first, rows), rule))
+    return narrow(order, verb, lambda fixed, first: Excluding(fixed, _positions(fixed, first, rows), rule))
 
 
 def met_rows(order: Order, verb: str, num_rows: int) -> NDArray[np.bool_]:

@@ -1,7 +1,7 @@
 """Lanes: positions are dealt to them in turn, and inside a step rows stand sorted by lane.
 
 So a host with a contiguous share of the batch meets the blocks of its own lanes alone. Lanes that have run out are left out of the
-turn, so an epoch falls into stretches (`Deal`), at most three where one block shuffle deals: all lanes; those with a block more; and
+turn, so an epoch falls into stretches (`LaneAssignment`), at most three where one block shuffle deals: all lanes; those with a block more; and
 before or after the one that holds the ragged block has ended.
 """
 
@@ -10,12 +10,12 @@ from typing import NamedTuple, final
 
 import numpy as np
 
-from loadax.protocols import Deal, Integers
+from loadax.protocols import Integers, LaneAssignment
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Dealing:
+class LaneAssignments:
     """How one epoch is dealt to lanes, which are numbered by their turn.
 
     Args:
@@ -24,7 +24,7 @@ class Dealing:
         lanes: for each, the lanes in their turn.
     """
 
-    deals: tuple[Deal, ...]
+    deals: tuple[LaneAssignment, ...]
     turns: Integers
     lanes: tuple[Integers, ...]
 
@@ -47,7 +47,7 @@ class Dealing:
         return found
 
 
-def deal(lane_rows: Integers) -> Dealing:
+def deal(lane_rows: Integers) -> LaneAssignments:
     """Deals to lanes of so many rows in turn, leaving out those that have run out.
 
     Examples:
@@ -60,8 +60,8 @@ def deal(lane_rows: Integers) -> Dealing:
     sizes = (ends - turns) * [len(lanes) for lanes in alive]
     starts = np.cumsum(sizes) - sizes
     place = places(len(lane_rows))
-    deals = tuple(Deal(int(start), place[lanes]) for start, lanes in zip(starts, alive, strict=True))
-    return Dealing(deals, turns, alive)
+    deals = tuple(LaneAssignment(int(start), place[lanes]) for start, lanes in zip(starts, alive, strict=True))
+    return LaneAssignments(deals, turns, alive)
 
 
 def places(count: int) -> Integers:
@@ -80,7 +80,7 @@ def places(count: int) -> Integers:
     return order[order < count]
 
 
-def by_lane(start: int, count: int, deals: list[Deal], positions: Integers) -> Integers:
+def by_lane(start: int, count: int, deals: list[LaneAssignment], positions: Integers) -> Integers:
     """Which of the `count` positions from `start` on stand at `positions` of the batch, when they are sorted by lane.
 
     Args:
@@ -101,7 +101,7 @@ def by_lane(start: int, count: int, deals: list[Deal], positions: Integers) -> I
     return np.where(positions < count, offsets, positions)
 
 
-def in_step(start: int, count: int, deals: list[Deal], offsets: Integers) -> Integers:
+def in_step(start: int, count: int, deals: list[LaneAssignment], offsets: Integers) -> Integers:
     """The inverse of `by_lane`: at which positions of the batch those at `offsets` (below `count`) from `start` stand."""
     held = _held(start, count, deals)
     order = np.argsort(held.lanes, kind="stable")
@@ -123,7 +123,7 @@ class _Held(NamedTuple):
     rows: Integers
 
 
-def _held(start: int, count: int, deals: list[Deal]) -> _Held:
+def _held(start: int, count: int, deals: list[LaneAssignment]) -> _Held:
     found = []
     for number, stretch in enumerate(deals):
         low = max(start, stretch.start)

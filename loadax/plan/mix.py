@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from loadax import seeds
 from loadax.errors import ArgumentError, ScheduleError
 from loadax.plan.order import Sequential, Shuffled
-from loadax.protocols import Deal, Integers, Order, Visits
+from loadax.protocols import Integers, LaneAssignment, Order, Visits
 
 Stop = Literal["first", "all", "never"]
 
@@ -201,7 +201,7 @@ class Mixed:
                 found[mine] = segment.start + block * sum(segment.weights) + slots
         return found
 
-    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:  # noqa: ARG002
+    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
         return []
 
     def describe(self) -> list[Any]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from loadax import seeds
 from loadax.errors import ArgumentError
-from loadax.protocols import Deal, Integers, Order, Visits
+from loadax.protocols import Integers, LaneAssignment, Order, Visits
 
 
 @final
@@ -31,7 +31,7 @@ class Sequential:
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return Visits(positions, epochs)
 
-    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:  # noqa: ARG002
+    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
         return []
 
     def describe(self) -> list[Any]:
@@ -52,7 +52,7 @@ class OwnEpochs:
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return Visits(positions, epochs)
 
-    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:  # noqa: ARG002
+    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
         return []
 
     def describe(self) -> list[Any]:
@@ -82,7 +82,7 @@ class Shuffled:
         key = seeds.derive(self.seed, "shuffle", first if (epochs == first).all() else epochs)
         return self.parent.visits(epochs, seeds.permute(positions, self.size, key))
 
-    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:  # noqa: ARG002
+    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
         return []
 
     def describe(self) -> list[Any]:
@@ -108,11 +108,11 @@ class Sliced:
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return self.parent.visits(epochs, self.start + positions * self.step)
 
-    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:
+    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
         if self.step != 1:
             return []
         dealt = self.parent.deals(epoch, start + self.start, stop + self.start)
-        return [Deal(deal.start - self.start, deal.lanes) for deal in dealt]
+        return [LaneAssignment(deal.start - self.start, deal.lanes) for deal in dealt]
 
     def describe(self) -> list[Any]:
         return [*self.parent.describe(), ["slice", self.start, self.step, self.size]]
@@ -140,7 +140,7 @@ class Repeated:
         size = max(self.parent.size, 1)
         return self.parent.visits(epochs * self.times + positions // size, positions % size)
 
-    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:
+    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
         size = max(self.parent.size, 1)
         found = []
         for turn in range(start // size, -(-stop // size)):
@@ -149,7 +149,7 @@ class Repeated:
             for deal in dealt:
                 # A slice below may begin inside a stretch: here the stretch begins with the turn, in the middle of the lanes.
                 shift = max(0, -deal.start)
-                found.append(Deal(deal.start + shift + turn * size, np.roll(deal.lanes, -(shift % len(deal.lanes)))))
+                found.append(LaneAssignment(deal.start + shift + turn * size, np.roll(deal.lanes, -(shift % len(deal.lanes)))))
         return found
 
     def describe(self) -> list[Any]:
@@ -192,7 +192,7 @@ class Concatenated:
             first_row += self.rows[index]
         return Visits(rows, inner)
 
-    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:  # noqa: ARG002
+    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
         return []
 
     def describe(self) -> list[Any]:
@@ -201,7 +201,7 @@ class Concatenated:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Kept:
+class Subset:
     """The positions of a list, in its order: what a rule that looks at rows left over.
 
     Args:
@@ -224,7 +224,7 @@ class Kept:
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return self.parent.visits(epochs, self.positions[positions])
 
-    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:  # noqa: ARG002
+    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
         return []
 
     def describe(self) -> list[Any]:
@@ -233,7 +233,7 @@ class Kept:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Without:
+class Excluding:
     """All positions but those of a short list.
 
     Args:
@@ -261,7 +261,7 @@ class Without:
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return self.parent.visits(epochs, positions + np.searchsorted(self._begins, positions, side="right"))
 
-    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:  # noqa: ARG002
+    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
         return []
 
     def describe(self) -> list[Any]:
@@ -269,7 +269,7 @@ class Without:
 
 
 def depth(order: Order) -> int:
-    """How many verbs stand one upon another. Without recursion, since that is what it is to limit."""
+    """How many verbs stand one upon another. Excluding recursion, since that is what it is to limit."""
     level, found = [order], 0
     while level:
         found += 1

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.plan.keep import narrow, rows_of
-from loadax.plan.order import Kept, orders_below
+from loadax.plan.order import Subset, orders_below
 from loadax.protocols import Integers, Order
 
 
@@ -24,7 +24,7 @@ def split(order: Order, fraction: float, seed: int) -> tuple[Order, Order]:
 
     def side(first: bool) -> Order:
         def leave(fixed: Order, first_row: int) -> Order:
-            return Kept(fixed, _kept_positions(fixed, fraction, key, first_row, first), (*rule, first))
+            return Subset(fixed, _kept_positions(fixed, fraction, key, first_row, first), (*rule, first))
 
         return narrow(order, "split", leave)
 
@@ -46,7 +46,7 @@ def below(hashes: NDArray[np.uint64], fraction: float) -> NDArray[np.bool_]:
 
 
 def _depth(order: Order, verb: str) -> int:
-    mine = isinstance(order, Kept) and order.rule[0] == verb
+    mine = isinstance(order, Subset) and order.rule[0] == verb
     return mine + max((_depth(each, verb) for each in orders_below(order)), default=0)
 
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.casting import leaf_name
+from loadax.core.casting import leaf_name
 from loadax.errors import LeafTypeError, PartitionError
 from loadax.sharding.layout import Box, Interval
 from loadax.sharding.partition import DataPartitionType, is_full

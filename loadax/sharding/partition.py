@@ -13,11 +13,11 @@ from typing import Any, final
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
-from loadax.casting import leaf_name
+from loadax.core.casting import leaf_name
+from loadax.core.tree import Structure, broadcast_prefix
 from loadax.errors import ArgumentError, MeshError, PartitionError, UnsupportedError
 from loadax.sharding.layout import axes_of
 from loadax.sharding.mesh import PlannedMesh, axis_sizes
-from loadax.trees import Structure, broadcast_prefix
 
 
 @final
@@ -66,7 +66,7 @@ def resolve_partition(
 
     Examples:
         >>> from loadax.sharding import plan_mesh
-        >>> from loadax.trees import flatten
+        >>> from loadax.core.tree import flatten
         >>> mesh = plan_mesh({"data": 4, "model": 2}, hosts=2)
         >>> shapes, structure = [(8, 3), (8,)], flatten({"x": 0, "y": 0})[1]
         >>> resolve_partition(PartitionSpec("data", "model"), structure, [(8, 4), (8,)], mesh)

@@ -9,8 +9,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
-from loadax.buffers import aligned_empty
-from loadax.casting import cast_into, leaf_name
+from loadax.core.buffers import aligned_empty
+from loadax.core.casting import cast_into, leaf_name
 from loadax.errors import ArgumentError, MeshError, PartitionError
 from loadax.sharding.constraint import with_sharding_constraint
 from loadax.sharding.dtypes import host_array, placed_dtype

@@ -7,14 +7,14 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
+from loadax.sources.adapters.columns import column_array, is_column
+from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, common_length
-from loadax.sources.columns import column_array, is_column
-from loadax.sources.libraries import comes_from
-from loadax.sources.locations import MappedExtent, cut_short, mapped_extent, mapped_file, mapped_name
-from loadax.trees import flatten
+from loadax.sources.io.locations import MappedExtent, cut_short, mapped_extent, mapped_file, mapped_name
 
 
 @final

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.spec import own, split_rows
+from loadax.core.tree import flatten, map_leaves
 from loadax.errors import SourceError
 from loadax.protocols import Columns, Integers, Location, Tree, Visits
-from loadax.specs import own, split_rows
-from loadax.trees import flatten, map_leaves
 
 
 class Child(NamedTuple):

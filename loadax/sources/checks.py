@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.formatting import size_text
 from loadax.errors import RowIndexError, SourceError
 from loadax.protocols import ArraySpec, Integers
 from loadax.sources.base import BaseSource
-from loadax.texts import size_text
 
 
 def check_rows(rows: Any, length: int) -> Integers:

@@ -7,12 +7,12 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.spec import leaf_arrays, own, same_memory, spec_of, stack
+from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
-from loadax.specs import leaf_arrays, own, same_memory, spec_of, stack
-from loadax.trees import flatten
 
 _MOST_HELD = 1 << 16  # examples of a list that tell it from another one
 

@@ -8,8 +8,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.doors import as_dataset
 from loadax.errors import ArgumentError
+from loadax.io import as_dataset
 from loadax.plan.order import Sequential
 from loadax.protocols import Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource, WrapperSource, as_source

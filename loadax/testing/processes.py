@@ -9,11 +9,11 @@ import subprocess
 import sys
 from typing import Any
 
-from loadax.specs import check_batch
+from loadax.core.spec import check_batch
+from loadax.core.tree import flatten
 from loadax.testing.comparison import difference
 from loadax.testing.laws import Law, show_error
 from loadax.testing.subject import Subject
-from loadax.trees import flatten
 
 PROCESS = Law(
     "fresh process",

@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
+from loadax.core.tree import flatten
 from loadax.dataset import Dataset
 from loadax.errors import ConformanceError
 from loadax.loader.dataloader import Dataloader
@@ -15,7 +16,6 @@ from loadax.testing.comparison import difference
 from loadax.testing.laws import Law, show_error
 from loadax.testing.subject import Subject
 from loadax.testing.threads import run_beside
-from loadax.trees import flatten
 
 _CONTRACT = "what a row holds must follow from the row (and, in a random map, from its generator) alone"
 LOADS = Law(

@@ -3,8 +3,8 @@
 from typing import Any
 
 from loadax.dataset import Dataset
-from loadax.doors import as_dataset
 from loadax.errors import ArgumentError
+from loadax.io import as_dataset
 from loadax.testing.columns import check_columns
 from loadax.testing.processes import check_process
 from loadax.testing.reads import check_claims, check_length_stays, check_reads

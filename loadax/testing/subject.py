@@ -5,14 +5,14 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.spec import check_batch, flatten_spec, spec_of
+from loadax.core.tree import flatten
 from loadax.errors import LeafError
 from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
-from loadax.specs import check_batch, flatten_spec, spec_of
 from loadax.testing.comparison import difference
 from loadax.testing.laws import Law, show_error, show_rows
-from loadax.trees import flatten
 
 LENGTH = Law("length", "len() must always give the same int, 1 or more, since orders and steps follow from it")
 SPEC = Law("spec", "read([row]) must give a tree of arrays with one row, of the structure, shapes and dtypes that spec states")

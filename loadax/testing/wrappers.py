@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.tree import flatten
 from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.base import BaseSource, Child
 from loadax.testing.comparison import difference
 from loadax.testing.laws import Law, show_error, show_rows
 from loadax.testing.subject import Subject
-from loadax.trees import flatten
 
 EXAMPLES = Law("rows one by one", "entry i of examples(rows) must be the row rows[i] as read gives it, in memory of its own")
 WRAPPER = Law(

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError
-from loadax.sources.files import open_regular
-from loadax.sources.npy_header import NPY_FAILURES
-from loadax.sources.paths import local_path
+from loadax.sources.io.files import open_regular
+from loadax.sources.io.paths import local_path
+from loadax.sources.npy.header import NPY_FAILURES
 from loadax.writing.comparison import differs
 
 _log = logging.getLogger("loadax")

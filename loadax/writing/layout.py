@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from loadax.core.arguments import choice, integer
+from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.protocols import ArraySpec, Tree
-from loadax.specs import flatten_spec
 from loadax.writing.names import array_names
 
 _CHUNK_BYTES = 4 << 10  # raw; below that, what a chunk costs in the shard's index and checksums outweighs its rows

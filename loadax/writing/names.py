@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from loadax.core.tree import Structure
 from loadax.errors import ArgumentError
-from loadax.trees import Structure
 
 
 def array_names(structure: Structure) -> list[str]:

@@ -11,10 +11,10 @@ import numpy as np
 import tensorstore as ts
 from numpy.typing import NDArray
 
+from loadax.core.spec import check_batch
+from loadax.core.tree import flatten
 from loadax.errors import SourceError
-from loadax.sources.storage import brief, wait
-from loadax.specs import check_batch
-from loadax.trees import flatten
+from loadax.sources.io.kvstore import brief, wait
 from loadax.writing.layout import Layout
 from loadax.writing.rows import Rows
 

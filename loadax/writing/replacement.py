@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tensorstore as ts
 
-from loadax.sources.storage import wait
+from loadax.sources.io.kvstore import wait
 
 _SWAPS = 8  # tries, where other processes replace the same store
 _AT_ONCE = 4  # objects under way

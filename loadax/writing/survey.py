@@ -7,9 +7,9 @@ from typing import Any, final
 import tensorstore as ts
 
 from loadax.errors import SourceError
-from loadax.sources.manifest import FINISHED, PARTIAL, check_finished, read_marker
-from loadax.sources.storage import new_context, wait
-from loadax.sources.zarr_layout import Folder, find_arrays
+from loadax.sources.io.kvstore import new_context, wait
+from loadax.sources.zarr.discovery import Folder, find_arrays
+from loadax.sources.zarr.manifest import FINISHED, PARTIAL, check_finished, read_marker
 
 _CACHE_BYTES = 32 << 20  # for the indexes of shards that are read chunk by chunk
 _CHECKED = {"crc32c", "crc32", "adler32", "fletcher32", "gzip", "zlib"}  # codecs that notice flipped bits

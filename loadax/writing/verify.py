@@ -12,8 +12,8 @@ import tensorstore as ts
 
 from loadax.errors import SourceError
 from loadax.redaction import redact
-from loadax.sources.manifest import FINISHED
-from loadax.sources.storage import wait
+from loadax.sources.io.kvstore import wait
+from loadax.sources.zarr.manifest import FINISHED
 from loadax.writing.parts import is_damage, reason
 from loadax.writing.progress import progress_bar
 from loadax.writing.survey import Stored, chunk_shape, file_shape, has_checksum, open_stored, place, raw_bytes

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from loadax.core.arguments import flag, integer, optional_flag
+from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Tree
-from loadax.sources.manifest import VERSION
-from loadax.sources.tensorstore import TensorStoreSource
-from loadax.sources.zarr_layout import find_arrays
-from loadax.specs import flatten_spec
+from loadax.sources.zarr.discovery import find_arrays
+from loadax.sources.zarr.manifest import VERSION
+from loadax.sources.zarr.source import TensorStoreSource
 from loadax.writing.destination import Destination, Share
 from loadax.writing.layout import plan_layout
 from loadax.writing.names import array_names

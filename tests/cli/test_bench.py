@@ -41,7 +41,7 @@ def images(tmp_path: Path) -> str:
 def module(tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> str:
     """A module of the user's, in the folder that the command is given in. Its map is slow on the simulated machine, and by the clock of a worker."""
     source = (
-        "import sys, loadax\nfrom loadax.loader import stages\n\nnow = [0.0]\n"
+        "import sys, loadax\nfrom loadax.loader.metrics import stages\n\nnow = [0.0]\n"
         "def work(seconds):\n    now[0] += seconds\n\n"
         "if 'jax' not in sys.modules:\n    stages.perf_counter = stages.thread_time = lambda: now[0]\n\n"
         "def slow(x):\n    work(1e-4)\n    return x\n\n"

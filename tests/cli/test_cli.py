@@ -16,8 +16,8 @@ from PIL import Image
 import loadax
 from loadax.cli import main
 from loadax.cli.wording import as_options
-from loadax.doors import from_npy, from_zarr
-from loadax.texts import count_text, size_text, table
+from loadax.core.formatting import count_text, size_text, table
+from loadax.io import from_npy, from_zarr
 from loadax.writing.write import write_zarr
 from tests.limits import HANG, until
 from tests.writing.rows import TreeRows, made_up, tree_of

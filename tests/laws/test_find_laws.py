@@ -12,10 +12,10 @@ from loadax.plan.batches import BatchPlan
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.inverse import Place, find, positions_of
 from loadax.plan.mix import Mixed, Segment, Stop
-from loadax.plan.order import Concatenated, Repeated, Sequential, Shuffled, Sliced, Without
+from loadax.plan.order import Concatenated, Excluding, Repeated, Sequential, Shuffled, Sliced
 from loadax.plan.skips import Skips, joined
 from loadax.plan.split import split
-from loadax.protocols import Deal, Integers, Order, Visits
+from loadax.protocols import Integers, LaneAssignment, Order, Visits
 from tests.limits import examples
 from tests.work import lines_of, peak_of
 
@@ -38,7 +38,7 @@ class Reversed:
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return self.below.visits(epochs, self.size - 1 - positions)
 
-    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:
+    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
         return []
 
     def describe(self) -> list[Any]:
@@ -69,7 +69,7 @@ def orders(choose: st.DrawFn, depth: int = 2) -> tuple[Order, int]:
             order = split(order, choose(st.sampled_from([0.2, 0.5, 0.8])), choose(SMALL))[choose(st.integers(0, 1))]
         elif verb == "without" and not order.varies and order.size:
             missing = choose(st.sets(st.integers(0, order.size - 1), max_size=4))
-            order = Without(order, np.array(sorted(missing), np.int64), ("exclude",))
+            order = Excluding(order, np.array(sorted(missing), np.int64), ("exclude",))
         elif verb == "foreign":
             order = Reversed(order)
         elif verb in ("concat", "mix") and depth and order.size:

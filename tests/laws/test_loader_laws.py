@@ -15,12 +15,12 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, Dataset, from_source
-from loadax.loader import prefetch
-from loadax.loader.stats import Timing
+from loadax.core.tree import flatten
+from loadax.loader.execution import scheduler
+from loadax.loader.metrics.stats import Timing
 from loadax.protocols import ArraySpec, Integers
 from loadax.sharding import DataPartitionType, PlannedMesh, plan_mesh
 from loadax.sharding.partition import resolve_partition
-from loadax.trees import flatten
 from tests.limits import examples
 from tests.loader.oracle import ELEMENTWISE, NONE, ORDERS, RECIPES, SOURCES, Oracle, Recipe, arrays, assert_placed, mesh_of
 from tests.work import lines_of, peak_of
@@ -147,7 +147,7 @@ def test_any_run_from_any_step(monkeypatch: pytest.MonkeyPatch, picks: st.DataOb
     mesh = mesh_of(cut.axes, draw(st.sampled_from([AxisType.Auto, AxisType.Explicit])), draw(st.sampled_from([None, 1])))
     if draw(st.booleans()):
         monkeypatch.setattr(RandomPieces, "seed", draw(st.integers(0, 999)))
-        monkeypatch.setattr(prefetch, "PieceSizes", RandomPieces)
+        monkeypatch.setattr(scheduler, "PieceSizes", RandomPieces)
     data, tree = build(source, order, recipe)
     loader = Dataloader(
         data,
@@ -193,9 +193,9 @@ def loader_goes_on(loader: Dataloader, step: int) -> bool:
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_pieces_and_workers_never_show(monkeypatch: pytest.MonkeyPatch, pieces: str, workers: int) -> None:
     if pieces == "random":
-        monkeypatch.setattr(prefetch, "PieceSizes", RandomPieces)
+        monkeypatch.setattr(scheduler, "PieceSizes", RandomPieces)
     else:
-        monkeypatch.setattr("loadax.loader.pieces._TARGET", 1e-9 if pieces == "tiny" else 1e9)
+        monkeypatch.setattr("loadax.loader.execution.piece_size._TARGET", 1e-9 if pieces == "tiny" else 1e9)
     data, tree = build("arrays", "lanes", RECIPES[-1])
     mesh = mesh_of(GRID)
     loader = Dataloader(data, 8, mesh=mesh, partition=P("data"), num_epochs=3, remainder="pad", num_workers=workers)

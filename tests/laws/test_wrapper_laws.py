@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 import loadax
+from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError, ConformanceError
-from loadax.keeping.identity import identify
 from loadax.plan.order import Sequential
 from loadax.protocols import ArraySpec, Location, Tree, Visits
 from loadax.reader import Reader
+from loadax.row_index.identity import identify
 from loadax.sources.base import BaseSource, as_source, walk
 from loadax.sources.checks import chunk_starts
-from loadax.sources.chunk_cache import ChunkCache
-from loadax.sources.concatenated import ConcatenatedSource
-from loadax.sources.cropped import CroppedSource
-from loadax.sources.windows import WindowSource
-from loadax.specs import flatten_spec
+from loadax.sources.wrappers.chunk_cache import ChunkCache
+from loadax.sources.wrappers.concat import ConcatenatedSource
+from loadax.sources.wrappers.crop import CroppedSource
+from loadax.sources.wrappers.windows import WindowSource
 from loadax.testing import FaultySource, check_source
 from tests.sources.chunked import ChunkedSource
 from tests.sources.token_corpora import write_pair

@@ -10,10 +10,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from numpy.typing import NDArray
 
 from loadax import Dataset, from_arrays, from_source
-from loadax.protocols import Columns, Deal, Integers, Order
+from loadax.core.tree import flatten
+from loadax.protocols import Columns, Integers, LaneAssignment, Order
 from loadax.sources.arrays import ArraySource
 from loadax.transforms import generator
-from loadax.trees import flatten
 
 Array = NDArray[Any]
 Example = dict[str, Any]
@@ -68,7 +68,7 @@ class ColumnSource:
         self._inner.read_into(rows, boxes, out)
 
 
-def lane_of(deals: list[Deal], place: int) -> int:
+def lane_of(deals: list[LaneAssignment], place: int) -> int:
     """The lane that a position is dealt to."""
     stretch = [deal for deal in deals if deal.start <= place][-1]
     return int(stretch.lanes[(place - stretch.start) % len(stretch.lanes)])

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from loadax import Dataloader, from_arrays
-from loadax.loader import stages
-from loadax.loader.stages import StageClock, unmarked
-from loadax.loader.stats import Timing
+from loadax.loader.metrics import stages
+from loadax.loader.metrics.stages import StageClock, unmarked
+from loadax.loader.metrics.stats import Timing
 from tests.clocks import Machine
 
 

@@ -9,13 +9,13 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, Dataset, from_source
-from loadax.buffers import aligned_bytes
-from loadax.loader.assemble import Assembler, Piece
-from loadax.loader.share import Share
-from loadax.loader.slab import Slab
-from loadax.loader.tiles import slab_plan
+from loadax.core.buffers import aligned_bytes
+from loadax.core.tree import flatten
+from loadax.loader.assembly.assembler import Assembler, Piece
+from loadax.loader.assembly.buffer_layout import Slab
+from loadax.loader.assembly.column_tiles import slab_plan
+from loadax.loader.assembly.host_shard import HostShard
 from loadax.plan.batches import BatchPlan
-from loadax.trees import flatten
 from tests.loader.oracle import BATCH, ELEMENTWISE, MAP, NONE, ColumnSource, Oracle, ReadSource, Recipe, arrays
 from tests.meshes import ZOO, MeshCase
 
@@ -31,7 +31,7 @@ def partitions(case: MeshCase) -> Iterator[Any]:
         yield {"image": P(None, second, first), "label": P(), "tokens": P((first, second))}
 
 
-def fill(share: Share, data: Dataset, plan: BatchPlan, seed: int) -> Slab:
+def fill(share: HostShard, data: Dataset, plan: BatchPlan, seed: int) -> Slab:
     """The slab of all steps, filled in pieces that are cut anywhere and come in any order; what nobody writes is 0xEE."""
     layout = slab_plan(share)
     memory = aligned_bytes(layout.size(STEPS))

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from loadax import Certificate, Dataloader, from_arrays, mix
 from loadax.errors import ArgumentError, RowIndexError, SourceError
-from loadax.loader.certificate import Digests, certify
+from loadax.loader.inspection.certificate import Digests, certify
 from loadax.loader.state import OrderHash
 from loadax.plan.batches import BatchPlan
 from loadax.sharding import data_parallel, plan_mesh

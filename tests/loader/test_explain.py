@@ -14,13 +14,13 @@ from PIL import Image
 
 from loadax import Dataloader, Dataset, concat, from_arrays, from_source, from_tokens, mix
 from loadax.errors import ArgumentError, ConformanceError, RowIndexError, UnsupportedError
-from loadax.loader.chunk_reads import chunk_reads
-from loadax.loader.everybody import Everybody
-from loadax.loader.explain import Explanation, Spread
-from loadax.loader.plan_check import _shares
-from loadax.loader.tiles import slab_plan
-from loadax.loader.words import order_words, rows_text
-from loadax.protocols import Deal, Integers, Visits
+from loadax.loader.assembly.column_tiles import slab_plan
+from loadax.loader.inspection.check_plan import _shares
+from loadax.loader.inspection.chunk_reads import chunk_reads
+from loadax.loader.inspection.explanation import Explanation, Spread
+from loadax.loader.inspection.hosts import Everybody
+from loadax.plan.text import order_words, rows_text
+from loadax.protocols import Integers, LaneAssignment, Visits
 from loadax.sharding import plan_mesh
 from loadax.sharding.holdings import HeldRows
 from tests.loader.oracle import ColumnSource, ReadSource, mesh_of
@@ -71,8 +71,8 @@ def test_rows_bytes_copies_and_memory_are_those_of_each_host_by_itself(case: Mes
 
 def read_step(loader: Dataloader, step: int) -> None:
     """Reads what this host reads of a step, without placing it."""
-    from loadax.buffers import aligned_bytes
-    from loadax.loader.assemble import Assembler, Piece
+    from loadax.core.buffers import aligned_bytes
+    from loadax.loader.assembly.assembler import Assembler, Piece
 
     share = loader._share()
     slabs = slab_plan(share)
@@ -470,7 +470,7 @@ class Forgetful:
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return Visits((positions + (len(positions) == 4)) % self.size, epochs)
 
-    def deals(self, epoch: int, start: int, stop: int) -> list[Deal]:
+    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
         return []
 
     def describe(self) -> list[Any]:

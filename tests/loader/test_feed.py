@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadax import from_arrays
-from loadax.loader import feed
-from loadax.loader.feed import VisitsAhead
+from loadax.loader.execution import producer
+from loadax.loader.execution.producer import VisitLookahead
 from loadax.plan.batches import BatchPlan
 
 
@@ -16,11 +16,11 @@ def test_visits_ahead(lookahead: int, asked: list[tuple[int, int]], endless: boo
     order = from_arrays(np.arange(50)).shuffle(seed=0, block=3, lanes=4).order
     plan = BatchPlan(order, 8, None if endless else 12, "pad")
     positions = np.array([1, 2, 6], np.int64)
-    before, feed._LOOKAHEAD = feed._LOOKAHEAD, lookahead
+    before, producer._LOOKAHEAD = producer._LOOKAHEAD, lookahead
     try:
-        ahead = VisitsAhead(plan, positions, plan.num_steps)
+        ahead = VisitLookahead(plan, positions, plan.num_steps)
     finally:
-        feed._LOOKAHEAD = before
+        producer._LOOKAHEAD = before
     for first, count in asked:
         visits = ahead(first, count)
         expected = plan.visits_of(range(first, first + count), positions)
@@ -30,4 +30,4 @@ def test_visits_ahead(lookahead: int, asked: list[tuple[int, int]], endless: boo
 
 def test_visits_of_no_positions() -> None:
     plan = BatchPlan(from_arrays(np.arange(50)).order, 8, 1)
-    assert len(VisitsAhead(plan, np.empty(0, np.int64), plan.num_steps)(2, 3).rows) == 0
+    assert len(VisitLookahead(plan, np.empty(0, np.int64), plan.num_steps)(2, 3).rows) == 0

@@ -10,7 +10,7 @@ import pytest
 from loadax import Dataloader, from_source
 from loadax.errors import ArgumentError, ClosedError, LeafError
 from loadax.loader.headroom import Headroom, Replay, compare
-from loadax.loader.stats import Stats
+from loadax.loader.metrics.stats import Stats
 from loadax.protocols import ArraySpec, Integers
 from tests.clocks import Machine
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from loadax import Dataloader, LoadaxError, from_arrays
-from loadax.loader.pool import Pool
-from loadax.loader.prefetch import Window
+from loadax.loader.execution.scheduler import PrefetchScheduler
+from loadax.loader.execution.thread_pool import Pool
 
 ROOT = Path(__file__).parents[2]
 DATA = from_arrays({"x": np.arange(40)}).shuffle(seed=2)
@@ -178,9 +178,9 @@ def test_an_interrupt_loses_no_batch_wherever_it_comes(workers: int, monkeypatch
     interrupted: set[tuple[str, int]] = set()
 
     def interrupting(name: str) -> Any:
-        original = getattr(Window, name)
+        original = getattr(PrefetchScheduler, name)
 
-        def method(window: Window) -> Any:
+        def method(window: PrefetchScheduler) -> Any:
             result = original(window)
             on_worker = threading.current_thread() is not threading.main_thread()
             if result is not None and not on_worker and (name, batches.step) not in interrupted:
@@ -190,8 +190,8 @@ def test_an_interrupt_loses_no_batch_wherever_it_comes(workers: int, monkeypatch
 
         return method
 
-    monkeypatch.setattr(Window, "take", interrupting("take"))
-    monkeypatch.setattr(Window, "_placement", interrupting("_placement"))
+    monkeypatch.setattr(PrefetchScheduler, "take", interrupting("take"))
+    monkeypatch.setattr(PrefetchScheduler, "_placement", interrupting("_placement"))
     served = []
     with iter(loader) as batches:
         while batches.step < len(loader):

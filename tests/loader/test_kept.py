@@ -12,9 +12,9 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, Dataset, concat, from_arrays, from_source, mix
+from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError, WorkerError
-from loadax.loader import kept
-from loadax.trees import flatten
+from loadax.loader.device import cache
 from tests.limits import until
 from tests.loader.oracle import (
     BATCH,
@@ -79,7 +79,7 @@ EXTRAS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", EXTRAS)
 def test_options_mean_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "_BLOCK_BYTES", 12 * 72)  # six blocks of 12 rows, the last of which begins early
+    monkeypatch.setattr(cache, "_BLOCK_BYTES", 12 * 72)  # six blocks of 12 rows, the last of which begins early
     data = from_arrays(TREE).shuffle(seed=2)
     given: dict[str, Any] = {"batch_size": 16, "mesh": mesh_of(GRID), "partition": P("data"), **EXTRAS[name]}
     plain = {key: value for key, value in given.items() if key != "worker_type"}
@@ -143,7 +143,7 @@ def test_no_column_is_read_that_nobody_holds() -> None:
 
 
 def test_blocks_overlap_by_less_than_a_row_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "_BLOCK_BYTES", 16 * 72)
+    monkeypatch.setattr(cache, "_BLOCK_BYTES", 16 * 72)
     source = ReadSource(TREE)
     loader = Dataloader(from_source(source), 8, keep_on_device=True)
     source.counts[:] = 0
@@ -207,8 +207,8 @@ def test_rows_are_worked_out_as_any_others() -> None:
 
 
 def test_the_usual_limit() -> None:
-    assert kept.usual_limit([{"bytes_limit": 80 << 30}, {"bytes_limit": 40 << 30}])[0] == 10 << 30
-    assert kept.usual_limit([{}, {}])[0] == 4 << 30
+    assert cache.usual_limit([{"bytes_limit": 80 << 30}, {"bytes_limit": 40 << 30}])[0] == 10 << 30
+    assert cache.usual_limit([{}, {}])[0] == 4 << 30
 
 
 class Vast:
@@ -273,6 +273,6 @@ def test_processes_end_where_the_data_can_not_be_sent_to_them() -> None:
 
 def is_worker(child: psutil.Process) -> bool:
     try:
-        return "loadax.loader.worker" in child.cmdline()
+        return "loadax.loader.workers.main" in child.cmdline()
     except psutil.Error:  # it has ended in this moment
         return False

@@ -14,10 +14,10 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, from_arrays
-from loadax.loader import prefetch
-from loadax.loader.feed import Feed
-from loadax.loader.stats import Timing
-from loadax.trees import flatten
+from loadax.core.tree import flatten
+from loadax.loader.execution import scheduler
+from loadax.loader.execution.producer import BatchProducer
+from loadax.loader.metrics.stats import Timing
 from tests.limits import HANG
 from tests.loader.oracle import mesh_of
 
@@ -60,7 +60,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_what_somebody_sees_is_never_written_again(name: str, long_runs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if long_runs:
-        monkeypatch.setattr(prefetch, "PieceSizes", Runs)
+        monkeypatch.setattr(scheduler, "PieceSizes", Runs)
     axes, partition, array = CASES[name]
     data = from_arrays({"x": array}).shuffle(seed=0)
     loader = Dataloader(data, 16, mesh=mesh_of(axes), partition=partition, num_epochs=6, num_workers=2, prefetch_bytes=1 << 20)
@@ -238,9 +238,9 @@ def test_no_step_leaves_its_memory_to_the_garbage_collector(change: Any) -> None
             gc.enable()
 
 
-def feeds() -> list[Feed]:
+def feeds() -> list[BatchProducer]:
     """All that there are in this process."""
-    return [each for each in gc.get_objects() if type(each) is Feed]
+    return [each for each in gc.get_objects() if type(each) is BatchProducer]
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])

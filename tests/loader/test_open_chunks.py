@@ -13,11 +13,11 @@ from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, Dataset, concat, from_arrays, from_source, from_zarr, mix, write_zarr
 from loadax.errors import ArgumentError, SourceError
-from loadax.loader.open_chunks import OpenChunks, held_columns, keep_open_chunks
+from loadax.loader.assembly.chunk_budget import OpenChunks, held_columns, keep_open_chunks
 from loadax.plan.blocks import BlockShuffled
 from loadax.sharding import plan_mesh
 from loadax.sources.base import walk
-from loadax.sources.chunk_cache import ChunkCache
+from loadax.sources.wrappers.chunk_cache import ChunkCache
 from tests.loader.oracle import mesh_of
 from tests.sources.chunked import ChunkedSource
 

@@ -3,8 +3,8 @@
 import pytest
 
 from loadax import Dataloader, from_arrays
-from loadax.loader import pace
-from loadax.loader.pace import Pace
+from loadax.loader.execution import pacing
+from loadax.loader.execution.pacing import ConsumerPace
 from tests.clocks import Machine
 from tests.limits import until
 from tests.loader.oracle import arrays
@@ -15,12 +15,12 @@ TREE = arrays(64)
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(pace, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(pacing, "perf_counter", lambda: now[0])
     return now
 
 
 def test_a_consumer_that_comes_back_at_once_places_for_itself(clock: list[float]) -> None:
-    steps = Pace()
+    steps = ConsumerPace()
     assert steps.ahead  # nothing is known: the first batches are placed ahead
     for _ in range(30):
         steps.placed(0.001)
@@ -34,7 +34,7 @@ def test_a_consumer_that_comes_back_at_once_places_for_itself(clock: list[float]
 
 
 def test_a_consumer_that_trains_in_between_is_served_ahead(clock: list[float]) -> None:
-    steps = Pace()
+    steps = ConsumerPace()
     for _ in range(30):
         steps.placed(0.001)
         steps.went(0.0)
@@ -46,7 +46,7 @@ def test_a_consumer_that_trains_in_between_is_served_ahead(clock: list[float]) -
 
 
 def test_naps_grow_and_stay_bounded(clock: list[float]) -> None:
-    steps = Pace()
+    steps = ConsumerPace()
     naps = [steps.nap(before) for before in (0, 1, 5, 2000)]
     assert naps == sorted(naps)
     assert naps[-1] <= 0.05
@@ -69,7 +69,7 @@ def test_nothing_is_placed_ahead_when_nothing_shall_be(monkeypatch: pytest.Monke
 
 
 def test_more_workers_read_only_for_a_consumer_that_waits(clock: list[float]) -> None:
-    steps = Pace()
+    steps = ConsumerPace()
     known = [steps.starving]  # nothing is known: all read
     for waited in [0.0] * 30 + [0.009] * 30:
         steps.went(waited)
@@ -79,7 +79,7 @@ def test_more_workers_read_only_for_a_consumer_that_waits(clock: list[float]) ->
 
 
 def test_what_goes_to_an_accelerator_is_always_placed_ahead(clock: list[float]) -> None:
-    steps = Pace(to_accelerator=True)
+    steps = ConsumerPace(to_accelerator=True)
     for _ in range(30):
         steps.placed(0.001)
         steps.went(0.0)
@@ -87,4 +87,4 @@ def test_what_goes_to_an_accelerator_is_always_placed_ahead(clock: list[float]) 
         steps.came()
     steps.went(0.0)
     assert steps.ahead  # though the consumer comes back at once
-    assert steps.nap(0) == pace._SHORTEST_NAP
+    assert steps.nap(0) == pacing._SHORTEST_NAP

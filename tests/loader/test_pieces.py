@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadax import Dataloader, from_arrays
-from loadax.loader.pieces import PieceSizes
-from loadax.loader.stages import StageClock
-from loadax.loader.stats import Timing
+from loadax.loader.execution.piece_size import PieceSizes
+from loadax.loader.metrics.stages import StageClock
+from loadax.loader.metrics.stats import Timing
 from tests.clocks import Machine
 
 Spend = Callable[[int], None]
@@ -128,8 +128,8 @@ def test_worker_processes_share_a_batch_whose_rows_wait(machine: Machine) -> Non
 
 @pytest.mark.parametrize(("target", "cut"), [(1e-9, True), (1e9, False)])
 def test_a_loader_with_worker_processes_has_their_target(target: float, cut: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadax.loader.pieces._PROCESS_TARGET", target)
-    monkeypatch.setattr("loadax.loader.pieces._TARGET", 1 / target)
+    monkeypatch.setattr("loadax.loader.execution.piece_size._PROCESS_TARGET", target)
+    monkeypatch.setattr("loadax.loader.execution.piece_size._TARGET", 1 / target)
     loader = Dataloader(from_arrays({"x": np.arange(64)}), 8, num_workers=1, worker_type="process", prefetch_bytes=1)
     with iter(loader) as batches:
         assert [batch["x"].tolist() for batch in batches] == np.arange(64).reshape(8, 8).tolist()

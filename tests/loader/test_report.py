@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from loadax import Dataloader, Dataset, from_arrays, from_source
-from loadax.loader.report import report
-from loadax.loader.setup import Setup
-from loadax.loader.stats import Stats
+from loadax.loader.metrics.stats import Stats
+from loadax.loader.reports.bottleneck import report
+from loadax.loader.reports.loader_info import LoaderInfo
 from loadax.protocols import ArraySpec, Integers
 from tests.clocks import Machine
 
@@ -25,7 +25,7 @@ MEASURED: dict[str, Any] = {
 }
 WAITING = MEASURED | {"wait": 3.8, "waited": 3.8, "trained": 6.2, "longest": 0.1}
 
-TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | Setup, str]] = {
+TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
     "nothing yet": ({}, (), "no batch was handed out yet, so there is nothing to tell"),
     "one batch": ({"steps": 1, "first": 0.534}, (), "too few steps to tell: 1 batch, the first one after 0.53 s"),
     "few": (
@@ -199,7 +199,7 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | Setup, str]] = {
     ),
     "reads in Python, which hold the GIL": (
         WAITING | {"read": 12.0, "read_cpu": 9.0, "cpu": 11.0},
-        Setup(python_source=True),
+        LoaderInfo(python_source=True),
         (
             "training waited 38% of the time: reading the source takes 100% of the work on 2 threads, of which one at a time runs, "
             "as code that holds the GIL does; try worker_type='process'"
@@ -224,7 +224,7 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | Setup, str]] = {
     ),
     "reads that slow the step": (
         MEASURED | {"waited": 0.01, "trained": 9.99, "read": 9.0, "read_cpu": 4.5},
-        Setup(python_source=True),
+        LoaderInfo(python_source=True),
         (
             "training waited 0.1% of the time, but reading the source keeps 45% of a core busy on threads: if it is Python code, it slows "
             "the step itself; try worker_type='process', or ask loader.headroom(step)"
@@ -294,7 +294,7 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | Setup, str]] = {
     ),
     "placing": (
         WAITING | {"place": 9.0, "read": 1.0, "prefetch": 2},
-        Setup(wide=True),
+        LoaderInfo(wide=True),
         (
             "training waited 38% of the time: placing on the devices takes 90% of the work on 2 threads; "
             "give the devices fewer bytes: rows as uint8 or uint16, made floats by the training step"
@@ -322,7 +322,7 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | Setup, str]] = {
 @pytest.mark.parametrize("case", TABLE)
 def test_verdicts(case: str) -> None:
     figures, maps, sentence = TABLE[case]
-    found = report(Stats(**figures), maps if isinstance(maps, Setup) else Setup(maps))
+    found = report(Stats(**figures), maps if isinstance(maps, LoaderInfo) else LoaderInfo(maps))
     assert found.verdict == sentence
     look = "; look at what ran then with it.timeline('run.html')" if case == "a pause" else ""
     assert repr(found) == str(found) == sentence + look
@@ -332,7 +332,7 @@ def test_verdicts(case: str) -> None:
 
 def test_the_numbers_behind_it() -> None:
     figures = TABLE["the GIL"][0]
-    found = report(Stats(**figures), Setup(("decode",)))
+    found = report(Stats(**figures), LoaderInfo(("decode",)))
     assert found.waited == pytest.approx(0.38)
     assert (found.bottleneck, found.advice) == ("transform", "try worker_type='process'")
     assert found.shares == pytest.approx({"read": 0.19, "transform": 0.81, "assemble": 0.0, "place": 0.0})
@@ -344,7 +344,7 @@ def test_the_numbers_behind_it() -> None:
     fast = report(Stats(**TABLE["not the bottleneck"][0]))
     assert fast.waited == pytest.approx(0.004)
     assert (fast.bottleneck, fast.advice) == (None, None)
-    slows = report(Stats(**TABLE["a map that slows the step"][0]), Setup(("slow",)))
+    slows = report(Stats(**TABLE["a map that slows the step"][0]), LoaderInfo(("slow",)))
     assert (slows.bottleneck, slows.advice) == ("transform", "try worker_type='process', or ask loader.headroom(step)")
     assert report(Stats(**TABLE["a pause"][0])).advice is None
 

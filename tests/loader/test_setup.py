@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from loadax import Dataloader, Dataset, concat, from_arrays, from_source
-from loadax.loader.leaves import BatchLeaf, BatchSpec
-from loadax.loader.setup import Setup, setup_of, short_name, wide
+from loadax.core.tree import flatten
+from loadax.loader.batch_spec import BatchLeaf, BatchSpec
+from loadax.loader.reports.loader_info import LoaderInfo, setup_of, short_name, wide
 from loadax.protocols import ArraySpec, Integers
-from loadax.trees import flatten
 
 
 class Own:
@@ -72,11 +72,11 @@ def test_nothing_is_narrower_for_devices_that_are_this_machine_s_cores() -> None
     mesh = jax.make_mesh((8,), ("data",))
     loader = Dataloader(arrays.map(same), 8, mesh=mesh)
     with loader.iterate() as batches:
-        assert batches._run.setup == Setup(("same",))
+        assert batches._run.setup == LoaderInfo(("same",))
     _, structure = flatten(0)
     batch = BatchSpec(structure, (BatchLeaf("", 0, ArraySpec((4,), np.dtype(np.float32)), np.dtype(np.float32)),))
     assert wide(batch)
-    assert setup_of(loader.dataset.reader, batch, mesh, kept=False) == Setup(("same",))
+    assert setup_of(loader.dataset.reader, batch, mesh, kept=False) == LoaderInfo(("same",))
 
 
 def test_names() -> None:

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
-from loadax.buffers import aligned_bytes
+from loadax.core.buffers import aligned_bytes
 from loadax.errors import LeafError
-from loadax.loader.share import batch_spec, resolve_share
-from loadax.loader.tiles import slab_plan
+from loadax.loader.assembly.column_tiles import slab_plan
+from loadax.loader.assembly.host_shard import batch_spec, resolve_share
 from loadax.protocols import ArraySpec
 from loadax.sharding import plan_mesh
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadax import Dataloader, from_arrays, from_source
-from loadax.loader.stats import Stats, Timing
+from loadax.loader.metrics.stats import Stats, Timing
 from loadax.protocols import ArraySpec, Integers
 from loadax.sharding import data_parallel
 from tests.clocks import Machine

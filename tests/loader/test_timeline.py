@@ -12,11 +12,11 @@ import pytest
 
 from loadax import Dataloader, from_arrays, from_source
 from loadax.errors import ArgumentError
-from loadax.loader.picture import bars_of, draw
-from loadax.loader.report import report
-from loadax.loader.setup import Setup
-from loadax.loader.stats import Stats, Timing
-from loadax.loader.timeline import Event, Recorder, Timeline
+from loadax.loader.metrics.stats import Stats, Timing
+from loadax.loader.metrics.timeline import Event, Recorder, Timeline
+from loadax.loader.reports.bottleneck import report
+from loadax.loader.reports.loader_info import LoaderInfo
+from loadax.loader.reports.timeline_plot import bars_of, draw
 from loadax.protocols import ArraySpec, Integers
 from tests.clocks import Machine
 from tests.work import lines_of
@@ -139,7 +139,9 @@ def test_the_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
 
 
 def test_a_name_can_t_break_the_page(tmp_path: Path) -> None:
-    sentence = report(Stats(steps=100, measured=100, waited=1, trained=1, wait=1.0, transform=1.0), Setup(maps=("</script><b>",)))
+    sentence = report(
+        Stats(steps=100, measured=100, waited=1, trained=1, wait=1.0, transform=1.0), LoaderInfo(maps=("</script><b>",))
+    )
     draw(Timeline(("</script>",), (Event("placed", 0, 0.0, (1.0, 0.0, 0.0), 0, 0),), 0, 1.0), sentence, tmp_path / "run.html")
     text = (tmp_path / "run.html").read_text()
     assert "<b>" not in text

@@ -12,7 +12,7 @@ from loadax.plan.blocks import BlockShuffled
 from loadax.plan.inverse import positions_of
 from loadax.plan.keep import keep_rows, leave_out_rows, met_rows
 from loadax.plan.mix import Mixed, Segment
-from loadax.plan.order import Concatenated, Kept, Repeated, Sequential, Shuffled, Sliced, Without
+from loadax.plan.order import Concatenated, Excluding, Repeated, Sequential, Shuffled, Sliced, Subset
 from loadax.protocols import Order
 
 ROWS = 60
@@ -28,8 +28,8 @@ FIXED: dict[str, Callable[[], Order]] = {
     "rows": lambda: Sequential(ROWS),
     "slice": lambda: Sliced(Sequential(ROWS), 2, 3, 15),
     "backwards": lambda: Sliced(Sequential(ROWS), 59, -1, 50),
-    "split": lambda: Kept(Sequential(ROWS), np.arange(10, 30), ("split", 0.5, 0, True)),
-    "excluded": lambda: Without(Sequential(ROWS), np.array([3, 30]), ("exclude", "y")),
+    "split": lambda: Subset(Sequential(ROWS), np.arange(10, 30), ("split", 0.5, 0, True)),
+    "excluded": lambda: Excluding(Sequential(ROWS), np.array([3, 30]), ("exclude", "y")),
     "parts": lambda: Concatenated((Sequential(20), Sliced(Sequential(40), 1, 2, 20)), (20, 40)),
     "a slice of parts": lambda: Sliced(Concatenated((Sequential(20), Sequential(40)), (20, 40)), 10, 1, 30),
     "nothing": lambda: Sliced(Sequential(ROWS), 0, 1, 0),
@@ -104,7 +104,7 @@ def test_the_rows_that_are_met(build: Callable[[], Order], monkeypatch: pytest.M
 def test_a_list_of_plain_rows_is_not_copied() -> None:
     """It may be a file that is mapped: processes then share it."""
     order = keep_rows(Sequential(ROWS), "filter", KEPT, ("filter", "x"))
-    assert isinstance(order, Kept)
+    assert isinstance(order, Subset)
     assert np.shares_memory(order.positions, KEPT)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from loadax import seeds
 from loadax.plan.blocks import BlockShuffled
-from loadax.plan.order import Concatenated, Kept, Repeated, Sequential, Shuffled, Sliced, depth_first
+from loadax.plan.order import Concatenated, Repeated, Sequential, Shuffled, Sliced, Subset, depth_first
 from loadax.protocols import Order
 
 
@@ -98,7 +98,7 @@ def test_concatenated_takes_positions_in_any_order() -> None:
 
 
 def test_kept_picks_positions_of_its_parent() -> None:
-    order = Kept(Sliced(Sequential(10), 9, -1, 10), np.array([0, 3, 9]), ("split", 0.5, 0, True))
+    order = Subset(Sliced(Sequential(10), 9, -1, 10), np.array([0, 3, 9]), ("split", 0.5, 0, True))
     assert epoch(order, 2) == [(9, 2), (6, 2), (0, 2)]
     assert order.size == 3
 
@@ -124,8 +124,8 @@ ORDERS: dict[str, Callable[[], Order]] = {
     "concat": lambda: Concatenated((Sequential(6), Sequential(6)), (6, 6)),
     "concat of others": lambda: Concatenated((Sequential(5), Sequential(7)), (5, 7)),
     "concat of longer sources": lambda: Concatenated((Sequential(6), Sequential(6)), (7, 6)),
-    "split": lambda: Kept(Sequential(12), np.arange(4), ("split", 0.5, 0, True)),
-    "the rest": lambda: Kept(Sequential(12), np.arange(4), ("split", 0.5, 0, False)),
+    "split": lambda: Subset(Sequential(12), np.arange(4), ("split", 0.5, 0, True)),
+    "the rest": lambda: Subset(Sequential(12), np.arange(4), ("split", 0.5, 0, False)),
 }
 
 

@@ -8,8 +8,8 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, from_arrays, from_source
+from loadax.core.tree import flatten
 from loadax.sharding import data_parallel
-from loadax.trees import flatten
 from tests.loader.oracle import NONE, Oracle, ReadSource, arrays, assert_placed
 from tests.meshes import zoo
 from tests.processes.lateness import first_process_last

@@ -12,11 +12,11 @@ import pytest
 from jax.experimental import multihost_utils
 
 from loadax import Dataloader
+from loadax.core.distributed import Process, this_process
 from loadax.errors import ArgumentError, SourceError
-from loadax.keeping import together
-from loadax.processes import Process, this_process
-from tests.keeping.filters import ROWS, SMALL, VALUES, Opaque, counted, data, files, rows_of, small, user
+from loadax.row_index import multiprocess
 from tests.limits import until
+from tests.row_index.filters import ROWS, SMALL, VALUES, Opaque, counted, data, files, rows_of, small, user
 
 
 def everything(folder: str) -> None:
@@ -68,8 +68,8 @@ def refusals(folder: str) -> None:
 def late(folder: str) -> None:
     """One comes late and is slow: the others wait, and say so."""
     log = Log()
-    together._BEAT = 0.0
-    together.PATIENCE = 50.0  # less than the slow one takes in all, by the clock of those who wait
+    multiprocess._BEAT = 0.0
+    multiprocess.PATIENCE = 50.0  # less than the slow one takes in all, by the clock of those who wait
     me = jax.process_index()
     share = [Path(folder, f"i.part-{number}-of-3") for number in range(3)]
     watched = {0: [share[1], Path(f"{share[1]}.at")], 2: [Path(f"{share[0]}.at"), Path(folder, "i")]}
@@ -78,8 +78,8 @@ def late(folder: str) -> None:
 
     def next_sign(_: float) -> None:
         """The clock of those who wait: twelve seconds from one sign of life to the next."""
-        until(lambda: together._signs(watched[me]) != seen[0])
-        seen[0] = together._signs(watched[me])
+        until(lambda: multiprocess._signs(watched[me]) != seen[0])
+        seen[0] = multiprocess._signs(watched[me])
         now[0] += 12.0
 
     def slow(example: Any) -> bool:
@@ -90,10 +90,10 @@ def late(folder: str) -> None:
     if me == 1:
         until(lambda: share[0].exists() and share[2].exists())
     else:
-        vars(together).update(monotonic=lambda: now[0], sleep=next_sign)
+        vars(multiprocess).update(monotonic=lambda: now[0], sleep=next_sign)
     assert rows_of(data().filter(slow, "slow", index=f"{folder}/i", workers=1)) == SMALL
     if me == 0:
-        assert now[0] > together.PATIENCE
+        assert now[0] > multiprocess.PATIENCE
         assert any("waiting for the shares of 1 of 3 processes: 1" in each for each in log.messages), log.messages
     if me == 2:
         assert any("waiting for process 0, which puts the index together" in each for each in log.messages), log.messages
@@ -103,7 +103,7 @@ def late(folder: str) -> None:
 
 def missing(folder: str) -> None:
     """One never comes. What the other did is not done again."""
-    together.PATIENCE = 0.5
+    multiprocess.PATIENCE = 0.5
     if jax.process_index() == 0:
         with pytest.raises(
             SourceError, match=r"no sign of the shares of 1 of 2 processes: 1 for 0.5 s; has a process ended, do all"
@@ -115,7 +115,7 @@ def missing(folder: str) -> None:
         with pytest.raises(SourceError, match=r"no sign of process 0, which puts the index together for 0.5 s"):
             data().filter(small, "small", index=f"{folder}/i")
     multihost_utils.sync_global_devices("both have given up")
-    together.PATIENCE = 30.0
+    multiprocess.PATIENCE = 30.0
     calls: list[int] = []
     assert rows_of(data().filter(counted(small, calls), "small", index=f"{folder}/i")) == SMALL
     assert calls == []

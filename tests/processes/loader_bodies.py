@@ -15,9 +15,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, from_arrays, from_source, from_tensorstore
+from loadax.core.tree import flatten
 from loadax.errors import LeafError, PartitionError
 from loadax.sharding import data_parallel
-from loadax.trees import flatten
 from tests.loader.oracle import CHAIN, ELEMENTWISE, NONE, ColumnSource, Oracle, ReadSource, arrays, assert_placed
 from tests.meshes import MeshCase, zoo
 from tests.processes.lateness import first_process_last

@@ -23,8 +23,8 @@ import pytest
 
 from loadax import Dataloader, from_arrays
 from loadax.errors import LoadaxError
-from loadax.loader import pool, prefetch
-from loadax.loader.stats import Timing
+from loadax.loader.execution import scheduler, thread_pool
+from loadax.loader.metrics.stats import Timing
 from tests.limits import ENDLESS, HANG, until
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def wait_for_the_end(*, collecting: bool = False) -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing waits for the threads, however long these need on a busy machine."""
-    monkeypatch.setattr(pool, "_PATIENCE", HANG)
+    monkeypatch.setattr(thread_pool, "_PATIENCE", HANG)
 
 
 def test_the_tests_below_would_see_a_thread() -> None:
@@ -180,7 +180,7 @@ def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None
         def slices(self, count: int) -> list[tuple[int, int]]:
             return [(0, count * self._rows)]
 
-    monkeypatch.setattr(prefetch, "PieceSizes", Collecting)
+    monkeypatch.setattr(scheduler, "PieceSizes", Collecting)
     gc.disable()
     try:
         for _ in range(5):
@@ -421,7 +421,7 @@ def test_processes_that_are_busy_for_long_do_not_hold_up_another_state(monkeypat
     data = from_arrays({"x": np.arange(8 * 1000)}).map(busy)
     with iter(Dataloader(data, 8, num_workers=1, worker_type="process")) as batches:
         next(batches)
-        monkeypatch.setattr(pool, "_PATIENCE", 0.1)
+        monkeypatch.setattr(thread_pool, "_PATIENCE", 0.1)
         before = [thread for thread in threading.enumerate() if thread.name.startswith("loadax")]
         assert before
         batches.set_state(100)

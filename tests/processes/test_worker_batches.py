@@ -27,9 +27,9 @@ from loadax import (
     mix,
     write_zarr,
 )
-from loadax.loader.crew.processes import Processes
-from tests.loader.crew import maps
+from loadax.loader.workers.process_pool import ProcessPool
 from tests.loader.oracle import BATCH, CHAIN, ELEMENTWISE, RANDOM, ColumnSource, ReadSource, arrays, assert_placed, mesh_of
+from tests.loader.workers import maps
 from tests.sources.token_corpora import write_bin, write_pair
 
 ROWS = 101
@@ -159,15 +159,15 @@ def assert_same(data: Any, start: Any = 0, **options: Any) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
+def processes() -> Iterator[ProcessPool]:
     """One for many tests: to start an interpreter takes most of the time of a short run."""
-    found = Processes(1)
+    found = ProcessPool(1)
     yield found
     found.close()
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_every_source_and_verb(name: str, processes: Processes, tmp_path: Path) -> None:
+def test_every_source_and_verb(name: str, processes: ProcessPool, tmp_path: Path) -> None:
     loader = Dataloader(SOURCES[name](tmp_path), 16)
     mesh = loader.spec[next(iter(loader.spec))].sharding.mesh
     feed, found = loader._recipe.feed(mesh, 0, processes), []

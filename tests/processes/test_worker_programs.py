@@ -92,7 +92,7 @@ def sleepy(example):
     return example
 
 def ready():
-    print("ready", *[child.pid for child in psutil.Process().children() if "loadax.loader.worker" in child.cmdline()], flush=True)
+    print("ready", *[child.pid for child in psutil.Process().children() if "loadax.loader.workers.main" in child.cmdline()], flush=True)
 
 trainer = os.getpid()
 data = from_arrays({"x": np.arange(8000)})
@@ -276,7 +276,7 @@ child = os.fork()
 if not child:
     time.sleep({ENDLESS})
     os._exit(0)
-print("ready", *[each.pid for each in psutil.Process().children() if "loadax.loader.worker" in each.cmdline()], child, flush=True)
+print("ready", *[each.pid for each in psutil.Process().children() if "loadax.loader.workers.main" in each.cmdline()], child, flush=True)
 time.sleep({ENDLESS})
 """
     )

@@ -19,10 +19,10 @@ import pytest
 
 from loadax import Dataloader, from_arrays, from_source
 from loadax.errors import ArgumentError, ClosedError, WorkerError
-from loadax.loader.crew import processes as crew
 from loadax.loader.iterator import DataIterator
+from loadax.loader.workers import process_pool as crew
 from tests.limits import HANG, until
-from tests.loader.crew import maps
+from tests.loader.workers import maps
 
 ROWS = 64 * 8
 
@@ -38,7 +38,7 @@ def workers() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children():
         try:
-            if "loadax.loader.worker" in child.cmdline():
+            if "loadax.loader.workers.main" in child.cmdline():
                 found.append(child)
         except psutil.Error:
             pass  # gone in this moment, or a zombie
@@ -67,7 +67,7 @@ def test_a_worker_has_no_jax_sees_no_accelerator_and_ignores_interrupts() -> Non
     with iter(loader(maps.environment)) as batches:
         batch = next(batches)
         (pid,) = set(batch["pid"].tolist())
-        assert "loadax.loader.worker" in psutil.Process(pid).cmdline()
+        assert "loadax.loader.workers.main" in psutil.Process(pid).cmdline()
     assert not batch["jax"].any()
     assert all(batch[name].all() for name in ("cpu", "deaf", "open"))
 
@@ -610,7 +610,7 @@ def test_memory_is_given_back_when_nobody_holds_a_batch() -> None:
 
 
 def test_nobody_waits_for_ever_for_workers_that_were_closed() -> None:
-    group = crew.Processes(1)
+    group = crew.ProcessPool(1)
     for _ in range(group.threads):
         group._claim()  # now its hand is full
     refused = []

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadax.doors import from_zarr
 from loadax.errors import SourceError
+from loadax.io import from_zarr
 from loadax.writing.verify import verify
 from loadax.writing.write import write_zarr
 from tests.limits import HANG, until

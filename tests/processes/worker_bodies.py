@@ -12,8 +12,8 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, from_arrays
-from tests.loader.crew import maps
 from tests.loader.oracle import CHAIN, NONE, Oracle, ReadSource, arrays, assert_placed
+from tests.loader.workers import maps
 from tests.meshes import zoo
 
 ROWS, BATCH = 90, 16

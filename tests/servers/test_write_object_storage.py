@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from loadax.cli import main
-from loadax.doors import from_zarr
 from loadax.errors import ArgumentError, SourceError
+from loadax.io import from_zarr
 from loadax.writing.verify import verify
 from loadax.writing.write import write_zarr
 from tests.servers.faults import Fault, FaultProxy

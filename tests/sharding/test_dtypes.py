@@ -5,7 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from loadax.casting import leaf_name
+from loadax.core.casting import leaf_name
 from loadax.errors import LeafError, LeafTypeError
 from loadax.sharding.dtypes import host_array, placed_dtype
 

@@ -7,10 +7,10 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
+from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, MeshError, PartitionError, UnsupportedError
 from loadax.sharding import DataPartitionType, data_parallel, logical_specs, plan_mesh
 from loadax.sharding.partition import is_full, resolve_partition
-from loadax.trees import flatten
 
 SHAPES = {"image": (16, 4, 8), "label": (16,), "nested": {"mask": (16, 8)}}
 LEAVES, STRUCTURE = flatten(SHAPES, is_leaf=lambda node: isinstance(node, tuple))

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from loadax.buffers import aligned_empty
+from loadax.core.buffers import aligned_empty
 from loadax.errors import ArgumentError, LeafError, LeafTypeError, MeshError, PartitionError, UnsupportedError
 from loadax.sharding import DataPartitionType, data_parallel, plan_mesh
 from loadax.sharding.layout import LeafLayout, plan_leaf

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.tree import flatten
 from loadax.protocols import Columns, Integers
 from loadax.sources.arrays import ArraySource
-from loadax.trees import flatten
 
 
 class ChunkedSource:

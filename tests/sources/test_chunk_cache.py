@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from loadax.errors import RowIndexError
 from loadax.protocols import Integers
 from loadax.sources.base import as_source
-from loadax.sources.chunk_cache import ChunkCache, area, hull, largest_chunk
+from loadax.sources.wrappers.chunk_cache import ChunkCache, area, hull, largest_chunk
 from tests.limits import HANG, examples, until
 from tests.sources.chunked import ChunkedSource
 

@@ -10,7 +10,7 @@ from loadax import Dataset, concat, from_arrays, from_source
 from loadax.errors import LeafError, RowIndexError
 from loadax.protocols import Visits
 from loadax.reader import Reader
-from loadax.sources.concatenated import ConcatenatedSource
+from loadax.sources.wrappers.concat import ConcatenatedSource
 
 LENGTHS = (4, 0, 7, 1)
 WHOLE = np.arange(12 * 6, dtype=np.int32).reshape(12, 6)

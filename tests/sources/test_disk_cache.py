@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.cached_files import CachedFiles
-from loadax.sources.disk_cache import BLOCK, DiskCache, open_cache
-from loadax.sources.files import ByteRange
-from loadax.sources.npy import open_npy
-from loadax.sources.ranges import RemoteFiles
-from loadax.sources.tokens import open_tokens
+from loadax.sources.io.cached_files import CachedFiles
+from loadax.sources.io.disk_cache import BLOCK, DiskCache, open_cache
+from loadax.sources.io.files import ByteRange
+from loadax.sources.io.remote import RemoteFiles
+from loadax.sources.npy.source import open_npy
+from loadax.sources.tokens.windows import open_tokens
 from tests.limits import HANG, until
 from tests.servers.faults import FaultProxy
 from tests.sources.token_corpora import stream, write_bin, write_npy
@@ -260,7 +260,7 @@ def test_blocks_that_follow_each_other_are_one_request(tmp_path: Path, http_prox
 READER = """
 import json, sys
 import numpy as np
-from loadax.sources.tokens import open_tokens
+from loadax.sources.tokens.windows import open_tokens
 url, folder, limit, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 source = open_tokens(url, 1000, dtype="uint16", cache=folder, cache_bytes=limit)
 random = np.random.default_rng(seed)

@@ -15,8 +15,8 @@ from PIL import Image
 
 import loadax
 from loadax.errors import LeafError, LoadaxError, SourceError
-from loadax.loader.certificate import Certificate
-from loadax.loader.crew.parcel import pack
+from loadax.loader.inspection.certificate import Certificate
+from loadax.loader.workers.pickling import pack
 from loadax.reader import Reader
 
 ROOT = Path(__file__).parents[2]

@@ -19,10 +19,10 @@ from PIL import Image, ImageOps
 import loadax
 from loadax.errors import ArgumentError, SourceError, UnsupportedError
 from loadax.protocols import Location
-from loadax.sources.images_decoding import Rendering
-from loadax.sources.images_files import ImageFiles
-from loadax.sources.images_folder import open_images
-from loadax.sources.images_resizing import Axis, Fit, fitted, resize, weights
+from loadax.sources.images.decode import Rendering
+from loadax.sources.images.files import ImageFiles
+from loadax.sources.images.folder import open_images
+from loadax.sources.images.resize import Axis, Fit, fitted, resize, weights
 from loadax.testing import check_source
 from tests.limits import HANG, until
 

@@ -8,7 +8,7 @@ import pytest
 import tensorstore as ts
 
 from loadax.errors import SourceError
-from loadax.sources.manifest import check_finished
+from loadax.sources.zarr.manifest import check_finished
 
 
 def check(path: Path) -> dict[str, Any] | None:

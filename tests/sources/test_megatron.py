@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from loadax.errors import SourceError
-from loadax.sources.files import LocalFiles
-from loadax.sources.megatron import read_index
-from loadax.sources.tokens import open_tokens
+from loadax.sources.io.files import LocalFiles
+from loadax.sources.tokens.megatron import read_index
+from loadax.sources.tokens.windows import open_tokens
 from tests.sources.token_corpora import CODES, index_bytes, stream, write_pair
 
 GOOD = index_bytes(8, [3, 0, 4], [0, 6, 6], [0, 2, 3])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from loadax.errors import SourceError
-from loadax.sources.npy import open_npy
+from loadax.sources.npy.source import open_npy
 
 VALUES = np.arange(60, dtype=np.float32).reshape(12, 5)
 

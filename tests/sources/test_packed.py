@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from loadax import Dataset, from_documents, from_source
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Location, Segments, Visits
-from loadax.sources.documents import open_documents
+from loadax.sources.tokens.documents import open_documents
 from loadax.testing import check_source
 from tests.servers.faults import FaultProxy
 from tests.sources.token_corpora import write_npy, write_pair

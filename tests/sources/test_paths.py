@@ -10,7 +10,7 @@ import pytest
 import loadax
 from loadax.cli.main import main
 from loadax.errors import ArgumentError, LoadaxError
-from loadax.sources.paths import local_path
+from loadax.sources.io.paths import local_path
 
 LONG = "x" * 5000
 OPENERS: dict[str, Callable[[Any], Any]] = {

@@ -14,16 +14,16 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-import loadax.doors
+import loadax.io
 from loadax.errors import SourceError
 from loadax.loader.dataloader import Dataloader
 from loadax.protocols import Location
-from loadax.sources.files import ByteRange, LocalFiles
-from loadax.sources.npy import open_npy
-from loadax.sources.npy_ranges import NpyRanges
-from loadax.sources.ranges import RangeReader, RemoteFiles
-from loadax.sources.segments import MappedSegments, Segment
-from loadax.sources.tokens import open_tokens
+from loadax.sources.io.files import ByteRange, LocalFiles
+from loadax.sources.io.remote import RangeReader, RemoteFiles
+from loadax.sources.io.segments import MappedSegments, Segment
+from loadax.sources.npy.remote import NpyRanges
+from loadax.sources.npy.source import open_npy
+from loadax.sources.tokens.windows import open_tokens
 from loadax.testing import check_source
 from tests.servers.faults import Fault, FaultProxy
 from tests.servers.loopback import DeadPort
@@ -142,7 +142,7 @@ def test_joined_ranges_end_and_memory_is_bounded(tmp_path: Path, http_proxy: Fau
     size = 30 * MIB
     content = np.random.default_rng(0).integers(0, 256, size, np.uint8)
     content.tofile(tmp_path / "x")
-    monkeypatch.setattr("loadax.sources.ranges._WAVE", 10 * MIB)
+    monkeypatch.setattr("loadax.sources.io.remote._WAVE", 10 * MIB)
     reader = RangeReader([Segment(f"{http_proxy.url}/x", 0, size)])
     starts = np.arange(0, size, 64 << 10)
     out = np.empty((len(starts), 64 << 10), np.uint8)
@@ -343,7 +343,7 @@ def test_they_keep_the_contract_of_a_source(cached: bool, tmp_path: Path, range_
 def test_a_mesh_may_cut_the_sequence(tmp_path: Path, http_proxy: FaultProxy) -> None:
     tokens = stream(1 << 18)
     write_bin(tmp_path / "x.bin", tokens)
-    data = loadax.doors.from_tokens(f"{http_proxy.url}/x.bin", seq_len=16_000, dtype="uint16", stride=16_384, targets=True)
+    data = loadax.io.from_tokens(f"{http_proxy.url}/x.bin", seq_len=16_000, dtype="uint16", stride=16_384, targets=True)
     mesh = jax.make_mesh((2, 4), ("data", "sequence"), axis_types=(AxisType.Auto,) * 2)
     (batch,) = Dataloader(data, batch_size=16, mesh=mesh, partition=P("data", "sequence"))
     expected = tokens.reshape(16, 16_384)

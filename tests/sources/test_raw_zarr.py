@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from loadax import Dataloader, from_zarr, write_zarr
 from loadax.errors import RowIndexError, SourceError
-from loadax.sources.raw_zarr import MappedChunks
-from loadax.sources.tensorstore import TensorStoreSource, open_zarr
+from loadax.sources.zarr.mapped import MappedChunks
+from loadax.sources.zarr.source import TensorStoreSource, open_zarr
 from tests.limits import HANG, examples
 
 MAPPED = "zarr3, memory-mapped"

@@ -11,8 +11,8 @@ import pytest
 import tensorstore as ts
 
 from loadax.errors import SourceError
-from loadax.sources import storage
-from loadax.sources.storage import address_of, at_endpoint, brief, failure, key_value_spec, local_path, new_context, wait
+from loadax.sources.io import kvstore
+from loadax.sources.io.kvstore import address_of, at_endpoint, brief, failure, key_value_spec, local_path, new_context, wait
 from tests.limits import HANG
 
 AWS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID")
@@ -198,7 +198,7 @@ def test_stalled_transfers_are_given_up_unless_the_user_says_otherwise(given: st
     environment = {key: value for key, value in os.environ.items() if key != name}
     if given is not None:
         environment[name] = given
-    code = f"import os, loadax.sources.storage; print(os.environ[{name!r}])"
+    code = f"import os, loadax.sources.io.kvstore; print(os.environ[{name!r}])"
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=HANG)
     assert run.stdout.strip() == (given or "10")
 
@@ -208,7 +208,7 @@ class TestWaiting:
     def clock(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
         """The seconds by which waiting is measured."""
         now = [1000.0]
-        monkeypatch.setattr(storage, "monotonic", lambda: now[0])
+        monkeypatch.setattr(kvstore, "monotonic", lambda: now[0])
         return now
 
     def test_for_what_is_there(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -242,7 +242,7 @@ class TestWaiting:
         assert not caplog.records
 
     def test_for_a_future_of_tensorstore_that_does_not_come(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(storage, "_NOTICE", 0.05)
+        monkeypatch.setattr(kvstore, "_NOTICE", 0.05)
         promise, future = unfinished()
         with pytest.raises(SourceError, match=r"^s3://b/x: no answer after \d+ s; is the store reachable\?$"):
             wait(future, "s3://b/x", patience=0.2)

@@ -11,7 +11,7 @@ import tensorstore as ts
 
 from loadax.errors import RowIndexError, SourceError
 from loadax.protocols import ArraySpec, Source
-from loadax.sources.tensorstore import TensorStoreSource
+from loadax.sources.zarr.source import TensorStoreSource
 
 VALUES = np.arange(1, 1 + 20 * 6 * 4, dtype=np.int32).reshape(20, 6, 4)
 ROWS = np.array([19, 0, 7, 7, 3])

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadax.doors import from_tokens
 from loadax.errors import ArgumentError, RowIndexError, SourceError
+from loadax.io import from_tokens
 from loadax.protocols import ArraySpec, Location, Source
-from loadax.sources.tokens import TokenSource, open_tokens
+from loadax.sources.tokens.windows import TokenSource, open_tokens
 from loadax.testing import check_source
 from tests.limits import examples
 from tests.sources.token_corpora import document_numbers, stream, windows, write_bin, write_npy, write_pair

@@ -16,7 +16,7 @@ from loadax.loader.state import OrderHash
 from loadax.protocols import ArraySpec, Source
 from loadax.sources.base import BaseSource, Child, as_source
 from loadax.sources.checks import chunk_starts
-from loadax.sources.windows import WindowSource
+from loadax.sources.wrappers.windows import WindowSource
 from tests.limits import examples
 from tests.loader.oracle import mesh_of
 from tests.sources.chunked import ChunkedSource

@@ -17,7 +17,7 @@ import zarr.storage
 
 from loadax import from_tensorstore, from_zarr, write_zarr
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.tensorstore import TensorStoreSource, open_zarr
+from loadax.sources.zarr.source import TensorStoreSource, open_zarr
 
 VALUES = np.arange(1, 41, dtype=np.int32).reshape(10, 4)
 VERSIONS = [2, 3]

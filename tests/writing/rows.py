@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.tree import flatten, map_leaves
 from loadax.protocols import ArraySpec, Integers, Tree
-from loadax.trees import flatten, map_leaves
 from tests.limits import ENDLESS
 
 

@@ -13,7 +13,7 @@ import zarr
 
 import loadax
 from loadax.errors import ArgumentError, LoadaxError, SourceError
-from loadax.sources.storage import key_value_spec
+from loadax.sources.io.kvstore import key_value_spec
 from loadax.writing import destination
 from loadax.writing.own_files import foreign_keys
 from loadax.writing.replacement import swap_folders

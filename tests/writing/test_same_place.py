@@ -12,8 +12,8 @@ import loadax
 from loadax.cli.main import main
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
-from loadax.sources import places
 from loadax.sources.base import as_source
+from loadax.sources.io import places
 
 ROWS = {"x": np.arange(24).reshape(12, 2)}
 REFUSED = r"is what this dataset reads, lies in it, or holds it .*; choose another path to write to"

@@ -17,10 +17,10 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadax.doors import from_zarr
+from loadax.core.tree import map_leaves
 from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError
+from loadax.io import from_zarr
 from loadax.protocols import ArraySpec
-from loadax.trees import map_leaves
 from loadax.writing.layout import plan_layout
 from loadax.writing.write import write_zarr
 from tests.limits import HANG, examples

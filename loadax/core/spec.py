@@ -1,0 +1,263 @@
+"""What one example looks like (its spec), and whether other rows look the same."""
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.tree import Structure, flatten, map_values
+from loadax.errors import ArgumentError, LeafError
+from loadax.protocols import ArraySpec, Tree
+
+_PLAIN: dict[type, np.dtype[Any]] = {kind: np.dtype(kind) for kind in (int, float, bool, complex)}
+_NUMBERS = set(_PLAIN)
+_UNCHANGED = {str, bytes, *np.sctypeDict.values()} - _NUMBERS
+"""Types of leaves that can't be written to, and are what a batch would have."""
+
+
+def flatten_spec(spec: Tree) -> tuple[list[ArraySpec], Structure]:
+    """The `ArraySpec`s of a spec, in leaf order, and its structure (an `ArraySpec` is itself a tuple, but a leaf here)."""
+    return flatten(spec, is_leaf=lambda node: isinstance(node, ArraySpec))
+
+
+def spec_of(example: Tree) -> Tree:
+    """The tree of `ArraySpec`s of one example. What is not a number (strings, bytes, objects) is `object`."""
+    leaves, structure = flatten(example)
+    return structure.build(
+        _leaf_spec(leaf, f"leaf {path or 'of the example'}") for leaf, path in zip(leaves, structure.paths, strict=True)
+    )
+
+
+def own(example: Tree) -> Tree:
+    """An example that nobody else holds: arrays (and what converts itself to one) are copied, numbers become NumPy's, other leaves stay."""
+    if type(example) is not dict:
+        return map_values(_own_leaf, example)
+    # Most rows are dicts of arrays and numbers, and no call for each of these is quicker.
+    copied = example.copy()
+    for key, leaf in example.items():
+        kind = type(leaf)
+        if kind is np.ndarray and leaf.ndim:
+            copied[key] = leaf.copy()
+        elif kind not in _UNCHANGED:
+            copied[key] = map_values(_own_leaf, leaf)
+    return copied
+
+
+def _own_leaf(leaf: Any) -> Any:
+    kind = type(leaf)
+    if kind is np.ndarray:
+        return leaf.copy() if leaf.ndim or leaf.dtype.hasobject else leaf[()]
+    if kind in _UNCHANGED:
+        return leaf
+    if kind not in _NUMBERS and not hasattr(leaf, "__array__"):
+        return leaf
+    try:
+        return np.array(leaf)[()]
+    except Exception:  # noqa: BLE001 - what can't be an array stays, and is an error that names it where it must be one: see `as_array`
+        return leaf
+
+
+def same_memory(leaf: Any, other: Any) -> bool:
+    """Whether two leaves are one array, or views of one that begin at the same entry."""
+    if not isinstance(leaf, np.ndarray) or not isinstance(other, np.ndarray) or not leaf.size or not other.size:
+        return False  # an empty view begins where the next one does, and shares nothing with it
+    return leaf is other or (leaf.base is not None and leaf.base is other.base and _address(leaf) == _address(other))
+
+
+def _address(array: NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]  # a tenth of the time of `.ctypes`
+    return address
+
+
+def split_rows(batch: Tree, count: int) -> list[Tree]:
+    """The `count` examples of a tree of arrays whose first dimension is `count`: views of these."""
+    leaves, structure = flatten(batch)
+    return structure.build_all(leaves, count)
+
+
+def leaf_arrays(example: Tree) -> list[NDArray[Any]]:
+    """The leaves of an example of any kind as arrays: what NumPy makes no array of is an object."""
+    try:
+        return [_array_or_object(leaf) for leaf in flatten(example)[0]]
+    except ArgumentError:  # a dict whose keys can't be sorted
+        return [_object(example)]
+
+
+def _array_or_object(leaf: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(leaf)
+    except Exception:  # noqa: BLE001 - it is the leaf's own code
+        return _object(leaf)
+
+
+def _object(value: Any) -> NDArray[Any]:
+    box = np.empty((), object)
+    box[()] = value
+    return box
+
+
+def as_array(leaf: Any, name: str) -> NDArray[Any]:
+    """A leaf that a user's code gave, as an array.
+
+    Raises:
+        LeafError: when NumPy can't make one of it; names it, and says what it is.
+    """
+    try:
+        return np.asarray(leaf)
+    except Exception as error:
+        raise LeafError(
+            f"{name} is a {type(leaf).__module__}.{type(leaf).__qualname__} that NumPy can't make an array of ({error}); return an array of "
+            "numbers (of a torch tensor: tensor.detach().float().numpy())"
+        ) from error
+
+
+def _leaf_spec(leaf: Any, name: str) -> ArraySpec:
+    array = as_array(leaf, name)
+    if array.dtype.kind in "USO":
+        return ArraySpec(array.shape, np.dtype(object))
+    return ArraySpec(array.shape, array.dtype.newbyteorder("="))
+
+
+def normalise_spec(spec: Tree, name: str) -> Tree:
+    """A user's tree of things with `shape` and `dtype`, as `ArraySpec`s.
+
+    Raises:
+        ArgumentError: when a leaf has no shape or dtype; names it.
+    """
+    leaves, structure = flatten(spec, is_leaf=_has_spec)
+    for path, leaf in zip(structure.paths, leaves, strict=True):
+        if not _has_spec(leaf):
+            raise ArgumentError(f"{name}{path} is {leaf!r}: pass something with a shape and a dtype, say jax.ShapeDtypeStruct")
+    return structure.build(ArraySpec(tuple(leaf.shape), np.dtype(leaf.dtype).newbyteorder("=")) for leaf in leaves)
+
+
+def _has_spec(node: Any) -> bool:
+    # A class such as numpy.float32 has them too, but as descriptors.
+    return hasattr(node, "shape") and hasattr(node, "dtype") and not isinstance(node, type)
+
+
+def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int]) -> Tree:
+    """Examples, each checked against `spec`, as one tree of arrays whose first dimension is `len(examples)`.
+
+    Args:
+        examples: one tree a row.
+        spec: a tree of `ArraySpec`s.
+        rows: the row ids, for messages.
+
+    Raises:
+        LeafError: when an example has another structure, shape or dtype than `spec`; names the row and the leaf.
+    """
+    specs, structure = flatten_spec(spec)
+    out = [np.empty((len(examples), *each.shape), each.dtype) for each in specs]
+    if _fill_columns(examples, structure, out):
+        return structure.build(out)
+    columns = [(each, spec.shape, spec.dtype) for each, spec in zip(out, specs, strict=True)]
+    for index, example in enumerate(examples):
+        leaves = structure.plain_leaves(example)
+        if leaves is None:
+            leaves = _leaves_like(example, structure, rows[index])
+        for number, (leaf, (column, shape, dtype)) in enumerate(zip(leaves, columns, strict=True)):
+            if type(leaf) is not np.ndarray or leaf.dtype != dtype or leaf.shape != shape or dtype.hasobject:
+                leaf = _checked(leaf, specs[number], f"row {rows[index]}: leaf {structure.paths[number] or 'of the example'}")  # noqa: PLW2901
+            column[index] = leaf
+    return structure.build(out)
+
+
+def _fill_columns(examples: Sequence[Tree], structure: Structure, out: list[NDArray[Any]]) -> bool:
+    """Fills `out` leaf by leaf from examples that are easily seen to be alike; False when one must be looked at by itself."""
+    if structure.kind is None:
+        return _fill(examples, out[0])
+    if not structure.flat or {*map(type, examples)} != {dict} or {*map(len, examples)} != {len(out)}:
+        return False
+    try:
+        return all(_fill(list(map(itemgetter(key), examples)), each) for key, each in zip(structure.keys, out, strict=True))
+    except KeyError:
+        return False
+
+
+def _fill(values: Sequence[Any], out: NDArray[Any]) -> bool:
+    """Fills an array with an entry for each of `values`; False when these are not of its dtype and shape, or not plain ones."""
+    kinds = {*map(type, values)}
+    if len(kinds) != 1 or out.dtype.hasobject:
+        return False
+    (kind,) = kinds
+    try:
+        if kind is np.ndarray:
+            if out.ndim < 2 or not out.size or {*map(len, values)} != {out.shape[1]}:
+                return False
+            # It compares all other dimensions and, without a cast, the dtypes.
+            np.concatenate(values, out=out.reshape(-1, *out.shape[2:]), casting="no")
+            return True
+        if out.ndim == 1 and (kind is out.dtype.type or _PLAIN.get(kind) == out.dtype):
+            out[...] = values
+            return True
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return False
+
+
+def _leaves_like(example: Tree, structure: Structure, row: int) -> list[Any]:
+    leaves, actual = flatten(example)
+    if actual != structure:
+        if difference := structure.static_difference(actual):
+            raise LeafError(
+                f"row {row}: {difference}; a batch has one value of it, so every row must have the same: make it a data field, or set it in a map"
+            )
+        raise LeafError(
+            f"row {row} has the leaves {actual.paths or 'none'}, the rows before it had {structure.paths}; "
+            "every row must give the same ones"
+        )
+    return leaves
+
+
+def _checked(leaf: Any, spec: ArraySpec, name: str) -> Any:
+    if spec.dtype.hasobject and not spec.shape:
+        return leaf
+    array = as_array(leaf, name)
+    if spec.dtype.hasobject and array.shape == spec.shape:
+        return leaf
+    if array.shape != spec.shape or array.dtype.newbyteorder("=") != spec.dtype:
+        raise LeafError(
+            f"{name} is {array.dtype}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}; {_remedy(array, spec)}"
+        )
+    return array
+
+
+def _remedy(array: NDArray[Any], spec: ArraySpec) -> str:
+    if array.ndim == len(spec.shape) and array.shape != spec.shape:
+        return "make all rows alike: these are ragged, so pad or crop them in a map, pass pad_to= where the source takes it, or pack them"
+    return "make all rows alike in a map (pad, crop or cast), or state them with spec="
+
+
+def check_batch(batch: Tree, count: int, spec: Tree, origin: str) -> Tree:
+    """`batch`, when it has the structure of `spec` and every leaf `count` rows of the promised shape and dtype.
+
+    Raises:
+        LeafError: otherwise; names `origin`, the leaf, what it is and what it should be.
+    """
+    specs, structure = flatten_spec(spec)
+    leaves = structure.plain_leaves(batch)
+    if leaves is None:
+        leaves, actual = flatten(batch)
+        if actual != structure:
+            difference = structure.static_difference(actual)
+            raise LeafError(f"{origin} gave {difference or f'the leaves {actual.paths}, expected {structure.paths}'}")
+    checked = []
+    for number, (leaf, each) in enumerate(zip(leaves, specs, strict=True)):
+        if type(leaf) is np.ndarray and leaf.dtype == each.dtype and leaf.shape == (count, *each.shape):
+            checked.append(leaf)
+            continue
+        path = structure.paths[number]
+        array = as_array(leaf, f"{origin}: leaf {path or 'of the batch'}")
+        if array.dtype != each.dtype and array.dtype.newbyteorder("=") == each.dtype:
+            array = array.astype(each.dtype)
+        wrong_dtype = array.dtype != each.dtype and not each.dtype.hasobject
+        if array.shape != (count, *each.shape) or wrong_dtype:
+            raise LeafError(
+                f"{origin} gave leaf {path or 'of the batch'} as {array.dtype}{list(array.shape)} for {count} rows, "
+                f"expected {each.dtype}{[count, *each.shape]}; return one entry per row, all alike (pad, crop or cast them in a map)"
+            )
+        checked.append(array)
+    return structure.build(checked)

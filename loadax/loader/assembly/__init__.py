@@ -1,0 +1,1 @@
+"""What this host holds of a batch, and how rows get there."""

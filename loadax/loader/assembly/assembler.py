@@ -1,0 +1,258 @@
+"""From visits to memory that can be placed: reads each row once, applies the maps, and lays rows out for the devices."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax import seeds
+from loadax.core.spec import flatten_spec
+from loadax.core.tree import flatten
+from loadax.errors import LeafError
+from loadax.loader.assembly.buffer_layout import BufferLayout, ColumnTile, Slab
+from loadax.loader.batch_spec import MASK
+from loadax.loader.metrics.stages import Mark, StageClock, unmarked
+from loadax.loader.metrics.stats import Timing
+from loadax.protocols import Columns, Integers, Tree, Visits
+from loadax.reader import Reader
+from loadax.transforms import BatchMap, name_of
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A run of positions that is read at once: the rows `low` to `high` of a slab, counted over all its steps.
+
+    Args:
+        visits: of these rows; a row of -1 is padding.
+        low: the first.
+        per_step: how many rows this process reads in a step.
+        slab: where they go.
+    """
+
+    visits: Visits
+    low: int
+    per_step: int
+    slab: Slab
+
+
+@final
+class _Job:
+    """A piece, seen from each tile: which of its rows the tile wants, and where they go."""
+
+    def __init__(self, piece: Piece, may_pad: bool):
+        self.piece = piece
+        self.visits = piece.visits
+        self.there: NDArray[np.bool_] | None = None  # which rows are real; None: all
+        if may_pad and len(piece.visits.rows) and piece.visits.rows.min() < 0:
+            self.there = piece.visits.rows >= 0
+            self.visits = Visits(piece.visits.rows[self.there], piece.visits.epochs[self.there])
+        self._wanted: dict[int, Integers] = {}
+
+    def span(self, tile: ColumnTile) -> tuple[int, int]:
+        """Which rows of the tile the piece fills."""
+        low, count = self.piece.low, len(self.piece.visits.rows)
+        if tile.select is None:
+            return low, low + count
+        first, last = (self._below(tile, bound) for bound in (low, low + count))
+        return first, last
+
+    def wanted(self, tile: ColumnTile) -> Integers | None:
+        """Which of the piece's rows the tile wants; None for all."""
+        if tile.select is None:
+            return None
+        key = id(tile.select)
+        if key not in self._wanted:
+            first, last = self.span(tile)
+            steps, places = np.divmod(np.arange(first, last), len(tile.select))
+            self._wanted[key] = steps * self.piece.per_step + tile.select[places] - self.piece.low
+        return self._wanted[key]
+
+    def real(self, tile: ColumnTile) -> Integers | None:
+        """Which of the piece's real rows the tile wants; None for all."""
+        wanted = self.wanted(tile)
+        if wanted is None or self.there is None:
+            return wanted
+        place = np.cumsum(self.there) - 1  # of each real row among the real rows
+        return place[wanted[self.there[wanted]]]
+
+    def deliver(self, number: int, tile: ColumnTile, values: NDArray[Any]) -> None:
+        """Writes the tile's real rows to the slab, and zeros for padding."""
+        low, high = self.span(tile)
+        if self.there is not None and tile.leaf.source is not None:
+            wanted = self.wanted(tile)
+            full = np.zeros((high - low, *values.shape[1:]), values.dtype)
+            full[self.there if wanted is None else self.there[wanted]] = values
+            values = full
+        self.piece.slab.write(number, low, high, values)
+
+    def destination(self, number: int, tile: ColumnTile) -> NDArray[Any] | None:
+        """Where a source can read the tile's rows to straight away; None when they must be laid out afterwards."""
+        if self.there is not None or tile.leaf.dtype != tile.leaf.spec.dtype:
+            return None
+        rows = self.piece.slab.rows(number)
+        low, high = self.span(tile)
+        return None if rows is None else rows[low:high]
+
+    def _below(self, tile: ColumnTile, bound: int) -> int:
+        assert tile.select is not None
+        steps, inner = divmod(bound, self.piece.per_step)
+        return steps * len(tile.select) + int(np.searchsorted(tile.select, inner))
+
+
+def made(name: str, visits: Visits, key_seed: int | None) -> NDArray[Any]:
+    """A leaf that the loader makes, for these visits: whether a row is there, or the data of a JAX random key of its own.
+
+    A key is uint32[2], as JAX's default generator (Threefry) has it: a function of the seed, the epoch and the row, and zeros for padding.
+    """
+    there = visits.rows >= 0
+    if name == MASK:
+        return there
+    keys = np.asarray(seeds.derive(key_seed, "key", visits.epochs, np.maximum(visits.rows, 0)), np.uint64)
+    halves = np.stack([keys >> np.uint64(32), keys & np.uint64(0xFFFFFFFF)], axis=1).astype(np.uint32)
+    return np.where(there[:, None], halves, np.uint32(0))
+
+
+@final
+class Assembler:
+    """Fills slabs of one plan with rows of one dataset. Thread-safe: pieces may be filled side by side."""
+
+    def __init__(self, reader: Reader, plan: BufferLayout, key_seed: int | None, mark: Mark = unmarked):
+        self._reader = reader
+        self._mark = mark
+        self._key_seed = key_seed
+        self._data: list[tuple[int, ColumnTile]] = []
+        self._made: list[tuple[int, ColumnTile]] = []
+        for number, tile in enumerate(plan.tiles):
+            (self._made if tile.leaf.source is None else self._data).append((number, tile))
+        self._structure = flatten_spec(reader.spec)[1]
+        self._source_dtypes = [spec.dtype for spec in flatten_spec(reader.specs[0])[0]]
+        self._rounds = list(_rounds(self._data))
+        self._by_columns = reader.source.reads_columns and reader.elementwise
+
+    def fill(self, piece: Piece) -> Timing:
+        """Reads a piece and lays it out in its slab.
+
+        Raises:
+            Exception: what the source or a map raises, with a note; a LeafError when a value does not fit its leaf.
+        """
+        job = _Job(piece, may_pad=any(tile.leaf.made == MASK for _, tile in self._made))
+        clock = StageClock(self._mark)
+        if not len(job.visits.rows):
+            self._only_padding(job)
+        elif not self._by_columns:
+            self._by_rows(job, clock)
+        elif self._reader.maps:
+            self._mapped_columns(job, clock)
+        else:
+            self._plain_columns(job, clock)
+        for number, tile in self._made:
+            with clock("assemble"):
+                values = made(tile.leaf.made, piece.visits, self._key_seed)
+                wanted = job.wanted(tile)
+                cut: Any = (slice(None) if wanted is None else wanted, *(slice(*column) for column in tile.columns))
+                job.deliver(number, tile, values[cut])
+        return clock.timing()._replace(rows=len(job.visits.rows))
+
+    def _only_padding(self, job: _Job) -> None:
+        for number, tile in self._data:
+            job.deliver(number, tile, np.zeros((0, *tile.extents), tile.leaf.spec.dtype))
+
+    def _by_rows(self, job: _Job, clock: StageClock) -> None:
+        """Whole rows, through every map, then cut into tiles."""
+        with clock("read"):
+            batch = self._reader.read_source(job.visits)
+        if self._reader.maps:
+            with clock("transform"):
+                batch = self._reader.apply(batch, job.visits)
+        with clock("assemble"):
+            leaves = flatten(batch)[0]
+            for number, tile in self._data:
+                values, real = leaves[_source(tile)], job.real(tile)
+                values = values if real is None else values[real]
+                job.deliver(number, tile, values if tile.whole else values[(slice(None), *(slice(*c) for c in tile.columns))])
+
+    def _plain_columns(self, job: _Job, clock: StageClock) -> None:
+        """The columns that are held, from the source to where they belong, in one go where there are no gaps."""
+        for tiles in self._rounds:
+            with clock("read"):
+                targets = [job.destination(number, tile) for number, tile in tiles]
+                values = self._read(job, tiles, targets)
+            missed = [each for each in zip(tiles, targets, values, strict=True) if each[1] is None]
+            if missed:
+                with clock("assemble"):
+                    for (number, tile), _, value in missed:
+                        job.deliver(number, tile, value)
+
+    def _mapped_columns(self, job: _Job, clock: StageClock) -> None:
+        """The columns that are held, through elementwise maps, then to where they belong."""
+        groups: list[list[tuple[int, ColumnTile]]] = [[] for _ in self._structure.paths]
+        pieces: list[list[NDArray[Any]]] = [[] for _ in self._structure.paths]
+        with clock("read"):
+            for tiles in self._rounds:
+                for entry, value in zip(tiles, self._read(job, tiles, [None] * len(tiles)), strict=True):
+                    groups[_source(entry[1])].append(entry)
+                    pieces[_source(entry[1])].append(value)
+        for turn in range(max(map(len, pieces))):
+            # A leaf with fewer tiles than others comes along again; its result was delivered the first time.
+            chosen = [values[min(turn, len(values) - 1)] for values in pieces]
+            with clock("transform"):
+                results = self._apply_elementwise(self._structure.build(chosen), job.visits)
+            with clock("assemble"):
+                for entries, value in zip(groups, results, strict=True):
+                    if turn < len(entries):
+                        job.deliver(*entries[turn], value)
+
+    def _apply_elementwise(self, batch: Tree, visits: Visits) -> list[NDArray[Any]]:
+        for each, spec in zip(self._reader.maps, self._reader.specs[1:], strict=True):
+            shapes = [leaf.shape for leaf in flatten(batch)[0]]
+            assert isinstance(each, BatchMap)
+            batch = each.raw(batch, visits)
+            leaves, structure = flatten(batch)
+            if structure != self._structure:
+                expected = self._structure.paths
+                raise LeafError(f"map_batch {name_of(each.function)} gave the leaves {structure.paths}, expected {expected}")
+            for path, leaf, shape, wanted in zip(structure.paths, leaves, shapes, flatten_spec(spec)[0], strict=False):
+                if np.shape(leaf) != shape or np.asarray(leaf).dtype != wanted.dtype:
+                    raise LeafError(
+                        f"map_batch {name_of(each.function)} gave leaf {path or 'of the batch'} as {np.asarray(leaf).dtype}"
+                        f"{list(np.shape(leaf))}, expected {wanted.dtype}{list(shape)}: an elementwise map keeps every shape"
+                    )
+        return [np.asarray(leaf) for leaf in flatten(batch)[0]]
+
+    def _read(self, job: _Job, tiles: list[tuple[int, ColumnTile]], targets: list[NDArray[Any] | None]) -> list[NDArray[Any]]:
+        """One call of `read_into` for tiles of different leaves that want the same rows."""
+        real = job.real(tiles[0][1])
+        rows = job.visits.rows if real is None else job.visits.rows[real]
+        boxes: list[Columns | None] = [None] * len(self._source_dtypes)
+        out: list[NDArray[Any] | None] = [None] * len(self._source_dtypes)
+        values = []
+        for (_, tile), target in zip(tiles, targets, strict=True):
+            source = _source(tile)
+            value = np.empty((len(rows), *tile.extents), self._source_dtypes[source]) if target is None else target
+            boxes[source], out[source] = tile.columns, value
+            values.append(value)
+        self._reader.read_columns(rows, boxes, out)
+        return values
+
+
+def _source(tile: ColumnTile) -> int:
+    assert tile.leaf.source is not None
+    return tile.leaf.source
+
+
+def _rounds(tiles: list[tuple[int, ColumnTile]]) -> Iterator[list[tuple[int, ColumnTile]]]:
+    """Tiles in rounds of one call each: no leaf twice in a round, and all of a round want the same rows."""
+    waiting = list(tiles)
+    while waiting:
+        first = waiting[0][1].select
+        chosen: dict[int, tuple[int, ColumnTile]] = {}
+        for entry in waiting:
+            select = entry[1].select
+            same = select is first or (select is not None and first is not None and np.array_equal(select, first))
+            if same and _source(entry[1]) not in chosen:
+                chosen[_source(entry[1])] = entry
+        waiting = [entry for entry in waiting if all(entry is not other for other in chosen.values())]
+        yield list(chosen.values())

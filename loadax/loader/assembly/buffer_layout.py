@@ -1,0 +1,155 @@
+"""The memory of a run of steps: every box of every leaf where the device wants it, 64-byte aligned, in one lease.
+
+A tile is the boxes of one leaf that have the same columns. In a slab of k steps a tile is an array of shape
+(k, boxes, height, *columns) whose boxes may have gaps between them, so that each begins on a 64-byte boundary. Mostly there are
+no gaps, and then all rows of all k steps lie one behind the other and a source can read them in one go.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.buffers import align
+from loadax.core.casting import cast_into
+from loadax.core.formatting import size_text
+from loadax.loader.batch_spec import BatchLeaf
+from loadax.protocols import Columns, Integers
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ColumnTile:
+    """The boxes of one leaf with the same columns.
+
+    Args:
+        leaf: of the batch.
+        columns: of these boxes.
+        boxes: how many there are.
+        height: rows in each.
+        select: which of the share's local rows these are, ascending; None: all of them.
+    """
+
+    leaf: BatchLeaf
+    columns: Columns
+    boxes: int
+    height: int
+    select: Integers | None
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of all boxes in one step."""
+        return self.boxes * self.height
+
+    @cached_property
+    def extents(self) -> tuple[int, ...]:
+        """The shape of one row of a box."""
+        return tuple(stop - start for start, stop in self.columns)
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of one row of a box on the device."""
+        return math.prod(self.extents) * self.leaf.dtype.itemsize
+
+    @cached_property
+    def stride(self) -> int:
+        """Bytes from one box to the next."""
+        return align(self.height * self.row_bytes)
+
+    @cached_property
+    def gapless(self) -> bool:
+        """Whether the boxes lie one behind the other."""
+        return self.stride == self.height * self.row_bytes
+
+    @cached_property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one step, box, row, column and so on to the next."""
+        inner = [math.prod(self.extents[dim:]) * self.leaf.dtype.itemsize for dim in range(len(self.extents) + 1)]
+        return (self.boxes * self.stride, self.stride, *inner)
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether its rows are whole: no column of the leaf is missing."""
+        return self.columns == tuple((0, extent) for extent in self.leaf.spec.shape)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BufferLayout:
+    """How the memory of steps is laid out.
+
+    Args:
+        tiles: all of them, by leaf.
+        order: per leaf, for each of its boxes in the layout's order, `(tile, box of the tile)`.
+    """
+
+    tiles: tuple[ColumnTile, ...]
+    order: tuple[tuple[tuple[int, int], ...], ...]
+
+    @cached_property
+    def bytes_per_step(self) -> int:
+        """Of one step's memory."""
+        return sum(tile.boxes * tile.stride for tile in self.tiles)
+
+    def size(self, count: int) -> int:
+        """Bytes that a slab of `count` steps takes."""
+        return count * self.bytes_per_step
+
+    def too_large(self, count: int) -> str:
+        """What to say when there is no memory for `count` steps; names the leaf that takes most of it."""
+        tile = max(self.tiles, key=lambda each: each.boxes * each.stride)
+        leaf = tile.leaf
+        return (
+            f"leaf {leaf.path or 'of the example'} is {leaf.dtype}{list(leaf.spec.shape)}, {size_text(tile.row_bytes)} a row on this host: there is no memory "
+            f"for {count} steps of {size_text(self.bytes_per_step)}; choose a smaller batch_size or prefetch, or check what the data says of its shape"
+        )
+
+    def slab(self, memory: NDArray[np.uint8], count: int) -> "Slab":
+        """`memory` (uint8, of `size(count)`, aligned) as the slab of `count` steps."""
+        return Slab(self, memory, count)
+
+
+@final
+class Slab:
+    """The memory of `count` steps."""
+
+    def __init__(self, plan: BufferLayout, memory: NDArray[np.uint8], count: int):
+        self._order = plan.order
+        self._views: list[NDArray[Any]] = []
+        offset = 0
+        for tile in plan.tiles:
+            shape = (count, tile.boxes, tile.height, *tile.extents)
+            self._views.append(np.ndarray(shape, tile.leaf.dtype, memory, offset, tile.strides))
+            offset += count * tile.boxes * tile.stride
+        self._tiles = plan.tiles
+
+    def rows(self, number: int) -> NDArray[Any] | None:
+        """All rows of tile `number`, step by step and box by box, as one array to write to; None when there are gaps."""
+        tile, view = self._tiles[number], self._views[number]
+        return view.reshape(len(view) * tile.rows, *tile.extents) if tile.gapless else None
+
+    def write(self, number: int, low: int, high: int, values: NDArray[Any]) -> None:
+        """Writes `values` to the rows `low` to `high` of tile `number`, counted over all steps.
+
+        Raises:
+            LeafError: when a value does not fit the device's dtype; names the leaf.
+        """
+        tile, view = self._tiles[number], self._views[number]
+        rows = self.rows(number)
+        if rows is not None:
+            cast_into(rows[low:high], values, tile.leaf.path)
+        elif high - low == len(view) * tile.rows:
+            cast_into(view, values.reshape(view.shape), tile.leaf.path)
+        else:
+            for box in range(low // tile.height, -(-high // tile.height)):
+                start, stop = max(low, box * tile.height), min(high, (box + 1) * tile.height)
+                destination = view[box // tile.boxes, box % tile.boxes, start - box * tile.height : stop - box * tile.height]
+                cast_into(destination, values[start - low : stop - low], tile.leaf.path)
+
+    def buffers(self, leaf: int, step: int) -> list[NDArray[Any]]:
+        """The boxes of a leaf for the slab's `step`-th step, in the order of its layout."""
+        views = self._views
+        return [views[tile][step, box] for tile, box in self._order[leaf]]

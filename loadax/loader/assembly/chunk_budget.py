@@ -1,0 +1,281 @@
+"""What a block shuffle has open on this process, and the memory for it: worked out before the run, from numbers alone.
+
+A source that decodes rows in chunks is read row by row at the price of a chunk for every row, unless the chunks that a window of the shuffle
+is made of are kept until it is over. How many those are follows from the order and from this process's share of a batch.
+"""
+
+import logging
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar, final
+
+import numpy as np
+
+from loadax.core.formatting import size_text
+from loadax.core.spec import flatten_spec, normalise_spec
+from loadax.errors import ArgumentError
+from loadax.loader.assembly.host_shard import HostShard
+from loadax.plan.batches import BatchPlan
+from loadax.plan.blocks import BlockShuffled
+from loadax.plan.lanes import by_lane
+from loadax.plan.mix import Mixed
+from loadax.plan.order import Concatenated, Shuffled
+from loadax.protocols import Columns, Integers, Order
+from loadax.reader import Reader
+from loadax.sources.base import BaseSource
+from loadax.sources.checks import chunk_starts
+from loadax.sources.wrappers.chunk_cache import ChunkCache, area, hull, largest_chunk
+from loadax.sources.wrappers.concat import ConcatenatedSource
+from loadax.sources.wrappers.packed import PackedSource
+
+_SAMPLE = 64  # blocks that are looked at to see which chunks a block lies in
+_MOST_STEPS = 256  # that are looked at to see which lanes this process meets
+_SPARE = 2  # times the chunks that are open: while one window ends, the next begins. Memory that is not used costs nothing
+
+_log = logging.getLogger("loadax")
+
+
+@final
+@dataclass(frozen=True)
+class OpenChunks:
+    """How many chunks one block shuffle has open here.
+
+    Args:
+        shuffle: which.
+        chunk_rows: rows of the largest chunk.
+        chunks: open at once, by this process.
+        amplification: rows decoded for every row used, here: chunks that two blocks share, and lanes that two processes share.
+        chunk_bytes: of memory for one.
+        lanes: that this process meets.
+        touched: chunks that one block lies in, at most.
+        source: whose rows are shuffled.
+    """
+
+    shuffle: BlockShuffled
+    chunk_rows: int
+    chunks: int
+    amplification: float
+    chunk_bytes: int
+    lanes: int
+    touched: int
+    source: BaseSource
+
+    @property
+    def bytes(self) -> int:
+        """Of memory for all that is open."""
+        return self.chunks * self.chunk_bytes
+
+    def __str__(self) -> str:
+        shuffle = self.shuffle
+        return (
+            f"block shuffle: {shuffle.lanes} lanes x {shuffle.window} blocks of {shuffle.block} rows, chunks of {self.chunk_rows}; this process has "
+            f"{self.chunks} chunks open, {size_text(self.bytes)}, and decodes {self.amplification:.2f} rows for each one used "
+            f"(a full shuffle: up to {self.chunk_rows})"
+        )
+
+    def fitting(self, most: int) -> str:
+        """Arguments of `shuffle` with which no more than `most` bytes are open, as text; empty when there are none."""
+        blocks = most // (self.chunk_bytes * self.touched)
+        if blocks >= self.lanes:
+            return f"window={blocks // self.lanes}"
+        # With so few lanes this process may meet all of them.
+        return f"window=1 and lanes={blocks}" if blocks else ""
+
+
+def find_open_chunks(reader: Reader, plan: BatchPlan, positions: Integers, each_row: int) -> list[OpenChunks]:
+    """What every block shuffle of chunked data has open on a process that reads these positions of each batch.
+
+    Args:
+        reader: of the dataset.
+        plan: of the run, with one batch size.
+        positions: of the batch.
+        each_row: bytes of a row that this process keeps.
+    """
+    found = []
+    for shuffle, source in _shuffles(plan.order, reader.source):
+        starts = chunk_starts(source)
+        if starts is None or not shuffle.size:
+            continue
+        lanes = _lanes_met(plan, shuffle, positions)
+        touched, decoded = _chunks_of_blocks(shuffle, starts, len(source))
+        share = lanes * plan.batch_size_of(0) / (shuffle.lanes * max(1, len(positions)))
+        chunks = min(lanes * min(shuffle.window, -(-shuffle.blocks // shuffle.lanes)) * touched, len(starts))
+        rows = largest_chunk(starts, len(source))
+        found.append(OpenChunks(shuffle, rows, chunks, decoded * share, rows * each_row, lanes, touched, source))
+    return found
+
+
+def check_memory(found: list[OpenChunks], limit: int | None, processes: int = 1) -> None:
+    """Says what is open, and refuses a window that does not fit.
+
+    Args:
+        found: what is open.
+        limit: bytes.
+        processes: that read, each with chunks of its own.
+
+    Raises:
+        ArgumentError: when more is open than `limit` bytes (None: half of this machine's memory); shows the numbers and what would fit.
+    """
+    most = (limit if limit is not None else _machine_memory() // 2) // processes
+    for each in found:
+        _log.info("%s%s", each, f", in each of {processes} worker processes" if processes > 1 else "")
+    # Those of the parts of a mixture are open together.
+    needed = sum(each.bytes for each in found)
+    if needed > most:
+        each = max(found, key=lambda one: one.bytes)
+        its_share = most - needed + each.bytes
+        fitting = each.fitting(max(0, its_share))
+        others = f"; with the other shuffles {size_text(needed)}" if len(found) > 1 else ""
+        others += f", in each of {processes} worker processes" if processes > 1 else ""
+        raise ArgumentError(
+            f"shuffle(block={each.shuffle.block}, window={each.shuffle.window}, lanes={each.shuffle.lanes}) has {each.chunks} chunks open on this process, "
+            f"{size_text(each.bytes)}{others}, and cache_bytes allows {size_text(most)}: every chunk would be decoded again and "
+            "again; pass "
+            + (f"{fitting} to shuffle, or " if fitting else "")
+            + f"cache_bytes={needed * processes} to the Dataloader"
+        )
+
+
+def keep_open_chunks(
+    reader: Reader,
+    found: list[OpenChunks],
+    limit: int | None,
+    boxes: Sequence[Columns | None] | None,
+    ahead: int = 0,
+    processes: int = 1,
+) -> Reader:
+    """The reader, with the chunks of its sources kept as long as they are open; itself when there is none to keep.
+
+    Args:
+        reader: of the dataset.
+        found: what is open.
+        limit: bytes, as for `check_memory`.
+        boxes: the columns of every leaf of the source that this process holds; None: not known.
+        ahead: bytes of rows that are read ahead: where rows are small those may be many windows, and their chunks are open as well.
+        processes: that read, each with chunks of its own.
+    """
+    if not found:
+        return reader
+    most = (limit if limit is not None else _machine_memory() // 2) // processes
+    needed = sum(each.bytes for each in found)
+    slots: dict[int, int] = {}  # of every source, by its identity
+    for each in found:
+        spare = max(0, most - needed) * each.bytes // max(1, needed) // max(1, each.chunk_bytes)
+        wanted = each.chunks + min(spare, (_SPARE - 1) * each.chunks - (-ahead // max(1, each.chunk_bytes)))
+        leaves = _leaves(each.source)
+        rows = sum(len(leaf) for leaf, _ in leaves)
+        for leaf, times in leaves:
+            # A chunk of windows holds each row so many times, and was counted so.
+            slots[id(leaf)] = slots.get(id(leaf), 0) + math.ceil(wanted * times * len(leaf) / rows)
+
+    def wrap(source: BaseSource, times: float) -> BaseSource:
+        if source.spec is None or id(source) not in slots or chunk_starts(source) is None:
+            return source
+        # What a source below another one is asked for shows when it is asked.
+        known = boxes if source is reader.source else None
+        return ChunkCache(source, normalise_spec(source.spec, "spec"), slots[id(source)], times, known)
+
+    return reader.over(wrap)
+
+
+def _leaves(source: BaseSource) -> list[tuple[BaseSource, float]]:
+    """What stands at the bottom of a source, and how often it is asked for each of its rows."""
+    found: list[tuple[BaseSource, float]] = []
+
+    def look(source: BaseSource, times: float) -> None:
+        for child in source.children:
+            look(child.source, times * child.reads_per_row)
+        if not source.children:
+            found.append((source, times))
+
+    look(source, 1.0)
+    return found
+
+
+def held_columns(reader: Reader, share: HostShard) -> list[Columns | None]:
+    """Of every leaf of the source, the columns that this process reads: those of its devices where it can, else all."""
+    specs = flatten_spec(reader.specs[0])[0]
+    if not reader.source.reads_columns or not reader.elementwise:
+        return [tuple((0, extent) for extent in each.shape) for each in specs]
+    held: list[Columns | None] = [None] * len(specs)
+    for leaf, layout in zip(share.batch.leaves, share.layouts, strict=True):
+        if leaf.source is not None:
+            for group in layout.groups:
+                held[leaf.source] = hull(held[leaf.source], group.columns)
+    return held
+
+
+def row_bytes(reader: Reader, boxes: Sequence[Columns | None]) -> int:
+    """Bytes of these columns of one row of the source."""
+    specs = flatten_spec(reader.specs[0])[0]
+    return sum(area([box]) * each.dtype.itemsize for box, each in zip(boxes, specs, strict=True))
+
+
+def _shuffles(order: Order, source: BaseSource, mixed: bool = False) -> Iterator[tuple[BlockShuffled, BaseSource]]:
+    """Every block shuffle, and the source whose rows it is about; `mixed`: behind another shuffle."""
+    if isinstance(order, BlockShuffled):
+        yield order, source
+    mixed = mixed or isinstance(order, Shuffled | BlockShuffled)
+    parts = _same_rows(source, ConcatenatedSource)
+    packed = _same_rows(source, PackedSource)
+    if isinstance(order, Concatenated | Mixed) and parts is not None:
+        for part, child in zip(order.parts, parts.children, strict=True):
+            yield from _shuffles(part, child.source, mixed)
+    elif order.parent is not None:
+        yield from _shuffles(order.parent, source, mixed)
+    elif packed is not None and packed.in_order and not mixed:
+        yield from _shuffles(packed.order, packed.children[0].source)
+
+
+_Kind = TypeVar("_Kind", bound=BaseSource)
+
+
+def _same_rows(source: BaseSource, kind: type[_Kind]) -> _Kind | None:
+    """The source of a kind whose rows these are, also below what wraps it; None when there is none."""
+    while not isinstance(source, kind) and len(source.children) == 1 and source.children[0].first_row == 0:
+        source = source.children[0].source
+    return source if isinstance(source, kind) else None
+
+
+def _lanes_met(plan: BatchPlan, shuffle: BlockShuffled, positions: Integers) -> int:
+    """How many of the lanes this process's positions meet, by looking at the first steps."""
+    if not len(positions):
+        return 0
+    if not plan.order.deals(0, 0, 1):
+        return shuffle.lanes  # what reorders the lanes, or `concat`, spreads them over everybody
+    steps = min(plan.steps_per_epoch, _MOST_STEPS, max(8, 4 * shuffle.lanes // plan.batch_size_of(0)))
+    met: set[int] = set()
+    for step in range(steps):
+        start = step * plan.batch_size_of(0)
+        count = plan.valid(step)
+        deals = plan.order.deals(0, start, start + count)
+        offsets = start + by_lane(start, count, deals, positions[positions < count])
+        for deal, end in zip(deals, [*(each.start for each in deals[1:]), start + count], strict=True):
+            mine = offsets[(offsets >= deal.start) & (offsets < end)]
+            met.update(deal.lanes[(mine - deal.start) % len(deal.lanes)].tolist())
+    return min(len(met), shuffle.lanes)
+
+
+def _chunks_of_blocks(shuffle: BlockShuffled, starts: Integers | range, length: int) -> tuple[int, float]:
+    """How many chunks a block lies in, at most, and how many rows these have for each of its own; both of a sample of blocks."""
+    blocks = np.unique(np.linspace(0, shuffle.blocks - 1, min(_SAMPLE, shuffle.blocks)).astype(np.int64))
+    bounds = np.asarray(starts, np.int64) if not isinstance(starts, range) else None
+    most, decoded, used = 1, 0, 0
+    for block in blocks.tolist():
+        positions = np.arange(block * shuffle.block, min((block + 1) * shuffle.block, shuffle.size), dtype=np.int64)
+        rows = shuffle.parent.visits(np.zeros_like(positions), positions).rows
+        if bounds is None:
+            step = starts.step if isinstance(starts, range) else 1
+            chunks = np.unique(rows // step)
+            sizes = np.minimum(length - chunks * step, step)
+        else:
+            chunks = np.unique(np.searchsorted(bounds, rows, side="right") - 1)
+            sizes = np.diff(bounds, append=length)[chunks]
+        most, decoded, used = max(most, len(chunks)), decoded + int(sizes.sum()), used + len(rows)
+    return most, decoded / max(1, used)
+
+
+def _machine_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

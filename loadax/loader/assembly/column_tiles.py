@@ -1,0 +1,29 @@
+"""From what a process holds of a batch to the memory that a step of it takes."""
+
+import numpy as np
+
+from loadax.loader.assembly.buffer_layout import BufferLayout, ColumnTile
+from loadax.loader.assembly.host_shard import HostShard
+from loadax.protocols import Integers
+from loadax.sharding.layout import ColumnGroup
+
+
+def slab_plan(share: HostShard) -> BufferLayout:
+    """How the memory of steps is laid out on a share."""
+    tiles: list[ColumnTile] = []
+    order: list[tuple[tuple[int, int], ...]] = []
+    for leaf, layout in zip(share.batch.leaves, share.layouts, strict=True):
+        places = {}
+        for group in layout.groups:
+            for box, start in enumerate(group.starts):
+                places[(start, group.columns)] = (len(tiles), box)
+            tiles.append(ColumnTile(leaf, group.columns, len(group.starts), group.height, _select(share, group)))
+        order.append(tuple(places[(box[0][0], box[1:])] for box in layout.boxes))
+    return BufferLayout(tuple(tiles), tuple(order))
+
+
+def _select(share: HostShard, group: ColumnGroup) -> Integers | None:
+    rows = (np.asarray(group.starts)[:, None] + np.arange(group.height)).ravel()
+    if np.array_equal(rows, share.local_rows):
+        return None
+    return np.searchsorted(share.local_rows, rows)

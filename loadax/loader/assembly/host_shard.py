@@ -1,0 +1,191 @@
+"""Share: what this process holds of every batch. Worked out once, from the mesh, the partition and the element spec."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, final
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from loadax.core.spec import flatten_spec
+from loadax.core.tree import flatten
+from loadax.errors import ArgumentError, MeshError, PartitionError
+from loadax.loader.batch_spec import ASKED_BY, KEY, MASK, BatchLeaf, BatchSpec
+from loadax.protocols import ArraySpec, Integers, Tree
+from loadax.sharding.dtypes import placed_dtype
+from loadax.sharding.layout import LeafLayout, merge, plan_leaf, positions
+from loadax.sharding.mesh import PlannedMesh, grid_of
+from loadax.sharding.partition import resolve_partition
+
+_MADE = {MASK: ArraySpec((), np.dtype(bool)), KEY: ArraySpec((2,), np.dtype(np.uint32))}
+
+
+@final
+@dataclass(frozen=True)
+class ShardSpec:
+    """One of `count` equal contiguous parts of each batch, numbered from 0."""
+
+    index: int
+    count: int
+
+
+def batch_spec(example: Tree, made: Sequence[str]) -> BatchSpec:
+    """The batch that examples of this spec make, with the leaves that the loader makes: `MASK`, `KEY`.
+
+    Raises:
+        LeafTypeError: when JAX does not have a leaf's dtype.
+        ArgumentError: when what is made has no place: examples are no dicts, or have a leaf of that name.
+    """
+    specs, structure = flatten_spec(example)
+    if not specs:
+        raise ArgumentError(
+            f"an example has no leaves, it is {example!r}: a batch of it would be empty; look at what the maps return"
+        )
+    tree: Any = structure.build(range(len(specs)))
+    for name in made:
+        if type(tree) is not dict or name in tree:
+            problem = (
+                f"has the key {name!r} already"
+                if isinstance(tree, dict)
+                else "is one bare array"
+                if isinstance(tree, int)
+                else f"is a {type(tree).__name__}"
+            )
+            otherwise = "choose remainder='drop'" if name == MASK else "leave key_seed out"
+            raise ArgumentError(
+                f"{ASKED_BY[name]} adds a leaf {name!r} to every batch, but an example {problem}; "
+                f"make examples dicts without that key in a map, or {otherwise}"
+            )
+    if made:
+        tree = {**tree, **{name: name for name in made}}
+    numbers, structure = flatten(tree)
+    leaves = []
+    for path, number in zip(structure.paths, numbers, strict=True):
+        name = number if isinstance(number, str) else ""
+        spec = _MADE[name] if name else specs[number]
+        leaves.append(BatchLeaf(path, None if name else number, spec, placed_dtype(spec.dtype, path), name))
+    return BatchSpec(structure, tuple(leaves))
+
+
+@final
+@dataclass(frozen=True)
+class HostShard:
+    """This process's part of every batch on a mesh.
+
+    Args:
+        batch: what a batch looks like.
+        mesh: the caller's mesh, or one that is not there.
+        specs: a partition spec per leaf.
+        layouts: which boxes of each leaf this process holds; their rows count from `first`.
+        batch_size: rows of the arrays that are placed.
+        first: the position in the batch of their first row.
+        microbatches: in how many the arrays are cut; 1: they are whole.
+    """
+
+    batch: BatchSpec
+    mesh: Mesh | PlannedMesh
+    specs: tuple[PartitionSpec, ...]
+    layouts: tuple[LeafLayout, ...]
+    batch_size: int
+    first: int
+    microbatches: int = 1
+
+    @cached_property
+    def positions(self) -> Integers:
+        """int64[n]: the positions of the batch whose rows this process reads, ascending; each once."""
+        return self.first + self.local_rows
+
+    @cached_property
+    def local_rows(self) -> Integers:
+        """The same, as rows of the arrays that are placed."""
+        return positions(merge([interval for layout in self.layouts for interval in layout.rows]))
+
+    @cached_property
+    def shardings(self) -> tuple[NamedSharding, ...]:
+        """A sharding per leaf, on the caller's very mesh.
+
+        Raises:
+            MeshError: on a mesh that is not there.
+        """
+        mesh = self.mesh
+        if isinstance(mesh, PlannedMesh):
+            raise MeshError(
+                f"{mesh} is only for planning: no array can be placed on it; pass mesh= a jax.sharding.Mesh to iterate"
+            )
+        before = (None,) if self.microbatches > 1 else ()
+        return tuple(NamedSharding(mesh, PartitionSpec(*before, *spec)) for spec in self.specs)
+
+    @property
+    def shape_dtypes(self) -> Tree:
+        """The batch as `jax.ShapeDtypeStruct`s, with shardings where the mesh is there."""
+        planned = isinstance(self.mesh, PlannedMesh)
+        shardings = [None] * len(self.specs) if planned else self.shardings
+        micro = self.microbatches
+        rows = (micro, self.batch_size // micro) if micro > 1 else (self.batch_size,)
+        return self.batch.structure.build(
+            jax.ShapeDtypeStruct((*rows, *leaf.spec.shape), leaf.dtype, sharding=sharding)
+            for leaf, sharding in zip(self.batch.leaves, shardings, strict=True)
+        )
+
+
+def resolve_share(
+    batch: BatchSpec, batch_size: int, mesh: Mesh | PlannedMesh, partition: Any, part: ShardSpec | None, microbatches: int = 1
+) -> HostShard:
+    """Works out this process's share.
+
+    Raises:
+        PartitionError: when a spec does not fit its leaf or the mesh can't cut the batch; names the leaf.
+        ArgumentError: when `part` is not what the mesh makes of this process.
+    """
+    grid = grid_of(mesh)
+    if part is not None and isinstance(mesh, PlannedMesh) and part.count == len(np.unique(grid.owners)):
+        # Nobody is really there: the constructor's share says which of the hosts to be.
+        grid = replace(grid, process=int(np.unique(grid.owners)[part.index]))
+    spans = bool((grid.owners != grid.process).any())
+    first, parts = 0, 1
+    if part is not None and not spans:
+        parts = part.count
+        batch_size //= part.count
+        first = part.index * batch_size
+    shapes = [(batch_size, *leaf.spec.shape) for leaf in batch.leaves]
+    specs = _resolve_specs(batch, shapes, mesh, partition)
+    layouts = tuple(plan_leaf(grid, spec, shape) for spec, shape in zip(specs, shapes, strict=True))
+    for leaf, spec, layout in zip(batch.leaves, specs, layouts, strict=True):
+        if any(start % microbatches or stop % microbatches for (start, stop), *_ in layout.boxes):
+            (start, stop), *_ = layout.boxes[0]
+            raise PartitionError(
+                f"leaf {leaf.path or 'of the example'}: {spec} gives a device {stop - start} of the {batch_size} rows, which microbatches={microbatches} "
+                f"does not divide; use a batch_size that is a multiple of {batch_size // (stop - start) * microbatches * parts}"
+            )
+    share = HostShard(batch, mesh, tuple(specs), layouts, batch_size, first, microbatches)
+    if part is not None and spans:
+        _check_part(share, part)
+    return share
+
+
+def _resolve_specs(batch: BatchSpec, shapes: list[tuple[int, ...]], mesh: Any, partition: Any) -> list[PartitionSpec]:
+    missing = [leaf.made for leaf in batch.leaves if leaf.made and isinstance(partition, dict) and leaf.made not in partition]
+    if not missing:
+        return resolve_partition(partition, batch.structure, shapes, mesh)
+    # A partition that names the leaves, but not what the loader makes: that is cut like the rows of the first leaf.
+    example = batch.structure.build(range(len(batch.leaves)))
+    numbers, structure = flatten({name: number for name, number in example.items() if name not in missing})
+    specs = dict(zip(numbers, resolve_partition(partition, structure, [shapes[number] for number in numbers], mesh), strict=True))
+    first = PartitionSpec(*specs[numbers[0]][:1])
+    for name in missing:
+        specs[example[name]] = resolve_partition(first, flatten(0)[1], [shapes[example[name]]], mesh)[0]
+    return [specs[number] for number in range(len(batch.leaves))]
+
+
+def _check_part(share: HostShard, part: ShardSpec) -> None:
+    size = share.batch_size // part.count
+    wanted = np.arange(part.index * size, (part.index + 1) * size)
+    held = share.positions
+    if not np.array_equal(held, wanted):
+        shown = f"rows {held[0]} to {held[-1]}, {len(held)} of them" if len(held) else "no rows"
+        raise PartitionError(
+            f"shard_index={part.index} of shard_count={part.count} are the rows {wanted[0]} to {wanted[-1]} of a batch of "
+            f"{share.batch_size}, but on this mesh this process holds {shown}: leave shard_index and shard_count out, the mesh decides"
+        )

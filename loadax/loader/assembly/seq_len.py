@@ -1,0 +1,44 @@
+"""Batches whose sequences grow: a dataset with its leaves cut to their first so many entries."""
+
+from typing import Any
+
+from loadax.core.spec import flatten_spec
+from loadax.core.tree import flatten
+from loadax.dataset import Dataset
+from loadax.errors import ArgumentError
+from loadax.protocols import ArraySpec, Tree
+from loadax.sources.wrappers.crop import CroppedSource, first_columns
+from loadax.transforms import BatchMap
+
+
+def cut_to(dataset: Dataset, length: int | None) -> Dataset:
+    """The dataset with every leaf that has the full sequence cut to its first `length` entries; itself for None.
+
+    The full sequence is the longest first dimension of any leaf, behind that of the rows.
+
+    Raises:
+        ArgumentError: when no leaf has a sequence, or none is as long as that.
+    """
+    if length is None:
+        return dataset
+    specs, structure = flatten_spec(dataset.spec)
+    full = max((each.shape[0] for each in specs if each.shape), default=0)
+    if not 1 <= length <= full:
+        raise ArgumentError(
+            f"seq_len={length}: the longest leaf of an example has {full} entries ({', '.join(structure.paths)}); pass 1 to {full}"
+        )
+    cut = structure.build(
+        ArraySpec((length, *each.shape[1:]), each.dtype) if each.shape and each.shape[0] == full else each for each in specs
+    )
+    if not dataset.maps:
+        return Dataset(CroppedSource(dataset.source, cut), dataset.order)
+    return Dataset(dataset.source, dataset.order, (*dataset.maps, _crop(cut, dataset.reader.depth)))
+
+
+def _crop(spec: Tree, place: int) -> BatchMap:
+    specs, structure = flatten_spec(spec)
+
+    def crop(batch: Any) -> Any:
+        return structure.build(first_columns(leaf, each) for leaf, each in zip(flatten(batch)[0], specs, strict=True))
+
+    return BatchMap(crop, rng=False, seed=0, place=place, spec=spec, elementwise=False)

@@ -1,0 +1,1 @@
+"""What runs on accelerators: maps, cached datasets, gathers."""

@@ -1,0 +1,224 @@
+"""Small datasets that stay on the devices whole: what is read once, and the batches that are picked out of it there.
+
+Every device keeps, of all rows, the columns that it holds of a batch. Then a step needs nothing from the host but the numbers of its rows,
+and those travel as any batch does: read ahead, placed ahead, padded, cut in microbatches. What is made of rows, visit by visit, is
+left to the devices, too: which row comes where, and which are padding, is decided by the same plan, so the batches are the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, final
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from loadax.core.formatting import size_text
+from loadax.core.tree import flatten
+from loadax.dataset import Dataset
+from loadax.errors import ArgumentError
+from loadax.loader.assembly.host_shard import HostShard, batch_spec
+from loadax.loader.batch_spec import BatchLeaf, BatchSpec
+from loadax.loader.device.gather import NUMBER, DeviceGather, RowIndexSource
+from loadax.loader.execution.producer import BatchProducer
+from loadax.loader.execution.scheduler import PrefetchScheduler
+from loadax.loader.execution.thread_pool import Pool
+from loadax.loader.workers.process_pool import ProcessPool
+from loadax.plan.batches import BatchPlan
+from loadax.plan.keep import met_rows
+from loadax.plan.order import check_fixed_rows
+from loadax.protocols import Integers, LaneAssignment, Visits
+from loadax.sharding.layout import plan_leaf
+from loadax.sharding.mesh import grid_of
+from loadax.sharding.own_devices import OwnDevices, Placed, Program
+from loadax.writing.progress import progress_bar
+
+_UNKNOWN_LIMIT = 4 << 30  # bytes, where a device does not tell how much memory it has
+_PART_OF_DEVICE = 4  # a quarter of a device's memory: the rest is for training
+_BLOCK_BYTES = 8 << 20  # that are read and placed at a time
+
+
+def check_fixed(dataset: Dataset) -> None:
+    """That a row is the same whenever it is met.
+
+    Raises:
+        ArgumentError: when a map is random, or the source has other rows in every epoch.
+    """
+    check_fixed_rows(dataset.order, "keep_on_device")
+    if dataset.reader.random:
+        raise ArgumentError(
+            "keep_on_device: a map has rng=True, so a row is another one in each epoch, and can't be read once for all; leave keep_on_device out, "
+            "or make the random part a device_map, with key_seed= for its random keys"
+        )
+
+
+def usual_limit(stats: Sequence[Mapping[str, int]]) -> tuple[int, str]:
+    """How many bytes a device may keep when nobody says it, by what the devices tell of their memory; and why so many."""
+    limits = [each["bytes_limit"] for each in stats if "bytes_limit" in each]
+    if not limits:
+        return _UNKNOWN_LIMIT, "where devices don't tell how much memory they have"
+    return min(limits) // _PART_OF_DEVICE, "by default, a quarter of a device's memory"
+
+
+@final
+class DeviceCache:
+    """The rows of a dataset, whole on the devices of a mesh.
+
+    Args:
+        dataset: whose maps are not random.
+        share: of any batch of it: what this process's devices hold.
+        limit: bytes that one device may keep. None: a quarter of its memory.
+        budget: bytes of host memory for reading.
+        workers: how many read.
+        in_processes: whether they are processes.
+
+    Raises:
+        ArgumentError: when that is too much for a device; says how much.
+    """
+
+    def __init__(self, dataset: Dataset, share: HostShard, limit: int | None, budget: int, workers: int, in_processes: bool):
+        mesh = share.mesh
+        assert isinstance(mesh, Mesh)
+        self._mesh = mesh
+        self._devices = OwnDevices(mesh)
+        self._source = RowIndexSource(_rows_of(dataset), dataset.reader.num_rows)
+        given = {leaf.source: (leaf, spec) for leaf, spec in zip(share.batch.leaves, share.specs, strict=True) if not leaf.made}
+        example = batch_spec(dataset.spec, [])  # without what the loader makes
+        batch = BatchSpec(example.structure, tuple(given[leaf.source][0] for leaf in example.leaves))
+        # Rows stand whole on each device, columns are cut as in a batch.
+        self._specs = tuple(PartitionSpec(None, *given[leaf.source][1][1:]) for leaf in batch.leaves)
+        self._placed = [
+            self._on_mesh((1 + self._source.count, *leaf.spec.shape), leaf, spec) for leaf, spec in self._each(batch.leaves)
+        ]
+        self._check_size(limit)
+        self._batch = batch
+        self._picks: dict[HostShard, DeviceGather] = {}
+        self._arrays = self._read(dataset, budget, workers, in_processes)
+
+    def picks(self, share: HostShard) -> DeviceGather:
+        """How batches of this share are picked out of what is kept; compiled once for each."""
+        found = self._picks.get(share)
+        if found is None:
+            found = self._picks[share] = DeviceGather(share, self._source, self._placed, self._arrays)
+        return found
+
+    def _each(self, leaves: Sequence[BatchLeaf]) -> list[tuple[BatchLeaf, PartitionSpec]]:
+        return list(zip(leaves, self._specs, strict=True))
+
+    def _on_mesh(self, shape: tuple[int, ...], leaf: BatchLeaf, spec: PartitionSpec) -> Placed:
+        return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=NamedSharding(self._mesh, spec))
+
+    def _check_size(self, limit: int | None) -> None:
+        rows = self._source.count
+        if rows >= np.iinfo(NUMBER).max:
+            raise ArgumentError(f"keep_on_device: the dataset has {rows} rows, more than {NUMBER} can number; leave it out")
+        size = sum(prod(each.sharding.shard_shape(each.shape)) * each.dtype.itemsize for each in self._placed)
+        known = [device.memory_stats() or {} for device in self._mesh.local_devices]
+        most, why = (limit, "that it was given") if limit is not None else usual_limit(known)
+        if size > most:
+            raise ArgumentError(
+                f"keep_on_device: the {rows} rows take {size_text(size)} of each device, and {size_text(most)} is the limit {why}; pass "
+                f"keep_on_device={size} or more if the device has that to spare, partition columns over more devices, or leave it out"
+            )
+
+    def _read(self, dataset: Dataset, budget: int, workers: int, in_processes: bool) -> list[jax.Array]:
+        """Reads all rows, block by block, and writes each to the devices: the host never holds more than a few."""
+        rows = self._source.count
+        row_bytes = sum(leaf.dtype.itemsize * prod(leaf.spec.shape) for leaf in self._batch.leaves)
+        most = max(1, min(_BLOCK_BYTES, budget) // max(1, row_bytes))
+        height = -(-rows // -(-rows // most))  # as few blocks as need be, about equal
+        blocks = _Blocks(self._source.rows, rows, height)
+        grid = grid_of(self._mesh)
+        layouts = tuple(plan_leaf(grid, spec, (height, *leaf.spec.shape)) for leaf, spec in self._each(self._batch.leaves))
+        share = HostShard(self._batch, self._mesh, self._specs, layouts, height, 0)
+        plan = BatchPlan(blocks, height)
+        arrays, write = self._writer(share, height)
+        if not len(self._devices):
+            return arrays[:-1]
+        steps = blocks.size // height
+        processes = ProcessPool(workers) if in_processes and workers else None
+        try:
+            feed = BatchProducer(plan, dataset.reader, share, keep=budget, end=steps, processes=processes)
+            threads = workers if processes is None else processes.threads
+            window = PrefetchScheduler(feed, 0, steps, depth=1, budget=budget, workers=threads)
+            pool = Pool(window, threads, processes)
+        except BaseException:  # data that can't be sent to a process, say
+            if processes is not None:
+                processes.close()
+            raise
+        try:
+            with progress_bar("keep_on_device", rows, "row", None) as shown:
+                for step in range(steps):
+                    # Waited for, so that blocks don't pile up before a slow link.
+                    arrays = jax.block_until_ready(write([*arrays, *flatten(window.take()[1])[0]]))
+                    shown(min(height, rows - step * height))
+        except Exception as error:
+            error.add_note(f"loadax: while keep_on_device read the {rows} rows, {height} a step")
+            raise
+        finally:
+            pool.close()
+        return arrays[:-1]
+
+    def _writer(self, share: HostShard, height: int) -> tuple[list[jax.Array], Program]:
+        """Zeros, with the number of the next block behind them, and what writes a block there and counts on."""
+        counter = jax.ShapeDtypeStruct((1,), NUMBER, sharding=NamedSharding(self._mesh, PartitionSpec()))
+        outputs = [*self._placed, counter]
+        parts = [self._devices.part(each) for each in outputs]
+        last = 1 + self._source.count - height  # where the last block begins: its first rows may have been there before
+
+        def nothing() -> list[jax.Array]:
+            return [jax.numpy.zeros(shape, each.dtype) for shape, each in zip(parts, outputs, strict=True)]
+
+        def write(*arrays: jax.Array) -> list[jax.Array]:
+            kept, number, blocks = arrays[: len(parts) - 1], arrays[len(parts) - 1], arrays[len(parts) :]
+            # The first row is one of zeros: padding.
+            start = jax.numpy.minimum(1 + number[0] * height, last)
+            written = [
+                jax.lax.dynamic_update_slice_in_dim(whole, block, start, 0) for whole, block in zip(kept, blocks, strict=True)
+            ]
+            return [*written, number + 1]
+
+        blocks = flatten(share.shape_dtypes)[0]
+        program = self._devices.compile(write, [*outputs, *blocks], outputs, donate=range(len(outputs)))
+        return self._devices.compile(nothing, [], outputs)([]), program
+
+
+def _rows_of(dataset: Dataset) -> Integers | None:
+    """The rows that the dataset ever meets, ascending; None: all of its source, or which ones is not known before an epoch begins."""
+    if dataset.order.size >= dataset.reader.num_rows:
+        return None
+    try:
+        met = met_rows(dataset.order, "keep_on_device", dataset.reader.num_rows)
+    except ArgumentError:  # a mixture, or a slice of a shuffle: other rows every epoch
+        return None
+    return np.flatnonzero(met)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Blocks:
+    """An order of the rows that are kept in blocks of equal height: the last one begins early enough to be full."""
+
+    rows: Integers | None
+    count: int
+    height: int
+    varies = False
+    parent = None
+    parts = ()
+    by_step = False
+
+    @property
+    def size(self) -> int:
+        return -(-self.count // self.height) * self.height
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        late = positions >= self.size - self.height
+        places = positions - late * (self.size - self.count)
+        return Visits(places if self.rows is None else self.rows[places], epochs)
+
+    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
+        return []
+
+    def describe(self) -> list[Any]:
+        return [["blocks", self.count, self.height]]

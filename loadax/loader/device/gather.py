@@ -1,0 +1,110 @@
+"""Batches picked out of a dataset that the devices keep, by the numbers of their rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from loadax.core.tree import flatten
+from loadax.loader.assembly.host_shard import HostShard, batch_spec
+from loadax.protocols import ArraySpec, Integers, Tree
+from loadax.reader import Reader
+from loadax.sharding.layout import plan_leaf
+from loadax.sharding.mesh import grid_of
+from loadax.sharding.own_devices import OwnDevices, Placed
+from loadax.sources.base import BaseSource
+
+NUMBER = np.dtype(np.int32)
+"""Of a row, on the device: half the bytes of int64, and there without x64."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RowIndexSource(BaseSource):
+    """A source that gives for a row where it stands among those that are kept, which begin with one of zeros.
+
+    Args:
+        rows: that are kept, ascending; None: all.
+        num_rows: of the dataset's source.
+        leaves: in how many the same numbers are given.
+    """
+
+    rows: Integers | None
+    num_rows: int
+    leaves: int = 1
+
+    @property
+    def count(self) -> int:
+        """How many rows are kept."""
+        return self.num_rows if self.rows is None else len(self.rows)
+
+    @property
+    def spec(self) -> Tree:
+        return {"rows": [ArraySpec((), NUMBER)] * self.leaves}
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def read(self, rows: Integers) -> Tree:
+        places = rows if self.rows is None else np.searchsorted(self.rows, rows)
+        return {"rows": [(places + 1).astype(NUMBER)] * self.leaves}
+
+
+@final
+class DeviceGather:
+    """Batches of one share, picked out of what the devices keep.
+
+    Args:
+        share: of the batches.
+        numbers: of the rows that are kept.
+        placed: what the arrays below are.
+        arrays: the leaves of an example, of a row of zeros and all that are kept.
+
+    Attributes:
+        reader: gives the numbers of rows, in place of the rows.
+        share: of batches of these.
+    """
+
+    def __init__(self, share: HostShard, numbers: RowIndexSource, placed: Sequence[Placed], arrays: Sequence[jax.Array]):
+        assert isinstance(share.mesh, Mesh)
+        self._arrays = list(arrays)
+        data = [
+            (leaf.source, PartitionSpec(*spec[:1]))
+            for leaf, spec in zip(share.batch.leaves, share.specs, strict=True)
+            if not leaf.made
+        ]
+        # A device needs the numbers of those rows that it holds: a leaf for each way in which rows are cut.
+        cuts = list(dict.fromkeys(spec for _, spec in data))
+        self.reader = Reader(replace(numbers, leaves=len(cuts)), (), None)
+        self.share = _of_numbers(share, self.reader.spec, cuts)
+        leaves = self.share.batch.leaves
+        made = {leaf.made: place for place, leaf in enumerate(leaves) if leaf.made}
+        self._made = [made.get(leaf.made) for leaf in share.batch.leaves]
+        self._numbers = [place for place, leaf in enumerate(leaves) if not leaf.made]
+        wanted = [(source, cuts.index(spec)) for source, spec in data]
+
+        def pick(*given: jax.Array) -> list[jax.Array]:
+            kept, rows = given[: len(placed)], given[len(placed) :]
+            return [kept[source or 0].at[rows[cut]].get(mode="promise_in_bounds") for source, cut in wanted]
+
+        inputs = flatten(self.share.shape_dtypes)[0]
+        outputs = [each for each, leaf in zip(flatten(share.shape_dtypes)[0], share.batch.leaves, strict=True) if not leaf.made]
+        self._program = OwnDevices(share.mesh).compile(pick, [*placed, *(inputs[place] for place in self._numbers)], outputs)
+
+    def __call__(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
+        """The leaves of the batch whose rows have these numbers. Never communicates, and waits for nothing."""
+        picked = iter(self._program([*self._arrays, *(arrays[place] for place in self._numbers)]))
+        return [next(picked) if place is None else arrays[place] for place in self._made]
+
+
+def _of_numbers(share: HostShard, spec: Tree, cuts: Sequence[PartitionSpec]) -> HostShard:
+    """The share of batches that have numbers in place of rows, cut in each of these ways; what the loader makes is as it was."""
+    as_before = {leaf.made: spec for leaf, spec in zip(share.batch.leaves, share.specs, strict=True) if leaf.made}
+    batch = batch_spec(spec, list(as_before))
+    specs = tuple(as_before[leaf.made] if leaf.made else cuts[leaf.source or 0] for leaf in batch.leaves)
+    grid, rows = grid_of(share.mesh), share.batch_size
+    layouts = tuple(plan_leaf(grid, spec, (rows, *leaf.spec.shape)) for leaf, spec in zip(batch.leaves, specs, strict=True))
+    return replace(share, batch=batch, specs=specs, layouts=layouts)

@@ -1,0 +1,1 @@
+"""Who works when: prefetch scheduling, batch producers, autotuning, threads."""

@@ -1,0 +1,1 @@
+"""What a run will do and what it did: explanations, traces, certificates."""

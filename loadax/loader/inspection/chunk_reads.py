@@ -1,0 +1,147 @@
+"""How many chunks and files the rows of a step lie in, on each host, and which chunks a block shuffle has open there."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from loadax.loader.assembly.chunk_budget import OpenChunks, find_open_chunks, held_columns, row_bytes
+from loadax.loader.inspection.hosts import Everybody
+from loadax.plan.batches import BatchPlan
+from loadax.protocols import Integers
+from loadax.reader import Reader
+from loadax.sharding.holdings import HeldRows
+from loadax.sources.base import BaseSource
+from loadax.sources.checks import chunk_starts
+from loadax.sources.io.byte_stream import indices
+
+_MOST_ENTRIES = 1 << 20  # rows of hosts that are looked at in a step: more are slow, and tell no more
+_HOSTS_WITH_CHUNKS = 16  # that are looked at to see what a block shuffle has open
+_MOST_CALLS = 1 << 12  # of the source's `where`
+
+
+class ChunkReads(NamedTuple):
+    """Figures of those hosts that were looked at, a step: an entry for each group of hosts that read the same rows.
+
+    `hosts` is how many hosts there are in the group.
+    """
+
+    hosts: Integers
+    chunks: Any
+    decoded: Any
+
+
+class Opened(NamedTuple):
+    """What block shuffles have open on one host, and how many rows of a step it reads."""
+
+    rows: int
+    shuffles: list[OpenChunks]
+
+
+def spaced(steps: range, count: int) -> list[int]:
+    """At most `count` of the steps (or of other numbers), evenly spread, away from the ends.
+
+    Examples:
+        >>> spaced(range(100), 4), spaced(range(3), 10)
+        ([12, 37, 62, 87], [0, 1, 2])
+    """
+    count = min(count, len(steps))
+    return [steps[(2 * place + 1) * len(steps) // (2 * count)] for place in range(count)]
+
+
+def open_on_hosts(reader: Reader, plan: BatchPlan, everybody: Everybody) -> list[Opened]:
+    """What is open on some of the hosts; empty when no block shuffle has chunks to keep."""
+    groups = everybody.rows.alike
+    endless = BatchPlan(plan.order, everybody.batch_size, None, "pad")
+    found = []
+    for number in spaced(range(len(groups)), _HOSTS_WITH_CHUNKS):
+        share = everybody.share(int(groups[number][0]))
+        shuffles = find_open_chunks(reader, endless, share.positions, row_bytes(reader, held_columns(reader, share)))
+        if not shuffles:
+            return []
+        found.append(Opened(len(share.positions), shuffles))
+    return found
+
+
+def sample_groups(held: HeldRows, most_entries: int) -> list[Integers]:
+    """Groups of hosts that read the same rows, evenly spread over all of these, of so many rows together; one at least."""
+    groups = held.alike
+    rows = sum(int(held.counts[group[0]]) for group in groups)
+    count = max(1, min(len(groups), len(groups) * most_entries // max(1, rows)))
+    return [groups[place] for place in spaced(range(len(groups)), count)]
+
+
+def chunk_reads(
+    plan: BatchPlan,
+    steps: Sequence[int],
+    held: HeldRows,
+    source: BaseSource,
+    most_entries: int = _MOST_ENTRIES,
+) -> ChunkReads | None:
+    """What the hosts meet of a source's chunks, of what is packed those of the documents; the mean of these steps.
+
+    Returns:
+        None when nothing below is decoded in chunks.
+    """
+    levels = list(_levels(source))
+    starts, length = chunk_starts(levels[-1]), len(levels[-1])
+    if starts is None:
+        return None
+    groups = sample_groups(held, most_entries)
+    positions = [held.positions(int(group[0])) for group in groups]
+    group_of = np.repeat(np.arange(len(groups)), [len(each) for each in positions])
+    where = np.concatenate(positions)
+    chunks, decoded = np.zeros(len(groups)), np.zeros(len(groups))
+    used = np.zeros(len(groups))
+    for step in steps:
+        rows = plan.visits(step).rows
+        owner_of, below = _rows_below(levels[:-1], rows)
+        counts = np.bincount(owner_of, minlength=len(rows))
+        entries = indices((np.cumsum(counts) - counts)[where], counts[where])
+        owners, ids = np.repeat(group_of, counts[where]), _chunk_of(starts, below[entries])
+        owner, chunk = np.divmod(np.unique(owners * len(starts) + ids), len(starts))
+        chunks += np.bincount(owner, minlength=len(groups)) / len(steps)
+        decoded += np.bincount(owner, _sizes(starts, chunk, length), len(groups))
+        used += np.bincount(owners, minlength=len(groups))
+    return ChunkReads(np.array([len(group) for group in groups]), chunks, decoded / np.maximum(used, 1))
+
+
+def _levels(source: BaseSource) -> Iterator[BaseSource]:
+    """A source, and the one that its rows are made of, as far down as rows have no other one."""
+    yield source
+    if len(source.children) == 1 and source.rows_below(np.empty(0, np.int64)) is not None:
+        yield from _levels(source.children[0].source)
+
+
+def _rows_below(levels: Sequence[BaseSource], rows: Integers) -> tuple[Integers, Integers]:
+    """The rows at the bottom that rows are made of, without padding, each with the position of its row."""
+    owners = np.flatnonzero(rows >= 0)
+    rows = rows[owners]
+    for level in levels:
+        found = level.rows_below(rows)
+        assert found is not None
+        owners, rows = owners[found[0]], found[1]
+    return owners, rows
+
+
+def file_counts(plan: BatchPlan, step: int, held: HeldRows, source: BaseSource) -> Integers | None:
+    """In how many files the rows of a step lie, for some hosts; None when there are none, or too many rows to ask for each."""
+    if int(held.counts.max()) > _MOST_CALLS:
+        return None
+    rows = plan.visits(step).rows
+    found = []
+    for group in sample_groups(held, _MOST_CALLS):
+        mine = rows[held.positions(int(group[0]))]
+        found += [len({part[0] for row in mine[mine >= 0].tolist() for part in source.locate(row)})] * len(group)
+    return np.array(found) if any(found) else None  # what lies in memory is in no file
+
+
+def _chunk_of(starts: Integers | range, rows: Integers) -> Integers:
+    return rows // starts.step if isinstance(starts, range) else np.searchsorted(starts, rows, side="right") - 1
+
+
+def _sizes(starts: Integers | range, chunks: Integers, length: int) -> Integers:
+    """Rows of these chunks."""
+    if isinstance(starts, range):
+        return np.minimum(starts.step, length - chunks * starts.step)
+    return np.diff(starts, append=length)[chunks]

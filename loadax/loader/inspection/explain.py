@@ -1,0 +1,189 @@
+"""Works out an `Explanation`: at the cost of the hosts and of a few batches, whatever the dataset holds."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.buffers import align
+from loadax.core.spec import flatten_spec
+from loadax.dataset import Dataset
+from loadax.loader.assembly.host_shard import HostShard
+from loadax.loader.inspection.chunk_reads import Opened, chunk_reads, file_counts, open_on_hosts, spaced
+from loadax.loader.inspection.explanation import Batches, Explanation, LeafPlan, Memory, Reading, Spread, spread_of
+from loadax.loader.inspection.hosts import Everybody
+from loadax.loader.inspection.partition_text import Territory
+from loadax.loader.inspection.warnings import advice
+from loadax.plan.batches import BatchPlan
+from loadax.plan.text import order_words
+from loadax.protocols import ArraySpec, Integers
+from loadax.sharding.mesh import axis_sizes
+from loadax.transforms import name_of
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """A loader as a forecast sees it.
+
+    Args:
+        dataset: what is read.
+        plan: which rows a step has.
+        share: of one process, of the batch of step `at`.
+        at: the step.
+        depth: placed batches that are kept ahead.
+        budget: bytes for reading ahead.
+    """
+
+    dataset: Dataset
+    plan: BatchPlan
+    share: HostShard
+    at: int
+    depth: int
+    budget: int
+
+
+def forecast(setting: Setting, steps: int) -> Explanation:
+    """What the run will do.
+
+    Args:
+        setting: the loader.
+        steps: how many are looked at, for what depends on the rows in them.
+    """
+    batches = _batches(setting)
+    everybody = Everybody(setting.share, batches.batch_size)
+    opened = open_on_hosts(setting.dataset.reader, setting.plan, everybody)
+    end = batches.last + 1 if batches.last is not None else batches.first + batches.steps_per_epoch
+    reading = _reading(setting, everybody, opened, spaced(range(batches.first, end), steps))
+    memory = _memory(setting, everybody, opened)
+    leaves = setting.share.batch.leaves
+    largest = max(range(len(leaves)), key=lambda number: _row_bytes(leaves[number].spec, leaves[number].dtype))
+    micro = setting.share.microbatches
+    rows = (micro, batches.batch_size // micro) if micro > 1 else (batches.batch_size,)
+    plans = tuple(
+        LeafPlan(leaf.path, str(leaf.dtype), (*rows, *leaf.spec.shape), f"P({', '.join(map(repr, spec))})")
+        for leaf, spec in zip(leaves, setting.share.specs, strict=True)
+    )
+    plan = plans[largest]
+    return Explanation(
+        data=_data(setting.dataset),
+        order=(*order_words(setting.dataset.order.describe()), *_maps(setting.dataset)),
+        batches=batches,
+        mesh=axis_sizes(setting.share.mesh),
+        hosts=len(everybody.processes),
+        devices=everybody.grid.owners.size,
+        leaves=plans,
+        reading=reading,
+        memory=memory,
+        warnings=tuple(advice(setting.dataset, everybody, batches, reading, memory, opened)),
+        territory=Territory(
+            f"{plan.path or 'the batch'} {plan.dtype}{list(plan.shape)} by {plan.partition}", everybody.leaves[largest]
+        ),
+    )
+
+
+def reads_columns(dataset: Dataset) -> bool:
+    """Whether hosts read only the columns that their devices hold."""
+    return dataset.reader.source.reads_columns and dataset.reader.elementwise
+
+
+def _batches(setting: Setting) -> Batches:
+    plan = setting.plan
+    stretch, end = plan.stretch(setting.at)
+    epoch = plan.epoch_steps(plan.place(setting.at)[0])
+    last = epoch.stop - 1  # of its epoch: where the batch size changes, another one may be served last
+    valid = plan.valid(last)
+    return Batches(
+        batch_size=stretch.batch_size,
+        first=stretch.first,
+        last=None if end is None else end - 1,
+        steps=plan.num_steps,
+        steps_per_epoch=len(epoch),
+        num_epochs=plan.num_epochs,
+        rows_per_epoch=plan.order.size,
+        dropped=plan.order.size - plan.place(last)[1] - valid if plan.remainder == "drop" else 0,
+        padded=plan.stretch(last)[0].batch_size - valid if plan.remainder == "pad" else 0,
+    )
+
+
+def _reading(setting: Setting, everybody: Everybody, opened: list[Opened], steps: Sequence[int]) -> Reading:
+    source, held = setting.dataset.reader.source, everybody.rows
+    read, whole = _bytes_read(setting.dataset, everybody)
+    chunks = decoded = None
+    looked_at = 0
+    found = chunk_reads(setting.plan, steps, held, source)
+    if found is not None:
+        looked_at = int(found.hosts.sum())
+        chunks, decoded = (_weighted(values, found.hosts) for values in (found.chunks, found.decoded))
+    if opened:
+        decoded = spread_of(
+            [
+                np.average([each.amplification for each in one.shuffles], weights=[each.shuffle.size for each in one.shuffles])
+                for one in opened
+            ]
+        )
+    files = file_counts(setting.plan, steps[0], held, source)
+    return Reading(
+        rows=spread_of(held.counts),
+        nbytes=spread_of(read),
+        times=float(read.sum() / whole) if whole else 0.0,
+        copies=spread_of(held.copies),
+        chunks=chunks,
+        files=None if files is None else spread_of(files),
+        decoded=decoded,
+        kept_open=bool(opened),
+        steps=len(steps),
+        hosts=looked_at,
+    )
+
+
+def _bytes_read(dataset: Dataset, everybody: Everybody) -> tuple[Integers, int]:
+    """int64[hosts] that each reads in a step, and how many the whole batch has."""
+    specs = flatten_spec(dataset.reader.specs[0])[0]
+    whole_row = sum(_row_bytes(spec, spec.dtype) for spec in specs)
+    whole = whole_row * everybody.batch_size
+    if not reads_columns(dataset):
+        return everybody.rows.counts * whole_row, whole
+    read = np.zeros(len(everybody.processes), np.int64)
+    for leaf, held in zip(everybody.one.batch.leaves, everybody.leaves, strict=True):
+        if leaf.source is not None:
+            read += held.counts * math.prod(held.extents) * specs[leaf.source].dtype.itemsize
+    return read, whole
+
+
+def _memory(setting: Setting, everybody: Everybody, opened: list[Opened]) -> Memory:
+    batch = everybody.one.batch
+    step = np.zeros(len(everybody.processes), np.int64)
+    placed = 0
+    for leaf, held in zip(batch.leaves, everybody.leaves, strict=True):
+        shard = math.prod(held.extents) * leaf.dtype.itemsize
+        step += held.counts * align(shard)
+        placed += shard
+    kept = [sum(each.chunks * each.chunk_bytes for each in one.shuffles) for one in opened]
+    return Memory(
+        step=spread_of(step),
+        reading_ahead=max(setting.budget, int(step.max())),
+        open_chunks=spread_of(kept) if opened else None,
+        batch=placed,
+        placed=max(1, setting.depth) + 1,
+    )
+
+
+def _weighted(values: NDArray[Any], hosts: Integers) -> Spread:
+    """The spread over hosts, of one value for each group of them."""
+    return spread_of(np.repeat(values, hosts))
+
+
+def _row_bytes(spec: ArraySpec, dtype: np.dtype[Any]) -> int:
+    return math.prod(spec.shape) * dtype.itemsize
+
+
+def _data(dataset: Dataset) -> str:
+    return repr(dataset.source)
+
+
+def _maps(dataset: Dataset) -> list[str]:
+    return [f"map {name_of(each.function)}{', of each element' * each.elementwise}" for each in dataset.maps]

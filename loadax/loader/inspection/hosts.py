@@ -1,0 +1,69 @@
+"""The shares of all processes of a run, from that of one of them."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+
+from loadax.loader.assembly.host_shard import HostShard
+from loadax.protocols import Integers
+from loadax.sharding.holdings import HeldRows, LeafHoldings, hold_leaf, hold_rows
+from loadax.sharding.layout import MeshGrid, axes_of, plan_leaf
+from loadax.sharding.mesh import grid_of
+
+_PARTS = "the processes"  # an axis, where every process has a mesh of its own
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Everybody:
+    """What all hosts hold of a batch. Hosts are numbered by their place among the processes that own a device.
+
+    Args:
+        one: the share of one of them.
+        batch_size: of the global batch. Where the share's own is smaller, every process has a mesh like this one, for its part of the batch.
+    """
+
+    one: HostShard
+    batch_size: int
+
+    @cached_property
+    def grid(self) -> MeshGrid:
+        """The devices of all hosts; meshes of their own stand side by side, along a new first axis."""
+        grid, parts = grid_of(self.one.mesh), self.batch_size // self.one.batch_size
+        if parts == 1:
+            return grid
+        numbers = np.arange(parts).reshape(parts, *(1 for _ in grid.axis_names))
+        return MeshGrid((_PARTS, *grid.axis_names), np.broadcast_to(numbers, (parts, *grid.owners.shape)), process=0)
+
+    @cached_property
+    def leaves(self) -> tuple[LeafHoldings, ...]:
+        """Who holds what of every leaf of the batch."""
+        return tuple(hold_leaf(self.grid, spec, shape) for spec, shape in zip(self._specs, self._shapes, strict=True))
+
+    @cached_property
+    def rows(self) -> HeldRows:
+        """Which rows everybody reads."""
+        return hold_rows(self.leaves)
+
+    @cached_property
+    def processes(self) -> Integers:
+        """The process that each host is."""
+        return np.unique(self.grid.owners)
+
+    def share(self, host: int) -> HostShard:
+        """The share of one host, as that host would work it out."""
+        process = int(self.processes[host])
+        layouts = [plan_leaf(self.grid, spec, shape, process) for spec, shape in zip(self._specs, self._shapes, strict=True)]
+        return replace(self.one, layouts=tuple(layouts), batch_size=self.batch_size, first=0)
+
+    @property
+    def _specs(self) -> list[tuple[Any, ...]]:
+        if self.grid.axis_names[0] != _PARTS:
+            return [tuple(spec) for spec in self.one.specs]
+        return [((_PARTS, *axes_of((tuple(spec) or (None,))[0])), *tuple(spec)[1:]) for spec in self.one.specs]
+
+    @property
+    def _shapes(self) -> list[tuple[int, ...]]:
+        return [(self.batch_size, *layout.shape[1:]) for layout in self.one.layouts]

@@ -1,0 +1,210 @@
+"""Who holds which part of a batch, as a picture: rows down, columns across, a colour for each host."""
+
+import colorsys
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import UnsupportedError
+from loadax.plan.text import several
+from loadax.protocols import Integers
+from loadax.sharding.holdings import LeafHoldings
+
+_SHADES = "░▒▓█"
+_BANDS = 16  # of rows, in the terminal
+_CELL = 13  # characters that a part needs at least, in the terminal
+_STRIPES = 8  # hosts that are shown side by side where many hold the same part
+_WIDE, _HIGH = 960, 720  # pixels of the plot
+_LEFT, _TOP, _RIGHT, _BOTTOM = 120, 84, 28, 48  # and around it
+_LABEL = 22  # pixels of height that a part needs for its label
+_INK, _PAPER = (32, 32, 32), (255, 255, 255)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Territory:
+    """The parts of one leaf and the hosts that hold them.
+
+    Args:
+        title: the leaf, as one would write it.
+        held: who holds what.
+    """
+
+    title: str
+    held: LeafHoldings
+
+    def text(self, width: int = 100, colour: bool | None = None) -> str:
+        """A picture for the terminal. Where there are more parts than fit, one place of it stands for several.
+
+        Args:
+            width: characters of a line.
+            colour: None: when stdout is a terminal, and `NO_COLOR` is not set.
+        """
+        if colour is None:
+            colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        rows = _bounds(self.held.cuts[0], _BANDS)
+        labels = [f"{low * self.held.extents[0]}:{high * self.held.extents[0]}" for low, high in rows]
+        margin = max(map(len, [*labels, "rows"])) + 2
+        columns = _bounds(self.held.columns, max(1, (width - margin) // (_CELL + 1)))
+        each = max(_CELL, min(26, (width - margin) // len(columns) - 1))
+        cells = [[tuple(self._holders(row, column).tolist()) for column in columns] for row in rows]
+        shades = _shades(cells)
+        lines = [self.title, self._caption(), ""]
+        lines.append(
+            "rows".ljust(margin) + " ".join(_cut(self._column_text(*column), each).ljust(each) for column in columns).rstrip()
+        )
+        for label, line in zip(labels, cells, strict=True):
+            lines.append(label.ljust(margin) + " ".join(self._cell(cell, each, shades[cell], colour) for cell in line))
+        return "".join(f"{line}\n" for line in lines)
+
+    def png(self, path: str | os.PathLike[str]) -> None:
+        """Writes the picture to `path`, as PNG.
+
+        Raises:
+            UnsupportedError: when Pillow is not installed.
+        """
+        try:
+            from PIL import Image, ImageDraw, ImageFont
+        except ImportError:
+            raise UnsupportedError(
+                "a picture in a file needs Pillow: pip install pillow, or use text_picture(), which needs nothing"
+            ) from None
+        image = Image.new("RGB", (_LEFT + _WIDE + _RIGHT, _TOP + _HIGH + _BOTTOM), _PAPER)
+        image.paste(Image.fromarray(self._pixels()), (_LEFT, _TOP))
+        draw = ImageDraw.Draw(image)
+        large, small = ImageFont.load_default(18), ImageFont.load_default(13)
+        draw.text((_LEFT, 12), self.title, _INK, large)
+        draw.text((_LEFT, 38), self._caption(), _INK, small)
+        for low, _ in _bounds(self.held.cuts[0], 12):
+            where = _TOP + low * _HIGH // self.held.cuts[0]
+            draw.text((_LEFT - 10, where), f"{low * self.held.extents[0]:,}", _INK, small, anchor="ra")
+            draw.line((_LEFT - 6, where, _LEFT - 1, where), _INK)
+        for low, high in _bounds(self.held.columns, 6):
+            where = _LEFT + low * _WIDE // self.held.columns
+            draw.text((where, _TOP - 8), self._column_text(low, high), _INK, small, anchor="ls")
+            draw.line((where, _TOP - 6, where, _TOP - 1), _INK)
+        draw.text((_LEFT - 10, _TOP + _HIGH), f"{self.held.shape[0]:,}", _INK, small, anchor="rd")
+        draw.text(
+            (_LEFT, _TOP + _HIGH + 16),
+            "rows of the batch go down, columns across; colours follow the hosts' numbers",
+            _INK,
+            small,
+        )
+        self._label(draw, small)
+        image.save(path, "PNG")
+
+    def _label(self, draw: Any, font: Any) -> None:
+        """Borders and hosts' numbers, where the parts are large enough."""
+        high, columns = self.held.cuts[0], self.held.columns
+        if _HIGH // high < _LABEL:
+            return
+        for row, column in product(range(high), range(columns)):
+            left, right = (_LEFT + each * _WIDE // columns for each in (column, column + 1))
+            top, bottom = (_TOP + each * _HIGH // high for each in (row, row + 1))
+            draw.rectangle((left, top, right - 1, bottom - 1), outline=_PAPER)
+            text = _hosts_text(self._holders((row, row + 1), (column, column + 1)))
+            box = draw.textbbox(((left + right) // 2, (top + bottom) // 2), text, font, anchor="mm")
+            if box[2] - box[0] + 8 <= right - left:
+                draw.rectangle((box[0] - 4, box[1] - 2, box[2] + 4, box[3] + 2), fill=_PAPER)
+                draw.text(((left + right) // 2, (top + bottom) // 2), text, _INK, font, anchor="mm")
+
+    def _pixels(self) -> NDArray[np.uint8]:
+        """The plot: uint8[height, width, 3]."""
+        down = np.arange(_HIGH) * self.held.cuts[0] // _HIGH
+        across = np.arange(_WIDE) * self.held.columns
+        part = down[:, None] * self.held.columns + (across // _WIDE)[None]
+        many = self._begins[part + 1] - self._begins[part]
+        stripes = np.minimum(many, _STRIPES)
+        stripe = (across % _WIDE)[None] * stripes // _WIDE
+        return _colours(self.held.hosts)[self._hosts[self._begins[part] + stripe * many // stripes]]
+
+    @cached_property
+    def _by_part(self) -> tuple[Integers, Integers]:
+        order = np.argsort(self.held.shard, kind="stable")
+        parts = self.held.cuts[0] * self.held.columns
+        return self.held.host[order], np.searchsorted(self.held.shard[order], np.arange(parts + 1))
+
+    @property
+    def _hosts(self) -> Integers:
+        """The hosts of each part, one part behind the other."""
+        return self._by_part[0]
+
+    @property
+    def _begins(self) -> Integers:
+        """Where those of each part begin, and where the last ones end."""
+        return self._by_part[1]
+
+    def _holders(self, rows: tuple[int, int], columns: tuple[int, int]) -> Integers:
+        """The hosts that hold any of these parts, ascending."""
+        width = self.held.columns
+        found = [
+            self._hosts[self._begins[row * width + columns[0]] : self._begins[row * width + columns[1]]] for row in range(*rows)
+        ]
+        return np.unique(np.concatenate(found))
+
+    def _column_text(self, low: int, high: int) -> str:
+        """The columns of these shards: of each dim that is cut, where it starts and stops."""
+        cuts, extents = self.held.cuts[1:], self.held.extents[1:]
+        cut = [dim for dim, count in enumerate(cuts) if count > 1]
+        if not cut:
+            return "all columns" if cuts else "(one value a row)"
+        first, last = (np.unravel_index(each, cuts) for each in (low, high - 1))
+        return ", ".join(f"{int(first[dim]) * extents[dim]}:{(int(last[dim]) + 1) * extents[dim]}" for dim in cut)
+
+    def _caption(self) -> str:
+        least, most = int(np.diff(self._begins).min()), int(np.diff(self._begins).max())
+        held = several(most, "host") if least == most else f"{least:,} to {most:,} hosts"
+        parts = self.held.cuts[0] * self.held.columns
+        return f"{several(parts, 'part')} on {several(self.held.hosts, 'host')}; each part is held by {held}"
+
+    def _cell(self, hosts: tuple[int, ...], width: int, shade: str, colour: bool) -> str:
+        label = _cut(_hosts_text(np.array(hosts)), width - 2)
+        if not colour:
+            return f" {label} ".center(width, shade)
+        red, green, blue = (_colours(self.held.hosts)[hosts[0]] // 43).tolist()
+        ink = 16 if 2 * red + 4 * green + blue > 17 else 231
+        return f"\x1b[48;5;{16 + 36 * red + 6 * green + blue}m\x1b[38;5;{ink}m{label.center(width)}\x1b[0m"
+
+
+def _bounds(count: int, most: int) -> list[tuple[int, int]]:
+    """`count` things in at most `most` runs, each as (first, behind the last); equal ones where that does not make them few."""
+    runs = min(count, most)
+    runs = next((each for each in range(runs, runs // 2, -1) if count % each == 0), runs)
+    return [(count * run // runs, count * (run + 1) // runs) for run in range(runs)]
+
+
+def _hosts_text(hosts: Integers) -> str:
+    first, last, count = int(hosts[0]), int(hosts[-1]), len(hosts)
+    if count == 1:
+        return f"{first}"
+    return f"{first}-{last}" if last - first + 1 == count else f"{count} hosts" if count > 2 else f"{first}, {last}"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _shades(cells: Iterable[list[tuple[int, ...]]]) -> dict[tuple[int, ...], str]:
+    """A shade for every set of hosts, other than that of the neighbours that have one already."""
+    shades: dict[tuple[int, ...], str] = {}
+    above: list[tuple[int, ...]] = []
+    for line in cells:
+        for place, cell in enumerate(line):
+            if cell not in shades:
+                near = {shades[each] for each in (*line[:place][-1:], *above[place : place + 1])}
+                shades[cell] = next(shade for shade in _SHADES if shade not in near)
+        above = line
+    return shades
+
+
+def _colours(hosts: int) -> NDArray[np.uint8]:
+    """uint8[hosts, 3]: hues by number, with a lighter and a darker one in turn."""
+    found = [colorsys.hsv_to_rgb(0.85 * host / max(1, hosts), 0.55, 0.95 - 0.2 * (host % 2)) for host in range(hosts)]
+    return np.round(np.array(found) * 255).astype(np.uint8)

@@ -1,0 +1,116 @@
+"""What in a plan costs more than it has to, in sentences that say what to do."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from loadax.core.formatting import size_text
+from loadax.dataset import Dataset
+from loadax.loader.inspection.chunk_reads import Opened
+from loadax.loader.inspection.explanation import Batches, Memory, Reading
+from loadax.loader.inspection.hosts import Everybody
+from loadax.plan.order import Shuffled, depth_first
+from loadax.transforms import name_of
+
+_MANY_DECODED = 4  # rows decoded for each used: above that one pays mostly for rows that nobody wants
+_MUCH_DROPPED = 0.1  # of an epoch
+_SHARED = 1.5  # times that a chunk is decoded, over all hosts
+
+
+def advice(
+    dataset: Dataset, everybody: Everybody, batches: Batches, reading: Reading, memory: Memory, opened: list[Opened]
+) -> Iterator[str]:
+    """Warnings, those that matter most first."""
+    yield from _whole_rows(dataset, everybody, reading)
+    yield from _chunks(dataset, reading)
+    yield from _lanes(dataset, everybody, opened)
+    yield from _hosts(everybody, reading)
+    if memory.step.most > memory.reading_ahead / 2:
+        yield (
+            f"a step takes {size_text(memory.step.most)} on a host, and reading ahead may take {size_text(memory.reading_ahead)}: "
+            "no two steps are read at a time; pass a larger prefetch_bytes to the Dataloader"
+        )
+    if batches.dropped > _MUCH_DROPPED * batches.rows_per_epoch:
+        yield (
+            f"an epoch of {batches.rows_per_epoch:,} rows leaves out {batches.dropped:,} of them, which don't fill a batch; "
+            "pass remainder='pad' or a smaller batch_size"
+        )
+
+
+def _whole_rows(dataset: Dataset, everybody: Everybody, reading: Reading) -> Iterator[str]:
+    """Hosts that read columns which none of their devices holds."""
+    reader = dataset.reader
+    if reader.source.reads_columns and reader.elementwise:
+        return
+    rows = everybody.rows.counts
+    wanted, read = np.zeros(len(rows)), np.zeros(len(rows))
+    for leaf, held in zip(everybody.one.batch.leaves, everybody.leaves, strict=True):
+        if leaf.source is not None:
+            wanted += held.counts * math.prod(held.extents) * leaf.dtype.itemsize
+            read += rows * math.prod(held.shape[1:]) * leaf.dtype.itemsize
+    if wanted.sum() >= read.sum():
+        return
+    part = f"hosts read {size_text(reading.nbytes.median)} of whole rows a step, though their devices hold {wanted.sum() / read.sum():.0%} of that"
+    if not reader.source.reads_columns:
+        yield f"{part}: {reader.source.type_name} has no read_into, which would read columns"
+    else:
+        which = next(name_of(each.function) for each in reader.maps if not each.elementwise)
+        yield (
+            f"{part}: the map {which} may need all columns of a row; where each element follows from itself alone, use "
+            "map_batch(…, elementwise=True), and what mixes columns may go to the jitted step"
+        )
+
+
+def _chunks(dataset: Dataset, reading: Reading) -> Iterator[str]:
+    if reading.decoded is None or reading.kept_open or reading.decoded.median < _MANY_DECODED:
+        return
+    begin = f"hosts decode {reading.decoded.median:,.0f} rows for each one they use"
+    if any(isinstance(each, Shuffled) for each in depth_first(dataset.order)):
+        yield (
+            f"{begin}: chunks are coarse, and every row is shuffled by itself; shuffle(seed, block='chunks') decodes each chunk once an "
+            "epoch, or `loadax convert` writes the data in smaller chunks"
+        )
+    else:
+        yield (
+            f"{begin} in a step: their shares of it are smaller than the chunks, so that several hosts decode the same; `loadax convert` "
+            "writes the data in smaller chunks"
+        )
+
+
+def _lanes(dataset: Dataset, everybody: Everybody, opened: list[Opened]) -> Iterator[str]:
+    """Chunks that several hosts decode, though they read different rows."""
+    shares = len(everybody.rows.alike)
+    for number, first in enumerate(opened[0].shuffles if opened else ()):
+        shuffle = first.shuffle
+        shared = max(one.shuffles[number].lanes * everybody.batch_size / (shuffle.lanes * one.rows) for one in opened)
+        if shared < _SHARED:
+            continue
+        begin = f"each of the {shuffle.lanes} lanes of the block shuffle is shared by {shared:.1f} hosts that read different rows of it, and they all decode its chunks"
+        if not dataset.order.deals(0, 0, 1):
+            yield f"{begin}: what stands behind the shuffle spreads the lanes over all hosts; shuffle last"
+        elif shuffle.blocks < shares:
+            yield f"{begin}: the data has only {shuffle.blocks} blocks for {shares:,} shares of the batch; `loadax convert` writes it in smaller chunks"
+        else:
+            yield f"{begin}; pass lanes={shares * -(-shuffle.lanes // shares)} to shuffle, so that each share of the batch has lanes of its own"
+
+
+def _hosts(everybody: Everybody, reading: Reading) -> Iterator[str]:
+    if reading.rows.least != reading.rows.most:
+        yield (
+            f"hosts read from {reading.rows.least:,.0f} to {reading.rows.most:,.0f} rows a step, and all of them wait for the one with most; "
+            "lay the mesh out so that each has an equal share"
+        )
+    held_once = held_in_all = 0.0
+    copied = []
+    for leaf, held in zip(everybody.one.batch.leaves, everybody.leaves, strict=True):
+        if leaf.source is not None:
+            once = math.prod(held.shape) * leaf.dtype.itemsize
+            copies = len(held.host) / (held.cuts[0] * held.columns)
+            held_once, held_in_all = held_once + once, held_in_all + copies * once
+            copied += [leaf.path or "the batch"] if copies > 1 else []
+    if held_in_all >= _SHARED * held_once:
+        yield (
+            f"all hosts together read the batch {reading.times:.1f} times, since several hold the same parts of {', '.join(copied)}; "
+            "cut these over more axes of the mesh, where the training step allows it"
+        )

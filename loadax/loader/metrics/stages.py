@@ -1,0 +1,61 @@
+"""The stages of a piece of work: timed for the statistics, and marked for a profiler. Knows no JAX, so that worker processes need none."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from time import perf_counter, thread_time
+from typing import Any, Final, Literal, final
+
+from loadax.loader.metrics.stats import Timing
+
+Stage = Literal["read", "transform", "assemble"]
+Mark = Callable[[str], AbstractContextManager[Any]]
+"""Marks a stretch of a thread's time with a name, as `jax.profiler.TraceAnnotation` does."""
+
+_NOTHING: Final = nullcontext()
+_STAGES: Final = {"read": 0, "transform": 1, "assemble": 2}
+_NAMES: Final = tuple(f"loadax.{stage}" for stage in _STAGES)
+
+
+def unmarked(_name: str) -> AbstractContextManager[None]:
+    """No mark: where no profiler looks."""
+    return _NOTHING
+
+
+@final
+class StageClock:
+    """Takes the time of one piece of work: `with clock("read"): …`, each stage as often as it comes, never one inside another."""
+
+    __slots__ = ("_at", "_began", "_cpu", "_cpu_at", "_mark", "_open", "_seconds", "_stage")
+
+    def __init__(self, mark: Mark = unmarked):
+        self._mark = mark
+        self._began = perf_counter()
+        self._seconds, self._cpu = [0.0] * len(_NAMES), [0.0] * len(_NAMES)
+
+    def __call__(self, stage: Stage) -> "StageClock":
+        self._stage = _STAGES[stage]
+        return self
+
+    def __enter__(self) -> None:
+        self._open = self._mark(_NAMES[self._stage])
+        self._open.__enter__()
+        self._at, self._cpu_at = perf_counter(), thread_time()
+
+    def __exit__(self, *error: object) -> None:
+        self._cpu[self._stage] += thread_time() - self._cpu_at
+        self._seconds[self._stage] += perf_counter() - self._at
+        self._open.__exit__(None, None, None)
+
+    def timing(self) -> Timing:
+        """What was taken so far."""
+        read, transform, assemble = self._seconds
+        read_cpu, transform_cpu, assemble_cpu = self._cpu
+        return Timing(
+            read,
+            transform,
+            assemble,
+            read_cpu=read_cpu,
+            transform_cpu=transform_cpu,
+            assemble_cpu=assemble_cpu,
+            began=self._began,
+        )

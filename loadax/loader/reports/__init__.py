@@ -1,0 +1,1 @@
+"""What is told while a loader runs."""

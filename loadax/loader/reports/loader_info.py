@@ -1,0 +1,54 @@
+"""What a verdict on a run has to know of the loader, beside what was measured: which advice could help at all."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+from jax.sharding import Mesh
+
+from loadax.loader.batch_spec import BatchSpec
+from loadax.reader import Reader
+
+_NARROW = 2  # bytes of an element
+_MOST_OF_IT = 0.5
+
+
+@final
+@dataclass(frozen=True)
+class LoaderInfo:
+    """How a loader is made.
+
+    Args:
+        maps: the names of the user's functions.
+        python_source: rows are read by Python code of the user's, which may hold the interpreter.
+        wide: what is copied to the devices is for the most part of dtypes that could be narrower.
+    """
+
+    maps: tuple[str, ...] = ()
+    python_source: bool = False
+    wide: bool = False
+
+
+def setup_of(reader: Reader, batch: BatchSpec, mesh: Mesh, kept: bool) -> LoaderInfo:
+    """How a loader is made that reads so, and places such batches on a mesh; `kept`: all rows are on the devices already."""
+    copied = not kept and any(device.platform != "cpu" for device in mesh.local_devices)
+    maps = tuple(short_name(each.function) for each in reader.maps)
+    return LoaderInfo(maps, reader.source.runs_python, copied and wide(batch))
+
+
+def short_name(function: Callable[..., Any]) -> str:
+    """A user's function as he calls it; a lambda by where it was written."""
+    while isinstance(function, partial):
+        function = function.func
+    name = str(getattr(function, "__name__", None) or type(function).__name__)
+    code = getattr(function, "__code__", None)
+    return f"lambda ({Path(code.co_filename).name}:{code.co_firstlineno})" if name == "<lambda>" and code else name
+
+
+def wide(batch: BatchSpec) -> bool:
+    """Whether most of a batch's bytes are in elements of more than two."""
+    each = [(leaf.dtype.itemsize, leaf.dtype.itemsize * math.prod(leaf.spec.shape)) for leaf in batch.leaves]
+    return sum(size for item, size in each if item > _NARROW) > _MOST_OF_IT * sum(size for _, size in each)

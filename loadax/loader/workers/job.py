@@ -1,0 +1,140 @@
+"""What worker processes have to know before they can read: told to each of them when it is asked for the first piece."""
+
+import os
+import sys
+import threading
+import weakref
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import SourceError, WorkerError
+from loadax.loader.assembly.buffer_layout import BufferLayout
+from loadax.loader.workers.connection import Connection
+from loadax.loader.workers.messages import Loaded, LoadJob, MissingModule, ReadPiece
+from loadax.loader.workers.pickling import PickledPayload, pack
+from loadax.loader.workers.remote_errors import Failure, unwrap
+from loadax.loader.workers.shared_memory import SharedMemoryPool
+from loadax.protocols import Visits
+from loadax.reader import Reader
+from loadax.transforms import name_of
+
+_MOST_MODULES = 64  # that a worker may lack; beyond that something else is wrong
+_OR_THREADS = "make it picklable (open files and connections again in __setstate__), or use worker_type='thread'"
+
+
+@final
+class SharedReader:
+    """A reader on its way to worker processes: packed once for all of them, and for all jobs that read from it.
+
+    Args:
+        reader: of the rows.
+
+    Raises:
+        WorkerError: when the reader can't be sent to another process; names what can't.
+    """
+
+    def __init__(self, reader: Reader):
+        self.reader = reader
+        self._lock = threading.Lock()
+        self._by_value: list[str] = []
+        self._descriptors: list[int] = []  # of parcels, older ones too: a worker may be about to open one
+        weakref.finalize(self, _close, self._descriptors)
+        self.parcel = self._pack()
+
+    def send_by_value(self, module: str, sent: PickledPayload) -> None:
+        """From now on, what comes from a module goes by value.
+
+        Raises:
+            WorkerError: when that can't help.
+        """
+        with self._lock:
+            if self.parcel is not sent:
+                return  # another worker has asked for something meanwhile: first see what comes of that
+            if module in self._by_value or module not in sys.modules:
+                raise WorkerError(
+                    f"a worker process can't import {module!r}, which the data or its maps need; install it, or put its folder on sys.path"
+                )
+            self._by_value.append(module)
+            self.parcel = self._pack()
+
+    def _pack(self) -> PickledPayload:
+        try:
+            parcel = pack(self.reader, self._by_value)
+        except SourceError:
+            raise  # of the data itself: pickling is not what is wrong
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise WorkerError(f"{_culprit(self.reader)} can't be sent to a worker process: {reason}; {_OR_THREADS}") from error
+        self._descriptors.append(parcel.descriptor)
+        return parcel
+
+
+@final
+class Job:
+    """What workers need to know to read pieces of one kind of batch, and the memory that they write to.
+
+    Args:
+        shipment: the reader of the rows.
+        plan: of the memory of steps.
+        key_seed: of the random keys, where there are any.
+        keep: idle bytes of memory that are kept for reuse.
+    """
+
+    def __init__(self, shipment: SharedReader, plan: BufferLayout, key_seed: int | None, keep: int):
+        self.arena = SharedMemoryPool(keep)
+        self.shipment = shipment
+        self._plan, self._key_seed = plan, key_seed
+        weakref.finalize(self, self.arena.close)
+
+    def order(self, memory: NDArray[np.uint8], steps: int, low: int, per_step: int, visits: Visits) -> ReadPiece:
+        """To read visits to the rows from `low` on of a run of steps whose memory, a lease of the arena, is `memory`."""
+        rows, epochs = (np.ascontiguousarray(each, np.int64).tobytes() for each in visits)
+        return ReadPiece(self.arena.slot(memory), steps, low, per_step, rows, epochs)
+
+    def load(self, channel: Connection, has_reader: bool) -> None:
+        """Tells a worker about this job.
+
+        Args:
+            channel: to the worker.
+            has_reader: whether the worker has the reader of this shipment already.
+
+        Raises:
+            WorkerError: when the worker can't make use of it.
+        """
+        for _ in range(_MOST_MODULES):
+            parcel = self.shipment.parcel
+            if has_reader:
+                channel.send(LoadJob(None, (), self._plan, self._key_seed), (self.arena.descriptor,))
+            else:
+                load = LoadJob(parcel.message, parcel.arrays, self._plan, self._key_seed)
+                channel.send(load, (self.arena.descriptor, parcel.descriptor))
+            answer, _ = channel.receive()
+            if isinstance(answer, Loaded):
+                return
+            if isinstance(answer, Failure):
+                raised = unwrap(answer, "the worker process")
+                if isinstance(raised, SourceError):
+                    raise raised  # of the data itself: pickling is not what is wrong
+                error = WorkerError(f"a worker process could not take up the data: {answer.line}; {_OR_THREADS}")
+                error.add_note(f"loadax: in the worker process:\n{answer.traceback}")
+                raise error
+            assert isinstance(answer, MissingModule)
+            self.shipment.send_by_value(answer.module, parcel)
+
+
+def _culprit(reader: Reader) -> str:
+    """The part of a reader that does not pickle."""
+    parts = [(f"map {name_of(each.function)}", each.function) for each in reader.maps]
+    for name, part in (("the source, " + repr(reader.source), reader.source), *parts):
+        try:
+            os.close(pack(part).descriptor)
+        except Exception:  # noqa: BLE001 - whatever it is, this is the one
+            return name
+    return "the data"
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -1,0 +1,116 @@
+"""What a worker process runs: `python -m loadax.loader.workers.main`. It reads the pieces that it is told to, until nobody is there any more.
+
+It never imports JAX of itself, and the trainer's process has hidden all accelerators from it.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from typing import Any, final
+
+import numpy as np
+
+from loadax.loader.assembly.assembler import Assembler, Piece
+from loadax.loader.assembly.buffer_layout import BufferLayout
+from loadax.loader.workers.connection import Connection
+from loadax.loader.workers.messages import Loaded, LoadJob, MissingModule, PieceRead, ReadPiece
+from loadax.loader.workers.pickling import PickledPayload, unpack
+from loadax.loader.workers.remote_errors import wrap
+from loadax.loader.workers.shared_memory import ArenaView
+from loadax.protocols import Visits
+from loadax.reader import Reader
+
+_LOOK = 1000  # milliseconds between two looks whether the process that started this one is there
+
+
+def main() -> None:
+    """Takes orders from the socket that the command line names, by its descriptor and by the process at its other end."""
+    descriptor, parent = (int(argument) for argument in sys.argv[1:])
+    # A Ctrl-C in the terminal reaches all processes there; what becomes of it is for the trainer's process to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the trainer's process had blocked it while this one began
+    threading.Thread(target=_end_with_parent, args=(descriptor, parent), name="loadax-lifeline", daemon=True).start()
+    channel = Connection(socket.socket(fileno=descriptor))
+    desk = _RequestHandler()
+    try:
+        while True:
+            order, descriptors = channel.receive()
+            channel.send(desk.answer(order, descriptors))
+            _flush()
+    except (EOFError, OSError):
+        pass  # nobody is there any more
+
+
+def _end_with_parent(descriptor: int, parent: int) -> None:
+    """Ends this process when the one that started it is gone, even while a user's function is at work."""
+    poll = select.poll()
+    poll.register(descriptor, 0)  # a hang-up is told of whatever is asked for
+    # A copy of the parent by fork may hold the other end of the socket open: so its number is looked at too.
+    while not poll.poll(_LOOK) and os.getppid() == parent:
+        pass
+    _flush()
+    os._exit(0)
+
+
+def _flush() -> None:
+    """Whoever reads what users' functions print must not wait for a full buffer; and whether anybody does is no matter here."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+@final
+class _RequestHandler:
+    """Does what orders say, with the job that was loaded last."""
+
+    def __init__(self) -> None:
+        self._reader: Reader | None = None
+        self._assembler: Assembler | None = None
+        self._arena: ArenaView | None = None
+        self._plan: BufferLayout | None = None
+
+    def answer(self, order: Any, descriptors: list[int]) -> Any:
+        """What comes back for an order; an error is an answer too."""
+        try:
+            match order:
+                case LoadJob():
+                    return self._load(order, *descriptors)
+                case ReadPiece():
+                    return self._fill(order)
+        except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, also what would end this process
+            return wrap(error)
+        raise AssertionError(order)
+
+    def _load(self, order: LoadJob, arena: int, parcel: int | None = None) -> Any:
+        if self._arena is not None:
+            self._arena.close()
+        self._arena, self._assembler = ArenaView(arena), None
+        if order.message is not None:
+            assert parcel is not None
+            self._reader = None
+            try:
+                self._reader = unpack(PickledPayload(order.message, parcel, order.arrays))
+            except ModuleNotFoundError as error:
+                return MissingModule(error.name or "")
+            finally:
+                os.close(parcel)
+        assert self._reader is not None
+        self._plan, self._assembler = order.plan, Assembler(self._reader, order.plan, order.key_seed)
+        return Loaded()
+
+    def _fill(self, order: ReadPiece) -> PieceRead:
+        assert self._assembler is not None
+        assert self._arena is not None
+        assert self._plan is not None
+        memory = self._arena.memory(order.slot, self._plan.size(order.steps))
+        visits = Visits(np.frombuffer(order.rows, np.int64), np.frombuffer(order.epochs, np.int64))
+        piece = Piece(visits, order.low, order.per_step, self._plan.slab(memory, order.steps))
+        return PieceRead(tuple(self._assembler.fill(piece)))
+
+
+if __name__ == "__main__":
+    main()

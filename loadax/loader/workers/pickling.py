@@ -1,0 +1,261 @@
+"""How a dataset travels to another process: its code by name or by value, its files as paths, its arrays once for all of them.
+
+Functions of `__main__`, of notebooks, lambdas and closures go by value (cloudpickle); others by the name of their module. What is mapped from
+a file is mapped again over there. All other arrays, wherever they hang, are copied once into a file without a name, which every worker maps: so
+they are there once, not once a process.
+"""
+
+import bisect
+import io
+import mmap
+import operator
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple, final
+
+import cloudpickle
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.buffers import align
+from loadax.errors import SourceError
+from loadax.loader.workers.shared_memory import nameless_file
+from loadax.sources.io.locations import cut_short, mapped_extent, mapped_name
+
+_SMALL = 1 << 12  # bytes: what is smaller travels within the message
+_ADDED = 2  # NumPy's `isbuiltin` of a dtype that another package has added
+
+
+class PickledPayload(NamedTuple):
+    """An object on its way: a message, and a file with its arrays, `(first byte, bytes)` each."""
+
+    message: bytes
+    descriptor: int
+    arrays: tuple[tuple[int, int], ...]
+
+
+def pack(value: Any, by_value: Sequence[str] = ()) -> PickledPayload:
+    """Wraps `value` up.
+
+    Args:
+        value: anything that pickles.
+        by_value: names of modules that the other process can't import: their functions and classes go by value.
+
+    Raises:
+        Exception: what pickling raises.
+    """
+    buffers: list[Any] = []
+
+    def aside(buffer: Any) -> bool:
+        small = buffer.raw().nbytes < _SMALL
+        if not small:
+            buffers.append(buffer.raw())
+        return small
+
+    modules = [sys.modules[name] for name in by_value if name in sys.modules]
+    out = io.BytesIO()
+    with _ByValue(modules):
+        _Pickler(out, aside).dump(value)
+    places, end = [], 0
+    for each in buffers:
+        places.append((end, each.nbytes))
+        end = align(end + each.nbytes)
+    descriptor = nameless_file()
+    try:
+        os.ftruncate(descriptor, max(end, 1))
+        with mmap.mmap(descriptor, max(end, 1)) as memory:
+            for each, (first, size) in zip(buffers, places, strict=True):
+                memory[first : first + size] = each
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return PickledPayload(out.getvalue(), descriptor, tuple(places))
+
+
+def unpack(parcel: PickledPayload) -> Any:
+    """What was wrapped up. Its arrays lie in the file of the parcel; writing to one changes this process's copy alone.
+
+    Raises:
+        Exception: what unpickling raises, a `ModuleNotFoundError` among others.
+    """
+    size = max((first + length for first, length in parcel.arrays), default=0)
+    memory = memoryview(mmap.mmap(parcel.descriptor, max(size, 1), access=mmap.ACCESS_COPY))
+    arrays = [memory[first : first + length] for first, length in parcel.arrays]
+    return cloudpickle.loads(parcel.message, buffers=arrays)
+
+
+@final
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # the hook that pickle offers is a method to override
+    """cloudpickle, but arrays that are mapped from a file go as that file's name."""
+
+    def __init__(self, out: io.BytesIO, aside: Callable[[Any], bool]):
+        super().__init__(out, protocol=5, buffer_callback=aside)
+        self._regions: dict[int, tuple[mmap.mmap, _Region | None]] = {}  # by the identity of the map
+        self._files = _MappedFiles()
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) in (np.ndarray, np.memmap):
+            extent = mapped_extent(obj)
+            if extent is not None and not extent.whole:
+                raise cut_short(mapped_name(obj))
+            view = self._view(obj)
+            if view is not None:
+                return _view_again, view
+            if obj.nbytes >= _SMALL and not obj.dtype.hasobject and (obj.dtype.kind in "mM" or obj.dtype.isbuiltin == _ADDED):
+                # NumPy puts neither dates aside nor dtypes that others have added, such as bfloat16.
+                return _bytes_as, (np.ascontiguousarray(obj).reshape(-1).view(np.uint8), obj.shape, obj.dtype)
+            if type(obj) is np.memmap or not (obj.flags.c_contiguous or obj.flags.f_contiguous):
+                return np.array(obj, order="C", subok=False).__reduce_ex__(5)  # with gaps it could not be put aside
+        return super().reducer_override(obj)
+
+    def _view(self, array: NDArray[Any]) -> tuple[Any, ...] | None:
+        """How to make an array anew of what a file holds: the region, and in it first byte, shape, strides and dtype; None to copy it."""
+        mapped, memory = _origin(array)
+        if mapped is None or memory is None or array.dtype.hasobject or not array.size or min(array.strides, default=0) < 0:
+            return None
+        if id(memory) not in self._regions:
+            self._regions[id(memory)] = memory, _region(mapped, memory, self._files)
+        _, region = self._regions[id(memory)]
+        if region is None:
+            return None
+        # By address: of a slice `offset` is still that of the array it was cut from.
+        return region, array.ctypes.data - _address(memory), array.shape, array.strides, array.dtype
+
+
+@final
+class _ByValue:
+    """While it is entered, functions and classes of these modules are pickled by value. By one thread at a time: cloudpickle has one list."""
+
+    _turn = threading.RLock()
+
+    def __init__(self, modules: Sequence[ModuleType]):
+        self._modules = modules
+
+    def __enter__(self) -> None:
+        self._turn.acquire()
+        known = cloudpickle.list_registry_pickle_by_value()
+        self._modules = [module for module in self._modules if module.__name__ not in known]
+        for module in self._modules:
+            cloudpickle.register_pickle_by_value(module)
+
+    def __exit__(self, *_: object) -> None:
+        for module in self._modules:
+            cloudpickle.unregister_pickle_by_value(module)
+        self._turn.release()
+
+
+@final
+class _Region:
+    """A part of a file that is mapped. However many arrays lie in it, the other process maps it once."""
+
+    def __init__(self, name: str, begin: int, size: int):
+        self._where = name, begin, size
+        self.bytes: NDArray[np.uint8] | None = None
+
+    def __reduce__(self) -> Any:
+        return _mapped_anew, self._where
+
+
+def _mapped_anew(name: str, begin: int, size: int) -> _Region:
+    region = _Region(name, begin, size)
+    try:
+        there = Path(name).stat().st_size
+    except OSError as error:
+        raise SourceError(
+            f"{name}: a worker process can't open it ({error.strerror}), though it is mapped in the trainer's; restore the file, or open it anew"
+        ) from error
+    if there < begin + size:
+        raise cut_short(name)
+    region.bytes = np.memmap(name, np.uint8, mode="r", offset=begin, shape=(size,)).view(np.ndarray)
+    return region
+
+
+def _bytes_as(values: NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    return np.ndarray(shape, dtype, values)
+
+
+def _view_again(
+    region: _Region, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    return np.ndarray(shape, dtype, region.bytes, first, strides)
+
+
+def _origin(array: NDArray[Any]) -> tuple[np.memmap[Any, Any] | None, mmap.mmap | None]:
+    """The array that was mapped, of which this one is a part, and the map itself."""
+    found: np.memmap[Any, Any] | None = None
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        found = base if isinstance(base, np.memmap) else found
+        base = base.base
+    return (found, base) if isinstance(base, mmap.mmap) else (None, None)
+
+
+def _region(array: np.memmap[Any, Any], memory: mmap.mmap, files: "_MappedFiles") -> _Region | None:
+    """Where what was mapped lies; None when no file has it."""
+    # What was written to a copy-on-write map, and what another file has taken the name of, is in no file.
+    if array.filename is None or array.mode == "c":
+        return None
+    # Maps begin at a whole page.
+    begin = int(array.offset) - int(array.offset) % mmap.ALLOCATIONGRANULARITY
+    name = str(array.filename)
+    return _Region(name, begin, len(memory)) if _is_still(name, begin, memory, files) else None
+
+
+def _address(memory: mmap.mmap) -> int:
+    return np.frombuffer(memory, np.uint8).ctypes.data
+
+
+def _is_still(name: str, begin: int, memory: mmap.mmap, files: "_MappedFiles") -> bool:
+    """Whether a file is the very one that a map is of, as far as the system tells."""
+    try:
+        with Path(name).open("rb") as file:
+            there, mapped = os.fstat(file.fileno()), files.at(_address(memory))
+            if there.st_size < begin + len(memory):
+                return False  # it was cut off
+            if mapped is None or mapped == (os.major(there.st_dev), os.minor(there.st_dev), there.st_ino):
+                return True
+            # On layered file systems a map is of another inode than the file is. So the file is mapped once more, and the two maps compared.
+            with mmap.mmap(file.fileno(), len(memory), access=mmap.ACCESS_READ, offset=begin) as again:
+                return _MappedFiles().at(_address(again)) == mapped
+    except FileNotFoundError:
+        return False
+
+
+@final
+class _MappedFiles:
+    """Which files this process has mapped where, as the system says; looked up once for many."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[int, int, tuple[int, int, int]]] = []  # first address, end, (device, device, inode); ascending
+
+    def at(self, address: int) -> tuple[int, int, int] | None:
+        """The file that is mapped at an address; None where the system does not tell."""
+        found = self._look_up(address)
+        if found is None:  # it may have been mapped since
+            self._spans = _spans()
+            found = self._look_up(address)
+        return found
+
+    def _look_up(self, address: int) -> tuple[int, int, int] | None:
+        place = bisect.bisect_right(self._spans, address, key=operator.itemgetter(0)) - 1
+        if place < 0 or address >= self._spans[place][1]:
+            return None
+        return self._spans[place][2]
+
+
+def _spans() -> list[tuple[int, int, tuple[int, int, int]]]:
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    spans = []
+    for line in lines:
+        span, _, _, device, inode, *_ = line.split(maxsplit=5)
+        low, high = (int(each, 16) for each in span.split("-"))
+        major, minor = (int(each, 16) for each in device.split(":"))
+        spans.append((low, high, (major, minor, int(inode))))
+    return spans

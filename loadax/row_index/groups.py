@@ -1,0 +1,98 @@
+"""Which group a row belongs to, as a 64-bit word that follows from the group's key alone."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax import seeds
+from loadax.core.spec import flatten_spec
+from loadax.errors import ArgumentError, LeafTypeError
+from loadax.protocols import Tree
+from loadax.row_index.scan import RowFunction, Run
+from loadax.transforms import RAISED, blame, name_of
+
+Words = NDArray[np.uint64]
+
+
+def by_leaf(spec: Tree, name: str) -> tuple[str, RowFunction]:
+    """The leaf's path, and its values as words.
+
+    Args:
+        spec: of the examples.
+        name: of a leaf: its path as messages show it (`['meta']['user']`), or its keys joined by dots.
+
+    Raises:
+        ArgumentError: when there is no such leaf, or it is no whole number and no text; lists the leaves.
+    """
+    specs, structure = flatten_spec(spec)
+    names = [_dotted(path) for path in structure.paths]
+    found = [place for place, path in enumerate(structure.paths) if name in (path, names[place])]
+    if len(found) != 1:
+        raise ArgumentError(
+            f"key={name!r} is not the name of one leaf; the leaves are {names}; or pass a function of one example"
+        )
+    place = found[0]
+    each = specs[place]
+    if each.shape or not (each.dtype.kind in "iu" or each.dtype.hasobject):
+        raise ArgumentError(
+            f"key={name!r} is a leaf of {each.dtype}{list(each.shape)}; a group's key is one whole number or text: pass a function of one example"
+        )
+
+    def judge(run: Run) -> Words:
+        values = run.column(place)
+        if isinstance(values, np.ndarray) and not values.dtype.hasobject:
+            return np.asarray(seeds.derive(0, "group", values), np.uint64)
+        return _words(zip(run.rows.tolist(), values, strict=True), f"leaf {name!r}")
+
+    return structure.paths[place], judge
+
+
+def by_function(function: Callable[..., Any]) -> RowFunction:
+    """What a function gives for each example, as words."""
+    name = name_of(function)
+
+    def keys(run: Run) -> Any:
+        for row, example in run.examples():
+            try:
+                key = function(example)
+            except RAISED as error:
+                blame(error, f"split_by {name}", f"loadax: in split_by {name}, on row {row}")
+                raise
+            yield row, key
+
+    return lambda run: _words(keys(run), name)
+
+
+def word_of(key: Any) -> int | None:
+    """The word of one key; None when it is of no type that is known."""
+    if getattr(key, "shape", None) == () and hasattr(key, "item"):
+        key = key.item()
+    if isinstance(key, bytes):
+        return int(seeds.derive(0, "group bytes", int.from_bytes(b"\1" + key, "little")))  # the 1 keeps zeros at the end apart
+    return int(seeds.derive(0, "group", int(key) if isinstance(key, bool) else key)) if isinstance(key, int | str) else None
+
+
+def _words(keys: Any, origin: str) -> Words:
+    known: dict[tuple[type, Any], int] = {}
+    words = []
+    for row, key in keys:
+        try:
+            word = known.get((type(key), key))
+        except TypeError:  # no hash
+            word = None
+        if word is None:
+            word = word_of(key)
+            if word is None:
+                raise LeafTypeError(f"split_by: {origin} is {key!r:.80} for row {row}; a group's key is an int, a str or bytes")
+            if not hasattr(key, "shape") or isinstance(key, np.generic):
+                known[type(key), key] = word
+        words.append(word)
+    return np.array(words, np.uint64)
+
+
+def _dotted(path: str) -> str:
+    parts = re.findall(r"\[(?:'([^']*)'|([^\]]*))\]|\.(\w+)", path)
+    return ".".join("".join(each) for each in parts)

@@ -1,0 +1,169 @@
+"""Reads all rows that a dataset meets, once, in runs of many, by several threads."""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.spec import flatten_spec, leaf_arrays
+from loadax.core.tree import flatten
+from loadax.protocols import Integers, Tree, Visits
+from loadax.reader import Reader
+from loadax.sources.checks import chunk_starts
+
+_RUN_BYTES = 4 << 20
+_RUN_ROWS = 1024  # few enough that a slow function's progress shows, and that what was begun soon ends when the user stops it
+_RUNS_A_THREAD = 4  # at least, where there are rows enough, so that none is idle at the end
+_WORKERS, _MOST_WORKERS = 4, 32
+_SIGN = 0.5  # seconds between looks at whether a run goes on
+
+
+class StoppedError(Exception):
+    """What ends a run whose result nobody waits for any more."""
+
+
+@final
+class ScanProgress:
+    """What the threads of a scan and the one that waits for them know of each other."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self.rows = 0  # looked at; a sign of life, and no exact count: threads add to it without a lock
+
+
+class Run(NamedTuple):
+    """Rows that were read together.
+
+    Args:
+        rows: which.
+        batch: a tree of arrays, rows first; None when they were read one by one, and may differ in shape.
+        listed: one tree a row, when they were read one by one.
+        watch: of the scan.
+    """
+
+    rows: Integers
+    batch: Tree | None
+    listed: list[Tree]
+    watch: ScanProgress
+
+    def examples(self) -> Iterator[tuple[int, Tree]]:
+        """Each row with its example."""
+        for row, example in zip(self.rows.tolist(), self.listed if self.batch is None else _apart(self.batch), strict=True):
+            if self.watch.stopped:
+                raise StoppedError
+            yield row, example
+            self.watch.rows += 1
+
+    def column(self, place: int) -> Any:
+        """The values of one leaf for all rows: an array, or a list when they were read one by one."""
+        return [flatten(example)[0][place] for example in self.listed] if self.batch is None else flatten(self.batch)[0][place]
+
+
+def _apart(batch: Tree) -> Iterator[Tree]:
+    """The examples of a batch, whose arrays can't be written to: they may be the source's own."""
+    leaves, structure = flatten(batch)
+    leaves = [leaf.view() for leaf in leaves]
+    for leaf in leaves:
+        leaf.flags.writeable = False
+    for number in range(len(leaves[0])):
+        yield structure.build([leaf[number] for leaf in leaves])
+
+
+def read_run(reader: Reader, rows: Integers, watch: ScanProgress) -> Run:
+    """Reads rows as epoch 0 meets them; one by one where that is no slower, for then they may be documents of any length."""
+    visits = Visits(rows, np.zeros_like(rows))
+    if reader.reads_examples:
+        return Run(rows, None, reader.examples(visits), watch)
+    return Run(rows, reader.read_visits(visits), [], watch)
+
+
+RowFunction = Callable[[Run], NDArray[Any]]
+"""What is to be known of the rows of a run, as one array."""
+
+
+def threads_for(reader: Reader, workers: int | None) -> int:
+    """How many threads read: more than the cores of a small machine, for a source waits for disks and networks."""
+    return workers or max(_WORKERS, min(reader.concurrent_reads, _MOST_WORKERS))
+
+
+def plan_runs(reader: Reader, met: NDArray[np.bool_], workers: int) -> Integers:
+    """The runs, as int64[n, 2] of first row and end: each holds whole chunks, where the source has some, and a row that is met."""
+    if not met.any():  # so nothing has to be known of a row
+        return np.empty((0, 2), np.int64)
+    total = len(met)
+    size = max(1, min(_RUN_BYTES // max(1, _row_bytes(reader)), _RUN_ROWS, -(-total // (_RUNS_A_THREAD * workers))))
+    starts = chunk_starts(reader.source)
+    if isinstance(starts, range):
+        begins = np.arange(0, total, starts.step * max(1, size // starts.step))
+    else:
+        begins = np.arange(0, total, size)
+        if starts is not None:
+            begins = np.unique(starts[np.searchsorted(starts, begins, side="right") - 1])
+    bounds = np.stack([begins, np.append(begins[1:], total)], axis=1).astype(np.int64)
+    return bounds[np.add.reduceat(met, begins, dtype=np.int64) > 0]
+
+
+def _row_bytes(reader: Reader) -> int:
+    """Bytes of a row as the source has it; of the first one, where no two need be alike."""
+    if _needs_specs(reader):
+        return sum(math.prod(each.shape) * each.dtype.itemsize for each in flatten_spec(reader.specs[0])[0])
+    assert reader.first is not None
+    return sum(leaf.nbytes for leaf in leaf_arrays(reader.examples(reader.first)[0]))
+
+
+def _needs_specs(reader: Reader) -> bool:
+    """Whether rows are stacked or mapped; others are read as they are, and those of joined datasets may have no spec in common."""
+    return bool(reader.maps) or not reader.reads_examples
+
+
+def scan(
+    reader: Reader, met: NDArray[np.bool_], runs: Integers, judge: RowFunction, workers: int, done: Callable[[int], object]
+) -> list[NDArray[Any]]:
+    """What `judge` says of the rows of each run that are met, in the order of the runs. Memory: a few runs a thread.
+
+    Args:
+        reader: of the rows, whose maps are not random.
+        met: for every row whether it is read.
+        runs: from `plan_runs`, or some of these.
+        judge: called by several threads at once.
+        workers: threads.
+        done: called with the rows of each run that is done; and with 0 now and then, as long as a long run goes on.
+    """
+    if len(runs) and _needs_specs(reader):
+        _ = reader.specs  # found now, and not by every thread
+    watch = ScanProgress()
+
+    def one(start: int, end: int) -> tuple[NDArray[Any], int]:
+        rows = start + np.flatnonzero(met[start:end])
+        return judge(read_run(reader, rows, watch)), len(rows)
+
+    found: list[NDArray[Any]] = []
+    under_way: deque[Future[tuple[NDArray[Any], int]]] = deque()
+
+    def take() -> None:
+        first, seen = under_way[0], watch.rows
+        while not wait([first], _SIGN).done:
+            if watch.rows != seen:
+                seen = watch.rows
+                done(0)
+        values, count = under_way.popleft().result()
+        found.append(values)
+        done(count)
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="loadax-scan") as pool:
+        try:
+            for start, end in runs.tolist():
+                if len(under_way) > 2 * workers:
+                    take()
+                under_way.append(pool.submit(one, start, end))
+            while under_way:
+                take()
+        except BaseException:
+            watch.stopped = True
+            pool.shutdown(wait=False, cancel_futures=True)  # those that run end at their next row, and are waited for by `with`
+            raise
+    return found

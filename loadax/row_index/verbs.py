@@ -1,0 +1,166 @@
+"""`filter`, `exclude` and `split_by`: orders in, orders out."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax import seeds
+from loadax.errors import ArgumentError, LeafTypeError, RowIndexError
+from loadax.plan.keep import keep_rows, leave_out_rows, met_rows
+from loadax.plan.split import again, below
+from loadax.protocols import Integers, Order
+from loadax.reader import Reader
+from loadax.row_index.build import Options, Question, answers
+from loadax.row_index.groups import by_function, by_leaf
+from loadax.row_index.scan import Run
+from loadax.row_index.store import digest_of
+from loadax.sources.io.files import open_regular
+from loadax.sources.io.kvstore import local_path
+from loadax.sources.npy.header import NPY_FAILURES
+from loadax.transforms import RAISED, blame, name_of
+
+
+def keep(order: Order, reader: Reader, function: Callable[..., Any], key: str | None, options: Options) -> Order:
+    """The rows of which a function says that they are kept.
+
+    Raises:
+        ArgumentError: when none is.
+        LeafTypeError: when the function returns something else than a bool; names the row.
+    """
+    name = name_of(function)
+
+    def judge(run: Run) -> Integers:
+        kept = []
+        for row, example in run.examples():
+            try:
+                answer = function(example)
+            except RAISED as error:
+                blame(error, f"filter {name}", f"loadax: in filter {name}, on row {row}")
+                raise
+            if _truth(answer, name, row):
+                kept.append(row)
+        return np.array(kept, np.int64)
+
+    met = met_rows(order, "filter", reader.num_rows)
+    known_as = None if key is None else ["key", key]
+    found = answers(Question("filter", name, judge, np.int64, known_as, function), reader, met, options)
+    rows = found.values
+    assert rows is not None
+    if not len(rows):
+        raise ArgumentError(f"filter {name} keeps none of {met.sum()} rows; look at what it returns for one: fn(ds[0])")
+    return keep_rows(order, "filter", rows, ("filter", found.digest))
+
+
+def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
+    """The rows that are not in a list.
+
+    Raises:
+        ArgumentError: when it is no list of row numbers, or all rows are in it.
+        RowIndexError: when a row is not there.
+    """
+    listed, origin = _listed(rows)
+    wrong = listed[(listed < 0) | (listed >= num_rows)]
+    if len(wrong):
+        raise RowIndexError(
+            f"exclude(): row {wrong[0]}{origin} is not there: the source has {num_rows} rows, numbered from 0; is the list of other data?"
+        )
+    listed = np.unique(listed)
+    left = leave_out_rows(order, "exclude", listed, ("exclude", digest_of(listed)))
+    if not left.size:
+        raise ArgumentError(f"exclude() leaves none of {order.size} rows; pass fewer than all{origin}")
+    return left
+
+
+def split_groups(order: Order, reader: Reader, key: Any, fraction: float, seed: int, options: Options) -> tuple[Order, Order]:
+    """Two orders that share no group: about `fraction` of the groups, and the rest.
+
+    Raises:
+        ArgumentError: when `key` names no leaf of whole numbers or texts.
+        LeafTypeError: when a row's key is something else; names the row.
+    """
+    met = met_rows(order, "split_by", reader.num_rows)
+    if isinstance(key, str):
+        path, judge = by_leaf(reader.spec, key)
+        question = Question("split_by", key, judge, np.uint64, ["leaf", path], None)
+    elif callable(key):
+        question = Question("split_by", name_of(key), by_function(key), np.uint64, None, key)
+    else:
+        raise ArgumentError(f"key={key!r}: pass the name of a leaf, or a function of one example")
+    words = answers(question, reader, met, options).values
+    assert words is not None
+    first = below(np.asarray(seeds.derive(seed, "split_by", *again(order, "split_by"), words)), fraction)
+    rows = np.flatnonzero(met)
+
+    def side(chosen: NDArray[np.bool_], name: bool) -> Order:
+        mine = rows[chosen]
+        return keep_rows(order, "split_by", mine, ("split_by", fraction, seed, name, digest_of(mine)))
+
+    return side(first, True), side(~first, False)
+
+
+def _truth(answer: Any, name: str, row: int) -> bool:
+    if isinstance(answer, bool):
+        return answer
+    if getattr(answer, "shape", None) == () and getattr(answer, "dtype", None) == np.bool:
+        return bool(answer)
+    hint = "; did you forget to return?" if answer is None else ", such as bool(…)"
+    raise LeafTypeError(f"filter {name} returned {answer!r:.80} for row {row}; return True or False{hint}")
+
+
+def _listed(rows: Any) -> tuple[Integers, str]:
+    """The rows of a list, and where it came from, for messages."""
+    if isinstance(rows, str | os.PathLike):
+        path = local_path(rows)
+        if path is None:
+            raise ArgumentError(f"rows={os.fspath(rows)!r} is a URL; pass the path of a .npy or .txt file on this machine")
+        return _of_file(path), f" of {path}"
+    try:
+        listed = np.asarray(rows if hasattr(rows, "__array__") else list(rows))
+    except (TypeError, ValueError):
+        raise ArgumentError(f"rows={rows!r:.80}: pass row numbers, or the path of a .npy or .txt file of them") from None
+    return _integers(listed, "rows"), ""
+
+
+def _of_file(path: Path) -> Integers:
+    try:
+        if path.suffix in (".npy", ".txt"):
+            os.close(open_regular(path))
+        if path.suffix == ".npy":
+            return _integers(np.load(path, allow_pickle=False), str(path))
+        if path.suffix == ".txt":
+            return _of_text(path)
+    except OSError as error:
+        raise ArgumentError(f"rows: {path} can't be read: {error}; check the path") from error
+    except NPY_FAILURES as error:
+        if isinstance(error, ArgumentError):
+            raise
+        raise ArgumentError(f"rows: {path} is no .npy file of numbers ({error}); write it with numpy.save") from error
+    raise ArgumentError(
+        f"rows: {path} is of no kind that exclude() knows; pass a .npy file, or a .txt file with a row number a line"
+    )
+
+
+def _of_text(path: Path) -> Integers:
+    found = []
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            text = line.partition("#")[0].strip()
+            if not text:
+                continue
+            try:
+                found.append(int(text))
+            except ValueError:
+                raise ArgumentError(f"rows: line {number} of {path} is {text!r:.60}; write one row number a line") from None
+    return np.array(found, np.int64)
+
+
+def _integers(listed: NDArray[Any], name: str) -> Integers:
+    if listed.dtype.kind == "b":
+        raise ArgumentError(f"{name} holds True and False; pass row numbers: numpy.flatnonzero(mask)")
+    if listed.size and listed.dtype.kind not in "iu":
+        raise ArgumentError(f"{name} holds {listed.dtype}; pass row numbers, as integers")
+    return listed.reshape(-1).astype(np.int64)

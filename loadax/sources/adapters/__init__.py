@@ -1,0 +1,1 @@
+"""Objects of other libraries as sources: tables, open stores, Grain datasets."""

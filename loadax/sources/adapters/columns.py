@@ -1,0 +1,165 @@
+"""Columns of data frames as arrays: their own dtypes, and no nulls.
+
+A frame is never converted as a whole: NumPy would make one array of it, in a dtype that its columns have in common, in which large integers
+are rounded. A column is converted by its library, after a look at its type, so that neither nulls nor objects become numbers.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import LeafTypeError, SourceError
+from loadax.sources.adapters.libraries import comes_from
+
+_NUMBERS = "biufcmM"  # kinds of dtypes; dates are for maps, and JAX refuses them later
+
+
+@final
+class _Column(NamedTuple):
+    """A column: of which type it is, how many nulls it has, how it becomes an array (None: it can't), and what to do otherwise."""
+
+    dtype: Any
+    nulls: int
+    convert: Callable[[], Any] | None
+    remedies: "_Remedies"
+
+
+@final
+class _Remedies(NamedTuple):
+    """What to write, where a column can't be an array. `{0!r}` is its name."""
+
+    fill: str
+    drop: str
+    leave_out: str
+    rows: str
+    values: str
+
+
+_PANDAS = _Remedies(
+    "data.fillna({{{0!r}: 0}})",
+    "data.dropna()",
+    "data.drop(columns=[{0!r}])",
+    "data.to_dict('records')",
+    "data[{0!r}].tolist()",
+)
+_POLARS = _Remedies(
+    "data.with_columns(polars.col({0!r}).fill_null(0))",
+    "data.drop_nulls()",
+    "data.drop({0!r})",
+    "data.to_dicts()",
+    "data[{0!r}].to_list()",
+)
+_ARROW = _Remedies(
+    "data.set_column(data.schema.get_field_index({0!r}), {0!r}, pyarrow.compute.fill_null(data[{0!r}], 0))",
+    "pyarrow.table(data).drop_null()",
+    "data.drop_columns([{0!r}])",
+    "data.to_pylist()",
+    "data[{0!r}].to_pylist()",
+)
+
+
+def is_frame(data: Any) -> bool:
+    """Whether something is a data frame of a library that is known: pandas, polars, Arrow."""
+    return any(comes_from(data, module, *names) for module, names in _FRAMES.items())
+
+
+def is_column(data: Any) -> bool:
+    """Whether something is a single column of these libraries."""
+    return any(comes_from(data, module, *names) for module, names in _COLUMNS.items())
+
+
+_FRAMES = {"pandas": ("DataFrame",), "polars": ("DataFrame",), "pyarrow": ("Table", "RecordBatch")}
+_COLUMNS = {"pandas": ("Series", "Index"), "polars": ("Series",), "pyarrow": ("Array", "ChunkedArray")}
+
+
+def columns_of(frame: Any) -> dict[Any, NDArray[Any]]:
+    """A frame as a dict of its columns; a pandas index is left out.
+
+    Raises:
+        SourceError: when there is no column, two have the same name, or one has nulls; names it, and says what to write.
+        LeafTypeError: when one holds something else than numbers; the same.
+    """
+    names = list(frame.columns if hasattr(frame, "dtypes") else frame.schema.names)
+    if not names:
+        raise SourceError(f"the {type(frame).__name__} has no columns; pass one with at least one")
+    for name in names:
+        if names.count(name) > 1:
+            raise SourceError(
+                f"{names.count(name)} columns of the {type(frame).__name__} are called {name!r}; give each its own name"
+            )
+    return {name: _of_frame(frame[name], name) for name in names}
+
+
+def column_array(column: Any, name: str) -> NDArray[Any]:
+    """A single column as an array.
+
+    Args:
+        column: of which `is_column` holds.
+        name: for messages.
+
+    Raises:
+        SourceError: when it has nulls; names it.
+        LeafTypeError: when it holds something else than numbers; names it.
+    """
+    found = _look(column)
+    if found.convert is None:
+        raise LeafTypeError(
+            f"{name} is a column of {found.dtype}, which is no array of numbers; leave it out, or encode it as numbers"
+        )
+    if found.nulls:
+        raise SourceError(
+            f"{name} is a column with {found.nulls} nulls, which an array of {found.dtype} can't hold; fill them first"
+        )
+    return np.asarray(found.convert())
+
+
+def _of_frame(column: Any, name: Any) -> NDArray[Any]:
+    found = _look(column)
+    remedies = _Remedies(*(each.format(name) for each in found.remedies))
+    if found.convert is None:
+        raise LeafTypeError(
+            f"column {name!r} holds {found.dtype}, which is no array of numbers; leave it out: loadax.as_dataset({remedies.leave_out}), or make "
+            f"numbers of it in a map of rows: loadax.from_source({remedies.rows}).map(fn); lists of one length become an array by "
+            f"numpy.stack({remedies.values})"
+        )
+    if found.nulls:
+        raise SourceError(
+            f"column {name!r} has {found.nulls} nulls, which an array of {found.dtype} can't hold; fill them: "
+            f"loadax.as_dataset({remedies.fill}), or drop their rows: loadax.as_dataset({remedies.drop})"
+        )
+    return np.asarray(found.convert())
+
+
+def _look(column: Any) -> _Column:
+    if comes_from(column, "pandas", *_COLUMNS["pandas"]):
+        return _of_pandas(column)
+    return _of_polars(column) if comes_from(column, "polars", "Series") else _of_arrow(column)
+
+
+def _of_pandas(column: Any) -> _Column:
+    if isinstance(column.dtype, np.dtype):
+        # NaN is a number here: what NumPy's own dtypes hold is taken as it is.
+        return _Column(column.dtype, 0, column.to_numpy if column.dtype.kind in _NUMBERS else None, _PANDAS)
+    numbers = getattr(column.dtype, "numpy_dtype", None)  # of nullable and Arrow dtypes
+    if numbers is None or numbers.kind not in _NUMBERS:
+        return _Column(column.dtype, 0, None, _PANDAS)
+    return _Column(column.dtype, int(column.isna().sum()), lambda: column.to_numpy(dtype=numbers), _PANDAS)
+
+
+def _of_polars(column: Any) -> _Column:
+    polars = sys.modules["polars"]
+    odd = polars.Decimal, polars.Int128
+    number = (column.dtype.is_numeric() and column.dtype not in odd) or column.dtype == polars.Boolean
+    good = number or (column.dtype.is_temporal() and column.dtype != polars.Time)
+    return _Column(column.dtype, column.null_count(), column.to_numpy if good else None, _POLARS)
+
+
+def _of_arrow(column: Any) -> _Column:
+    types = sys.modules["pyarrow"].types
+    good = types.is_primitive(column.type) and not types.is_time(column.type)
+    whole = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+    convert = (lambda: whole.to_numpy(zero_copy_only=False)) if good else None
+    return _Column(column.type, column.null_count, convert, _ARROW)

@@ -1,0 +1,216 @@
+"""Arrays that others have opened and that are read by rows, never whole: of h5py, xarray, zarr and TensorStore, beside arrays in memory."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.tree import flatten
+from loadax.errors import SourceError
+from loadax.protocols import ArraySpec, Integers, Tree
+from loadax.sources.adapters.libraries import comes_from
+from loadax.sources.arrays import ArraySource
+from loadax.sources.base import BaseSource
+from loadax.sources.checks import check_rows, common_length
+
+
+class Stored(Protocol):
+    """One array, read by rows."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    @property
+    def reads(self) -> int:
+        """How many are best under way at once."""
+        ...
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows that are decoded together; 1: each by itself."""
+        ...
+
+    def rows(self, rows: Integers) -> NDArray[Any]:
+        """The entries at `rows`, in any order, also repeated."""
+        ...
+
+
+@final
+class StoreSource(BaseSource):
+    """A tree of arrays, at least one of which is stored, whose first dimensions are equal: one row an entry.
+
+    Raises:
+        SourceError: when a leaf has no rows or can't be read, or the leaves' lengths differ; names the leaf.
+    """
+
+    spec: Tree = None
+    concurrent_reads = 1
+    owns_memory = True
+
+    def __init__(self, tree: Tree):
+        leaves, self._structure = flatten(tree, is_leaf=is_stored)
+        self._arrays = [_open(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
+        self._length = common_length(self._structure.paths, [array.shape[0] for array in self._arrays])
+        self.spec = self._structure.build(ArraySpec(tuple(array.shape[1:]), array.dtype) for array in self._arrays)
+        self.concurrent_reads = max(array.reads for array in self._arrays)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        return " and ".join(sorted({str(array) for array in self._arrays}))
+
+    @property
+    def chunks(self) -> range | None:
+        """The rows at which what is decoded together begins, for the leaf with the most bytes; None when rows are read singly."""
+        largest = max(self._arrays, key=lambda array: int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize)
+        return range(0, self._length, largest.chunk_rows) if largest.chunk_rows > 1 else None
+
+    def read(self, rows: Integers) -> Tree:
+        """The entries at `rows`, in native byte order."""
+        rows = check_rows(rows, self._length)
+        return self._structure.build(np.asarray(array.rows(rows), array.dtype) for array in self._arrays)
+
+
+def is_stored(data: Any) -> bool:
+    """Whether something is an open array that is read by rows."""
+    return _opener(data) is not None
+
+
+def _opener(data: Any) -> Callable[[Any], Stored] | None:
+    for module, name, opener in (
+        ("tensorstore", "TensorStore", _OfTensorStore),
+        ("zarr", "Array", _OfZarr),
+        ("h5py", "Dataset", _OfHdf5),
+        ("xarray", "DataArray", _OfXarray),
+    ):
+        if comes_from(data, module, name):
+            return opener
+    return None
+
+
+def _open(leaf: Any, path: str) -> Stored:
+    opener = _opener(leaf)
+    if opener is None:
+        return _InMemory(leaf, path)
+    if not getattr(leaf, "shape", None):
+        raise SourceError(
+            f"leaf {path or 'given'} is a single value of {type(leaf).__module__.partition('.')[0]}: it has no rows; leave it out"
+        )
+    return opener(leaf)
+
+
+def _run(rows: Integers) -> slice | None:
+    """The rows as a slice, which every store reads at its best, when they follow each other."""
+    if len(rows) and (np.diff(rows) == 1).all():
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return None
+
+
+@final
+class _InMemory:
+    reads, chunk_rows = 1, 1
+
+    def __init__(self, leaf: Any, path: str):
+        self._source = ArraySource({path: leaf})
+        self._path = path
+        self.shape = (len(self._source), *self._source.spec[path].shape)
+        self.dtype = self._source.spec[path].dtype
+
+    def __str__(self) -> str:
+        return repr(self._source)
+
+    def rows(self, rows: Integers) -> NDArray[Any]:
+        return self._source.read(rows)[self._path]
+
+
+@final
+class _OfTensorStore:
+    reads = 4
+
+    def __init__(self, store: Any):
+        from loadax.sources.zarr.source import TensorStoreSource
+
+        self._source = TensorStoreSource(store)
+        self.shape = (len(self._source), *self._source.spec.shape)
+        self.dtype = self._source.spec.dtype
+
+    def __str__(self) -> str:
+        return repr(self._source)
+
+    @property
+    def chunk_rows(self) -> int:
+        starts = self._source.chunks
+        return starts.step if isinstance(starts, range) else 1
+
+    def rows(self, rows: Integers) -> NDArray[Any]:
+        return self._source.read(rows)
+
+
+@final
+class _OfZarr:
+    reads = 4
+
+    def __init__(self, array: Any):
+        self._array = array
+        self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype).newbyteorder("=")
+        self.chunk_rows = int(array.chunks[0])
+
+    def __str__(self) -> str:
+        return "zarr arrays"
+
+    def rows(self, rows: Integers) -> NDArray[Any]:
+        run = _run(rows)
+        return self._array[run] if run is not None else self._array.oindex[rows]
+
+
+@final
+class _OfHdf5:
+    reads = 1  # the library has one lock for all
+
+    def __init__(self, dataset: Any):
+        self._dataset = dataset
+        self.shape, self.dtype = tuple(dataset.shape), dataset.dtype.newbyteorder("=")
+        self.chunk_rows = int(dataset.chunks[0]) if dataset.chunks else 1
+
+    def __str__(self) -> str:
+        return "HDF5 arrays"
+
+    def rows(self, rows: Integers) -> NDArray[Any]:
+        run = _run(rows)
+        if run is not None:
+            return self._dataset[run]
+        if not len(rows):
+            return self._dataset[0:0]
+        # HDF5 reads ascending rows, each once.
+        ascending, places = np.unique(rows, return_inverse=True)
+        run = _run(ascending)
+        return self._dataset[ascending if run is None else run][places]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"file": self._dataset.file.filename, "name": self._dataset.name}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        import h5py
+
+        self.__init__(h5py.File(state["file"], "r")[state["name"]])
+
+
+@final
+class _OfXarray:
+    reads, chunk_rows = 4, 1
+
+    def __init__(self, array: Any):
+        self._array = array.variable  # without the coordinates, which no row needs
+        self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype).newbyteorder("=")
+
+    def __str__(self) -> str:
+        return "xarray arrays"
+
+    def rows(self, rows: Integers) -> NDArray[Any]:
+        run = _run(rows)
+        return self._array.isel({self._array.dims[0]: rows if run is None else run}).values

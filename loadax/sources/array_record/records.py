@@ -1,0 +1,305 @@
+"""What records of bytes are read as: themselves, arrays of one dtype, padded or alike, or what a function makes of them."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.spec import own, spec_of, stack
+from loadax.errors import LeafError, SourceError
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
+from loadax.sources.array_record.files import RecordFiles
+from loadax.sources.base import BaseSource
+from loadax.sources.checks import check_rows
+
+DATA, LENGTH = "data", "length"
+_LENGTH_DTYPE = np.dtype(np.int32)
+
+
+@final
+class BytesRecords(BaseSource):
+    """Records as `bytes`, for a map to decode.
+
+    It says nothing of chunks: what was decoded can be kept only of numbers.
+
+    Args:
+        files: of the records.
+    """
+
+    owns_memory = True
+    reads_examples = True
+    spec = ArraySpec((), np.dtype(object))
+
+    def __init__(self, files: RecordFiles):
+        self._files = files
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __repr__(self) -> str:
+        return f"{self._files!r}"
+
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return self._files.addresses
+
+    def locate(self, row: int) -> list[Location]:
+        """The file of a row, and which of its records it is."""
+        return self._files.locate(row)
+
+    def read(self, rows: Integers) -> NDArray[np.object_]:
+        """The records at `rows`."""
+        records = np.empty(len(rows), object)
+        records[:] = self._files.read(rows)
+        return records
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        """The records, as a list."""
+        return list(self._files.read(visits.rows))
+
+
+@final
+class PaddedRecords(BaseSource):
+    """Records that are arrays of any length, with zeros behind them up to one length: `{"data": dtype[pad_to], "length": int32}`.
+
+    Args:
+        files: of the records.
+        dtype: of their entries, as it is stored.
+        pad_to: entries of a row.
+        truncate: whether of a longer record the first entries are kept; else it is an error.
+    """
+
+    owns_memory = True
+    reads_columns = True
+    spec: Tree = None
+    chunks: Integers | None = None
+
+    def __init__(self, files: RecordFiles, dtype: np.dtype[Any], pad_to: int, truncate: bool):
+        self._files, self._dtype, self._pad_to, self._truncate = files, dtype, pad_to, truncate
+        self.spec = {DATA: ArraySpec((pad_to,), dtype.newbyteorder("=")), LENGTH: ArraySpec((), _LENGTH_DTYPE)}
+        self.chunks = files.chunks
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __repr__(self) -> str:
+        return f"{self._files!r}, padded to {self._pad_to}"
+
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return self._files.addresses
+
+    def locate(self, row: int) -> list[Location]:
+        """The file of a row, and which of its records it is."""
+        return self._files.locate(row)
+
+    def read(self, rows: Integers) -> Tree:
+        """The examples at `rows`."""
+        data = np.empty((len(rows), self._pad_to), self.spec[DATA].dtype)
+        length = np.empty(len(rows), _LENGTH_DTYPE)
+        self.read_into(rows, [((0, self._pad_to),), ()], [data, length])
+        return {DATA: data, LENGTH: length}
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        """Some columns of the rows at `rows`; see `Source`."""
+        data, length = out
+        if data is None and length is None:
+            return
+        records = self._files.read(rows)
+        lengths = self._lengths(records, rows)
+        if length is not None:
+            length[...] = np.minimum(lengths, self._pad_to)
+        if data is not None:
+            assert boxes[0] is not None
+            (start, stop) = boxes[0][0]
+            self._pad(records, start, stop, data)
+
+    def _lengths(self, records: list[bytes], rows: Integers) -> Integers:
+        lengths = _entries(records, self._dtype, rows, self._files)
+        if not self._truncate and len(rows) and lengths.max() > self._pad_to:
+            worst = int(np.argmax(lengths))
+            raise LeafError(
+                f"{self._files.name(int(rows[worst]))} has {lengths[worst]} entries, more than pad_to={self._pad_to}; pass a larger pad_to=, or "
+                "truncate=True to leave out what is too much"
+            )
+        return lengths
+
+    def _pad(self, records: list[bytes], start: int, stop: int, data: NDArray[Any]) -> None:
+        """Writes the entries from `start` to `stop` of each record to `data`, and zeros where it has none."""
+        straight = data.flags.c_contiguous and self._dtype.isnative
+        room = data if straight else np.empty(data.shape, self._dtype)
+        if room.size:
+            # As bytes through a memoryview: a copy for each record, and nothing of NumPy's that would cost more than it.
+            target: Any = room.view(np.uint8).reshape(-1)
+            target.fill(0)
+            view, size = memoryview(target), self._dtype.itemsize
+            first, last, width = start * size, stop * size, (stop - start) * size
+            for place, record in zip(range(0, len(view), width), records, strict=True):
+                part = record if first == 0 and len(record) <= last else record[first:last]
+                view[place : place + len(part)] = part
+        if not straight:
+            data[...] = room
+
+
+@final
+class AlikeRecords(BaseSource):
+    """Records that are arrays, all equally long; or of any length, where they are looked at one by one or packed.
+
+    Args:
+        files: of the records.
+        dtype: of their entries, as it is stored.
+    """
+
+    owns_memory = True
+
+    reads_examples = True
+    chunks: Integers | None = None
+
+    def __init__(self, files: RecordFiles, dtype: np.dtype[Any]):
+        self._files, self._dtype = files, dtype
+        self.chunks = files.chunks
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __repr__(self) -> str:
+        return f"{self._files!r}"
+
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return self._files.addresses
+
+    def locate(self, row: int) -> list[Location]:
+        """The file of a row, and which of its records it is."""
+        return self._files.locate(row)
+
+    def read(self, rows: Integers) -> NDArray[Any]:
+        """The examples at `rows`, which must be equally long."""
+        if not len(rows):
+            return self.read(np.zeros(1, np.int64))[:0]
+        records = self._files.read(rows)
+        lengths = _entries(records, self._dtype, rows, self._files)
+        expected = lengths[0]
+        wrong = np.flatnonzero(lengths != expected)
+        if len(wrong):
+            row = int(rows[wrong[0]])
+            raise LeafError(
+                f"{self._files.name(row)} has {lengths[wrong[0]]} entries and row {rows[0]} has {expected}: the rows are ragged; pass pad_to=, the most "
+                "that a row may have, to from_array_record, pad or crop them in a map, or pack them with .pack(seq_len)"
+            )
+        flat = np.frombuffer(b"".join(records), self._dtype).reshape(len(rows), expected)
+        return flat.astype(self._dtype.newbyteorder("="))
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        """The examples one by one, each as long as it is."""
+        return list(self._examples(visits.rows))
+
+    def _examples(self, rows: Integers) -> list[NDArray[Any]]:
+        records = self._files.read(rows)
+        _entries(records, self._dtype, rows, self._files)
+        return [np.frombuffer(each, self._dtype).astype(self._dtype.newbyteorder("=")) for each in records]
+
+
+@final
+class DecodedRecords(BaseSource):
+    """What a function makes of records, with some leaves padded to one length.
+
+    Args:
+        files: of the records.
+        decode: bytes in, a dict of arrays out.
+        pad_to: for leaves of that dict, how long their first dimension becomes; beside `x` there is then `x_length`, int32.
+        truncate: whether of a longer leaf the first entries are kept; else it is an error.
+    """
+
+    owns_memory = True
+    reads_examples = True
+    runs_python = True
+    rows_probed = 1  # the record that `spec` is found by
+
+    def __init__(self, files: RecordFiles, decode: Callable[[bytes], Tree], pad_to: dict[str, int], truncate: bool):
+        self._files, self._decode, self._pad_to, self._truncate = files, decode, pad_to, truncate
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __repr__(self) -> str:
+        return f"{self._files!r}, padded to {self._pad_to}"
+
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return self._files.addresses
+
+    def locate(self, row: int) -> list[Location]:
+        """The file of a row, and which of its records it is."""
+        return self._files.locate(row)
+
+    @cached_property
+    def spec(self) -> Tree:
+        """That of row 0."""
+        return spec_of(self._examples(np.zeros(1, np.int64))[0])
+
+    def read(self, rows: Integers) -> Tree:
+        """The examples at `rows`."""
+        rows = check_rows(rows, len(self))
+        return stack(self._examples(rows), self.spec, rows.tolist())
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        """The examples one by one; what `decode` gave may be views of the record, which can't be written to."""
+        return list(map(own, self._examples(check_rows(visits.rows, len(self)))))
+
+    def _examples(self, rows: Integers) -> list[Tree]:
+        return [self._example(record, row) for record, row in zip(self._files.read(rows), rows.tolist(), strict=True)]
+
+    def _example(self, record: bytes, row: int) -> Tree:
+        try:
+            example = self._decode(record)
+        except Exception as error:
+            error.add_note(f"loadax: in decode, on {self._files.name(row)}")
+            raise
+        if not isinstance(example, dict):
+            raise LeafError(
+                f"{self._files.name(row)}: decode returned a {type(example).__name__}; pad_to= names leaves of a dict"
+            )
+        padded = dict(example)
+        for key, most in self._pad_to.items():
+            if key not in example or f"{key}_{LENGTH}" in example:
+                raise LeafError(
+                    f"{self._files.name(row)}: decode returned the leaves {list(example)}; for pad_to={{{key!r}: {most}}} there must be {key!r}, and no "
+                    f"'{key}_{LENGTH}', which is what its length will be called"
+                )
+            padded[key], padded[f"{key}_{LENGTH}"] = self._pad(np.asarray(example[key]), key, most, row)
+        return padded
+
+    def _pad(self, array: NDArray[Any], key: str, most: int, row: int) -> tuple[NDArray[Any], np.int32]:
+        if array.ndim == 0 or array.dtype.kind in "OSU":
+            raise LeafError(
+                f"{self._files.name(row)}: leaf {key!r} is {array.dtype}{list(array.shape)}, and pad_to= pads the first dimension of arrays"
+            )
+        if len(array) > most and not self._truncate:
+            raise LeafError(
+                f"{self._files.name(row)}: leaf {key!r} has {len(array)} entries, more than pad_to={{{key!r}: {most}}}; pass a larger length, or "
+                "truncate=True to leave out what is too much"
+            )
+        kept = array[:most]
+        padded = np.zeros((most, *array.shape[1:]), array.dtype)
+        padded[: len(kept)] = kept
+        return padded, np.int32(len(kept))
+
+
+def _entries(records: list[bytes], dtype: np.dtype[Any], rows: Integers, files: RecordFiles) -> Integers:
+    """How many entries each record has."""
+    sizes = np.fromiter(map(len, records), np.int64, len(records))
+    lengths, left = np.divmod(sizes, dtype.itemsize)
+    if left.any():
+        wrong = int(np.flatnonzero(left)[0])
+        raise SourceError(
+            f"{files.name(int(rows[wrong]))} has {sizes[wrong]} bytes, which is no whole number of {dtype} entries of {dtype.itemsize}; is dtype= "
+            "another, or are the records encoded? Then decode them in a map"
+        )
+    return lengths

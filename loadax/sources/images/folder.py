@@ -1,0 +1,115 @@
+"""Folders of images: found, sorted and numbered."""
+
+import os
+from stat import S_ISDIR
+from typing import Any, Literal
+
+from loadax.core.arguments import choice, integer, path
+from loadax.errors import SourceError, UnsupportedError
+from loadax.sources.images.decode import Rendering, require_decoders
+from loadax.sources.images.files import ImageFiles
+from loadax.sources.images.resize import Fit
+from loadax.sources.images.source import ImageSource
+from loadax.sources.io.kvstore import local_path
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+"""Of the names of files that are taken for images, in any case."""
+
+
+def open_images(
+    folder: str | os.PathLike[str],
+    size: Any = None,
+    *,
+    fit: Fit = "crop",
+    quality: Literal["high", "fast"] = "high",
+    damaged: Literal["error", "accept"] = "error",
+) -> ImageSource:
+    """Opens a folder of images; see `loadax.from_images`.
+
+    Raises:
+        ArgumentError: when an argument can't be used; shows it.
+        UnsupportedError: when the folder is not on this machine, or the libraries that decode are not installed.
+        SourceError: when the folder is not there or holds no images, or they lie in several depths; names it.
+    """
+    for name, value, allowed in (
+        ("fit", fit, ("crop", "stretch", "pad")),
+        ("quality", quality, ("high", "fast")),
+        ("damaged", damaged, ("error", "accept")),
+    ):
+        choice(name, value, allowed)
+    wanted = None if size is None else _size(size)
+    require_decoders()
+    rendering = Rendering(wanted, fit, fast=quality == "fast", strict=damaged == "error")
+    return ImageSource(find_images(folder), rendering)
+
+
+def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
+    """The images in a folder: class by class when it has folders with images in them, and as one class without a name when it has none.
+
+    Raises:
+        UnsupportedError: when the folder is not on this machine.
+        SourceError: when it is not there or holds no images, or has some both in folders and beside them.
+    """
+    where = local_path(path("folder", folder, "the path of a folder of images"))
+    if where is None:
+        raise UnsupportedError(
+            f"{os.fspath(folder)} is not on this machine, and thousands of small files are read slowly from afar; copy the folder to a local "
+            "disk, or write the images to a store once with loadax.write_zarr and open that"
+        )
+    found: dict[str, list[str]] = {}
+    try:
+        loose, folders = _entries(str(where))
+        for name in folders:
+            found[name] = sorted(_within(os.path.join(where, name), "", frozenset()))  # noqa: PTH118
+    except OSError as error:
+        reason = "there is no such folder" if isinstance(error, FileNotFoundError) else f"it can't be listed: {error}"
+        raise SourceError(f"{where}: {reason}; pass a folder of images, or of one folder for each class") from error
+    classes = any(found.values())
+    if classes and loose:
+        raise SourceError(
+            f"{where} has images in folders ({next(name for name in found if found[name])}, …) and beside them ({min(loose)}, …), so it is "
+            "neither one folder for each class nor one of images alone; move the images beside the folders elsewhere"
+        )
+    if not classes and not loose:
+        raise SourceError(f"{where}: there is no image in it; their names end in {', '.join(ENDINGS)}")
+    if not classes:
+        return ImageFiles(str(where), [""], [sorted(loose)])
+    names = sorted(found)  # also those of folders without images: a label must not depend on which other classes have some
+    return ImageFiles(str(where), names, [found[name] for name in names])
+
+
+def _entries(folder: str) -> tuple[list[str], list[str]]:
+    """The names of the images and of the folders in a folder; what is hidden is neither."""
+    images, folders = [], []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                folders.append(entry.name)
+            elif entry.name.lower().endswith(ENDINGS):
+                images.append(entry.name)
+    return images, folders
+
+
+def _within(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> list[str]:
+    """The images in a folder and in all folders below, by their paths from there on, behind `prefix`."""
+    status = os.stat(folder)  # noqa: PTH116
+    assert S_ISDIR(status.st_mode)
+    identity = status.st_dev, status.st_ino
+    if identity in above:
+        raise SourceError(f"{folder} links back to a folder that it lies in, so there is no end of images; remove the link")
+    images, folders = _entries(folder)
+    names = [prefix + name for name in images]
+    for name in folders:
+        names += _within(os.path.join(folder, name), f"{prefix}{name}/", above | {identity})  # noqa: PTH118
+    return names
+
+
+def _size(size: Any) -> tuple[int, int]:
+    remedy = "(height, width) in pixels, or one int for squares"
+    if isinstance(size, tuple | list) and len(size) == 2:
+        height, width = (integer(f"size[{place}]", side, 1, remedy=remedy) for place, side in enumerate(size))
+        return height, width
+    side = integer("size", size, 1, remedy=remedy)
+    return side, side

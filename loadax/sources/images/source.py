@@ -1,0 +1,149 @@
+"""Image files, decoded one by one as their rows are asked for."""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import SourceError
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
+from loadax.sources.base import BaseSource
+from loadax.sources.checks import check_rows
+from loadax.sources.images.decode import FAILURES, Rendering
+from loadax.sources.images.files import ImageFiles
+from loadax.sources.images.resize import Pixels
+from loadax.sources.io.files import open_regular
+
+_AT_ONCE = 1024  # images that are looked at, or wait for it
+
+
+@final
+class ImageSource(BaseSource):
+    """Row i: file i, as `{"image": uint8[height, width, 3], "label": int32[]}`.
+
+    Args:
+        files: of the rows.
+        rendering: of each. Where it gives no size, the images must be as large as the first, or a map must make them alike.
+    """
+
+    owns_memory = True
+    reads_columns = True
+    reads_examples = False
+    spec: Tree = None
+
+    def __init__(self, files: ImageFiles, rendering: Rendering):
+        self._files, self._rendering = files, rendering
+        size = rendering.size or self._first_size()
+        self.reads_examples = rendering.size is None  # then each image has a size of its own
+        self.spec = {"image": ArraySpec((*size, 3), np.dtype(np.uint8)), "label": ArraySpec((), np.dtype(np.int32))}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes: `classes[label]`."""
+        return self._files.classes
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __repr__(self) -> str:
+        height, width, _ = self.spec["image"].shape
+        classes = f" of {len(self.classes)} classes" if self.classes != ("",) else ""
+        return f"{height}x{width} images{classes} in {self._files.folder}"
+
+    def read(self, rows: Integers) -> Tree:
+        """The images and labels at `rows`."""
+        out = [np.empty((len(rows), *leaf.shape), leaf.dtype) for leaf in (self.spec["image"], self.spec["label"])]
+        whole = tuple((0, extent) for extent in self.spec["image"].shape)
+        self.read_into(rows, [whole, ()], out)
+        return {"image": out[0], "label": out[1]}
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        """As `read`, into `out`; see `Source`. An image that is not wanted is not decoded."""
+        rows = check_rows(rows, len(self))
+        images, labels = out
+        if labels is not None:
+            labels[...] = self._files.labels(rows)
+        if images is None:
+            return
+        assert boxes[0] is not None
+        cut = tuple(slice(*box) for box in boxes[0])
+        for place, row in zip(images, rows.tolist(), strict=True):
+            place[...] = self._checked(row)[cut]
+
+    @property
+    def addresses(self) -> list[str]:
+        """The folder."""
+        return [self._files.folder]
+
+    def some_files(self, most: int) -> list[str]:
+        """At most so many of the files, evenly spread."""
+        rows = np.linspace(0, len(self) - 1, min(most, len(self))).astype(np.int64)
+        return [self._files.path(row) for row in rows.tolist()]
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        """The examples one by one, each image of the size that it has where the rendering gives none."""
+        rows = check_rows(visits.rows, len(self))
+        images = map(self._image if self.reads_examples else self._checked, rows.tolist())
+        # Pillow's pixels can't be written to.
+        return [
+            {"image": np.require(image, requirements="W"), "label": label}
+            for image, label in zip(images, self._files.labels(rows), strict=True)
+        ]
+
+    def locate(self, row: int) -> list[Location]:
+        """The file of a row."""
+        return [Location(self._files.path(int(check_rows([row], len(self))[0])))]
+
+    def damaged(self) -> dict[int, str]:
+        """The rows that can't be read, each with its file and why. Decodes all images, on all cores."""
+        found: dict[int, str] = {}
+
+        def look(row: int) -> None:
+            try:
+                self._checked(row)
+            except SourceError as error:
+                found[row] = f"{self._files.path(row)}: {error.__cause__ or error}"
+
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            # In parts: there may be millions, and each takes memory while it waits.
+            for start in range(0, len(self), _AT_ONCE):
+                list(pool.map(look, range(start, min(start + _AT_ONCE, len(self)))))
+        return dict(sorted(found.items()))
+
+    def _first_size(self) -> tuple[int, ...]:
+        try:
+            return self._image(0).shape[:2]
+        except SourceError as error:
+            error.add_note(
+                "loadax: without a size the first image's is that of all; with size=(height, width) it need not be read to open the folder"
+            )
+            raise
+
+    def _checked(self, row: int) -> Pixels:
+        image = self._image(row)
+        wanted = self.spec["image"].shape
+        if image.shape != wanted:
+            raise SourceError(
+                f"row {row}, {self._files.path(row)}: the image is {image.shape[0]}x{image.shape[1]} pixels (height x width), but the first, "
+                f"{self._files.path(0)}, is {wanted[0]}x{wanted[1]}; pass size=(height, width), and all get that size, or crop or resize them in a map"
+            )
+        return image
+
+    def _image(self, row: int) -> Pixels:
+        path = self._files.path(row)
+        try:
+            with os.fdopen(open_regular(path), "rb", buffering=0) as file:
+                content = file.read()
+        except OSError as error:
+            reason = "there is no such file any more" if isinstance(error, FileNotFoundError) else f"it can't be read: {error}"
+            raise SourceError(f"row {row}, {path}: {reason}; open the folder anew, with the files that it has now") from error
+        try:
+            return self._rendering(content)
+        except FAILURES as error:
+            raise SourceError(
+                f"row {row}, {path}: it can't be decoded as an image: {error}; copy the file again, or leave it out: dataset.exclude([{row}]); "
+                "dataset.source.damaged() finds all such rows (of a JPEG, damaged='accept' takes what can be decoded)"
+            ) from error

@@ -1,0 +1,1 @@
+"""Paths and URLs, byte ranges, caches on disk, locations."""

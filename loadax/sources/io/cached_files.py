@@ -1,0 +1,80 @@
+"""Ranges of remote files through a cache on this machine: in whole blocks, each asked for once."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, final
+
+from loadax.sources.io.disk_cache import BLOCK, DiskCache
+from loadax.sources.io.files import ByteRange
+
+_JOINED = 64  # blocks that are asked for as one range at most: 8 MiB
+
+
+class _Remote(Protocol):
+    def read(self, ranges: Sequence[ByteRange]) -> list[bytes]: ...
+
+    def generations(self, locations: Sequence[str]) -> list[bytes]: ...
+
+
+@final
+class CachedFiles:
+    """Reads ranges of files, from the cache where it has them; what it lacks is asked for in whole blocks and kept.
+
+    A block's name includes the file's generation, so that a file that was replaced is read anew; for that, each file is asked for one byte when
+    it is first met. Of a server that tells no generations (ETags) it is only noticed when the size is another.
+
+    Args:
+        remote: the files themselves.
+        cache: the blocks.
+        extents: how many bytes of each file, by location, are there to be read.
+    """
+
+    def __init__(self, remote: _Remote, cache: DiskCache, extents: Mapping[str, int]):
+        self._remote, self._cache, self._extents = remote, cache, dict(extents)
+        self._generations: dict[str, bytes] = {}
+
+    def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """The bytes of each range."""
+        wanted = sorted({(each.location, block) for each in ranges for block in _blocks(each)})
+        self._learn_generations(sorted({location for location, _ in wanted}))
+        names = {key: self._name(*key) for key in wanted}
+        held = {key: self._cache.get(names[key], self._range(*key)) for key in wanted}
+        runs = _runs([key for key in wanted if held[key] is None])
+        asked = [ByteRange(location, first * BLOCK, self._range(location, last).stop) for location, first, last in runs]
+        for (location, first, last), content in zip(runs, self._remote.read(asked), strict=True):
+            for block in range(first, last + 1):
+                part = content[(block - first) * BLOCK :][:BLOCK]
+                held[location, block] = part
+                self._cache.put(names[location, block], part)
+        return [self._cut(each, held) for each in ranges]
+
+    def _cut(self, wanted: ByteRange, held: Mapping[tuple[str, int], bytes | None]) -> bytes:
+        blocks = _blocks(wanted)
+        joined = b"".join(held[wanted.location, block] or b"" for block in blocks)
+        start = wanted.start - blocks.start * BLOCK
+        return joined[start : start + wanted.stop - wanted.start]
+
+    def _range(self, location: str, block: int) -> ByteRange:
+        return ByteRange(location, block * BLOCK, min((block + 1) * BLOCK, self._extents[location]))
+
+    def _name(self, location: str, block: int) -> str:
+        return self._cache.name(location, self._extents[location], self._generations[location], block)
+
+    def _learn_generations(self, locations: Sequence[str]) -> None:
+        new = [each for each in locations if each not in self._generations]
+        if new:
+            self._generations.update(zip(new, self._remote.generations(new), strict=True))
+
+
+def _blocks(wanted: ByteRange) -> range:
+    return range(wanted.start // BLOCK, -(-wanted.stop // BLOCK))
+
+
+def _runs(keys: Sequence[tuple[str, int]]) -> list[tuple[str, int, int]]:
+    """Sorted blocks as `(location, first, last)`, joined where they follow each other."""
+    runs: list[tuple[str, int, int]] = []
+    for location, block in keys:
+        if runs and runs[-1][0] == location and runs[-1][2] == block - 1 and block - runs[-1][1] < _JOINED:
+            runs[-1] = (location, runs[-1][1], block)
+        else:
+            runs.append((location, block, block))
+    return runs

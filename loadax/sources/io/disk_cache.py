@@ -1,0 +1,198 @@
+"""Blocks of remote files in a local folder: limited in size, checked when read, shared by processes, kept over restarts.
+
+    folder/loadax-blocks/usage        bytes that are held, as text; who changes it or deletes a block holds a lock on it
+    folder/loadax-blocks/3f/3f9a…     a block: crc32 of its content (4 bytes), then the content
+
+Nothing is locked to read: a block is written under another name first and then renamed, and one that vanishes is fetched again.
+"""
+
+import fcntl
+import hashlib
+import logging
+import os
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import time
+from typing import Any, NamedTuple, final
+
+from loadax.core.arguments import integer
+from loadax.errors import ArgumentError
+from loadax.sources.io.files import ByteRange
+from loadax.sources.io.kvstore import local_path
+
+BLOCK = 128 << 10
+"""Bytes. Small enough that a row of a few KiB costs little more than its own round trip, and large enough for few files."""
+
+_CHECKSUM = 4
+_LEFT = 0.9  # of the limit: what is over that goes too once the limit is met, so that looking through all blocks is rare
+_ABANDONED = 3600.0  # seconds after which a temporary file's writer is taken for dead
+_TEMPORARY = "writing-"
+
+_log = logging.getLogger("loadax")
+
+
+class _Block(NamedTuple):
+    used: float
+    path: Path
+    size: int
+
+
+@final
+class DiskCache:
+    """Blocks by name, in a folder.
+
+    Args:
+        folder: any; made when it is not there.
+        limit: bytes that its blocks take at most. Other processes that share the folder pass the same.
+
+    Raises:
+        ArgumentError: when the folder can't be written.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], limit: int):
+        self._folder = Path(folder).absolute() / "loadax-blocks"
+        self._limit = limit
+        self._warned = False
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with self._locked():
+                pass
+        except OSError as error:
+            raise ArgumentError(f"cache={os.fspath(folder)!r} can't be written: {error}; pass a folder of your own") from error
+
+    def __reduce__(self) -> Any:
+        return DiskCache, (self._folder.parent, self._limit)
+
+    @staticmethod
+    def name(location: str, size: int, generation: bytes, block: int) -> str:
+        """The name of a block of a file, of a given size and generation."""
+        identity = repr((location, size, generation, BLOCK, block)).encode()
+        return hashlib.blake2b(identity, digest_size=20).hexdigest()
+
+    def get(self, name: str, where: ByteRange) -> bytes | None:
+        """The content of a block; None when it is not held, or damaged.
+
+        Args:
+            name: of the block.
+            where: what it holds.
+        """
+        path = self._path(name)
+        try:
+            stored = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._warn(f"{path}: {error}")
+            return None
+        content = stored[_CHECKSUM:]
+        if len(content) != where.stop - where.start or stored[:_CHECKSUM] != _checksum(content):
+            _log.warning("%s: this block of the cache is damaged, %s are fetched anew", path, where)
+            path.unlink(missing_ok=True)
+            return None
+        with suppress(FileNotFoundError):
+            os.utime(path)
+        return content
+
+    def put(self, name: str, content: bytes) -> None:
+        """Keeps a block, and deletes those that were not used for longest when there is no room."""
+        path = self._path(name)
+        size = len(content) + _CHECKSUM
+        if size > self._limit:
+            return
+        try:
+            path.parent.mkdir(exist_ok=True)
+            handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(_checksum(content) + content)
+                self._admit(Path(temporary), path, size)
+            finally:
+                Path(temporary).unlink(missing_ok=True)
+        except OSError as error:
+            # A full disk is no reason to stop: what can't be kept is fetched again.
+            self._warn(f"{path}: {error}")
+
+    def _admit(self, temporary: Path, path: Path, size: int) -> None:
+        with self._locked() as usage:
+            held = _read_usage(usage)
+            if path.exists():
+                return
+            if held is None or held + size > self._limit:
+                held = self._evict(size)
+            # Before the block is there: a process that dies between leaves a number that is too large, which the next look corrects.
+            _write_usage(usage, held + size)
+            temporary.rename(path)
+
+    def _evict(self, size: int) -> int:
+        """Makes room for `size` bytes more; how many are held then."""
+        blocks = sorted(self._blocks())
+        held = sum(block.size for block in blocks)
+        if held + size <= self._limit:
+            return held
+        for block in blocks:
+            if held + size <= self._limit * _LEFT:
+                break
+            block.path.unlink(missing_ok=True)
+            held -= block.size
+        return held
+
+    def _blocks(self) -> Iterator[_Block]:
+        for folder in self._folder.iterdir():
+            for path in folder.iterdir() if folder.is_dir() else ():
+                with suppress(FileNotFoundError):  # one that another process found damaged, or finished writing
+                    status = path.stat()
+                    if not path.name.startswith(_TEMPORARY):
+                        yield _Block(status.st_mtime, path, status.st_size)
+                    elif time() - status.st_mtime > _ABANDONED:
+                        path.unlink()
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """The file that says how many bytes are held, for one process and thread at a time."""
+        usage = os.open(self._folder / "usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(usage, fcntl.LOCK_EX)
+            yield usage
+        finally:
+            os.close(usage)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / name[:2] / name
+
+    def _warn(self, problem: str) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning("the cache can't be used in full, and what it lacks is fetched again: %s", problem)
+
+
+def open_cache(folder: Any, limit: Any) -> DiskCache | None:
+    """The cache in a folder; None for none.
+
+    Raises:
+        ArgumentError: when the limit is too small, or the folder can't be written.
+    """
+    limit = integer("cache_bytes", limit, BLOCK, remedy=f"an int of {BLOCK} or more, the size of one block")
+    if folder is None:
+        return None
+    if not isinstance(folder, str | os.PathLike):
+        raise ArgumentError(f"cache={folder!r} is a {type(folder).__name__}; pass the path of a local folder")
+    local = local_path(folder)
+    if local is None:
+        raise ArgumentError(f"cache={os.fspath(folder)!r} is a URL; pass the path of a local folder")
+    return DiskCache(local, limit)
+
+
+def _checksum(content: bytes) -> bytes:
+    return zlib.crc32(content).to_bytes(_CHECKSUM, "little")
+
+
+def _read_usage(usage: int) -> int | None:
+    text = os.pread(usage, 32, 0)
+    return int(text) if text.isdigit() else None
+
+
+def _write_usage(usage: int, held: int) -> None:
+    os.pwrite(usage, b"%020d" % held, 0)

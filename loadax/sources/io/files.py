@@ -1,0 +1,133 @@
+"""Small reads of files while they are opened: headers and sizes, of many files at once."""
+
+import errno
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, Protocol, final
+
+from loadax.errors import SourceError
+from loadax.sources.io.kvstore import local_path
+
+_KINDS = {
+    stat.S_IFDIR: "folder",
+    stat.S_IFIFO: "pipe (FIFO)",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+    stat.S_IFSOCK: "socket",
+}
+
+
+class ByteRange(NamedTuple):
+    """The bytes of a file from `start` to before `stop`."""
+
+    location: str
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"{self.location}, bytes {self.start} to {self.stop - 1}"
+
+
+class Files(Protocol):
+    """Files that can be looked at. Every method takes many at once, for the sake of those that are far away."""
+
+    def there(self, locations: Sequence[str]) -> list[bool]:
+        """Which of the files exist."""
+        ...
+
+    def sizes(self, locations: Sequence[str]) -> list[int]:
+        """The sizes of files in bytes.
+
+        Raises:
+            SourceError: when one does not exist; names it.
+        """
+        ...
+
+    def reach(self, ranges: Sequence[ByteRange]) -> list[bool]:
+        """Which of the ranges lie within their files."""
+        ...
+
+    def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """The bytes of each range.
+
+        Raises:
+            SourceError: when one does not lie within its file, or the file does not exist; names it.
+        """
+        ...
+
+
+@final
+class LocalFiles:
+    """Files on this machine; see `Files`."""
+
+    def there(self, locations: Sequence[str]) -> list[bool]:
+        return [_path(each).is_file() for each in locations]
+
+    def sizes(self, locations: Sequence[str]) -> list[int]:
+        return [_size(each) for each in locations]
+
+    def reach(self, ranges: Sequence[ByteRange]) -> list[bool]:
+        return [each.stop <= _size(each.location) for each in ranges]
+
+    def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        return [_read(each) for each in ranges]
+
+
+def open_regular(path: str | os.PathLike[str]) -> int:
+    """A descriptor of a file to read from; a pipe, a device or a socket is refused, and never waited for.
+
+    Raises:
+        OSError: when it can't be opened, or is no regular file; says which.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise OSError(
+            errno.EINVAL, f"it is a {_KINDS.get(stat.S_IFMT(mode), 'special file')}, not a regular file", os.fspath(path)
+        )
+    return descriptor
+
+
+def no_such_file(location: str) -> SourceError:
+    """The error for a file that does not exist."""
+    return SourceError(f"{location}: there is no such file")
+
+
+def too_short(where: ByteRange) -> SourceError:
+    """The error for a range that does not lie within its file."""
+    return SourceError(
+        f"{where.location}: it has no bytes {where.start} to {where.stop - 1}: it is cut short, or of another kind"
+    )
+
+
+def _path(location: str) -> Path:
+    path = local_path(location)
+    assert path is not None
+    return path
+
+
+def _size(location: str) -> int:
+    with _opened(location) as file:
+        return os.fstat(file.fileno()).st_size
+
+
+def _read(where: ByteRange) -> bytes:
+    with _opened(where.location) as file:
+        file.seek(where.start)
+        content = file.read(where.stop - where.start)
+    if len(content) < where.stop - where.start:
+        raise too_short(where)
+    return content
+
+
+def _opened(location: str) -> BinaryIO:
+    path = _path(location)
+    try:
+        return os.fdopen(open_regular(path), "rb")
+    except FileNotFoundError:
+        raise no_such_file(location) from None
+    except OSError as error:
+        raise SourceError(f"{location}: it can't be opened: {error.strerror}") from error

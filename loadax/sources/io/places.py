@@ -1,0 +1,73 @@
+"""Which places data lies in, and whether two places are one: by any name, links and `..` included."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from loadax.errors import ArgumentError
+from loadax.sources.base import BaseSource, walk
+from loadax.sources.io.paths import local_path, path_text
+
+_Identity = tuple[int, int] | None  # device and inode
+
+
+def addresses_of(source: BaseSource) -> list[str]:
+    """The local paths and URLs of all that a source reads, as far as its parts say so."""
+    return [address for each in walk(source) for address in each.addresses]
+
+
+def check_elsewhere(source: BaseSource, path: str | os.PathLike[str]) -> None:
+    """Refuses to write where a source reads: to the same place by any name, within it, or around it.
+
+    Raises:
+        ArgumentError: names both places.
+    """
+    target = path_text(path)
+    identity_of = _remembering()
+    for address in dict.fromkeys(addresses_of(source)):
+        if _overlap(address, target, identity_of):
+            raise ArgumentError(
+                f"{target} is what this dataset reads, lies in it, or holds it ({address}); choose another path to write to"
+            )
+
+
+def _overlap(first: str, second: str, identity_of: Callable[[str], _Identity]) -> bool:
+    base, _, rest = first.partition("|")
+    other, _, other_rest = second.partition("|")
+    here, there = local_path(base), local_path(other)
+    if (here is None) != (there is None):
+        return False
+    if here is not None and there is not None:
+        meet = _within(here, there, identity_of) or _within(there, here, identity_of)
+    else:
+        meet = _begins(base, other) or _begins(other, base)
+    # Two arrays of one database are two places.
+    return meet and (not rest or not other_rest or _begins(rest, other_rest) or _begins(other_rest, rest))
+
+
+def _within(inner: Path, outer: Path, identity_of: Callable[[str], _Identity]) -> bool:
+    """Whether a path is another one or lies in it: by its resolved name, or since the same folder has several names (bind mounts)."""
+    real, around = Path(os.path.realpath(inner)), os.path.realpath(outer)
+    if real.is_relative_to(around):
+        return True
+    identity = identity_of(around)
+    return identity is not None and any(identity_of(str(each)) == identity for each in (real, *real.parents))
+
+
+def _begins(url: str, with_url: str) -> bool:
+    return f"{url.rstrip('/')}/".startswith(f"{with_url.rstrip('/')}/")
+
+
+def _remembering() -> Callable[[str], _Identity]:
+    known: dict[str, _Identity] = {}
+
+    def identity_of(path: str) -> _Identity:
+        if path not in known:
+            try:
+                status = os.stat(path)  # noqa: PTH116
+                known[path] = status.st_dev, status.st_ino
+            except OSError:
+                known[path] = None
+        return known[path]
+
+    return identity_of

@@ -1,0 +1,256 @@
+"""Byte ranges of remote files, through TensorStore's key-value stores: near ones joined, all of a read under way at once."""
+
+import fnmatch
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from time import sleep
+from typing import Any, NamedTuple, final
+from urllib.parse import quote
+
+import numpy as np
+import tensorstore as ts
+from numpy.typing import NDArray
+
+from loadax.errors import SourceError
+from loadax.protocols import Integers
+from loadax.redaction import redacted
+from loadax.sources.io.cached_files import CachedFiles
+from loadax.sources.io.disk_cache import DiskCache
+from loadax.sources.io.files import ByteRange, no_such_file, too_short
+from loadax.sources.io.kvstore import new_context, open_key_value_store, wait
+from loadax.sources.io.segments import Ends, Segment, copy_stretches, stretches_of
+
+_GAP = 64 << 10  # bytes between two ranges that are read along rather than asked for apart: they take less time than a request
+_JOINED = 8 << 20  # and how long a joined range gets, so that several share the work
+_WAVE = 64 << 20  # bytes that are asked for before the first are waited for
+_NO_RANGES = "was ignored by server"  # part of TensorStore's message
+_SECOND_TRY = 0.2  # seconds until what failed is asked for once more
+_FIRST_PROBES = tuple(1 << bits for bits in range(16, 52, 4))
+_PROBES = 15  # bytes of a file that are asked for at once to find where it ends: each round leaves a sixteenth
+
+
+class _Nothing(Enum):
+    FILE = "there is no such file"
+    BYTES = "the file ends before"
+
+
+_Outcome = ts.KvStore.ReadResult | _Nothing | SourceError
+
+
+@final
+class RemoteFiles:
+    """Files behind URLs; see `Files`. Pickles as nothing but itself: another process opens its own connections."""
+
+    def __init__(self) -> None:
+        self._context = new_context(0)
+        self._stores: dict[str, ts.KvStore] = {}
+
+    def __reduce__(self) -> Any:
+        return RemoteFiles, ()
+
+    def there(self, locations: Sequence[str]) -> list[bool]:
+        return [each is not _Nothing.FILE for each in self._ask([(where, slice(0, 1)) for where in locations])]
+
+    def sizes(self, locations: Sequence[str]) -> list[int]:
+        """The sizes of files in bytes.
+
+        No request of TensorStore's tells a size, so single bytes are asked for, many at once: those at powers of 16 first, then 15 between
+        the last that is there and the first that is not, again and again. A file of 1 GB takes seven round trips.
+        """
+        # One byte alone at first: a server that knows no ranges would send the whole file for each.
+        filled = self._reach([(where, 0) for where in locations])
+        tops = iter(self._reach([(where, place) for where in locations for place in _FIRST_PROBES]))
+        bounds = []  # of each file: how many bytes are there at least, and at most
+        for some in filled:
+            there = sum(next(tops) for _ in _FIRST_PROBES)
+            bounds.append((_FIRST_PROBES[there - 1] + 1 if there else int(some), _FIRST_PROBES[there] if some else 0))
+        while wide := [number for number, (least, most) in enumerate(bounds) if most - least > _GAP]:
+            places = [np.linspace(*bounds[number], _PROBES + 2).astype(np.int64)[1:-1].tolist() for number in wide]
+            found = self._reach([(locations[number], place) for number, each in zip(wide, places, strict=True) for place in each])
+            for turn, number in enumerate(wide):
+                there = sum(found[turn * _PROBES : (turn + 1) * _PROBES])
+                least, most = bounds[number]
+                bounds[number] = places[turn][there - 1] + 1 if there else least, places[turn][there] if there < _PROBES else most
+        rest = [number for number, (least, most) in enumerate(bounds) if most > least]
+        ends = self._ask([(locations[number], slice(bounds[number][0] - 1, None)) for number in rest])
+        sizes = [least for least, _ in bounds]
+        for number, end in zip(rest, ends, strict=True):
+            sizes[number] += len(_found(end, locations[number]).value) - 1
+        return sizes
+
+    def reach(self, ranges: Sequence[ByteRange]) -> list[bool]:
+        found = iter(self._reach([(each.location, each.stop - 1) for each in ranges if each.stop > each.start]))
+        return [each.stop == each.start or next(found) for each in ranges]
+
+    def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        wanted = [each for each in ranges if each.stop > each.start]
+        answers = iter(self._ask([(each.location, slice(each.start, each.stop)) for each in wanted]))
+        return [_whole(next(answers), each) if each.stop > each.start else b"" for each in ranges]
+
+    def generations(self, locations: Sequence[str]) -> list[bytes]:
+        """What changes when a file changes, as far as its server says so (ETags and the like)."""
+        answers = self._ask([(where, slice(0, 1)) for where in locations])
+        return [bytes(_found(answer, where).stamp.generation) for answer, where in zip(answers, locations, strict=True)]
+
+    def names(self, folder: str, pattern: str) -> list[str]:
+        """The URLs of the files in a folder whose names match a pattern.
+
+        Raises:
+            SourceError: when the server can't list files (HTTP can't).
+        """
+        try:
+            keys = wait(open_key_value_store(folder, self._context).list(), folder)
+        except NotImplementedError as error:
+            raise SourceError(f"{folder}: this kind of server can't list its files; pass a list of URLs") from redacted(error)
+        names = [key.decode("utf-8") for key in keys]
+        return [folder + quote(name) for name in names if "/" not in name and fnmatch.fnmatchcase(name, pattern)]
+
+    def _reach(self, places: Sequence[tuple[str, int]]) -> list[bool]:
+        """Whether each byte is there; the file must be."""
+        answers = self._ask([(where, slice(place, place + 1)) for where, place in places])
+        for answer, (where, _) in zip(answers, places, strict=True):
+            if answer is _Nothing.FILE:
+                raise no_such_file(where)
+        return [answer is not _Nothing.BYTES for answer in answers]
+
+    def _ask(self, wanted: Sequence[tuple[str, slice]]) -> list[Any]:
+        """An answer to each request: what was read, or what was not there.
+
+        What TensorStore doesn't try again by itself, such as a stray 404, is asked for once more.
+        """
+        outcomes = self._once(wanted)
+        stray = [number for number, outcome in enumerate(outcomes) if _may_be_stray(outcome)]
+        if stray:
+            sleep(_SECOND_TRY)
+            for number, outcome in zip(stray, self._once([wanted[number] for number in stray]), strict=True):
+                outcomes[number] = outcome
+        for outcome in outcomes:
+            if isinstance(outcome, SourceError):
+                raise outcome
+        return outcomes
+
+    def _once(self, wanted: Sequence[tuple[str, slice]]) -> list[_Outcome]:
+        futures = [self._store(where).read("", byte_range=span) for where, span in wanted]
+        return [_outcome(future, where, span) for future, (where, span) in zip(futures, wanted, strict=True)]
+
+    def _store(self, location: str) -> ts.KvStore:
+        store = self._stores.get(location)
+        if store is None:
+            store = self._stores[location] = open_key_value_store(location, self._context)
+        return store
+
+
+class _Group(NamedTuple):
+    """Stretches `first` to before `last` of the sorted ones, which lie in the bytes `start` to before `stop` of the stream."""
+
+    first: int
+    last: int
+    start: int
+    stop: int
+
+
+@final
+class RangeReader:
+    """Segments of remote files; see `Stretches`. Ranges that lie near each other are read as one.
+
+    Args:
+        segments: of the stream.
+        cache: where what was read is kept on this machine; None: nowhere.
+        remote: what the files are read through; several readers may share one, and so its connections. None: one of its own.
+    """
+
+    def __init__(self, segments: Sequence[Segment], cache: DiskCache | None = None, remote: RemoteFiles | None = None):
+        self._stream = Ends(segments)
+        remote = RemoteFiles() if remote is None else remote
+        extents = {each.location: each.begin + each.size for each in segments}
+        self._files = remote if cache is None else CachedFiles(remote, cache, extents)
+
+    def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
+        """See `Stretches`.
+
+        Raises:
+            SourceError: when a range can't be read; names the URL and the range.
+        """
+        if not out.size:
+            return
+        order = np.argsort(starts, kind="stable")
+        ascending = starts[order]
+        for wave in _waves(_groups(ascending, out.shape[1])):
+            for group, content in zip(wave, self._fetch(wave), strict=True):
+                mine = slice(group.first, group.last)
+                stretches = stretches_of(np.frombuffer(content, np.uint8), out.shape[1])
+                copy_stretches(stretches, ascending[mine] - group.start, out, order[mine])
+
+    def _fetch(self, groups: Sequence[_Group]) -> Iterator[bytes]:
+        """The bytes of each group, all asked for at once."""
+        parts = [[self._range(*part) for part in self._stream.parts(each.start, each.stop)] for each in groups]
+        contents = iter(self._files.read([each for group in parts for each in group]))
+        for group in parts:
+            pieces = [next(contents) for _ in group]
+            yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _range(self, number: int, low: int, high: int) -> ByteRange:
+        segment = self._stream.segments[number]
+        return ByteRange(segment.location, segment.begin + low, segment.begin + high)
+
+
+def _groups(starts: Integers, size: int) -> list[_Group]:
+    """Ascending stretches, joined where they lie near each other, but not for ever."""
+    apart = np.diff(starts) > size + _GAP
+    run = np.concatenate([[0], np.cumsum(apart)])
+    begin = starts[np.flatnonzero(np.concatenate([[True], apart]))][run]
+    cut = (starts - begin) // _JOINED
+    firsts = np.flatnonzero(np.concatenate([[True], apart | (np.diff(cut) != 0)]))
+    lasts = np.append(firsts[1:], len(starts))
+    return [
+        _Group(first, last, int(starts[first]), int(starts[last - 1]) + size)
+        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
+    ]
+
+
+def _waves(groups: Sequence[_Group]) -> Iterator[list[_Group]]:
+    """Groups in runs that take a bounded amount of memory."""
+    wave: list[_Group] = []
+    held = 0
+    for group in groups:
+        if wave and held + group.stop - group.start > _WAVE:
+            yield wave
+            wave, held = [], 0
+        wave.append(group)
+        held += group.stop - group.start
+    yield wave
+
+
+def _outcome(future: Any, where: str, span: slice) -> _Outcome:
+    name = f"{where}, bytes {span.start} to {'the end' if span.stop is None else span.stop - 1}"
+    try:
+        answer: ts.KvStore.ReadResult = wait(future, name)
+    except SourceError as error:
+        cause = str(error.__cause__)
+        if _NO_RANGES in cause:
+            problem = f"{name}: the server sends whole files only, and loadax asks for parts of them; use a server that knows Range requests"
+            raise SourceError(problem) from error
+        return _Nothing.BYTES if "OUT_OF_RANGE" in cause else error
+    return _Nothing.FILE if answer.state == "missing" else answer
+
+
+def _may_be_stray(outcome: _Outcome) -> bool:
+    """Whether a second try may help: not after TensorStore's own tries or a time limit, nor for bytes behind the end."""
+    if isinstance(outcome, SourceError):
+        cause = outcome.__cause__
+        return not isinstance(cause, TimeoutError) and "retry attempts failed" not in str(cause)
+    return outcome is _Nothing.FILE
+
+
+def _found(answer: Any, where: str) -> ts.KvStore.ReadResult:
+    if isinstance(answer, _Nothing):
+        raise no_such_file(where) if answer is _Nothing.FILE else too_short(ByteRange(where, 0, 1))
+    return answer
+
+
+def _whole(answer: Any, where: ByteRange) -> bytes:
+    if answer is _Nothing.FILE:
+        raise no_such_file(str(where))
+    if answer is _Nothing.BYTES:
+        raise too_short(where)
+    return bytes(answer.value)

@@ -1,0 +1,80 @@
+"""What the header of a `.npy` file says."""
+
+import ast
+import math
+import tokenize
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from loadax.errors import SourceError
+from loadax.sources.io.files import ByteRange, Files
+
+_MAGIC = b"\x93NUMPY"
+_PREFIX = 12  # bytes of magic, version and the header's own length; no .npy file is shorter
+
+
+NPY_FAILURES = (
+    *(OSError, EOFError, ValueError, SyntaxError, TypeError, KeyError, OverflowError, MemoryError, RecursionError),
+    *(tokenize.TokenError, AssertionError, IndexError, AttributeError),
+)
+"""What NumPy and Python's parsers raise for files that are damaged, or no `.npy` files at all."""
+
+
+class NpyHeader(NamedTuple):
+    """Dtype and shape of a `.npy` file's array, the order of its dimensions, and the byte with which it begins."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool
+    begin: int
+
+    @property
+    def size(self) -> int:
+        """How many bytes the array has."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:
+    """The headers of `.npy` files, each checked against the length of its file.
+
+    Raises:
+        SourceError: when a file is missing, is no `.npy` file, is cut short, or holds Python objects; names it.
+    """
+    starts = files.read([ByteRange(each, 0, _PREFIX) for each in locations])
+    spans = [_span(start, where) for start, where in zip(starts, locations, strict=True)]
+    texts = files.read([ByteRange(where, *span) for span, where in zip(spans, locations, strict=True)])
+    headers = [_parse(text, stop, where) for text, (_, stop), where in zip(texts, spans, locations, strict=True)]
+    filled = [(header, where) for header, where in zip(headers, locations, strict=True) if header.size]
+    lasts = [ByteRange(where, header.begin + header.size - 1, header.begin + header.size) for header, where in filled]
+    for (header, where), whole in zip(filled, files.reach(lasts), strict=True):
+        if not whole:
+            raise SourceError(
+                f"{where}: it is cut short: its header says {header.dtype}{list(header.shape)}, which ends at byte "
+                f"{header.begin + header.size}, and the file ends before; copy it again"
+            )
+    return headers
+
+
+def _span(start: bytes, where: str) -> tuple[int, int]:
+    """Where the text of the header lies."""
+    if not start.startswith(_MAGIC):
+        raise SourceError(f"{where}: it is no .npy file, it begins with {start[:6]!r}; write it with numpy.save")
+    first = 10 if start[6] == 1 else 12
+    return first, first + int.from_bytes(start[8:first], "little")
+
+
+def _parse(text: bytes, begin: int, where: str) -> NpyHeader:
+    try:
+        fields = ast.literal_eval(text.decode("utf-8"))
+        dtype = np.lib.format.descr_to_dtype(fields["descr"])
+        shape = tuple(int(extent) for extent in fields["shape"])
+        if min(shape, default=0) < 0:
+            raise ValueError(f"its shape is {shape}")
+        fortran = bool(fields["fortran_order"])
+    except NPY_FAILURES as error:
+        raise SourceError(f"{where}: the header of this .npy file can't be read: {error}; copy it again") from error
+    if dtype.hasobject:
+        raise SourceError(f"{where} holds Python objects; write it with numpy.save, as an array of numbers")
+    return NpyHeader(dtype, shape, fortran, begin)

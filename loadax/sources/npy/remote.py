@@ -1,0 +1,114 @@
+"""`.npy` files behind URLs: their headers are read when they are opened, and of their rows only those that are asked for."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.tree import flatten
+from loadax.errors import SourceError
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
+from loadax.redaction import redact
+from loadax.sources.base import BaseSource
+from loadax.sources.checks import check_rows, common_length
+from loadax.sources.io.disk_cache import DiskCache
+from loadax.sources.io.remote import RangeReader, RemoteFiles
+from loadax.sources.io.segments import Segment
+from loadax.sources.npy.header import NpyHeader, read_npy_headers
+
+
+class _Array(NamedTuple):
+    location: str
+    header: NpyHeader
+    reader: RangeReader
+
+    @property
+    def row_bytes(self) -> int:
+        return int(np.prod(self.header.shape[1:], dtype=np.int64)) * self.header.dtype.itemsize
+
+
+@final
+class NpyRanges(BaseSource):
+    """A tree of `.npy` files, of which at least one is remote: one row an entry of their first dimension.
+
+    Args:
+        tree: of locations.
+        cache: where what is read is kept on this machine; None: nowhere.
+
+    Raises:
+        SourceError: when a file is missing, cut short, or can't be read by rows, or the leaves' lengths differ; names it.
+    """
+
+    owns_memory = True
+    reads_columns = True
+    spec: Tree = None
+
+    concurrent_reads = 4
+    """Reads that are best under way at once: they wait for the network."""
+
+    def __init__(self, tree: Tree, cache: DiskCache | None):
+        locations, self._structure = flatten(tree)
+        remote = RemoteFiles()
+        headers = read_npy_headers(remote, locations)
+        self._arrays = [_open(where, header, cache, remote) for where, header in zip(locations, headers, strict=True)]
+        self._length = common_length(self._structure.paths, [each.header.shape[0] for each in self._arrays])
+        self.spec = self._structure.build(
+            ArraySpec(each.header.shape[1:], each.header.dtype.newbyteorder("=")) for each in self._arrays
+        )
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        return redact(f"arrays at {', '.join(each.location for each in self._arrays)}")
+
+    def read(self, rows: Integers) -> Tree:
+        """The entries at `rows`, in native byte order."""
+        rows = check_rows(rows, self._length)
+        out = [np.empty((len(rows), *each.header.shape[1:]), each.header.dtype.newbyteorder("=")) for each in self._arrays]
+        self.read_into(rows, [tuple((0, extent) for extent in each.header.shape[1:]) for each in self._arrays], out)
+        return self._structure.build(out)
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        """The entries at `rows`, only the columns of `boxes`, into `out`; see `Source`."""
+        rows = check_rows(rows, self._length)
+        for array, columns, destination in zip(self._arrays, boxes, out, strict=True):
+            if columns is not None and destination is not None and destination.size:
+                _read(array, rows, columns, destination)
+
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return [each.location for each in self._arrays]
+
+    def locate(self, row: int) -> list[Location]:
+        """The files that a row lies in, one a leaf, each with the first and the last byte of it."""
+        number = int(check_rows([row], self._length)[0])
+        begins = [each.header.begin + number * each.row_bytes for each in self._arrays]
+        return [
+            Location(each.location, begin, begin + each.row_bytes - 1) for each, begin in zip(self._arrays, begins, strict=True)
+        ]
+
+
+def _open(where: str, header: NpyHeader, cache: DiskCache | None, remote: RemoteFiles) -> _Array:
+    if not header.shape:
+        raise SourceError(f"{where} is a single value: it has no rows; give it a first dimension")
+    if header.fortran and len(header.shape) > 1:
+        raise SourceError(
+            f"{where} is in Fortran order, so the bytes of a row lie all over the file; save numpy.ascontiguousarray(array), or "
+            "copy the file to this machine"
+        )
+    return _Array(where, header, RangeReader([Segment(where, header.begin, header.size)], cache, remote))
+
+
+def _read(array: _Array, rows: Integers, columns: Columns, destination: NDArray[Any]) -> None:
+    shape, dtype = array.header.shape[1:], array.header.dtype
+    # Along the first dimension of a row the box is one stretch of bytes; along the others it is cut out afterwards.
+    low, high = columns[0] if columns else (0, 1)
+    inner = shape[1:] if columns else ()
+    across = int(np.prod(inner, dtype=np.int64)) * dtype.itemsize
+    whole = np.empty((len(rows), (high - low) * across), np.uint8)
+    array.reader.read_into(rows * array.row_bytes + low * across, whole)
+    values = whole.view(dtype).reshape(len(rows), *((high - low, *inner) if columns else ()))
+    destination[...] = values[(slice(None), slice(None), *(slice(*each) for each in columns[1:]))] if columns else values

@@ -1,0 +1,1 @@
+"""Token files, windows of them, and documents."""

@@ -1,0 +1,171 @@
+"""Windows of a stream of tokens that lies in flat files."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.arguments import flag, integer
+from loadax.errors import SourceError
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
+from loadax.redaction import redact
+from loadax.sources.base import BaseSource
+from loadax.sources.checks import check_rows
+from loadax.sources.io.disk_cache import open_cache
+from loadax.sources.io.remote import RangeReader, RemoteFiles
+from loadax.sources.io.segments import Ends, MappedSegments, Stretches
+from loadax.sources.tokens.files import TokenFiles, find_token_files
+from loadax.sources.tokens.megatron import Documents
+
+
+class Leaf(NamedTuple):
+    """Tokens (or the numbers of their documents) `offset` to `offset + length` of each window."""
+
+    name: str
+    offset: int
+    length: int
+
+
+@final
+class TokenSource(BaseSource):
+    """Row i: the `seq_len + 1` tokens of a stream from token `i * stride` on.
+
+    Args:
+        found: the stream's files.
+        reader: of their bytes.
+        seq_len: how many tokens a row predicts.
+        stride: from the beginning of one row to that of the next.
+        targets: whether a row is `inputs` and `targets`, each of `seq_len`, instead of `tokens`.
+        segment_ids: whether it also says which document each token is of.
+
+    Raises:
+        SourceError: when the stream is shorter than one row; shows the numbers.
+    """
+
+    owns_memory = True
+    reads_columns = True
+    spec: Tree = None
+    concurrent_reads = 1
+
+    def __init__(self, found: TokenFiles, reader: Stretches, seq_len: int, stride: int, targets: bool, segment_ids: bool):
+        stream = Ends([each.segment for each in found.entries])
+        self._stream, self._reader, self._stride = stream, reader, stride
+        self._stored = found.entries[0].dtype
+        self._tokens = stream.total // self._stored.itemsize
+        self._length = max(0, (self._tokens - seq_len - 1) // stride + 1)
+        self._seq_len = seq_len
+        if not self._length:
+            raise SourceError(
+                f"{_named(stream)}: {self._tokens} tokens are less than one row, which is seq_len + 1 = {seq_len + 1}; choose a "
+                "smaller seq_len, or pass more files"
+            )
+        self._leaves = [Leaf("inputs", 0, seq_len), Leaf("targets", 1, seq_len)] if targets else [Leaf("tokens", 0, seq_len + 1)]
+        self._documents: Documents | None = None
+        if segment_ids:
+            # In the order in which a tree has its leaves.
+            self._leaves = sorted([*self._leaves, Leaf("segment_ids", 0, seq_len + (not targets))])
+            offsets = (stream.begins // self._stored.itemsize).tolist()
+            self._documents = Documents(found.files, [str(each.index_file) for each in found.entries], offsets)
+        self._far = not isinstance(reader, MappedSegments)
+        self.concurrent_reads = 4 if self._far else 1
+        native = self._stored.newbyteorder("=")
+        self.spec = {
+            leaf.name: ArraySpec((leaf.length,), np.dtype(np.int32) if leaf.name == "segment_ids" else native)
+            for leaf in self._leaves
+        }
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        kind = self._stored.newbyteorder("=")
+        return f"{self._seq_len} + 1 of {self._tokens} {kind} tokens, every {self._stride}, in {redact(_named(self._stream))}"
+
+    def read(self, rows: Integers) -> Tree:
+        """The windows at `rows`."""
+        rows = check_rows(rows, self._length)
+        out: list[Any] = [np.empty((len(rows), *each.shape), each.dtype) for each in self.spec.values()]
+        self.read_into(rows, [((0, leaf.length),) for leaf in self._leaves], out)
+        return dict(zip(self.spec, out, strict=True))
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        """The windows at `rows`, only the columns of `boxes`, into `out`; see `Source`."""
+        first = check_rows(rows, self._length) * self._stride
+        wanted: list[tuple[int, int, NDArray[Any]]] = []
+        for leaf, columns, destination in zip(self._leaves, boxes, out, strict=True):
+            if columns is None or destination is None or not destination.size:
+                continue
+            if leaf.name == "segment_ids":
+                assert self._documents is not None
+                self._documents.number_into(first, columns[0], destination)
+            else:
+                wanted.append((leaf.offset + columns[0][0], leaf.offset + columns[0][1], destination))
+        if len(wanted) > 1 and self._far:
+            # Inputs and targets are the same tokens but one: they are asked for once.
+            low, high = min(each[0] for each in wanted), max(each[1] for each in wanted)
+            both = np.empty((len(first), high - low), self._stored)
+            self._copy(first + low, both)
+            for start, stop, destination in wanted:
+                destination[...] = both[:, start - low : stop - low]
+        else:
+            for start, _, destination in wanted:
+                self._copy(first + start, destination)
+
+    @property
+    def addresses(self) -> list[str]:
+        """The files."""
+        return [*(each.location for each in self._stream.segments), *(self._documents.indices if self._documents else ())]
+
+    def locate(self, row: int) -> list[Location]:
+        """The files that a row lies in, each with the first and the last byte of it."""
+        start = int(check_rows([row], self._length)[0]) * self._stride * self._stored.itemsize
+        parts = self._stream.parts(start, start + (self._seq_len + 1) * self._stored.itemsize)
+        segments = self._stream.segments
+        return [
+            Location(segments[number].location, segments[number].begin + low, segments[number].begin + high - 1)
+            for number, low, high in parts
+        ]
+
+    def _copy(self, starts: Integers, destination: NDArray[Any]) -> None:
+        """The tokens of the stream from each of `starts` on, in the destination's dtype."""
+        straight = destination.dtype == self._stored and destination.strides[1] == self._stored.itemsize
+        stored = destination if straight else np.empty(destination.shape, self._stored)
+        self._reader.read_into(starts * self._stored.itemsize, stored.view(np.uint8))
+        if not straight:
+            destination[...] = stored
+
+
+def open_tokens(
+    path: Any,
+    seq_len: int,
+    *,
+    dtype: Any = None,
+    stride: int | None = None,
+    targets: bool = False,
+    segment_ids: bool = False,
+    cache: Any = None,
+    cache_bytes: int = 16 << 30,
+) -> TokenSource:
+    """Opens a stream of tokens; see `loadax.from_tokens`.
+
+    Raises:
+        ArgumentError: when an argument can't be used; shows it.
+        SourceError: when a file is missing, cut short, or not what its name says, or dtypes differ; names it.
+    """
+    seq_len = integer("seq_len", seq_len, 1)
+    stride = seq_len if stride is None else integer("stride", stride, 1)
+    for name, value in {"targets": targets, "segment_ids": segment_ids}.items():
+        flag(name, value)
+    blocks = open_cache(cache, cache_bytes)
+    found = find_token_files(path, dtype, segment_ids)
+    segments = [each.segment for each in found.entries]
+    reader: Stretches = (
+        RangeReader(segments, blocks, found.files) if isinstance(found.files, RemoteFiles) else MappedSegments(segments)
+    )
+    return TokenSource(found, reader, seq_len, stride, targets, segment_ids)
+
+
+def _named(stream: Ends) -> str:
+    first, *others = stream.segments
+    return f"{first.location} and {len(others)} more" if others else first.location

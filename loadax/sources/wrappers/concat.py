@@ -1,0 +1,284 @@
+"""Several datasets as one, in one id space of rows."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.spec import flatten_spec
+from loadax.core.tree import flatten
+from loadax.errors import LeafError
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
+from loadax.sources.base import BaseSource, Child, MapChild
+from loadax.sources.checks import check_rows, chunk_starts
+from loadax.sources.io.byte_stream import indices
+
+
+class Part(Protocol):
+    """Data that is read by visits, so that its maps know the epoch; see `loadax.reader.Reader`."""
+
+    @property
+    def spec(self) -> Tree: ...
+
+    @property
+    def source(self) -> BaseSource: ...
+
+    @property
+    def maps(self) -> Sequence[Any]: ...
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def concurrent_reads(self) -> int: ...
+
+    @property
+    def probed(self) -> int: ...
+
+    @property
+    def reads_columns(self) -> bool: ...
+
+    @property
+    def reads_examples(self) -> bool: ...
+
+    @property
+    def reads_parts(self) -> bool: ...
+
+    @property
+    def random(self) -> bool: ...
+
+    @property
+    def depth(self) -> int: ...
+
+    def describe(self) -> list[Any]: ...
+
+    def with_source(self, source: BaseSource) -> "Part": ...
+
+    def lengths(self, rows: Integers) -> Integers | None: ...
+
+    def read_visits(self, visits: Visits) -> Tree: ...
+
+    def examples(self, visits: Visits) -> list[Tree]: ...
+
+
+@final
+class ConcatenatedSource(BaseSource):
+    """The rows of each part, one part behind the other.
+
+    Args:
+        parts: Readers, in the order of their rows.
+        verb: What joined them, for messages.
+        names: Names of the parts; None: their numbers.
+
+    Raises:
+        LeafError: When their element specs differ, though no part's rows come one by one; names the part and the leaf.
+    """
+
+    spec: Tree = None
+    """That of all parts; None where they differ: then rows have to be made alike before they are stacked."""
+
+    def __init__(self, parts: Sequence[Part], verb: str = "concat", names: Sequence[str] | None = None):
+        self._parts = list(parts)
+        self._verb, self._names = verb, names
+        self._ends = np.cumsum([part.num_rows for part in self._parts])
+        self._begins = self._ends - [part.num_rows for part in self._parts]
+        specs: list[tuple[list[ArraySpec], Any]] = []
+        self._difference: str | None = None
+        for number, part in enumerate(self._parts):
+            below = _difference_within(part)
+            specs.append(flatten_spec(part.spec) if below is None else ([], None))
+            self._difference = self._difference or below or self._compare(number, specs[0], specs[-1])
+        self._structure = specs[0][1]
+        if self._difference is None:
+            self.spec = self._parts[0].spec
+        elif not self.reads_examples:
+            raise LeafError(self._difference)
+        # Documents of any length, if nothing else differs.
+        kinds = {(structure, tuple((each.dtype, len(each.shape)) for each in leaves)) for leaves, structure in specs}
+        self._documents_alike = len(kinds) == 1 and self._structure is not None
+        self._dtypes = [each.dtype for each in specs[0][0]]
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __repr__(self) -> str:
+        return f"{'concatenation' if self._names is None else 'mixture'} of {len(self._parts)}"
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """Readers of the parts."""
+        return self._parts
+
+    @property
+    def children(self) -> Sequence[Child]:
+        names = self._names or [f"part {number}" for number in range(len(self._parts))]
+        return [
+            Child(name, part.source, begin) for name, part, begin in zip(names, self._parts, self._begins.tolist(), strict=True)
+        ]
+
+    def map_children(self, wrap: MapChild) -> "ConcatenatedSource":
+        parts = [part.with_source(wrap(child)) for part, child in zip(self._parts, self.children, strict=True)]
+        return ConcatenatedSource(parts, self._verb, self._names)
+
+    @property
+    def concurrent_reads(self) -> int:
+        return max(part.concurrent_reads for part in self._parts)
+
+    @property
+    def rows_probed(self) -> int:
+        return sum(part.probed if _difference_within(part) is None else part.source.rows_probed for part in self._parts)
+
+    @property
+    def random(self) -> bool:
+        return any(part.random for part in self._parts)
+
+    @property
+    def num_maps(self) -> int:
+        return max(part.depth for part in self._parts)
+
+    def describe(self) -> list[Any]:
+        return [["concat", [part.describe() for part in self._parts]]] if self.num_maps else []
+
+    @property
+    def runs_python(self) -> bool:
+        return any(part.maps or part.source.runs_python for part in self._parts)
+
+    @property
+    def owns_memory(self) -> bool:
+        return all(part.maps or part.source.owns_memory for part in self._parts)
+
+    @property
+    def chunks(self) -> Integers | None:
+        """As those of all parts, when every one has some and is read as it is."""
+        starts = [None if part.maps else chunk_starts(part.source) for part in self._parts]
+        if any(each is None for each in starts):
+            return None
+        return np.concatenate([np.asarray(each, np.int64) + begin for each, begin in zip(starts, self._begins, strict=True)])
+
+    def locate(self, row: int) -> list[Location]:
+        part, inner = self._part_of(row)
+        return part.source.locate(inner)
+
+    def documents(self, row: int) -> list[Any] | None:
+        part, inner = self._part_of(row)
+        return part.source.documents(inner)
+
+    def lengths(self, rows: Integers) -> Integers | None:
+        rows = check_rows(rows, len(self))
+        out = np.empty(len(rows), np.int64)
+        for part, mine, inner in self._owned(rows):
+            found = part.lengths(inner)
+            if found is None:
+                return None
+            out[mine] = found
+        return out
+
+    def read(self, rows: Integers) -> Tree:
+        """The examples at `rows`, as epoch 0 meets them."""
+        rows = check_rows(rows, len(self))
+        return self.read_visits(Visits(rows, np.zeros_like(rows)))
+
+    def read_visits(self, visits: Visits) -> Tree:
+        """The examples at `visits.rows`, each with its own epoch; one read per part that is met.
+
+        Raises:
+            LeafError: When the specs of the parts differ; names the part and the leaf.
+        """
+        if self._difference is not None:
+            raise LeafError(self._difference)
+        specs, _ = flatten_spec(self.spec)
+        out: list[NDArray[Any]] = []
+        for part, mine, inner in self._owned(visits.rows):
+            batch = part.read_visits(Visits(inner, visits.epochs[mine]))
+            if len(mine) == len(visits.rows):
+                return batch
+            out = out or [np.empty((len(visits.rows), *spec.shape), spec.dtype) for spec in specs]
+            for destination, leaf in zip(out, flatten(batch)[0], strict=True):
+                destination[mine] = leaf
+        return self._structure.build(out or [np.empty((0, *spec.shape), spec.dtype) for spec in specs])
+
+    @property
+    def reads_examples(self) -> bool:
+        return any(part.reads_examples for part in self._parts)
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        out: list[Tree] = [None] * len(visits.rows)
+        for part, mine, inner in self._owned(visits.rows):
+            for place, example in zip(mine.tolist(), part.examples(Visits(inner, visits.epochs[mine])), strict=True):
+                out[place] = example
+        return out
+
+    @property
+    def reads_columns(self) -> bool:
+        return self._difference is None and all(part.reads_columns for part in self._parts)
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        rows = check_rows(rows, len(self))
+        if not self.reads_columns:
+            super().read_into(rows, boxes, out)
+            return
+        for part, mine, inner in self._owned(rows):
+            if len(mine) == len(rows):
+                part.source.read_into(inner, boxes, out)
+                continue
+            scratch = [None if each is None else np.empty((len(mine), *each.shape[1:]), each.dtype) for each in out]
+            part.source.read_into(inner, boxes, scratch)
+            for destination, values in zip(out, scratch, strict=True):
+                if destination is not None and values is not None:
+                    destination[mine] = values
+
+    @property
+    def reads_parts(self) -> bool:
+        return self._documents_alike and all(part.reads_parts for part in self._parts)
+
+    def read_parts(
+        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
+    ) -> list[NDArray[Any] | None]:
+        rows = check_rows(rows, len(self))
+        begins = np.cumsum(lengths) - lengths
+        out = [np.empty(int(lengths.sum()), dtype) if want else None for dtype, want in zip(self._dtypes, wanted, strict=True)]
+        for part, mine, inner in self._owned(rows):
+            found = part.source.read_parts(inner, starts[mine], lengths[mine], wanted)
+            places = indices(begins[mine], lengths[mine])
+            for destination, values in zip(out, found, strict=True):
+                if destination is not None:
+                    destination[places] = values
+        return out
+
+    def _owned(self, rows: Integers) -> list[tuple[Part, Integers, Integers]]:
+        """Each part that some of the rows belong to, which of the rows these are, and their numbers in it."""
+        owner = np.searchsorted(self._ends, rows, side="right")
+        found = []
+        for number in np.unique(owner).tolist():
+            mine = np.flatnonzero(owner == number)
+            found.append((self._parts[number], mine, rows[mine] - int(self._begins[number])))
+        return found
+
+    def _part_of(self, row: int) -> tuple[Part, int]:
+        ((part, _, inner),) = self._owned(check_rows([row], len(self)))
+        return part, int(inner[0])
+
+    def _compare(self, number: int, first: tuple[list[ArraySpec], Any], other: tuple[list[ArraySpec], Any]) -> str | None:
+        """What makes a part's element spec another one than that of part 0; None when nothing does."""
+        (specs, structure), (others, its_structure) = first, other
+        if difference := structure.static_difference(its_structure):
+            return f"{self._verb}: in {self._called(number)} {difference} as in {self._called(0)}; map them to one value first"
+        if structure != its_structure:
+            return f"{self._verb}: {self._called(number)} has the leaves {its_structure.paths}, {self._called(0)} has {structure.paths}"
+        for path, one, each in zip(structure.paths, specs, others, strict=True):
+            if one != each:
+                return (
+                    f"{self._verb}: leaf {path or 'of the example'} is {each.dtype}{list(each.shape)} in {self._called(number)} and "
+                    f"{one.dtype}{list(one.shape)} in {self._called(0)}; map them to one shape and dtype first"
+                )
+        return None
+
+    def _called(self, number: int) -> str:
+        return f"part {number}" if self._names is None else f"dataset {self._names[number]!r}"
+
+
+def _difference_within(part: Part) -> str | None:
+    """What makes the rows of a part unlike each other, where that is several datasets itself; None when nothing does."""
+    source = part.source
+    return source._difference if isinstance(source, ConcatenatedSource) and not part.maps else None  # noqa: SLF001 - its own

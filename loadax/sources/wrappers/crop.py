@@ -1,0 +1,69 @@
+"""The first columns of another source."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.spec import flatten_spec
+from loadax.core.tree import flatten
+from loadax.errors import SourceError
+from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
+from loadax.sources.base import BaseSource, WrapperSource
+
+
+@final
+class CroppedSource(WrapperSource):
+    """The rows of a source, of whose leaves only the columns that `spec` leaves are there: in every dimension the first so many.
+
+    Args:
+        source: Source of the rows.
+        spec: Spec of one row, no leaf larger than the source's.
+    """
+
+    spec: Tree = None
+    reads_parts = False
+
+    def __init__(self, source: BaseSource, spec: Tree):
+        super().__init__(source)
+        self.spec = spec
+        self._specs, self._structure = flatten_spec(spec)
+
+    def __repr__(self) -> str:
+        return f"the first columns of {self._source!r}"
+
+    def _over(self, source: BaseSource) -> "CroppedSource":
+        return CroppedSource(source, self.spec)
+
+    def read(self, rows: Integers) -> Tree:
+        """The first columns of the examples at `rows`."""
+        return self._cropped(self._source.read(rows), first_columns)
+
+    def read_visits(self, visits: Visits) -> Tree:
+        return self._cropped(self._source.read_visits(visits), first_columns)
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        return [self._cropped(example, _first_entries) for example in self._source.read_examples(visits)]
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        # Column boxes count from the first column, so they are the same in both.
+        self._source.read_into(rows, boxes, out)
+
+    def lengths(self, rows: Integers) -> None:  # noqa: ARG002 - no documents any more, but rows of one length
+        return None
+
+    def read_parts(self, *_: Any) -> list[NDArray[Any] | None]:
+        raise SourceError("rows that are cropped are no documents, of which parts could be read")
+
+    def _cropped(self, tree: Tree, crop: Any) -> Tree:
+        return self._structure.build(crop(leaf, each) for leaf, each in zip(flatten(tree)[0], self._specs, strict=True))
+
+
+def first_columns(leaf: Any, spec: ArraySpec) -> Any:
+    """The columns of rows that a spec leaves."""
+    return np.asarray(leaf)[(slice(None), *(slice(extent) for extent in spec.shape))]
+
+
+def _first_entries(leaf: Any, spec: ArraySpec) -> Any:
+    return np.asarray(leaf)[tuple(slice(extent) for extent in spec.shape)]

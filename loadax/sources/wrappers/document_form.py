@@ -1,0 +1,103 @@
+"""What documents look like: one-dimensional leaves, of any length but all equally long."""
+
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.tree import flatten
+from loadax.errors import LeafError
+from loadax.protocols import Tree
+
+BARE = "tokens"
+"""What the leaf of a document that is one array is called."""
+
+
+@final
+class Form:
+    """The leaves that every document has, and their dtypes.
+
+    Args:
+        example: a document.
+        row: its number, for messages.
+
+    Raises:
+        LeafError: when it is no document; names the row and the leaf.
+    """
+
+    def __init__(self, example: Tree, row: int):
+        leaves, self._structure = flatten(_named(example, row), is_leaf=_is_list)
+        self.paths = self._structure.paths
+        arrays = [_array(leaf, path, row) for leaf, path in zip(leaves, self.paths, strict=True)]
+        if not arrays:
+            raise LeafError(f"row {row} is a document without leaves; give it at least one array, say of tokens")
+        self.dtypes = [each.dtype.newbyteorder("=") for each in arrays]
+        _common_length(arrays, self.paths, row)
+
+    def leaves(self, example: Tree, row: int) -> list[NDArray[Any]]:
+        """The leaves of a document, when it is one like the first.
+
+        Raises:
+            LeafError: otherwise; names the row and the leaf.
+        """
+        leaves, structure = flatten(_named(example, row), is_leaf=_is_list)
+        if structure != self._structure:
+            raise LeafError(
+                f"row {row} is a document with the leaves {structure.paths}, others have {self.paths}; every one must have the same"
+            )
+        arrays = [_array(leaf, path, row) for leaf, path in zip(leaves, self.paths, strict=True)]
+        _common_length(arrays, self.paths, row)
+        for number, (array, dtype) in enumerate(zip(arrays, self.dtypes, strict=True)):
+            if not array.size:
+                arrays[number] = np.empty(0, dtype)  # an empty list has no dtype to speak of
+            elif array.dtype.newbyteorder("=") != dtype:
+                raise LeafError(
+                    f"row {row}: leaf {self.paths[number]} is {array.dtype}, in other documents it is {dtype}; cast it in a map"
+                )
+        return arrays
+
+    def build(self, leaves: list[Any]) -> dict[Any, Any]:
+        """A tree like a document's, with other leaves."""
+        built: dict[Any, Any] = self._structure.build(leaves)
+        return built
+
+
+def _named(example: Tree, row: int) -> dict[Any, Any]:
+    if isinstance(example, dict):
+        return example
+    if type(example) is list or (not isinstance(example, tuple | str | bytes) and np.ndim(example)):
+        return {BARE: example}
+    if isinstance(example, str | bytes):
+        raise LeafError(
+            f"row {row} is {_brief(example)}: pack() wants tokens; make them in a map before it: .map(tokenize).pack(…)"
+        )
+    raise LeafError(f"row {row} is {_brief(example)}; a document is a one-dimensional array, or a dict of these")
+
+
+def _array(leaf: Any, path: str, row: int) -> NDArray[Any]:
+    try:
+        array = np.asarray(leaf)
+    except ValueError:  # lists of different lengths
+        array = np.empty((), object)
+    if array.dtype.kind in "OUSMm" or array.ndim != 1:
+        what = f"{array.dtype}{list(array.shape)}" if array.dtype.kind not in "OUS" else _brief(leaf)
+        raise LeafError(
+            f"row {row}: leaf {path} is {what}, and a document's leaves are one-dimensional arrays of numbers; leave out or change "
+            "the others in a map before pack()"
+        )
+    return array
+
+
+def _common_length(arrays: list[NDArray[Any]], paths: list[str], row: int) -> None:
+    if len({len(each) for each in arrays}) > 1:
+        shown = ", ".join(f"{path}: {len(each)}" for path, each in zip(paths, arrays, strict=True))
+        raise LeafError(f"row {row} has leaves of different lengths ({shown}); all leaves of a document must be equally long")
+
+
+def _is_list(node: Any) -> bool:
+    return type(node) is list
+
+
+def _brief(value: Any) -> str:
+    text = f"{type(value).__name__} {value.item() if isinstance(value, np.generic) else value!r}"
+    return text if len(text) <= 60 else text[:57] + "..."

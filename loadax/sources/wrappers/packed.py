@@ -1,0 +1,275 @@
+"""Packed rows: documents side by side in rows of one length, with what tells them apart."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.spec import flatten_spec
+from loadax.core.tree import flatten
+from loadax.errors import ArgumentError
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Order, Segments, Tree
+from loadax.sources.base import BaseSource, Child, MapChild
+from loadax.sources.checks import check_rows, chunk_starts
+from loadax.sources.io.byte_stream import indices
+from loadax.sources.wrappers.document_form import Form
+
+_AT_ONCE = 1 << 20  # rows that are looked at together
+
+_ADDED = {"loss_mask": np.dtype(np.bool_), "positions": np.dtype(np.int32), "segment_ids": np.dtype(np.int32)}
+
+
+class Plan(Protocol):
+    """Which documents each row holds; see `loadax.plan.pack`."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def in_order(self) -> bool:
+        """Whether rows that follow each other hold documents that follow each other."""
+        ...
+
+    @property
+    def reads_per_document(self) -> float:
+        """How often each document is read when it is read whole, in one pass over the rows."""
+        ...
+
+    def first_documents(self, rows: Integers) -> Integers:
+        """The first document of each row."""
+        ...
+
+    def segments(self, rows: Integers) -> Segments: ...
+
+
+class Documents(Protocol):
+    """What is packed, numbered as the plan numbers it."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def order(self) -> Order:
+        """Which rows of the source they are, in which order."""
+        ...
+
+    @property
+    def source(self) -> BaseSource:
+        """Where they are read from."""
+        ...
+
+    @property
+    def maps(self) -> Sequence[Any]:
+        """What they go through."""
+        ...
+
+    def with_source(self, source: BaseSource) -> "Documents":
+        """The same documents, read from another source."""
+        ...
+
+    @property
+    def form(self) -> Form: ...
+
+    @property
+    def flat(self) -> bool:
+        """Whether parts of documents are read without the rest."""
+        ...
+
+    @property
+    def concurrent_reads(self) -> int: ...
+
+    @property
+    def depth(self) -> int:
+        """How many maps documents went through."""
+        ...
+
+    def parts(self, numbers: Integers, skips: Integers, lengths: Integers, wanted: Sequence[bool]) -> list[NDArray[Any] | None]:
+        """Parts of documents one behind another, for every leaf that is wanted."""
+        ...
+
+    def row_of(self, numbers: Integers) -> Integers:
+        """The rows of the source that documents come from."""
+        ...
+
+
+class Part(NamedTuple):
+    """A part of a document that lies in a packed row: the source's row, the first entry, how many, and the column where it begins."""
+
+    row: int
+    start: int
+    length: int
+    column: int
+
+
+@final
+class PackedSource(BaseSource):
+    """Row i: the documents of row i of a plan, `seq_len` entries of every leaf, zeros behind the last.
+
+    Examples are dicts of the documents' leaves and of `segment_ids` (1, 2, … within the row; 0: nothing is there), `positions` (from 0 in every
+    segment) and `loss_mask` (whether the entry before is of the same segment, so that this one can be predicted).
+
+    Args:
+        documents: what is packed.
+        plan: into which rows.
+        seq_len: of a row.
+        described: what decides the rows, as JSON.
+        summary: of the packing, in words.
+
+    Raises:
+        ArgumentError: when a leaf of the documents has the name of one that is added.
+    """
+
+    owns_memory = True
+    spec: Tree = None
+
+    def __init__(self, documents: Documents, plan: Plan, seq_len: int, described: list[Any], summary: str):
+        self._documents, self._plan, self._seq_len, self._described, self._summary = documents, plan, seq_len, described, summary
+        form = documents.form
+        sample = form.build([ArraySpec((seq_len,), dtype) for dtype in form.dtypes])
+        for name in _ADDED:
+            if name in sample:
+                raise ArgumentError(
+                    f"the documents have a leaf {name!r}, which pack() adds by itself; rename or leave it out in a map"
+                )
+        added = {name: ArraySpec((seq_len,), dtype) for name, dtype in _ADDED.items()}
+        self.spec = {**sample, **added}
+        # Of every leaf, in leaf order: the document's leaf that it shows, or the name of what is added.
+        numbered = {**form.build(list(range(len(form.dtypes)))), **{name: name for name in _ADDED}}
+        self._specs, self._structure = flatten_spec(self.spec)
+        self._shows: list[Any] = flatten(numbered)[0]
+
+    def __len__(self) -> int:
+        return self._plan.size
+
+    def __repr__(self) -> str:
+        return self._summary
+
+    @property
+    def order(self) -> Order:
+        """Which of the source's rows are packed, in which order."""
+        return self._documents.order
+
+    @property
+    def children(self) -> Sequence[Child]:
+        documents = self._documents
+        times = self._plan.reads_per_document * documents.size / max(1, len(documents.source))
+        return (Child("", documents.source, None, times),)
+
+    def map_children(self, wrap: MapChild) -> "PackedSource":
+        documents = self._documents.with_source(wrap(self.children[0]))
+        return PackedSource(documents, self._plan, self._seq_len, self._described, self._summary)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether rows that follow each other hold documents that follow each other in `order`."""
+        return self._plan.in_order
+
+    def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
+        found = self._plan.segments(rows)
+        return found.rows, self._documents.row_of(found.documents)
+
+    @property
+    def concurrent_reads(self) -> int:
+        return self._documents.concurrent_reads
+
+    @property
+    def num_maps(self) -> int:
+        return self._documents.depth + 1
+
+    def describe(self) -> list[Any]:
+        return [self._described]
+
+    @property
+    def runs_python(self) -> bool:
+        return not self._documents.flat or self._documents.source.runs_python  # whole ones are read one by one
+
+    @cached_property
+    def chunks(self) -> Integers | None:
+        """Rows whose first documents lie in the same chunk are read together, where documents are packed in the order of the source."""
+        starts = chunk_starts(self._documents.source)
+        if starts is None or not self._plan.in_order:
+            return None
+        begins, last = [], -1
+        for low in range(0, len(self), _AT_ONCE):
+            rows = np.arange(low, min(low + _AT_ONCE, len(self)))
+            firsts = self._documents.row_of(self._plan.first_documents(rows))
+            chunk = firsts // starts.step if isinstance(starts, range) else np.searchsorted(starts, firsts, side="right") - 1
+            turns = np.diff(chunk, prepend=last)
+            if (turns < 0).any():
+                return None
+            begins.append(rows[turns > 0])
+            last = int(chunk[-1])
+        return np.concatenate(begins)
+
+    def read(self, rows: Integers) -> Tree:
+        """The packed rows at `rows`."""
+        rows = check_rows(rows, len(self))
+        out = [np.zeros((len(rows), self._seq_len), each.dtype) for each in self._specs]
+        self._fill(rows, 0, self._seq_len, dict(enumerate(out)))
+        return self._structure.build(out)
+
+    def documents(self, row: int) -> list[Part]:
+        """What lies in a packed row."""
+        found = self._plan.segments(check_rows([row], len(self)))
+        rows = self._documents.row_of(found.documents)
+        columns = (each.tolist() for each in (rows, found.skips, found.lengths, found.columns))
+        return [Part(*each) for each in zip(*columns, strict=True)]
+
+    def locate(self, row: int) -> list[Location]:
+        """The files that a packed row's documents lie in, each with the first and the last byte of it; as far as it is known."""
+        found = self._plan.segments(check_rows([row], len(self)))
+        rows = self._documents.row_of(found.documents).tolist()
+        return [location for each in rows for location in self._documents.source.locate(each)]
+
+    @property
+    def reads_columns(self) -> bool:
+        return self._documents.flat  # of documents that are read whole, all columns cost no more than some
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        rows = check_rows(rows, len(self))
+        for low, high in sorted({box[0] for box in boxes if box is not None}):
+            same = {
+                leaf: destination
+                for leaf, (box, destination) in enumerate(zip(boxes, out, strict=True))
+                if box is not None and box[0] == (low, high) and destination is not None
+            }
+            for each in same.values():
+                each[...] = 0
+            self._fill(rows, low, high, same)
+
+    def _fill(self, rows: Integers, low: int, high: int, out: dict[int, NDArray[Any]]) -> None:
+        """Writes columns `low` to before `high` of some leaves to `out`, which is zeros."""
+        found = self._plan.segments(rows)
+        first = np.maximum(found.columns, low)
+        lengths = np.minimum(found.columns + found.lengths, high) - first
+        there = lengths > 0
+        begun = (first - found.columns)[there]  # entries of the segment that lie before the first column
+        lengths, first = lengths[there], first[there]
+        places = indices(found.rows[there] * (high - low) + first - low, lengths)
+        wanted = [False] * len(self._documents.form.dtypes)
+        for leaf in out:
+            if isinstance(self._shows[leaf], int):
+                wanted[self._shows[leaf]] = True
+        parts = self._documents.parts(found.documents[there], found.skips[there] + begun, lengths, wanted) if any(wanted) else []
+        for leaf, destination in out.items():
+            match self._shows[leaf]:
+                case "segment_ids":
+                    values: Any = np.repeat(found.numbers[there], lengths)
+                case "positions":
+                    values = indices(begun, lengths)
+                case "loss_mask":
+                    values = indices(begun, lengths) > 0
+                case number:
+                    values = parts[number]
+            _scatter(values, places, destination)
+
+
+def _scatter(values: NDArray[Any], places: Integers, destination: NDArray[Any]) -> None:
+    if len(places) == destination.size:  # no entry is left empty
+        destination[...] = values.reshape(destination.shape)
+    elif destination.flags.c_contiguous:
+        destination.reshape(-1)[places] = values
+    else:
+        destination[np.unravel_index(places, destination.shape)] = values

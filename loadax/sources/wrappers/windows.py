@@ -1,0 +1,178 @@
+"""Sliding windows over the rows of another source: a step of a simulation and those before it, a forecast and what came to be."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.spec import flatten_spec, normalise_spec
+from loadax.core.tree import flatten
+from loadax.errors import SourceError
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
+from loadax.sources.base import BaseSource, Child, MapChild
+from loadax.sources.checks import check_rows
+from loadax.sources.io.locations import joined
+
+
+@final
+class WindowSource(BaseSource):
+    """Windows of `length` consecutive rows; window i begins at row `begin + i * stride`. A column box may cut the window too.
+
+    Args:
+        source: of the rows.
+        spec: of one row.
+        within: the rows that windows may hold, `(begin, end)`.
+        length: rows of a window: the first dimension of every leaf of an example.
+        stride: rows from the beginning of one window to that of the next.
+        lead: None: an example is one window. Otherwise it is a dict of `inputs`, the window, and `targets`, the `targets` rows of which the
+            first comes `lead` rows after the window's last.
+        targets: how many rows that are.
+
+    Raises:
+        SourceError: when there are too few rows for one window; shows the numbers.
+    """
+
+    owns_memory = True
+    spec: Tree = None
+
+    def __init__(
+        self, source: BaseSource, spec: Tree, within: tuple[int, int], length: int, stride: int, lead: int | None, targets: int
+    ):
+        self._source = source
+        self._within = within
+        self._row_spec = normalise_spec(spec, "spec")
+        self._specs, self._structure = flatten_spec(self._row_spec)
+        self._arguments = length, stride, lead, targets
+        # What each copy of the leaves is cut from: (rows after the window's begin, how many rows).
+        self._parts = [(0, length)] if lead is None else [(0, length), (length - 1 + lead, targets)]
+        span = max(first + count for first, count in self._parts)
+        there = within[1] - within[0]
+        self._length = (there - span) // stride + 1 if there >= span else 0
+        if self._length == 0:
+            raise SourceError(f"a window needs {span} rows ({self._shown}), and there are only {there}; use a shorter one")
+        self._stride = stride
+        built = [
+            self._structure.build(ArraySpec((count, *each.shape), each.dtype) for each in self._specs) for _, count in self._parts
+        ]
+        self.spec = built[0] if lead is None else {"inputs": built[0], "targets": built[1]}
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        return f"windows ({self._shown}) of {self._source!r}"
+
+    @property
+    def _shown(self) -> str:
+        length, stride, lead, targets = self._arguments
+        return f"length={length}, stride={stride}" + ("" if lead is None else f", lead={lead}, targets={targets}")
+
+    @property
+    def children(self) -> Sequence[Child]:
+        times = sum(count for _, count in self._parts) / self._stride
+        return (Child("", self._source, None, max(1.0, times)),)
+
+    def map_children(self, wrap: MapChild) -> "WindowSource":
+        return WindowSource(wrap(self.children[0]), self._row_spec, self._within, *self._arguments)
+
+    @property
+    def concurrent_reads(self) -> int:
+        return self._source.concurrent_reads
+
+    @property
+    def rows_probed(self) -> int:
+        return self._source.rows_probed
+
+    @property
+    def random(self) -> bool:
+        return self._source.random
+
+    @property
+    def num_maps(self) -> int:
+        return self._source.num_maps
+
+    def describe(self) -> list[Any]:
+        return self._source.describe()
+
+    @property
+    def chunks(self) -> Integers | range | None:
+        """The windows that begin in the same chunk are read together."""
+        starts = self._source.chunks
+        if starts is None:
+            return None
+        if isinstance(starts, range) and starts.step % self._stride == 0 and self._within[0] % starts.step == 0:
+            return range(0, self._length, starts.step // self._stride) if starts.step > self._stride else None
+        first = np.unique(np.maximum(-(-(np.asarray(starts, np.int64) - self._within[0]) // self._stride), 0))
+        first = first[first < self._length]
+        return None if len(first) == self._length else first
+
+    def locate(self, row: int) -> list[Location]:
+        """Where the rows of a window lie, as far as the source says so."""
+        begin = self._within[0] + int(check_rows([row], self._length)[0]) * self._stride
+        rows = sorted({begin + first + number for first, count in self._parts for number in range(count)})
+        return joined(location for inner in rows for location in self._source.locate(inner))
+
+    def read(self, rows: Integers) -> Tree:
+        """The windows at `rows`, copied out."""
+        rows = check_rows(rows, self._length)
+        return self.read_visits(Visits(rows, np.zeros_like(rows)))
+
+    def read_visits(self, visits: Visits) -> Tree:
+        rows = visits.rows
+        boxes = [((0, count), *((0, extent) for extent in each.shape)) for _, count in self._parts for each in self._specs]
+        out: list[NDArray[Any] | None] = [
+            np.empty((len(rows), count, *each.shape), each.dtype) for _, count in self._parts for each in self._specs
+        ]
+        self._read(rows, visits.epochs, boxes, out)
+        built = [self._structure.build(part) for part in self._by_part(out)]
+        return built[0] if len(built) == 1 else {"inputs": built[0], "targets": built[1]}
+
+    @property
+    def reads_columns(self) -> bool:
+        return self._source.reads_columns
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        rows = check_rows(rows, self._length)
+        self._read(rows, np.zeros_like(rows), boxes, out)
+
+    def _read(
+        self, windows: Integers, epochs: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]
+    ) -> None:
+        begins = self._within[0] + windows * self._stride
+        for (first, _), part_boxes, part in zip(self._parts, self._by_part(boxes), self._by_part(out), strict=True):
+            # Leaves that want the same rows of the window are read in one go; mostly all do.
+            for low, high in sorted({box[0] for box in part_boxes if box is not None}):
+                wanted = [box is not None and box[0] == (low, high) for box in part_boxes]
+                rows = (begins[:, None] + np.arange(first + low, first + high)).reshape(-1)
+                self._read_rows(Visits(rows, np.repeat(epochs, high - low)), wanted, part_boxes, part)
+
+    def _read_rows(
+        self, visits: Visits, wanted: list[bool], boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]
+    ) -> None:
+        rows = visits.rows
+        if not self._source.reads_columns:
+            leaves = flatten(self._source.read_visits(visits))[0]
+            for leaf, want, box, destination in zip(leaves, wanted, boxes, out, strict=True):
+                if want and box is not None and destination is not None:
+                    cut: Any = (slice(None), *(slice(*column) for column in box[1:]))
+                    destination[...] = np.asarray(leaf)[cut].reshape(destination.shape)
+            return
+        flat: list[NDArray[Any] | None] = []
+        for want, destination in zip(wanted, out, strict=True):
+            if not want or destination is None:
+                flat.append(None)
+            elif destination.flags.c_contiguous:
+                flat.append(destination.reshape(len(rows), *destination.shape[2:]))
+            else:
+                flat.append(np.empty((len(rows), *destination.shape[2:]), destination.dtype))
+        self._source.read_into(
+            rows, [box[1:] if want and box is not None else None for want, box in zip(wanted, boxes, strict=True)], flat
+        )
+        for values, destination in zip(flat, out, strict=True):
+            if values is not None and destination is not None and not destination.flags.c_contiguous:
+                destination[...] = values.reshape(destination.shape)
+
+    def _by_part(self, leaves: Sequence[Any]) -> list[Sequence[Any]]:
+        each = len(self._specs)
+        return [leaves[low : low + each] for low in range(0, len(leaves), each)]

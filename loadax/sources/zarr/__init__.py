@@ -1,0 +1,1 @@
+"""TensorStore arrays and Zarr groups."""

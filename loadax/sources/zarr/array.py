@@ -1,0 +1,256 @@
+"""One TensorStore array as rows: opened so that a missing chunk is an error, and asked again where a store may only have stumbled."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, final
+
+import numpy as np
+import tensorstore as ts
+from numpy.typing import NDArray
+
+from loadax.errors import SourceError
+from loadax.protocols import Columns, Integers, Location
+from loadax.redaction import redacted
+from loadax.sources.io.kvstore import address_of, at_endpoint, brief, failure, new_context, wait
+from loadax.sources.zarr.chunk_files import chunk_files
+
+Missing = Literal["error", "fill"]
+
+_STRICT_DRIVERS = ("zarr", "zarr2", "zarr3", "n5", "neuroglancer_precomputed")  # those that know fill_missing_data_reads
+_BASE = {"cast": "base", "downsample": "base", "stack": "layers"}  # drivers that wrap others, and where those stand
+_FINAL = ("PERMISSION_DENIED", "retry attempts failed", "OUT_OF_RANGE")  # what would only come again
+PAUSE = 0.2
+"""Seconds before a store is asked again."""
+
+CACHE_BYTES = 64 << 20
+"""Of memory for what is read: enough for the shard indexes that random reads come back to; rows themselves are not worth caching."""
+
+
+class Rows(Protocol):
+    """One array whose rows can be read: what a `TensorStoreSource` has for each leaf."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    @property
+    def chunk_starts(self) -> range:
+        """The rows at which chunks begin; may begin before row 0. Each row by itself when nothing is known."""
+        ...
+
+    @property
+    def driver(self) -> str: ...
+
+    def locate(self, row: int) -> list[Location]:
+        """Where a row lies, as far as that is known without reading."""
+        ...
+
+    def start(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> Callable[[], None]:
+        """Begins to read the rows, only these columns, into `out`; the function that comes back waits until all is there."""
+        ...
+
+
+@final
+class StoredArray:
+    """The rows of one open store.
+
+    Args:
+        store: whose domain begins at 0; not rank 0.
+        where: the leaf and its address, for messages.
+    """
+
+    def __init__(self, store: ts.TensorStore, where: str):
+        self._store = store
+        self._where = where
+        self.shape = tuple(int(extent) for extent in store.shape)
+        self.dtype = np.dtype(store.dtype.numpy_dtype)
+        self.driver = str(json_of(store).get("driver", "computed"))
+        self.chunk_starts = _chunk_starts(store)
+
+    def locate(self, row: int) -> list[Location]:
+        return chunk_files(json_of(self._store), self._store.chunk_layout, self.shape, row)
+
+    def start(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> Callable[[], None]:
+        index: Any = (rows, *(slice(*column) for column in columns))
+        # TensorStore would write to a copy of memory that is not aligned, and say nothing.
+        aligned = out if out.flags.aligned else np.empty(out.shape, out.dtype)
+        under_way = ts.array(aligned).write(self._store[index])
+
+        def finish() -> None:
+            self._finish(under_way, index, aligned)
+            if aligned is not out:
+                out[...] = aligned
+
+        return finish
+
+    def _finish(self, under_way: Any, index: Any, out: NDArray[Any]) -> None:
+        try:
+            wait(under_way, self._where)
+        except SourceError as error:
+            again = self._again(str(error))
+            if again is None:
+                raise
+            wait(ts.array(out).write(again[index]), self._where)
+            self._store = again  # the old one may remember that something was missing
+
+    def _again(self, message: str) -> ts.TensorStore | None:
+        """The same store, opened anew, with nothing cached, when a second try may help: what was not found, or damaged, may be there now."""
+        spec = json_of(self._store)
+        if not spec or any(each in message for each in _FINAL) or in_memory(spec):
+            return None
+        if not local(spec):
+            time.sleep(PAUSE)
+        try:
+            if "kvstore" not in spec:
+                return ts.open(spec, read=True, context=new_context(CACHE_BYTES)).result()
+            del spec["kvstore"]  # with the very one, which knows the credentials
+            assert self._store.kvstore is not None
+            kvstore = self._store.kvstore.spec(retain_context=True)
+            return ts.open(spec, kvstore=kvstore, read=True, context=new_context(CACHE_BYTES)).result()
+        except ValueError:
+            return None  # the first error says more
+
+    def __getstate__(self) -> dict[str, Any]:
+        if in_memory(json_of(self._store)):
+            raise SourceError(
+                f"{self._where} lies in this process's memory, and would be empty in another; write it to a folder to send it there"
+            )
+        return vars(self)
+
+
+def open_store(leaf: Any, where: str, context: ts.Context, missing: Missing) -> Any:
+    """A future of an open store, or the store itself where it is open already.
+
+    Raises:
+        SourceError: when `leaf` is no spec, URL or store.
+    """
+    if isinstance(leaf, ts.TensorStore):
+        return leaf
+    if not is_spec(leaf):
+        raise SourceError(
+            f"{where} is a {type(leaf).__name__}: pass a TensorStore spec (a dict with the key 'driver'), a URL, or an open store"
+        )
+    try:
+        spec = leaf.to_json() if isinstance(leaf, ts.Spec) else ts.Spec(leaf).to_json()
+        # Rechecking would ask the store about every chunk again on every read; training data does not change under way.
+        return ts.open(_strict(spec, missing, recheck_cached_data=False), read=True, context=context)
+    except ValueError as error:
+        raise SourceError(f"{where}: this is no TensorStore spec: {brief(error)}") from redacted(error)
+
+
+def reopen_strict(store: ts.TensorStore, where: str, context: ts.Context, missing: Missing) -> Any:
+    """`store` when it treats missing chunks as asked (also where the driver was found only by opening), or a future of such a one."""
+    spec = json_of(store)
+    strict = _strict(spec, missing)
+    if strict == spec:
+        return store
+    try:
+        if spec["driver"] in _STRICT_DRIVERS and store.kvstore is not None:
+            # With the store's own key-value store, which may live in this process's memory alone.
+            del strict["kvstore"]
+            return ts.open(strict, kvstore=store.kvstore.spec(retain_context=True), read=True, context=context)
+        return ts.open(strict, read=True, context=context).result()
+    except ValueError as error:
+        again = f"{where} can't be opened again with missing chunks as errors"
+        raise SourceError(f"{failure(error, again)}; open it yourself with fill_missing_data_reads=False") from redacted(error)
+
+
+def rows_from_zero(store: ts.TensorStore, where: str) -> ts.TensorStore:
+    """The store with all indices counted from 0.
+
+    Raises:
+        SourceError: when it has no rows.
+    """
+    if store.rank == 0:
+        raise SourceError(f"{where} is a single value: it has no rows; give it a first dimension")
+    return store[ts.d[:].translate_to[0]]
+
+
+def is_spec(node: Any) -> bool:
+    """Whether a node of a tree stands for one store."""
+    return isinstance(node, ts.TensorStore | ts.Spec | str) or (isinstance(node, dict) and "driver" in node)
+
+
+def place_of(leaf: Any, path: str) -> str:
+    """A leaf and its address, for the beginning of messages."""
+    name = f"leaf {path}" if path else "the store"
+    try:
+        spec = (
+            leaf.spec().to_json()
+            if isinstance(leaf, ts.TensorStore)
+            else (leaf if isinstance(leaf, ts.Spec) else ts.Spec(leaf)).to_json()
+        )
+    except (ValueError, TypeError, NotImplementedError):
+        return name  # what is computed has no address, and what is no spec is told elsewhere
+    while "kvstore" not in spec and isinstance(spec.get("base"), dict):
+        spec = spec["base"]
+    address = address_of(spec.get("kvstore"))
+    return f"{name} at {address}" if address else name
+
+
+def json_of(store: ts.TensorStore) -> dict[str, Any]:
+    """The store's spec; empty for one that a Python function computes, which has no spec, and no chunks to miss."""
+    try:
+        return store.spec().to_json()
+    except NotImplementedError:
+        return {}
+
+
+def addresses_in(spec: Any) -> list[str]:
+    """Where all the parts of a spec lie."""
+    if isinstance(spec, list):
+        return [address for each in spec for address in addresses_in(each)]
+    if not isinstance(spec, dict):
+        return []
+    own = address_of(spec.get("kvstore"))
+    return ([own] if own else []) + [address for key in ("base", "layers") for address in addresses_in(spec.get(key))]
+
+
+def in_memory(spec: Any) -> bool:
+    """Whether any part of a spec lies in this process's memory."""
+    return _any_driver(spec, lambda driver: driver == "memory")
+
+
+def local(spec: Any) -> bool:
+    """Whether no part of a spec lies on another machine."""
+    return not _any_driver(spec, lambda driver: driver in ("http", "s3", "gcs", "gcs_grpc"))
+
+
+def _any_driver(spec: Any, matches: Callable[[Any], bool]) -> bool:
+    if isinstance(spec, list):
+        return any(_any_driver(each, matches) for each in spec)
+    if not isinstance(spec, dict):
+        return False
+    return matches(spec.get("driver")) or any(_any_driver(spec.get(key), matches) for key in ("kvstore", "base", "layers"))
+
+
+def _strict(spec: dict[str, Any], missing: Missing, **defaults: Any) -> dict[str, Any]:
+    """`spec` with missing chunks as errors, unless zeros are asked for: TensorStore's own default is to read them as zeros, silently."""
+    driver = spec.get("driver")
+    if driver in _STRICT_DRIVERS:
+        placed = {"kvstore": at_endpoint(spec["kvstore"])} if "kvstore" in spec else {}
+        asked = {**defaults, **spec, **placed}
+        asked.pop("fill_missing_data_reads", None)  # its default, when it is true, is not in what a store says of itself
+        return asked if missing == "fill" else {**asked, "fill_missing_data_reads": False}
+    if driver in _BASE and _BASE[driver] in spec:
+        inner = spec[_BASE[driver]]
+        strict = (
+            [_strict(each, missing, **defaults) for each in inner]
+            if isinstance(inner, list)
+            else _strict(inner, missing, **defaults)
+        )
+        return {**spec, _BASE[driver]: strict}
+    return spec
+
+
+def _chunk_starts(store: ts.TensorStore) -> range:
+    size = int(store.shape[0])
+    layout = store.chunk_layout
+    shape, origin = layout.read_chunk.shape, layout.grid_origin
+    rows = shape[0] if shape else None
+    if not rows or rows < 1:
+        return range(size)
+    offset = int(origin[0] or 0) if origin else 0
+    return range(offset % rows - rows if offset % rows else 0, size, rows)

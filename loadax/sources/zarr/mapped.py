@@ -1,0 +1,157 @@
+"""Chunk files that are nothing but their rows: local, uncompressed, unsharded zarr 3, mapped into memory.
+
+TensorStore reads such a chunk through the same machinery as any other, several times slower than the memory that the file is mapped to.
+"""
+
+import itertools
+import math
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import SourceError
+from loadax.protocols import Columns, Integers, Location
+from loadax.sources.io.locations import cut_short
+
+_MOST_CHUNKS = 16_384  # files that are mapped: a process may have 65,530 maps on Linux
+_LEAST_BYTES = 1 << 16  # of a chunk: smaller ones gain nothing
+_FEW = 8  # rows of each file that are met, from which on they are copied together
+
+
+@final
+class MappedChunks:
+    """The rows of one raw zarr 3 array, straight from its chunk files, each mapped when a row of it is first asked for.
+
+    Args:
+        folder: of the array.
+        metadata: what its `zarr.json` holds; `map_raw` has looked whether it will do.
+        dtype: of the array.
+        where: the leaf and its address, for messages.
+    """
+
+    driver = "zarr3, memory-mapped"
+
+    def __init__(self, folder: Path, metadata: dict[str, Any], dtype: np.dtype[Any], where: str):
+        self.shape = tuple(int(extent) for extent in metadata["shape"])
+        self.dtype = dtype
+        self._where = where
+        self._rows = int(metadata["chunk_grid"]["configuration"]["chunk_shape"][0])
+        encoding = metadata["chunk_key_encoding"]
+        separator = encoding.get("configuration", {}).get("separator", "/" if encoding["name"] == "default" else ".")
+        parts = ["c"] * (encoding["name"] == "default"), ["0"] * (len(self.shape) - 1)
+        self._file: Callable[[int], Path] = lambda chunk: folder / separator.join([*parts[0], str(chunk), *parts[1]])
+        self._arguments = folder, metadata, dtype, where
+        self._whole = tuple(slice(0, extent) for extent in self.shape[1:])
+        self._maps: list[NDArray[Any] | None] = [None] * len(self.chunk_starts)
+        self._lock = threading.Lock()
+
+    @property
+    def chunk_starts(self) -> range:
+        """The rows at which files begin. Mapped rows are read one by one at no extra cost, so nothing needs to be kept of them."""
+        return range(0, self.shape[0], self._rows)
+
+    def locate(self, row: int) -> list[Location]:
+        """The file that a row lies in, and its bytes there."""
+        number, inside = divmod(row, self._rows)
+        row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
+        return [Location(str(self._file(number)), inside * row_bytes, (inside + 1) * row_bytes - 1)]
+
+    def start(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> Callable[[], None]:
+        """Reads at once: there is nothing to wait for but memory."""
+        numbers, inside = np.divmod(rows, self._rows)
+        cuts: Any = tuple(slice(*column) for column in columns)
+        order = np.argsort(numbers, kind="stable")
+        bounds = np.flatnonzero(np.diff(numbers[order], prepend=-1, append=-1)).tolist()
+        if len(bounds) == 2 and cuts == self._whole and out.flags.c_contiguous and out.dtype == self.dtype:
+            np.take(self._map(int(numbers[0])), inside, axis=0, out=out, mode="clip")
+        elif _FEW * len(bounds) > len(rows):
+            # Few rows of each file: an indexed copy for each would cost more than a plain one for each row.
+            for number in numbers[order[bounds[:-1]]].tolist():
+                self._map(number)
+            maps: list[Any] = self._maps
+            if cuts == self._whole:
+                for place, (number, row) in enumerate(zip(numbers.tolist(), inside.tolist(), strict=True)):
+                    out[place] = maps[number][row]
+            else:
+                for place, (number, row) in enumerate(zip(numbers.tolist(), inside.tolist(), strict=True)):
+                    out[place] = maps[number][(row, *cuts)]
+        else:
+            for low, high in itertools.pairwise(bounds):
+                mine = order[low:high]
+                out[mine] = self._map(int(numbers[mine[0]]))[(inside[mine], *cuts)]
+        return _nothing
+
+    def _map(self, number: int) -> NDArray[Any]:
+        mapped = self._maps[number]
+        if mapped is None:
+            with self._lock:
+                mapped = self._maps[number]
+                if mapped is None:  # once only: another thread may have come first
+                    mapped = self._maps[number] = self._open(number)
+        memory: Any = mapped.base
+        while isinstance(memory, np.ndarray):
+            memory = memory.base
+        if memory.size() < mapped.nbytes:  # reading memory behind the end of its file would kill the process
+            raise cut_short(f"{self._where}: chunk {self._file(number)}")
+        return mapped
+
+    def _open(self, number: int) -> NDArray[Any]:
+        file = self._file(number)
+        low = number * self._rows
+        rows = f"rows {low} to {min(low + self._rows, self.shape[0])}"
+        shape = (self._rows, *self.shape[1:])
+        expected = int(np.prod(shape)) * self.dtype.itemsize
+        try:
+            size = file.stat().st_size
+        except OSError as error:
+            raise SourceError(
+                f"{self._where}: chunk {file}, which holds {rows}, is missing ({error.strerror}); the copy is incomplete, or its writer left out "
+                "chunks that hold only the fill value: copy it again, or pass missing='fill' if those are right"
+            ) from error
+        if size != expected:
+            raise SourceError(
+                f"{self._where}: chunk {file}, which holds {rows}, has {size} bytes instead of {expected}; copy it again"
+            )
+        mapped: NDArray[Any] = np.memmap(file, self.dtype, "r", shape=shape)
+        return mapped.view(np.ndarray)
+
+    def __reduce__(self) -> Any:
+        return MappedChunks, self._arguments  # a path and numbers, never contents
+
+
+def map_raw(spec: dict[str, Any], dtype: np.dtype[Any], where: str) -> MappedChunks | None:
+    """The array of an open store's spec as mapped files, when its chunks are just that: rows, little-endian, in local files."""
+    metadata = spec.get("metadata", {})
+    kvstore = spec.get("kvstore")
+    if spec.get("driver") != "zarr3" or not isinstance(kvstore, dict) or kvstore.get("driver") != "file":
+        return None
+    grid = metadata.get("chunk_grid", {}).get("configuration", {}).get("chunk_shape")
+    shape = metadata.get("shape")
+    if not shape or not grid or grid[1:] != shape[1:] or not _only_bytes(metadata.get("codecs", []), dtype):
+        return None
+    chunks, size = -(-shape[0] // grid[0]), int(np.prod(grid)) * dtype.itemsize
+    if chunks > _MOST_CHUNKS or size < _LEAST_BYTES or not _whole(spec.get("transform"), shape):
+        return None
+    return MappedChunks(Path(kvstore["path"]), metadata, dtype, where)
+
+
+def _only_bytes(codecs: list[Any], dtype: np.dtype[Any]) -> bool:
+    if len(codecs) != 1 or codecs[0].get("name") != "bytes":
+        return False
+    return dtype.itemsize == 1 or codecs[0].get("configuration", {}).get("endian") == "little"
+
+
+def _whole(transform: dict[str, Any] | None, shape: list[int]) -> bool:
+    """Whether a store is the array itself and no view of it."""
+    if transform is None:
+        return True
+    ends = [end[0] if isinstance(end, list) else end for end in transform.get("input_exclusive_max", [])]
+    return "output" not in transform and ends == shape and not any(transform.get("input_inclusive_min", []))
+
+
+def _nothing() -> None:
+    """There is nothing left to wait for."""

@@ -1,0 +1,348 @@
+"""Memory is aligned, and is used again only when nobody can see it any more."""
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from loadax.core.buffers import ALIGNMENT, BufferPool, align, aligned_bytes, aligned_empty
+from tests.limits import HANG, until
+
+SIZE = 1 << 16
+Bytes = NDArray[np.uint8]
+
+
+def address(array: NDArray[Any]) -> int:
+    return int(array.ctypes.data)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(0, 0), (1, 64), (63, 64), (64, 64), (65, 128), (1000, 1024)])
+def test_align_rounds_up(size: int, expected: int) -> None:
+    assert align(size) == expected
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 1000, 1 << 20])
+def test_fresh_memory_is_aligned_and_of_the_size_that_was_asked_for(size: int) -> None:
+    for _ in range(8):
+        memory = aligned_bytes(size)
+        assert address(memory) % ALIGNMENT == 0
+        assert memory.shape == (size,)
+        memory[:] = 7
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (0, 5), (7, 3, 2)])
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.float32, np.int64, np.complex128, "bfloat16"])
+def test_aligned_empty(shape: tuple[int, ...], dtype: Any) -> None:
+    array = aligned_empty(shape, jax.numpy.dtype(dtype))
+    assert (array.shape, array.dtype) == (shape, jax.numpy.dtype(dtype))
+    assert array.flags.c_contiguous
+    assert array.flags.writeable
+    assert address(array) % ALIGNMENT == 0 or array.size == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 64, 1000, SIZE])
+def test_a_lease_is_aligned_and_writable(size: int) -> None:
+    pool = BufferPool(1 << 20)
+    for _ in range(3):
+        lease = pool.lease(size)
+        assert lease.dtype == np.uint8
+        assert lease.shape == (size,)
+        assert address(lease) % ALIGNMENT == 0
+        lease[:] = 1
+        del lease
+
+
+def test_memory_comes_back_and_is_used_again() -> None:
+    pool = BufferPool(1 << 20)
+    lease = pool.lease(SIZE)
+    where = address(lease)
+    assert pool.idle_bytes == 0
+    del lease
+    assert pool.idle_bytes == SIZE
+    again = pool.lease(SIZE)
+    assert address(again) == where
+    assert pool.idle_bytes == 0
+
+
+def test_two_leases_never_overlap() -> None:
+    pool = BufferPool(1 << 20)
+    leases = [pool.lease(SIZE) for _ in range(5)]
+    starts = sorted(map(address, leases))
+    assert all(later - earlier >= SIZE for earlier, later in pairwise(starts))
+
+
+def strided(lease: Bytes) -> Any:
+    return lease[10:20][::-3]
+
+
+def typed(lease: Bytes) -> Any:
+    return lease.view(np.float32).reshape(64, -1).T[3:5]
+
+
+def scalar(lease: Bytes) -> Any:
+    return lease.view(np.int64)[5:6].reshape(())
+
+
+def wrapped(lease: Bytes) -> Any:
+    return np.asarray(lease.data[100:200])
+
+
+def subclass(lease: Bytes) -> Any:
+    class Mine(np.ndarray[Any, Any]):
+        pass
+
+    return lease.view(Mine)[2:4].view(np.ndarray)
+
+
+def read_only(lease: Bytes) -> Any:
+    view = lease[4:]
+    view.flags.writeable = False
+    return view
+
+
+def in_a_dlpack(lease: Bytes) -> Any:
+    return np.from_dlpack(lease)
+
+
+@pytest.mark.parametrize("view_of", [strided, typed, scalar, wrapped, subclass, read_only, in_a_dlpack])
+def test_a_view_of_any_kind_keeps_its_memory(view_of: Callable[[Bytes], Any]) -> None:
+    pool = BufferPool(1 << 20)
+    lease = pool.lease(SIZE)
+    lease[:] = 5
+    view = view_of(lease)
+    before = np.array(view)
+    del lease
+    gc.collect()
+    assert pool.idle_bytes == 0
+    pool.lease(SIZE)[:] = 9
+    np.testing.assert_array_equal(view, before)
+    del view
+    gc.collect()
+    assert pool.idle_bytes == 2 * SIZE
+
+
+def placed(lease: Bytes, devices: int = 1) -> jax.Array:
+    """A jax.Array on the memory of `lease`, one part a device."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), "d")
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
+    rows = lease.view(np.float32).reshape(8, -1)
+    array = jax.make_array_from_callback(rows.shape, sharding, lambda index: rows[index])
+    return jax.block_until_ready(array)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_a_jax_array_keeps_its_memory(devices: int) -> None:
+    pool = BufferPool(1 << 20)
+    lease = pool.lease(SIZE)
+    lease.view(np.float32)[:] = 3.0
+    start = address(lease)
+    array = placed(lease, devices)
+    assert start <= array.addressable_shards[0].data.unsafe_buffer_pointer() < start + SIZE  # it is the lease's memory, no copy
+    del lease
+    gc.collect()
+    assert pool.idle_bytes == 0
+    for _ in range(4):
+        pool.lease(SIZE).view(np.float32)[:] = -1.0
+    assert (np.asarray(array) == 3.0).all()
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    """JAX may let go of memory on a thread of its own."""
+    until(lambda: (gc.collect(), condition())[1])
+    return True
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_memory_comes_back_when_the_array_is_gone(devices: int) -> None:
+    pool = BufferPool(1 << 20)
+    array = placed(pool.lease(SIZE), devices)
+    assert pool.idle_bytes == 0
+    del array
+    assert eventually(lambda: pool.idle_bytes == SIZE)
+
+
+def test_one_shard_that_lives_on_keeps_all_of_it() -> None:
+    pool = BufferPool(1 << 20)
+    lease = pool.lease(SIZE)
+    lease.view(np.float32)[:] = 3.0
+    array = placed(lease, 8)
+    shard = array.addressable_shards[5].data
+    del lease, array
+    gc.collect()
+    assert pool.idle_bytes == 0
+    pool.lease(SIZE).view(np.float32)[:] = -1.0
+    assert (np.asarray(shard) == 3.0).all()
+    del shard
+    assert eventually(lambda: pool.idle_bytes == 2 * SIZE)
+
+
+def test_a_numpy_view_may_outlive_its_array() -> None:
+    pool = BufferPool(1 << 20)
+    lease = pool.lease(SIZE)
+    lease.view(np.float32)[:] = 3.0
+    array = placed(lease)
+    view = np.asarray(array)[2:3]
+    start = address(lease)
+    assert start <= address(view) < start + SIZE  # a view it is: otherwise this test shows nothing
+    del lease, array
+    gc.collect()
+    assert pool.idle_bytes == 0
+    pool.lease(SIZE).view(np.float32)[:] = -1.0
+    assert (view == 3.0).all()
+    del view
+    assert eventually(lambda: pool.idle_bytes == 2 * SIZE)
+
+
+def test_a_numpy_view_may_outlive_a_deleted_array() -> None:
+    pool = BufferPool(1 << 20)
+    lease = pool.lease(SIZE)
+    lease.view(np.float32)[:] = 3.0
+    array = placed(lease)
+    view = np.asarray(array)
+    array.delete()
+    del lease, array
+    gc.collect()
+    pool.lease(SIZE).view(np.float32)[:] = -1.0
+    assert (view == 3.0).all()
+
+
+def test_a_computation_under_way_keeps_its_input() -> None:
+    pool = BufferPool(1 << 24)
+
+    @jax.jit
+    def slow(x: jax.Array) -> jax.Array:
+        y = jax.numpy.eye(256)
+        return x.sum() + 0 * jax.lax.fori_loop(0, 40, lambda _, z: z @ y, y).sum()
+
+    jax.block_until_ready(slow(np.zeros((8, SIZE // 32), np.float32)))
+    for _ in range(5):
+        lease = pool.lease(SIZE)
+        lease.view(np.float32)[:] = 1.0
+        total = slow(placed(lease))
+        del lease
+        pool.lease(SIZE).view(np.float32)[:] = -1.0
+        assert float(total) == SIZE / 4
+
+
+def test_memory_held_in_another_thread_is_not_used_again() -> None:
+    pool = BufferPool(1 << 20)
+    held, let_go, let_gone = threading.Event(), threading.Event(), threading.Event()
+    result: list[bool] = []
+
+    def hold() -> None:
+        view = pool.lease(SIZE)[5:]
+        view[:] = 5
+        held.set()
+        let_go.wait(HANG)
+        result.append(bool((view == 5).all()))
+        del view
+        let_gone.set()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(HANG)
+    mine = pool.lease(SIZE)
+    mine[:] = 9
+    assert pool.idle_bytes == 0
+    let_go.set()
+    assert let_gone.wait(HANG)
+    thread.join(HANG)
+    assert result == [True]
+    assert pool.idle_bytes == SIZE
+    assert (mine == 9).all()
+
+
+def test_many_threads_never_share_a_buffer() -> None:
+    pool = BufferPool(8 * SIZE)
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        kept: list[Bytes] = []
+        for turn in range(300):
+            lease = pool.lease(SIZE >> (turn % 3))
+            lease[:64] = number
+            lease[-64:] = number
+            kept = [*kept[-2:], lease[:64], lease[-64:]]
+            if any((view != number).any() for view in kept):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(HANG)
+    assert not wrong
+    assert pool.idle_bytes == sum(memory.nbytes for stack in pool._idle.values() for memory in stack) <= 8 * SIZE
+
+
+def test_memory_beyond_what_is_kept_goes_to_the_system() -> None:
+    pool = BufferPool(3 * SIZE)
+    leases = [pool.lease(SIZE) for _ in range(5)]
+    leases.clear()
+    assert pool.idle_bytes == 3 * SIZE
+    nothing = BufferPool(0)
+    lease = nothing.lease(SIZE)
+    del lease
+    assert nothing.idle_bytes == 0
+
+
+def test_the_size_that_was_not_used_for_longest_goes_first() -> None:
+    pool = BufferPool(3 * SIZE)
+    small, large = pool.lease(SIZE), pool.lease(2 * SIZE)
+    at = address(large)
+    del small, large  # both idle: 3 SIZE
+    large = pool.lease(2 * SIZE)
+    other = pool.lease(2 * SIZE)
+    del large, other  # 5 SIZE would be idle: the small one goes first, then one of the large ones
+    assert pool.idle_bytes == 2 * SIZE
+    assert pool._idle.keys() == {2 * SIZE}
+    assert at  # the address itself may be either's
+
+
+def test_a_collection_in_the_middle_of_a_lease_loses_nothing() -> None:
+    """Python may collect garbage at any call inside `lease`, and so give back another lease on the same thread."""
+    pool = BufferPool(1 << 20)
+    first, cycle = pool.lease(SIZE), [pool.lease(SIZE)]
+    del first
+
+    class Collecting(type(pool._idle)):  # type: ignore[misc]
+        def get(self, *args: Any) -> Any:
+            found = super().get(*args)
+            cycle.clear()
+            return found
+
+        def move_to_end(self, *args: Any) -> None:
+            super().move_to_end(*args)
+            cycle.clear()
+
+        def pop(self, *args: Any) -> Any:
+            found = super().pop(*args)
+            cycle.clear()
+            return found
+
+    pool._idle = Collecting(pool._idle)
+    lease = pool.lease(SIZE)
+    assert not cycle
+    assert pool.idle_bytes == SIZE == sum(memory.nbytes for stack in pool._idle.values() for memory in stack)
+    del lease
+    assert pool.idle_bytes == 2 * SIZE
+
+
+def test_a_pool_that_is_gone_leaves_its_leases_alone() -> None:
+    pool = BufferPool(1 << 20)
+    lease = pool.lease(SIZE)
+    lease[:] = 5
+    gone = weakref.ref(pool)
+    del pool
+    gc.collect()
+    assert (lease == 5).all()
+    del lease
+    gc.collect()
+    assert gone() is None

@@ -1,0 +1,233 @@
+"""Trees come apart in JAX's leaf order, under JAX's names, and go together again."""
+
+import dataclasses
+import pickle
+import subprocess
+import sys
+from collections import OrderedDict, defaultdict
+from typing import Any, NamedTuple
+
+import flax.struct
+import jax
+import pytest
+from flax.core import FrozenDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadax.core.tree import LEAF, Structure, broadcast_prefix, flatten, flatten_like, map_leaves
+from loadax.errors import ArgumentError, LeafError
+
+
+class Pair(NamedTuple):
+    second: Any
+    first: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    tokens: Any
+    mask: Any
+
+
+@flax.struct.dataclass
+class Marked:
+    """Its leaves stand in the order that JAX gives them."""
+
+    name: str = flax.struct.field(pytree_node=False)  # type: ignore[no-untyped-call]
+    data: Any = None
+    more: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Turned:
+    unit: str
+    first: Any
+    second: Any
+    both: Any = dataclasses.field(init=False, compare=False, default=None)
+
+
+jax.tree_util.register_dataclass(Turned, data_fields=["second", "first"], meta_fields=["unit"])
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True)
+class Doubled:
+    """JAX gets something else than its fields."""
+
+    value: Any
+    other: Any
+
+    def tree_flatten(self) -> Any:
+        return (self.other, self.value), "static"
+
+    @classmethod
+    def tree_unflatten(cls, _: Any, children: Any) -> "Doubled":
+        other, value = children
+        return cls(value, other)
+
+
+KEYS = st.text(alphabet="abz'\\", max_size=3)
+
+
+def containers(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
+        st.dictionaries(KEYS, children, max_size=4),
+        st.dictionaries(st.integers(-20, 20), children, max_size=3),
+        st.lists(st.tuples(KEYS, children), max_size=3).map(OrderedDict),
+        st.lists(children, max_size=3),
+        st.lists(children, max_size=3).map(tuple),
+        st.builds(Pair, children, children),
+        st.builds(Sample, children, children),
+        st.builds(Marked, st.text(max_size=3), children, children),
+        st.builds(Turned, st.text(max_size=3), children, children),
+        st.builds(Doubled, children, children),
+        st.dictionaries(KEYS, children, max_size=3).map(FrozenDict),
+    )
+
+
+TREES = st.recursive(st.integers() | st.none() | st.text(max_size=3), containers, max_leaves=12)
+
+
+@settings(deadline=None)
+@given(TREES)
+def test_leaves_and_names_are_those_of_jax(tree: Any) -> None:
+    leaves, structure = flatten(tree)
+    theirs = jax.tree_util.tree_flatten_with_path(tree)[0]
+    assert leaves == [leaf for _, leaf in theirs]
+    assert structure.paths == [jax.tree_util.keystr(path) for path, _ in theirs]
+
+
+@settings(deadline=None)
+@given(TREES)
+def test_what_was_taken_apart_goes_together_again(tree: Any) -> None:
+    leaves, structure = flatten(tree)
+    again = structure.build(leaves)
+    assert again == tree
+    assert str(jax.tree.structure(again)) == str(jax.tree.structure(tree))  # also tells an OrderedDict from a dict
+
+
+def test_a_defaultdict_is_sorted_as_a_dict_is() -> None:
+    tree = defaultdict(int, {"b": 1, "a": 2})
+    leaves, structure = flatten(tree)
+    assert leaves == [2, 1] == jax.tree.leaves(tree)
+    assert structure.build(leaves) == {"a": 2, "b": 1}
+
+
+def test_structures_are_equal_when_and_only_when_the_trees_look_alike() -> None:
+    assert flatten({"a": 1, "b": [2]})[1] == flatten({"b": [5], "a": 7})[1]
+    different: list[Any] = [{"a": 1}, {"b": 1}, {"a": [1]}, [1], (1,), 1, None, OrderedDict(a=1), Pair(1, 2), (1, 2), {"a": None}]
+    structures = [flatten(tree)[1] for tree in different]
+    for number, structure in enumerate(structures):
+        assert structures.index(structure) == number
+
+
+def test_static_fields_are_part_of_the_structure() -> None:
+    one, same, other = (flatten([Marked(name, 1, 2)])[1] for name in ("a", "a", "b"))
+    assert one == same
+    assert one != other
+    assert one.static_difference(same) is None
+    assert one.static_difference(other) == "static field [0].name is 'b', expected 'a'"
+    assert one.static_difference(flatten({"a": 1})[1]) is None
+    with pytest.raises(LeafError, match=r"static field \[0\]\.name is 'b', expected 'a'"):
+        flatten_like(one, [Marked("b", 1, 2)])
+    hash(flatten(Marked([], 1, 2))[1])  # type: ignore[arg-type]  # as that of a key of what was compiled
+
+
+def test_a_structure_survives_the_way_to_another_process() -> None:
+    trees: list[Any] = [Marked("a", 1, (2, 3)), Turned("m", 1, 2), Doubled(1, 2), FrozenDict({"a": 1})]  # type: ignore[no-untyped-call]
+    for tree in trees:
+        leaves, structure = flatten(tree)
+        again = pickle.loads(pickle.dumps(structure))
+        assert again == structure
+        assert again.build(leaves) == tree
+
+
+def test_metadata_tells_where_jax_is_not_loaded() -> None:
+    program = """
+import dataclasses, sys
+from types import MappingProxyType
+from loadax.core.tree import flatten
+@dataclasses.dataclass
+class Example:
+    k: int = dataclasses.field(metadata={"pytree_node": False})
+    j: int = dataclasses.field(metadata={"static": True})
+    x: int
+    y: int = dataclasses.field(init=False, default=5)
+leaves, structure = flatten(MappingProxyType({"b": Example(1, 2, 3), "a": 4}))
+assert leaves == [4, 3] and structure.paths == ["['a']", "['b'].x"], structure.paths
+assert structure.build([40, 30]) == {"a": 40, "b": Example(1, 2, 30)}
+assert "jax" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_is_leaf_stops_there() -> None:
+    leaves, structure = flatten({"a": (1, 2), "b": [3]}, is_leaf=lambda node: isinstance(node, tuple))
+    assert leaves == [(1, 2), 3]
+    assert structure.build(["x", "y"]) == {"a": "x", "b": ["y"]}
+
+
+def test_one_leaf_is_a_tree_without_a_name() -> None:
+    leaves, structure = flatten(7)
+    assert (leaves, structure, structure.paths) == ([7], LEAF, [""])
+
+
+def test_a_dataclass_itself_is_a_leaf() -> None:
+    assert flatten(Sample)[1] == LEAF
+
+
+def test_keys_that_cannot_be_sorted() -> None:
+    with pytest.raises(ArgumentError, match=r"keys \['a', 1\] of a dict can't be sorted.*use keys of one type, say strings"):
+        flatten({"a": 0, 1: 0})
+
+
+def test_map_leaves_goes_through_several_trees_together() -> None:
+    assert map_leaves(lambda one, other: one - other, {"a": 5, "b": (7,)}, {"b": (1,), "a": 2}) == {"a": 3, "b": (6,)}
+
+
+@pytest.mark.parametrize("other", [{"a": 1}, {"a": 1, "c": 2}, [1, 2], 3])
+def test_another_structure_shows_the_leaves_of_both(other: Any) -> None:
+    structure = flatten({"a": 1, "b": 2})[1]
+    with pytest.raises(LeafError) as caught:
+        flatten_like(structure, other)
+    assert str(structure.paths) in str(caught.value)
+    assert str(flatten(other)[1].paths) in str(caught.value)
+    with pytest.raises(LeafError, match="was expected"):
+        map_leaves(lambda one, two: one, {"a": 1, "b": 2}, other)
+
+
+def structure_of(tree: Any) -> Structure:
+    return flatten(tree)[1]
+
+
+def is_text(node: Any) -> bool:
+    return isinstance(node, str)
+
+
+def test_a_prefix_covers_what_is_below_it() -> None:
+    full = structure_of({"a": {"x": 0, "y": 0}, "b": 0})
+    assert broadcast_prefix("p", full, is_text) == [("p", False)] * 3
+    assert broadcast_prefix({"b": "q", "a": "p"}, full, is_text) == [("p", False), ("p", False), ("q", True)]
+    assert broadcast_prefix({"a": {"x": "1", "y": "2"}, "b": "3"}, full, is_text) == [("1", True), ("2", True), ("3", True)]
+    assert broadcast_prefix("p", LEAF, is_text) == [("p", True)]
+    assert broadcast_prefix("p", structure_of({}), is_text) == []
+
+
+def test_a_prefix_of_an_ordered_dict_follows_the_order_of_the_data() -> None:
+    full = structure_of(OrderedDict([("b", 0), ("a", 0)]))
+    assert broadcast_prefix({"a": "A", "b": "B"}, full, is_text) == [("B", True), ("A", True)]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "message"),
+    [
+        ({"a": "p"}, r"the keys are \['a'\], those of the data are \['a', 'b'\]"),
+        ({"a": {"x": "p", "z": "q"}, "b": "r"}, r"the keys at \['a'\] are \['x', 'z'\], those of the data are \['x', 'y'\]"),
+        ({"a": "p", "b": {"c": "q"}}, r"{'c': 'q'} at \['b'\] was not expected; the leaves there are \[\"\['b'\]\"\]"),
+        (7, r"7 was not expected; the leaves there are"),
+    ],
+)
+def test_a_prefix_that_does_not_fit_names_the_place(prefix: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        broadcast_prefix(prefix, structure_of({"a": {"x": 0, "y": 0}, "b": 0}), is_text)

@@ -1,0 +1,424 @@
+"""`filter`: exact, looked at once, kept in an index that knows what it is of."""
+
+import logging
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadax import Dataloader, concat, from_arrays, from_source, mix
+from loadax.errors import ArgumentError, LeafTypeError, SourceError
+from loadax.sharding import plan_mesh
+from loadax.testing import FaultySource
+from tests.limits import HANG
+from tests.row_index.filters import ROWS, SMALL, VALUES, counted, data, files, rows_of, small
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "loadax")
+    return caplog
+
+
+def said(log: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
+    found = [(record.levelno, record.getMessage()) for record in log.records]
+    log.clear()
+    return found
+
+
+# what is kept
+
+
+def test_just_the_rows_that_pass_are_there() -> None:
+    kept = data().filter(small)
+    assert len(kept) == len(SMALL)
+    assert rows_of(kept) == SMALL
+    assert kept.read(range(len(kept)))["x"].tolist() == [int(VALUES[row]) for row in SMALL]
+    assert repr(kept) == f"Dataset({len(SMALL)} rows of arrays in memory.filter({len(SMALL)} rows))"
+
+
+def test_it_sees_what_the_maps_so_far_make() -> None:
+    mapped = data().map(lambda example: {"x": -example["x"]}).map_batch(lambda batch: {"x": batch["x"] - 1})
+    assert rows_of(mapped.filter(lambda example: example["x"] >= -40)) == SMALL
+    alone = data().map(lambda example: {"x": -example["x"]})
+    assert rows_of(alone.filter(lambda example: example["x"] > -40).map(lambda example: example["x"])) == SMALL
+
+
+def test_each_row_is_looked_at_once_and_only_those_that_are_met() -> None:
+    seen: list[int] = []
+
+    def look(example: Any) -> bool:
+        seen.append(int(example["x"]))
+        return True
+
+    data()[10:400:3].shuffle(0).repeat(2).filter(look)
+    assert sorted(seen) == sorted(VALUES[10:400:3].tolist())
+
+
+def test_every_epoch_meets_each_kept_row_once_and_goes_on_anywhere() -> None:
+    loader = Dataloader(data().filter(small).shuffle(3), 16, num_epochs=2, remainder="pad")
+    steps = loader.steps_per_epoch
+    for epoch in range(2):
+        met = np.concatenate([loader.rows(step) for step in range(epoch * steps, (epoch + 1) * steps)])
+        assert sorted(met[met >= 0].tolist()) == SMALL
+    with iter(loader) as iterator:
+        for _ in range(5):
+            next(iterator)
+        state = iterator.get_state()
+    with loader.iterate(state) as iterator:
+        np.testing.assert_array_equal(next(iterator)["x"], loader[5]["x"])
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 4, 8])
+def test_any_number_of_hosts_meets_the_same_batches(hosts: int) -> None:
+    filtered = data().shuffle(1).filter(small).exclude(SMALL[:3])
+    whole = Dataloader(filtered, 16, mesh=plan_mesh({"data": 1}, hosts=1)).rows(4).tolist()
+    shares = [
+        Dataloader(filtered, 16, mesh=plan_mesh({"data": 8}, hosts=hosts), shard_index=host, shard_count=hosts)
+        for host in range(hosts)
+    ]
+    assert [row for share in shares for row in share.local_rows(4).tolist()] == whole
+
+
+def test_the_state_is_of_the_rows_that_are_kept(tmp_path: Path) -> None:
+    one, same, other = (
+        data().filter(small),
+        data().filter(lambda example: example["x"] < 40),
+        data().filter(lambda e: e["x"] > 60),
+    )
+    assert one.describe() == same.describe() != other.describe()
+    assert data().filter(small, index=tmp_path / "i").describe() == one.describe()
+    assert data().filter(small, index=tmp_path / "i").describe() == one.describe()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("many", [1, 7, 1024])
+def test_runs_and_threads_change_nothing(workers: int, many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadax.row_index.scan._RUN_ROWS", many)
+    assert rows_of(data().shuffle(0).filter(small, workers=workers)) == rows_of(data().filter(small).shuffle(0))
+
+
+def test_a_split_after_it_asks_the_rows_what_it_would_have_asked_before() -> None:
+    train = set(rows_of(data().split(0.7, 1)[0]))
+    assert rows_of(data().filter(small).split(0.7, 1)[0]) == [row for row in SMALL if row in train]
+
+
+def test_documents_of_any_length() -> None:
+    texts = ["a", "bcd", "", "efghij", "kl"]
+    words = from_source(texts).map(lambda text: np.frombuffer(str(text).encode(), np.uint8))
+    assert rows_of(words.filter(lambda tokens: len(tokens) > 1)) == [1, 3, 4]
+    assert rows_of(from_source(texts).filter(lambda text: "b" in text or "k" in text)) == [1, 4]
+
+
+def test_rows_of_several_datasets() -> None:
+    both = concat([data(100).filter(small), data(50).map(lambda example: {**example, "x": example["x"] + 1})])
+    kept = both.filter(lambda example: example["x"] % 2 == 0)
+    expected = [row for row in SMALL if row < 100 and VALUES[row] % 2 == 0] + [100 + row for row in range(50) if VALUES[row] % 2]
+    assert rows_of(kept) == expected
+
+
+def test_an_answer_may_be_an_array_of_no_dimensions() -> None:
+    assert len(data().filter(lambda example: np.asarray(example["x"] < 40))) == len(SMALL)
+    assert len(data().filter(lambda example: example["x"] < 40)) == len(SMALL)
+
+
+def test_it_can_not_write_to_the_data() -> None:
+    images = np.zeros((4, 3))
+
+    def clobber(example: Any) -> bool:
+        example += 1
+        return True
+
+    with pytest.raises(ValueError, match="read-only"):
+        from_arrays(images).filter(clobber)
+
+
+# what is said
+
+
+def test_without_an_index_the_log_says_what_was_done(log: pytest.LogCaptureFixture) -> None:
+    data().filter(small)
+    ((level, text),) = said(log)
+    assert level == logging.INFO
+    assert text.startswith("filter small (")
+    assert text.endswith("looked at 500 rows; index=PATH would keep what was found")
+
+
+def test_a_bar_where_it_is_wanted(capfd: pytest.CaptureFixture[str]) -> None:
+    data().filter(small, progress=True)
+    data().split_by("user", 0.5, progress=True)
+    err = capfd.readouterr().err
+    assert "filter small: 100%" in err
+    assert "split_by user: 100%" in err
+    data().filter(small)
+    assert not capfd.readouterr().err
+
+
+# the index
+
+
+def test_an_index_is_computed_once(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    index, calls = tmp_path / "deep" / "i", [0]
+    small_again = counted(small, calls)
+    calls.clear()
+    first = data().filter(small_again, "k", index=index)
+    assert (len(calls), said(log)) == (ROWS, [(logging.INFO, f"index {index}: written")])
+    again = data().shuffle(0).filter(small_again, "k", index=str(index)).repeat(2)
+    assert (len(calls), said(log)) == (ROWS, [(logging.INFO, f"index {index}: read")])
+    assert rows_of(first) == SMALL
+    assert rows_of(again) == rows_of(data().filter(small).shuffle(0).repeat(2))
+    assert files(index.parent) == ["i"]
+
+
+def test_an_index_of_something_else_is_built_anew(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    index = tmp_path / "i"
+    other_values = from_arrays({"x": VALUES[::-1].copy(), "user": VALUES})
+    steps: list[tuple[Any, Any, str | None]] = [
+        (data(), small, None),
+        (data(), lambda example: example["x"] > 3, "function or key"),
+        (data(), lambda example: example["x"] > 4, "function or key"),
+        (other_values, lambda example: example["x"] > 4, "sample of the rows' contents"),
+        (other_values[:-1], lambda example: example["x"] > 4, "dataset"),
+        (other_values[1:], lambda example: example["x"] > 4, "dataset"),
+        (data(400), lambda example: example["x"] > 4, "dataset"),
+        (data(400).map(lambda example: {**example, "x": example["x"] + 0}), lambda example: example["x"] > 4, "dataset"),
+        (data(400).map(lambda example: {"x": example["x"]}), lambda example: example["x"] > 4, "dataset"),
+    ]
+    for dataset, fn, differs in steps:
+        kept = dataset.filter(fn, index=index)
+        anew = (
+            []
+            if differs is None
+            else [(logging.WARNING, f"index {index} is another one (its {differs} differs): it is built anew")]
+        )
+        assert said(log) == [*anew, (logging.INFO, f"index {index}: written")]
+        assert rows_of(kept) == rows_of(dataset.filter(fn))
+        log.clear()
+        dataset.filter(fn, index=index)
+        assert said(log) == [(logging.INFO, f"index {index}: read")]
+
+
+def test_other_contents_anywhere_in_the_sample_are_noticed(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    values = np.zeros((40, 3))
+    for row in (0, 17, 39):
+        values = values.copy()
+        values[row, 1] = 1
+        from_arrays(values).filter(lambda example: example.sum() == 0, "k", index=tmp_path / "i")
+        assert said(log)[-1][1].endswith("written")
+
+
+@pytest.mark.parametrize("damage", ["cut", "grown", "header", "version"])
+def test_a_damaged_index_is_built_anew(tmp_path: Path, damage: str, log: pytest.LogCaptureFixture) -> None:
+    index = tmp_path / "i"
+    data().filter(small, index=index)
+    whole = index.read_bytes()
+    header = whole.partition(b"\n")[0]
+    index.write_bytes(
+        {
+            "cut": whole[:-8],
+            "grown": whole + b"x",
+            "header": header[:30],
+            "version": whole.replace(b'{"loadax index": 2', b'{"loadax index": 1'),
+        }[damage]
+    )
+    said(log)
+    assert rows_of(data().filter(small, index=index)) == SMALL
+    assert said(log)[0][0] == logging.WARNING
+    assert index.read_bytes() == whole
+
+
+def test_a_key_says_which_function_it_is(tmp_path: Path) -> None:
+    calls = [0]
+    fn = counted(small, calls)
+    calls.clear()
+    for key, expected in (("v1", ROWS), ("v1", ROWS), ("v2", 2 * ROWS)):
+        data().filter(fn, key, index=tmp_path / "i")
+        assert len(calls) == expected
+
+
+class Threshold:
+    def __init__(self, limit: int):
+        self.limit = limit
+
+    def __call__(self, example: Any) -> bool:
+        return bool(example["x"] < self.limit)
+
+
+def test_what_can_not_be_recognised_is_computed_anew_and_said(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    index = tmp_path / "i"
+    for limit in (40, 60):
+        assert len(data().filter(Threshold(limit), index=index)) == sum(value < limit for value in VALUES.tolist())
+        ((level, text),) = said(log)
+        assert level == logging.WARNING
+        assert text.startswith(f"index {index} is neither read nor written, and all rows are looked at: filter <")
+        assert "it depends on <" in text
+        assert text.endswith("of type Threshold); pass key=, a text of your own that you change with it")
+    assert not index.exists()
+    assert len(data().filter(Threshold(40), "below 40", index=index)) == len(SMALL)
+    assert index.exists()
+
+
+def test_nothing_half_written_is_left(tmp_path: Path) -> None:
+    def fails(example: Any) -> bool:
+        if example["x"] == 100:
+            raise KeyError("no such thing")
+        return True
+
+    with pytest.raises(KeyError):
+        data().filter(fails, index=tmp_path / "i")
+    assert files(tmp_path) == []
+
+
+# what is refused
+
+
+def test_what_the_function_raises_names_the_row() -> None:
+    def fails(example: Any) -> bool:
+        if example["x"] == VALUES[123]:
+            raise KeyError("no such thing")
+        return True
+
+    with pytest.raises(KeyError) as caught:
+        data().filter(fails)
+    row = VALUES.tolist().index(VALUES[123])
+    assert caught.value.__notes__[0].startswith("loadax: in filter test_what_the_function_raises_names_the_row.<locals>.fails (")
+    assert caught.value.__notes__[0].endswith(f"on row {row}")
+
+
+def test_what_the_source_raises_names_the_rows() -> None:
+    with pytest.raises(OSError, match="the disk is gone") as caught:
+        from_source(FaultySource(data(), {77: OSError("the disk is gone")})).filter(small)
+    assert caught.value.__notes__[0].startswith("loadax: reading ")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, r"returned None for row 0; return True or False; did you forget to return\?"),
+        (1, r"returned 1 for row 0; return True or False, such as bool\(…\)"),
+        (np.ones(2, bool), r"returned array\(\[ True,  True\]\) for row 0"),
+        (np.float32(1), r"returned np.float32\(1.0\) for row 0"),
+    ],
+)
+def test_answers_that_are_no_bool(answer: Any, message: str) -> None:
+    with pytest.raises(LeafTypeError, match=message):
+        data().filter(lambda example: answer)
+
+
+def test_none_kept() -> None:
+    with pytest.raises(ArgumentError, match=r"keeps none of 500 rows; look at what it returns for one: fn\(ds\[0\]\)"):
+        data().filter(lambda example: False)
+    with pytest.raises(ArgumentError, match="keeps none of 0 rows"):
+        data()[:0].filter(small)
+
+
+def test_random_maps_come_after() -> None:
+    noisy = data().map(lambda example, rng: example, rng=True)
+    message = r"\(\) looks at each row once, but a map before it is random; (filter|split_by) first, and map at random behind it"
+    for dataset in (noisy, concat([noisy, data()])):
+        with pytest.raises(ArgumentError, match=message):
+            dataset.filter(small)
+        with pytest.raises(ArgumentError, match=message):
+            dataset.split_by("user", 0.5)
+
+
+def test_orders_whose_rows_change_are_refused() -> None:
+    given: dict[str, list[Any]] = {"filter": [small], "exclude": [[1]], "split_by": ["user", 0.5]}
+    for verb, arguments in given.items():
+        with pytest.raises(ArgumentError, match=rf"{verb}\(\) after a slice of a shuffle"):
+            getattr(data().shuffle(0)[:9], verb)(*arguments)
+        with pytest.raises(ArgumentError, match=rf"{verb}\(\) behind mix\(\) would break its proportions"):
+            getattr(mix([data(), data()], [1, 1]), verb)(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"fn": 3}, "fn=3 can't be called"),
+        ({"key": 3}, "key=3: pass a text that you change when fn changes"),
+        ({"workers": 0}, "workers=0: pass 1 or more"),
+        ({"index": "s3://bucket/i"}, "index='s3://bucket/i': pass the path of a local file"),
+        ({"index": 3}, "index=3: pass the path of a local file"),
+        ({"index": "."}, "index='.' is a folder; pass the path of a file in it"),
+    ],
+)
+def test_arguments_that_can_not_be_used(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        data().filter(**{"fn": small, **arguments})
+
+
+def test_nobodys_file_is_overwritten(tmp_path: Path) -> None:
+    np.save(tmp_path / "train.npy", VALUES)
+    with pytest.raises(ArgumentError, match=r"index .*train.npy is a file of another kind; choose another path, or delete it"):
+        data().filter(small, index=tmp_path / "train.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "train.npy"), VALUES)
+
+
+def test_places_that_can_not_be_written_or_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(SourceError, match=r"index .*file/i can't be (read|written): .*; choose another path"):
+        data().filter(small, index=tmp_path / "file" / "i")
+    with pytest.raises(SourceError, match=r"index .* can't be written: .*; choose another path, or make room"):
+        data().filter(small, index=Path("/proc/loadax/i"))
+
+
+# the end
+
+
+SLOW = """
+import time, loadax, numpy as np
+def slow(example):
+    if example == 3:
+        print("begun", flush=True)
+    time.sleep(0.02)
+    return True
+loadax.from_arrays(np.arange(100_000)).filter(slow, index={index!r})
+"""
+
+
+def test_an_interrupt_ends_it_at_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SLOW.format(index=str(tmp_path / "i"))]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "begun\n"
+        child.send_signal(signal.SIGINT)
+        _, problem = child.communicate(timeout=HANG)  # all rows take half an hour
+    assert "KeyboardInterrupt" in problem
+    assert files(tmp_path) == []
+
+
+MUCH = """
+import resource
+import numpy as np
+import loadax
+from loadax.protocols import ArraySpec
+
+class Rows:
+    spec = ArraySpec((2500,), np.dtype("f8"))
+    def __len__(self):
+        return 10_000
+    def read(self, rows):
+        return np.ones((len(rows), 2500))
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+data = loadax.from_source(Rows())
+data[:100].filter(lambda example: bool(example[0]), workers=2)
+before = peak()
+assert len(data.filter(lambda example: bool(example[0]), workers=2)) == 10_000
+print(peak() - before)
+"""
+
+
+def test_memory_is_bounded() -> None:
+    """Of 200 MB of rows only a few runs of 4 MB are held at a time."""
+    done = subprocess.run([sys.executable, "-c", MUCH], cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 60

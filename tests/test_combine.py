@@ -1,0 +1,168 @@
+"""`mix`, from the outside: weights of any form, what is refused, and mixtures in a run."""
+
+import json
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+import loadax
+from loadax import Dataloader, from_arrays, mix
+from loadax.combine import _segments
+from loadax.errors import ArgumentError, LeafError, StateError
+from tests.loader.oracle import mesh_of
+
+
+def data(first: int, count: int) -> loadax.Dataset:
+    return from_arrays({"x": np.arange(first, first + count, dtype=np.int32)})
+
+
+def web_and_code(weights: Any = (3, 1), **more: Any) -> loadax.Dataset:
+    return mix({"web": data(0, 600).shuffle(0), "code": data(1000, 300).shuffle(1)}, weights, **more)
+
+
+@pytest.mark.parametrize(
+    ("weights", "units"),
+    [
+        ((3, 1), (3, 1)),
+        ((6, 2), (3, 1)),
+        ({"b": 1, "a": 3}, (3, 1)),
+        ((0.3, 0.7), (3, 7)),
+        ((0.1, 0.2), (1, 2)),
+        ((1 / 3, 2 / 3), (1, 2)),
+        ((2**-0.5, 1), (27146, 38390)),
+        ((Fraction(1, 3), Fraction(2, 3)), (1, 2)),
+        ((np.float32(0.5), np.int64(1)), (1, 2)),
+        ((1, 0), (1, 0)),
+        ((1e-9, 1), (1, 65535)),
+        ((10**30, 10**30), (1, 1)),
+    ],
+)
+def test_weights_become_integers(weights: Any, units: tuple[int, ...]) -> None:
+    assert _segments(weights, ["a", "b"])[0].weights == units
+
+
+def test_every_weight_that_is_given_counts() -> None:
+    weights = [1e-6] * 50 + [1.0, 2 / 3, 0.0]
+    units = _segments(weights, [str(number) for number in range(53)])[0].weights
+    assert units[:50] == (1,) * 50
+    assert units[52] == 0
+    assert abs(units[51] / units[50] - 2 / 3) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: mix({}, ()), r"mix\(\) got no dataset"),
+        (lambda: web_and_code((1,)), "weights has 1 numbers for 2 datasets"),
+        (
+            lambda: web_and_code({"web": 1, "cod": 1}),
+            r"weights are for \['cod', 'web'\], the datasets are \['web', 'code'\]; give",
+        ),
+        (lambda: web_and_code((-1, 1)), r"weights\['web'\]=-1: pass a number of at least 0"),
+        (lambda: web_and_code((1, float("nan"))), r"weights\['code'\]=nan: pass a number"),
+        (lambda: web_and_code(("1", 1)), r"weights\['web'\]='1': pass a number"),
+        (lambda: web_and_code((0, 0)), "weights are all zero; give at least one dataset a positive weight"),
+        (lambda: web_and_code({0: (1, 1), 5: (0, 0.0)}), r"weights\[5\] are all zero"),
+        (lambda: web_and_code({5: (1, 1)}), r"scheduled from the examples \[5\]; begin at 0, and ascend"),
+        (lambda: web_and_code({0: (1, 1), 9: (1, 2), 5: (1, 1)}), "begin at 0, and ascend"),
+        (lambda: web_and_code(3), "weights=3: pass a dict of weights by name, or a sequence"),
+        (lambda: web_and_code(stop="last"), "stop='last': pass 'first', 'all' or 'never'"),
+        (lambda: web_and_code(by="batch"), "by='batch': pass 'example' or 'step': what a schedule counts"),
+        (lambda: web_and_code(seed="0"), "seed='0': pass an int"),
+        (
+            lambda: web_and_code({0: (1, 1), 9: (1, 0)}, stop="all"),
+            "the weights never draw all of 'code', or it never ends, so the mixture would not end",
+        ),
+        (lambda: mix({"web": data(0, 5), "none": data(0, 5)[:0]}, (1, 1)), "dataset 'none' has no rows; leave it out"),
+        (
+            lambda: web_and_code().shuffle(0),
+            r"shuffle\(\) behind mix\(\) would break its proportions; shuffle the datasets before",
+        ),
+        (lambda: web_and_code()[:10].shuffle(0), r"shuffle\(\) behind mix\(\)"),
+        (lambda: web_and_code().split(0.5), r"split\(\) behind mix\(\) would break its proportions; call it on the datasets"),
+    ],
+)
+def test_what_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        make()
+
+
+def test_specs_that_differ_name_the_dataset_and_the_leaf() -> None:
+    with pytest.raises(
+        LeafError, match=r"mix: leaf \['x'\] is float64\[\] in dataset 'b' and int32\[\] in dataset 'a'; map them to one"
+    ):
+        mix({"a": data(0, 5), "b": from_arrays({"x": np.arange(5.0)})}, (1, 1))
+    with pytest.raises(LeafError, match=r"mix: dataset 'b' has the leaves \[.*y.*\], dataset 'a' has \[.*x.*\]"):
+        mix({"a": data(0, 5), "b": from_arrays({"y": np.arange(5)})}, (1, 1))
+
+
+def test_every_step_has_its_shares_when_a_block_divides_the_batch() -> None:
+    loader = Dataloader(web_and_code(), batch_size=64)
+    for batch in loader:
+        assert int((np.asarray(batch["x"]) < 1000).sum()) == 48
+    seen = np.concatenate([loader.rows(step) for step in range(len(loader))])
+    assert len(set(seen.tolist())) == len(seen)  # nothing twice within an epoch
+    assert len(loader) == 800 // 64
+
+
+def test_parts_keep_their_own_maps_and_are_met_anew_each_epoch() -> None:
+    mixed = mix([data(0, 8).map(lambda each: {"x": each["x"] + 100}), data(1000, 8)], (1, 1), stop="never")
+    values = mixed.read(range(32))["x"]
+    assert sorted(values.tolist()) == sorted([*range(100, 108), *range(1000, 1008)] * 2)
+    assert len(mixed) == 1 << 62
+    assert "mixture of 2" in repr(mixed)
+
+
+def test_a_resumed_run_may_have_another_future() -> None:
+    before = Dataloader(web_and_code({0: (3, 1)}, stop="never"), batch_size=16)
+    after = Dataloader(web_and_code({0: (3, 1), 160: (1, 3)}, stop="never"), batch_size=16)
+    batches = iter(before)
+    for _ in range(10):
+        next(batches)
+    state = json.loads(json.dumps(batches.get_state()))
+    batches.close()
+    with after.iterate(state) as resumed:
+        batch = np.asarray(next(resumed)["x"])
+    assert int((batch < 1000).sum()) == 4
+    np.testing.assert_array_equal(after.rows(9), before.rows(9))
+    # But not another past.
+    with pytest.raises(StateError, match=r"mix\(seed=.* 1:3 from position 150 on.* is not as it was in the run that was saved"):
+        Dataloader(web_and_code({0: (3, 1), 150: (1, 3)}, stop="never"), batch_size=16).iterate(state)
+
+
+def test_weights_by_step() -> None:
+    mixed = web_and_code({0: (1, 0), 5: (1, 3)}, by="step")
+    assert "step-scheduled rows" in repr(mixed)
+    with pytest.raises(TypeError, match="scheduled by step"):
+        len(mixed)
+    for batch_size in (16, 32):
+        loader = Dataloader(mixed, batch_size=batch_size, mesh=mesh_of({"data": 8}))
+        shares = [int((np.asarray(loader[step]["x"]) < 1000).sum()) for step in (0, 4, 5, 6)]
+        assert shares == [batch_size, batch_size, batch_size // 4, batch_size // 4]
+    with pytest.raises(
+        ArgumentError,
+        match=r"scheduled from step 5 on, which is example 1280, but an epoch has only 6\d\d examples; schedule by example",
+    ):
+        Dataloader(mixed, batch_size=256, num_epochs=2)
+    with pytest.raises(TypeError, match="without another verb behind"):
+        Dataloader(mixed[:100], batch_size=8)
+    assert mixed.map(lambda each: {"x": each["x"] * 2}).order is mixed.order  # a map is no such verb
+
+
+@pytest.mark.parametrize("weight", [1, 2, 3, 9])
+def test_a_part_that_never_ends(weight: int) -> None:
+    endless = mix([data(0, 8), data(100, 4)], (1, 1), stop="never")
+    mixed = mix({"endless": endless, "short": data(1000, 12)}, (1, weight))
+    rows = mixed.read(range(len(mixed)))["x"]
+    assert (rows >= 1000).sum() == 12  # it ends when the other part would begin anew
+    with pytest.raises(ArgumentError, match="the weights never draw all of 'endless', or it never ends"):
+        mix({"endless": endless, "short": data(1000, 12)}, (1, weight), stop="all")
+    with pytest.raises(ArgumentError, match="part 0 never ends, so nothing behind it would be met"):
+        loadax.concat([endless, data(0, 4)])
+
+
+def test_names_are_text() -> None:
+    with pytest.raises(ArgumentError, match="a dataset is called 0; call it by a str, since weights by int are a schedule"):
+        mix({0: data(0, 4), 1: data(0, 4)}, {0: 3, 1: 1})  # type: ignore[dict-item]

@@ -1,0 +1,394 @@
+"""What is handed over: opened as what it is, or refused with a line that works."""
+
+import dataclasses
+import sys
+import tarfile
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import datasets
+import flax.struct
+import grain
+import h5py
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import scipy.sparse
+import tensorstore
+import webdataset
+import xarray
+import xbatcher
+import zarr
+from flax.core import FrozenDict
+from pyarrow import dataset as arrow_dataset
+from pyarrow import feather, parquet
+
+import loadax
+from loadax import testing
+from loadax.core.tree import flatten
+from loadax.errors import ArgumentError, LoadaxError
+from tests import forkserver
+from tests.sources.advice import follow, lines
+
+LIBRARIES = {
+    "h5py": h5py,
+    "numpy": np,
+    "pandas": pd,
+    "polars": pl,
+    "pyarrow": pa,
+    "webdataset": webdataset,
+    "xarray": xarray,
+}
+WAYS: list[Callable[[Any], Any]] = [
+    loadax.as_dataset,
+    loadax.from_source,
+    lambda data: loadax.Dataloader(data, 1),
+    lambda data: loadax.mix({"one": data}, weights=[1]),
+    lambda data: loadax.concat([data]),
+]
+
+
+def refused(data: Any, message: str, ways: Any = tuple(WAYS)) -> ArgumentError:
+    """The error that every way of handing something over gives."""
+    errors = []
+    for way in ways:
+        with pytest.raises(ArgumentError, match=message) as caught:
+            way(data)
+        errors.append(caught.value)
+    assert len({str(error) for error in errors}) == 1
+    return errors[0]
+
+
+def numbers(dataset: Any) -> list[int]:
+    """The leaf x of all rows."""
+    return [int(np.asarray(row["x"])) for row in dataset]
+
+
+class Pair(NamedTuple):
+    x: Any
+    y: Any
+
+
+@dataclasses.dataclass
+class Plain:
+    x: Any
+    y: Any
+
+
+@flax.struct.dataclass
+class OfFlax:
+    x: Any
+    y: Any
+    images: Any = None
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, field: int) -> Any:
+        return (self.x, self.y)[field]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        dict,
+        MappingProxyType,
+        FrozenDict,
+        lambda columns: Pair(**columns),
+        lambda columns: Plain(**columns),
+        lambda columns: OfFlax(**columns),
+    ],
+)
+def test_containers_of_arrays_are_trees(kind: Any) -> None:
+    columns = {"x": np.arange(8), "y": np.arange(8.0)}
+    data = loadax.as_dataset(kind(columns))
+    assert len(data) == 8
+    example = data[3]
+    assert type(example) is (dict if kind is MappingProxyType else type(kind(columns)))
+    assert flatten(loadax.Dataloader(kind(columns), 8)[0])[0][0].tolist() == list(range(8))
+    assert len(loadax.concat([kind(columns), kind(columns)])) == 16
+
+
+@dataclasses.dataclass
+class Rows:
+    """A dataset that happens to be a dataclass."""
+
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, row: int) -> Any:
+        return {"x": row}
+
+
+@dataclasses.dataclass
+class OwnSource:
+    spec: Any = None
+
+    def __len__(self) -> int:
+        return 8
+
+    def read(self, rows: Any) -> Any:
+        return {"x": rows}
+
+
+def test_what_says_of_itself_that_it_has_rows_is_read_by_rows() -> None:
+    for data in (Rows(8), OwnSource(), [{"x": row} for row in range(8)], {row: {"x": row} for row in range(8)}):
+        assert numbers(loadax.from_source(data)) == list(range(8))
+    for data in (Rows(8), OwnSource(), [{"x": row} for row in range(8)], datasets.Dataset.from_dict({"x": list(range(8))})):
+        assert numbers(loadax.as_dataset(data)) == list(range(8))
+    testing.check_source(Rows(8))
+
+
+def test_a_dataset_is_itself_with_its_order() -> None:
+    shuffled = loadax.from_arrays(np.arange(8)).shuffle(0)
+    assert loadax.as_dataset(shuffled) is shuffled
+    assert loadax.from_source(shuffled) is shuffled
+    loader = loadax.Dataloader(shuffled, 8)
+    for way in (loadax.as_dataset, loadax.from_source):
+        with pytest.raises(ArgumentError, match=r"the data is a Dataloader already; pass its dataset: data\.dataset"):
+            way(loader)
+    assert loadax.as_dataset(loader.dataset) is shuffled
+
+
+def write(path: Path) -> None:
+    """A file of the kind that its name says, or a folder; of a leaf x from 0 to 3, where it has leaves."""
+    values = np.arange(4)
+    table = pa.table({"x": values})
+    match path.suffix:
+        case ".npy":
+            np.save(path, values)
+        case ".npz":
+            np.savez(path, x=values)
+        case ".zarr":
+            loadax.write_zarr({"x": values}, path)
+        case ".parquet":
+            parquet.write_table(table, path)
+        case ".feather" | ".arrow":
+            feather.write_feather(table, path)
+        case ".csv":
+            pd.DataFrame({"x": values}).to_csv(path, index=False)
+        case ".jsonl":
+            pd.DataFrame({"x": values}).to_json(path, orient="records", lines=True)
+        case ".h5" | ".hdf5":
+            with h5py.File(path, "w") as file:
+                file["x"] = values
+        case ".nc":
+            xarray.Dataset({"x": ("t", values)}).to_netcdf(path, engine="scipy")
+        case ".tar":
+            with tarfile.open(path, "w") as tar:
+                for row in range(4):
+                    (path.parent / f"{row}.x").write_text(str(row))
+                    tar.add(path.parent / f"{row}.x", f"{row}.cls")
+
+
+UNCLOSED = pytest.mark.filterwarnings("ignore:.*unclosed file", "ignore:Exception ignored")
+"""webdataset and xarray leave files to the collector."""
+
+FILES = [".npy", ".npz", ".zarr", ".parquet", ".feather", ".arrow", ".csv", ".jsonl", ".h5", ".hdf5", ".nc", ".tar"]
+
+
+@pytest.mark.parametrize("ending", FILES)
+@pytest.mark.parametrize("kind", [str, Path])
+@UNCLOSED
+def test_the_line_for_a_path_opens_it(ending: str, kind: Any, tmp_path: Path) -> None:
+    path = tmp_path / f"data{ending}"
+    write(path)
+    error = refused(kind(path), r"is a path; open it: ")
+    assert len(lines(str(error))) == 1
+    (data,) = follow(error, **LIBRARIES)
+    if ending == ".npy":
+        assert data.read(range(4)).tolist() == [0, 1, 2, 3]
+    elif ending == ".tar":
+        assert [row["cls"] for row in data] == [0, 1, 2, 3]
+    else:
+        assert numbers(data) == [0, 1, 2, 3]
+
+
+def test_other_paths_name_the_functions(tmp_path: Path) -> None:
+    for name, function in {
+        "x.array_record": "from_array_record(",
+        "x.bin": "from_tokens(",
+        "x.what": "from_npy, from_zarr, from_tokens, from_array_record or from_images, or what another",
+    }.items():
+        assert function in str(refused(tmp_path / name, "is a path; open it: loadax"))
+    assert f"loadax.from_images({str(tmp_path)!r})" in str(refused(tmp_path, "is a path"))
+
+
+def test_splits_are_named() -> None:
+    hugging = datasets.Dataset.from_dict({"x": [0, 1, 2, 3]})
+    splits: list[Any] = [
+        datasets.DatasetDict(train=hugging, test=hugging),
+        {"train": Rows(4), "test": Rows(5)},
+        {"train": loadax.as_dataset(Rows(4)), "test": loadax.as_dataset(Rows(5))},
+        {"train": grain.MapDataset.range(4).map(lambda x: {"x": x}), "test": grain.MapDataset.range(4)},
+        {"train": pd.DataFrame({"x": range(4)}), "test": pd.DataFrame({"x": range(4)})},
+        MappingProxyType({"train": Rows(4)}),
+    ]
+    for data in splits:
+        error = refused(data, r"is a \w+ of 'train'.*, each a dataset of its own; hand over one of them")
+        assert numbers(follow(error, data=data)[0]) == [0, 1, 2, 3]
+    refused(datasets.IterableDatasetDict(train=hugging.to_iterable_dataset()), "'train', each a dataset of its own")
+
+
+def test_a_mapping_of_arrays_has_no_rows() -> None:
+    frozen: Any = FrozenDict({"x": np.arange(4)})  # type: ignore[no-untyped-call]
+    mappings: list[Any] = [{"x": np.arange(4), "y": np.arange(4)}, MappingProxyType({"x": np.arange(4)}), frozen]
+    for data in mappings:
+        error = refused(data, r"with the keys 'x'.*, so its entries are no rows", [loadax.from_source])
+        assert numbers(follow(error, data=data)[0]) == [0, 1, 2, 3]
+
+
+def generate() -> Iterator[Any]:
+    yield from ({"x": row} for row in range(4))
+
+
+class Iterable:
+    def __iter__(self) -> Iterator[Any]:
+        return generate()
+
+
+class IterableDataset(Iterable):
+    """As torch's: there is a __getitem__ that raises, and there may be a length."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, row: int) -> Any:
+        raise NotImplementedError
+
+
+class Loader(Iterable):
+    """As torch's DataLoader."""
+
+    def __init__(self) -> None:
+        self.dataset = Rows(4)
+
+    def __len__(self) -> int:
+        return 2
+
+
+class OfTensorFlow(Iterable):
+    def as_numpy_iterator(self) -> Iterator[Any]:
+        return generate()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        generate,
+        Iterable,
+        IterableDataset,
+        Loader,
+        OfTensorFlow,
+        lambda: map(dict, generate()),
+        lambda: datasets.Dataset.from_dict({"x": [0, 1, 2, 3]}).to_iterable_dataset(),
+    ],
+)
+def test_the_line_for_what_is_iterated_over_reads_it(make: Any) -> None:
+    data = make()
+    error = refused(
+        data, r"which can only be iterated over, so it can't be read at any row; hand over what can be: loadax\.from_source\("
+    )
+    (followed,) = follow(error, data=data)
+    assert numbers(followed) == [0, 1, 2, 3]
+    assert ("data.dataset" in str(error), "as_numpy_iterator" in str(error)) == (make is Loader, make is OfTensorFlow)
+
+
+@UNCLOSED
+def test_web_datasets(tmp_path: Path) -> None:
+    write(tmp_path / "x.tar")
+    data = webdataset.WebDataset(str(tmp_path / "x.tar"), shardshuffle=False).decode()
+    error = refused(data, "which can only be iterated over")
+    followed = follow(error, data=data)[0].map(lambda row: {"x": row["cls"]})
+    assert numbers(followed) == [0, 1, 2, 3]
+
+
+def test_xbatcher() -> None:
+    data = xbatcher.BatchGenerator(xarray.Dataset({"x": ("time", np.arange(4))}), {"time": 2})
+    error = refused(data, "the data is a BatchGenerator, which can't be read by rows")
+    assert numbers(follow(error, data=data)[0]) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", [scipy.sparse.csr_matrix, scipy.sparse.coo_array])
+def test_sparse_matrices(kind: Any) -> None:
+    data = kind(np.eye(4))
+    error = refused(data, r"the data is a \w+, which can't be read by rows; make arrays of it")
+    np.testing.assert_array_equal(follow(error, data=data)[0].read(range(4)), np.eye(4))
+
+
+def test_queries_and_tables_that_are_not_read_yet(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    parquet.write_table(pa.table({"x": [0, 1, 2, 3]}), path)
+    data: list[Any] = [
+        pl.LazyFrame({"x": [0, 1, 2, 3]}),
+        arrow_dataset.dataset(path),
+        parquet.ParquetFile(path),
+        pa.table({"x": [0, 1, 2, 3]}).to_reader(),
+    ]
+    for each in data:
+        error = refused(each, r"which can't be read by rows; make arrays of it: loadax\.as_dataset")
+        assert numbers(follow(error, data=each)[0]) == [0, 1, 2, 3]
+
+
+def test_queries_of_duckdb() -> None:
+    """In a process of their own: DuckDB writes to the terminal when Python ends."""
+    result = forkserver.run(["-m", "tests.queries"])
+    assert (result.returncode, result.stdout) == (0, "[0, 1, 2, 3]\n"), result.stderr
+
+
+class OtherFrame:
+    """One of a library that nobody knows: columns by their names, and Arrow's interface."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, name: str) -> Any:
+        return [0, 1, 2, 3]
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise AssertionError("one array of all columns")
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return pa.table({"x": [0, 1, 2, 3]}).__arrow_c_stream__(requested_schema)
+
+
+def test_frames_of_other_libraries_become_tables() -> None:
+    data = OtherFrame()
+    error = refused(data, "the data is a OtherFrame of columns; make a table of it")
+    assert numbers(follow(error, data=data, **LIBRARIES)[0]) == [0, 1, 2, 3]
+
+
+def test_what_is_handed_to_from_source_is_opened_as_what_it_is() -> None:
+    """All of these have a `[row]` that gives something else than rows, or a `read` that is no source's."""
+    store = tensorstore.open({"driver": "array", "array": [0, 1, 2, 3], "dtype": "int64"}).result()
+    assert loadax.from_source(store).read([2, 1]).tolist() == [2, 1]
+    for frame in (
+        pd.DataFrame({"x": range(4)}, index=[3, 2, 1, 0]),
+        pl.DataFrame({"x": range(4)}),
+        pa.table({"x": range(4)}),
+    ):
+        assert numbers(loadax.from_source(frame)) == [0, 1, 2, 3]
+    series = pd.Series([0, 1, 2, 3], index=[3, 2, 1, 0])
+    assert loadax.from_source(series).read(range(4)).tolist() == [0, 1, 2, 3]
+    group = zarr.group()
+    group.create_array("x", data=np.arange(4))
+    assert numbers(loadax.from_source(group)) == [0, 1, 2, 3]
+
+
+def test_a_trap_is_not_one_when_the_library_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classes are looked for in modules that are loaded, and a module may lack them."""
+    monkeypatch.setitem(sys.modules, "pandas", types.ModuleType("pandas"))
+    assert numbers(loadax.as_dataset(Rows(4))) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("data", [None, 5, 2.5, {1, 2}, object(), b"", {}, (), [], {"x": 5}, {"x": [1, 2]}, {"x": object()}])
+def test_what_is_no_data_is_an_error_of_loadax(data: Any) -> None:
+    with pytest.raises(LoadaxError):
+        loadax.Dataloader(data, 1)
