@@ -1,4 +1,4 @@
-"""Several datasets as one: one behind the other, or mixed by weights."""
+"""Combines datasets: `concat` and `mix`."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What can go wrong, and what each failure is called.
+"""The exceptions that loadax raises.
 
     LoadaxError
     ├── ArgumentError (ValueError)          an argument whose value can't be used

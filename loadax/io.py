@@ -1,4 +1,4 @@
-"""The doors: through which data comes in, and `write_zarr`, through which it goes out."""
+"""Data in and out: `from_*`, `as_dataset`, `write_zarr`."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Packs documents: finds how long they are, plans the rows, and keeps both in an index on disk."""
+"""Packs documents into rows: measures them, plans the rows, keeps both in an index on disk."""
 
 import copy
 import hashlib

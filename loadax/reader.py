@@ -1,4 +1,4 @@
-"""The data side of a dataset: a source and the maps behind it. Visits in, arrays out.
+"""Reader: a source with its maps applied. Visits in, arrays out.
 
 Rows may come one by one, and then need not be alike: they are stacked where the last map of single rows is done, or where a map of batches
 wants them so, and nowhere before.

@@ -1,4 +1,4 @@
-"""Locations as they may be shown: without passwords, tokens and signatures.
+"""Removes passwords, tokens and signatures from locations before they are shown.
 
 Whatever shows a URL (errors, logs, notes, `repr`, traces, explanations) shows it as `redact` gives it.
 """

@@ -1,4 +1,4 @@
-"""Keys from seeds, and orders from keys: the arithmetic that every order and every random stream of loadax rests on.
+"""Key derivation and keyed permutations: what every order and every random stream of loadax is built on.
 
 Nothing here holds state or makes a table: row `i` of an order of 10^12 rows costs what row `i` of an order of ten costs, and
 any host, worker or later run computes the same from the same integers. All of it is exact 64-bit integer arithmetic, so

@@ -1,4 +1,4 @@
-"""What users' functions do to rows: one row at a time, or many at once. Rows in, rows out; no step, no host, no mesh."""
+"""Maps: users' functions on single rows or on many at once. Rows in, rows out; no step, no host, no mesh."""
 
 import functools
 import hashlib

@@ -1,4 +1,4 @@
-"""One checker for each kind of argument: it returns the value in its plain form, or raises an `ArgumentError` that names and shows it."""
+"""Argument checks, one for each kind: returns the value in plain form, or raises an `ArgumentError` that names it."""
 
 import math
 import operator

@@ -1,4 +1,4 @@
-"""Host memory laid out as devices want it: aligned, and used again only when no array lives on it.
+"""Aligned host buffers that are reused once no array refers to them.
 
 On the CPU, JAX makes an array of 64-byte-aligned NumPy memory without a copy. So such memory may be written again only after
 every array on it is gone, and the one thing that knows is Python's own reference count: the lease below is the object that

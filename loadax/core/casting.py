@@ -1,4 +1,4 @@
-"""How host data gets the dtype that JAX will hold, by a copy that refuses to change a value. Without JAX.
+"""Casts host data to the dtype that JAX will hold, and refuses casts that change a value. Without JAX.
 
 JAX without x64 makes int64 into int32 and lets the values wrap; here one that does not fit is an error. Floats and complex
 numbers lose precision silently, as everywhere in JAX.

@@ -1,4 +1,4 @@
-"""Which process of a run this is, told without importing JAX: a process that has not imported it is in no run."""
+"""Rank and size of this process in a JAX run, read without importing JAX."""
 
 import sys
 from dataclasses import dataclass

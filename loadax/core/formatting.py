@@ -1,4 +1,4 @@
-"""Text for people: columns that line up, and sizes in units that fit."""
+"""Text for people: tables, sizes with units."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What one example looks like (its spec), and whether other rows look the same."""
+"""Element specs: shapes and dtypes of one example, and checks of rows against them."""
 
 from collections.abc import Sequence
 from operator import itemgetter

@@ -1,4 +1,4 @@
-"""Nested examples, taken apart and put together in JAX's leaf order, without JAX.
+"""Pytrees flattened in JAX's leaf order, without JAX.
 
 Containers are dicts and other mappings (keys sorted, as JAX sorts them; an OrderedDict keeps its own order), lists, tuples, namedtuples and
 dataclasses (data fields in order); None is a container without leaves. Where JAX is loaded, so is every class that is registered with it as a

@@ -1,1 +1,1 @@
-"""Where numbers and data meet: plan, fetch, assemble, place, prefetch, iterate."""
+"""The loader: plan, fetch, assemble, place, prefetch, iterate."""

@@ -1,4 +1,4 @@
-"""The arguments of a `Dataloader`, checked: what is wrong is named, shown, and said how to put right."""
+"""Checks the arguments of a `Dataloader`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

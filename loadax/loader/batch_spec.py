@@ -1,4 +1,4 @@
-"""What a batch looks like, wherever it is. Without JAX, so that worker processes can tell."""
+"""Specs of a batch, generated leaves included. Without JAX, so that worker processes can import it."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final

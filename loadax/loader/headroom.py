@@ -1,4 +1,4 @@
-"""What a perfect loader would gain: the same training loop, on batches that cost nothing."""
+"""Headroom: what a perfect loader would gain, from the same training loop on batches that cost nothing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

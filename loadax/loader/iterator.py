@@ -1,4 +1,4 @@
-"""What a training loop holds: an iterator over placed batches, and its epochs one by one."""
+"""DataIterator and Epoch: iterators over placed batches."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""What an iterator counts, for who looks at it from outside: it is there when the iterator no longer is."""
+"""Statistics of an iterator that outlive it, for observers."""
 
 from dataclasses import replace
 from typing import final

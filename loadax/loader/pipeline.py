@@ -1,4 +1,4 @@
-"""How the batches of a run are made, on any mesh: what this process holds of them, and what feeds them."""
+"""Pipeline: makes the batch producer of a run from the options, the dataset and the mesh."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""Where a run is, in a few integers that are the same on every host."""
+"""State of a run: a few integers that are equal on every host."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""An iterator that reads ahead before anybody asks for its batches."""
+"""Starts an iterator's read-ahead before its first batch is asked for."""
 
 import threading
 from dataclasses import replace

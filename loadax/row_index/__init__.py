@@ -1,1 +1,1 @@
-"""Verbs that look at all rows once, and keep what they found: in memory, or in an index on disk."""
+"""Verbs that look at every row once (filter, exclude, split_by), and the indices that keep the result."""

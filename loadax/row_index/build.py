@@ -1,4 +1,4 @@
-"""What a question about rows gives for all of them: from an index that knows it, or by looking at each row once."""
+"""Evaluates a row function on all rows, or takes the result from an index on disk."""
 
 import hashlib
 import logging

@@ -1,4 +1,4 @@
-"""Tells a function from another one, or from itself before it was edited; or says that it can't."""
+"""Fingerprints of functions: tell a function from another one, or from itself before an edit."""
 
 import dis
 import functools

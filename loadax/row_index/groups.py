@@ -1,4 +1,4 @@
-"""Which group a row belongs to, as a 64-bit word that follows from the group's key alone."""
+"""Hashes of groups: the 64-bit word of a row's group, from the group's key alone."""
 
 import re
 from collections.abc import Callable

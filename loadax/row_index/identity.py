@@ -1,4 +1,4 @@
-"""What tells data from other data that looks alike: its files' sizes and times of change, and what its rows hold.
+"""Fingerprints of data: sizes and modification times of its files, and a sample of its rows.
 
 What is promised: a change of a local file is noticed by its size or its time of change (of more than 16,384 files: of so many, evenly
 spread); data in memory is compared as a whole up to 64 MiB, and beyond that by evenly spread rows of so many bytes; of everything else, such as

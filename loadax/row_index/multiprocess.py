@@ -1,4 +1,4 @@
-"""Several processes of one run look at the rows together: each at its share, and they meet in files beside the index.
+"""Shares a scan among the processes of one run; they meet in files beside the index.
 
 Process i writes `<index>.part-i-of-n` when its share is done, and until then now and then how far it is, so that the others can tell slow
 from dead. Process 0 puts the parts together; the others wait for that.

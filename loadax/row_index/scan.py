@@ -1,4 +1,4 @@
-"""Reads all rows that a dataset meets, once, in runs of many, by several threads."""
+"""Reads every row that a dataset meets once, in large batches, by several threads."""
 
 import math
 from collections import deque

@@ -1,4 +1,4 @@
-"""`filter`, `exclude` and `split_by`: orders in, orders out."""
+"""`filter`, `exclude` and `split_by`: an order in, an order out."""
 
 import os
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""Rows in, arrays out. One file a backend, and nobody else imports that backend."""
+"""Sources: rows in, arrays out. One module or folder for each backend, which nothing else imports."""

@@ -1,4 +1,4 @@
-"""Arrays that are in memory, or mapped into it."""
+"""Arrays in memory, or memory-mapped."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The whole contract of a source, with a default for everything that a plain source need not say.
+"""BaseSource: the whole contract of a source, with defaults that are right for a plain one.
 
 Users write `spec`, `__len__` and `read` (see `loadax.protocols.Source`); `as_source` adapts what they wrote once, where data comes in. Behind
 that, every source is a `BaseSource`, and nothing asks whether a member is there. This is the one place where behaviour is inherited: a source

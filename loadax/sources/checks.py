@@ -1,4 +1,4 @@
-"""What every source checks in the same words."""
+"""Checks that sources share."""
 
 import math
 from collections.abc import Sequence

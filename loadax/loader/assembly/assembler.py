@@ -1,4 +1,4 @@
-"""From visits to memory that can be placed: reads each row once, applies the maps, and lays rows out for the devices."""
+"""Reads each row of a piece once, applies the maps, and writes the rows to the buffers that are placed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

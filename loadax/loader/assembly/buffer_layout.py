@@ -1,4 +1,4 @@
-"""The memory of a run of steps: every box of every leaf where the device wants it, 64-byte aligned, in one lease.
+"""Buffer layout of a group of steps: each box of each leaf as its device wants it, 64-byte aligned, in one lease.
 
 A tile is the boxes of one leaf that have the same columns. In a slab of k steps a tile is an array of shape
 (k, boxes, height, *columns) whose boxes may have gaps between them, so that each begins on a 64-byte boundary. Mostly there are

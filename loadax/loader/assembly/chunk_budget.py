@@ -1,4 +1,4 @@
-"""What a block shuffle has open on this process, and the memory for it: worked out before the run, from numbers alone.
+"""Chunks that a block shuffle keeps open on this process, and the memory they need, computed before the run.
 
 A source that decodes rows in chunks is read row by row at the price of a chunk for every row, unless the chunks that a window of the shuffle
 is made of are kept until it is over. How many those are follows from the order and from this process's share of a batch.

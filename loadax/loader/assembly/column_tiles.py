@@ -1,4 +1,4 @@
-"""From what a process holds of a batch to the memory that a step of it takes."""
+"""Computes the buffer layout of one step from this host's shard."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Share: what this process holds of every batch. Worked out once, from the mesh, the partition and the element spec."""
+"""HostShard: what this process holds of every batch, from the mesh, the partition and the element spec."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

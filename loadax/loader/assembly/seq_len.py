@@ -1,4 +1,4 @@
-"""Batches whose sequences grow: a dataset with its leaves cut to their first so many entries."""
+"""Sequence-length schedules: a dataset with its leaves cut to their first entries."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Small datasets that stay on the devices whole: what is read once, and the batches that are picked out of it there.
+"""Caches a small dataset in device memory and gathers batches from it.
 
 Every device keeps, of all rows, the columns that it holds of a batch. Then a step needs nothing from the host but the numbers of its rows,
 and those travel as any batch does: read ahead, placed ahead, padded, cut in microbatches. What is made of rows, visit by visit, is

@@ -1,4 +1,4 @@
-"""Whether a function makes of the columns that a device holds what it makes of them within whole examples.
+"""Checks that a `device_map` function gives the same values on cut columns as on whole examples.
 
 Shapes don't tell: less its own mean, or turned around, a part has the shape that it should have. So the function is run on examples that are
 made up, whole and by parts, on one device.

@@ -1,4 +1,4 @@
-"""What a user's function makes of the rows of a batch on the devices themselves, each row by itself.
+"""Applies a user's function to each row of a batch on the devices, vmapped and without communication.
 
 The function is one of an example, as that of `map` is, so it can't mix rows, and the devices need not talk: every one of them maps the
 rows that it holds. What the result looks like is found out by tracing the function once, before there is any batch.

@@ -1,4 +1,4 @@
-"""Batches picked out of a dataset that the devices keep, by the numbers of their rows."""
+"""Gathers batches by row number from a dataset that the devices hold."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

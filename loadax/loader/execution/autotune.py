@@ -1,4 +1,4 @@
-"""How many workers are at work: found by trying, while the consumer waits. Only a matter of speed."""
+"""Autotunes the number of active workers while the consumer waits. Affects speed only."""
 
 from typing import final
 

@@ -1,4 +1,4 @@
-"""Who places, a worker ahead of the consumer or the consumer for itself, and how many workers read. Only a matter of speed."""
+"""Decides whether a worker places batches ahead or the consumer places its own. Affects speed only."""
 
 import math
 from time import perf_counter

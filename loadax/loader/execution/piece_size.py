@@ -1,4 +1,4 @@
-"""How much is read at once: as many rows as take some milliseconds, by what rows took so far."""
+"""Sizes of read tasks (pieces): as many rows as take a few milliseconds."""
 
 from typing import final
 

@@ -1,4 +1,4 @@
-"""Feed: everything that turns a step into a batch on one share. Knows how, not when: `prefetch` decides that."""
+"""BatchProducer: turns a step into a batch of one shard. When that happens is up to the scheduler."""
 
 import threading
 from collections import deque

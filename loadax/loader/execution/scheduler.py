@@ -1,4 +1,4 @@
-"""Prefetch: what is read and placed next, how far ahead, and what the consumer gets.
+"""PrefetchScheduler: what is read and placed next, how far ahead, and what the consumer gets.
 
 A window over the steps to come. At its far end runs of steps are opened, as long as there is room; their pieces are read by
 whoever asks for work, in any order; at its near end steps whose memory is full are placed, in order, until `depth` of them wait

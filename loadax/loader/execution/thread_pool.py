@@ -1,4 +1,4 @@
-"""The only file that starts threads."""
+"""The reader threads. No other module starts threads."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Certificates: which records stood where in a run, in a few numbers that every host works out for its own part, and that add up.
+"""Certificates: which records were where in a run, as a few numbers that hosts compute for their own part and add up.
 
 Every (step, position, row, epoch) has a 128-bit hash, and a certificate holds their sum: so the parts of hosts and of stretches of a run
 add up to what one process finds for all of it, in whatever order, on any number of hosts. The hashes guard against mistakes, not against

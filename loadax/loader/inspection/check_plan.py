@@ -1,4 +1,4 @@
-"""A whole run, played through with all of its hosts: every row of every step must be read by those, and only those, that hold it."""
+"""Simulates a run on all of its hosts, and checks that every row of every step is read by the hosts that hold it."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

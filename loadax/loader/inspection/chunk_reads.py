@@ -1,4 +1,4 @@
-"""How many chunks and files the rows of a step lie in, on each host, and which chunks a block shuffle has open there."""
+"""Chunks and files that the rows of a step touch on each host, and those that a block shuffle keeps open."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple

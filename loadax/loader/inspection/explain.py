@@ -1,4 +1,4 @@
-"""Works out an `Explanation`: at the cost of the hosts and of a few batches, whatever the dataset holds."""
+"""Computes an `Explanation`, at the cost of a few batches whatever the size of the dataset."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a run will read, hold and leave out on every host: worked out before it, by `Dataloader.explain`."""
+"""Explanation: what a run will read, hold and skip on every host; the result of `Dataloader.explain`."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The shares of all processes of a run, from that of one of them."""
+"""Host shards of all processes of a run, derived from that of one."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""Who holds which part of a batch, as a picture: rows down, columns across, a colour for each host."""
+"""Draws which host holds which part of a batch: rows down, columns across."""
 
 import colorsys
 import os

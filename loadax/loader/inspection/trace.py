@@ -1,4 +1,4 @@
-"""Where the records of a batch came from, and where a run meets a record."""
+"""Trace: where the records of a batch came from, and the steps that meet a record."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

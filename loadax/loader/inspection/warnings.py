@@ -1,4 +1,4 @@
-"""What in a plan costs more than it has to, in sentences that say what to do."""
+"""Warnings about a plan that costs more than it has to, each with what to do."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The stages of a piece of work: timed for the statistics, and marked for a profiler. Knows no JAX, so that worker processes need none."""
+"""Stages of a read task: timed for the statistics and marked for a profiler. Without JAX, for worker processes."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

@@ -1,4 +1,4 @@
-"""Where the time goes: counted per piece of work, never per row."""
+"""Stats: where the time goes, counted per piece, never per row."""
 
 import os
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""What a run did when: its last events, kept in memory that never grows."""
+"""Timeline: the last events of a run, in memory that does not grow."""
 
 import struct
 import threading

@@ -1,4 +1,4 @@
-"""Is the loader the bottleneck? The verdict in a sentence, from what was measured."""
+"""Report: whether the loader is the bottleneck, in a sentence, from what was measured."""
 
 import sys
 from dataclasses import dataclass

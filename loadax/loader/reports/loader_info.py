@@ -1,4 +1,4 @@
-"""What a verdict on a run has to know of the loader, beside what was measured: which advice could help at all."""
+"""LoaderInfo: what a report has to know of the loader, so that it gives advice that can help."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A picture of a run: who did what when, as a page for any browser or as an image."""
+"""Draws a timeline as an HTML page or an image."""
 
 import json
 import os

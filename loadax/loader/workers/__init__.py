@@ -1,1 +1,1 @@
-"""Worker processes: fresh interpreters that read pieces straight into memory that they share with the trainer's process."""
+"""Worker processes: fresh interpreters that read pieces into memory shared with the training process."""

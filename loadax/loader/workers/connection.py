@@ -1,4 +1,4 @@
-"""Messages between the trainer's process and a worker: any Python object, with open files where need be."""
+"""Connection between the training process and a worker: sends Python objects and open file descriptors."""
 
 import contextlib
 import pickle

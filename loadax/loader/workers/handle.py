@@ -1,4 +1,4 @@
-"""One worker process, as the trainer's process sees it: started, asked, and buried."""
+"""Parent-side handle of one worker process: spawns it, sends requests, reaps it."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""What worker processes have to know before they can read: told to each of them when it is asked for the first piece."""
+"""Job: what worker processes must load before they can read; sent to each with its first piece."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What a worker process runs: `python -m loadax.loader.workers.main`. It reads the pieces that it is told to, until nobody is there any more.
+"""What a worker process runs, `python -m loadax.loader.workers.main`: reads pieces until its parent is gone.
 
 It never imports JAX of itself, and the trainer's process has hidden all accelerators from it.
 """

@@ -1,4 +1,4 @@
-"""What the trainer's process tells a worker, and what that answers; a `Failure` is an answer as well."""
+"""Messages between the training process and a worker. A `Failure` is an answer too."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""How a dataset travels to another process: its code by name or by value, its files as paths, its arrays once for all of them.
+"""Pickles a dataset for worker processes: code by name or by value, files as paths, arrays once for all workers.
 
 Functions of `__main__`, of notebooks, lambdas and closures go by value (cloudpickle); others by the name of their module. What is mapped from
 a file is mapped again over there. All other arrays, wherever they hang, are copied once into a file without a name, which every worker maps: so

@@ -1,4 +1,4 @@
-"""The trainer's side of worker processes: starts them, gives them pieces, and starts others where one dies."""
+"""ProcessPool: starts worker processes, hands out pieces, replaces workers that die."""
 
 import threading
 import warnings

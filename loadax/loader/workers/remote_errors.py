@@ -1,4 +1,4 @@
-"""An exception on its way from a worker to the trainer's process, where it is raised as what it was."""
+"""Carries an exception from a worker to the training process, and raises it there with its type."""
 
 import functools
 import io

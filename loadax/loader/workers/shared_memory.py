@@ -1,4 +1,4 @@
-"""The memory that worker processes write to: one segment for all leaves, without a name that could stay behind.
+"""SharedMemoryPool: one anonymous shared segment for all leaves, which no crash leaves behind.
 
 A slot of it is used again only when no array lives on it, as with any other memory of the loader (`buffers`). The segment is a file
 without a name: it goes when the last process that has it open is gone, however that ended, and no limit of `/dev/shm` holds for it.

@@ -1,4 +1,4 @@
-"""Columns of data frames as arrays: their own dtypes, and no nulls.
+"""Columns of data frames as arrays of their own dtypes; nulls are an error.
 
 A frame is never converted as a whole: NumPy would make one array of it, in a dtype that its columns have in common, in which large integers
 are rounded. A column is converted by its library, after a look at its type, so that neither nulls nor objects become numbers.

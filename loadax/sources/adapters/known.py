@@ -1,4 +1,4 @@
-"""What users hand over, opened as what it is: frames as columns, open stores by their rows, Grain with its own epochs."""
+"""Adapts objects of other libraries: frames as columns, open stores by rows, Grain datasets with their own epochs."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Which library an object comes from, without importing any: whoever holds one of its objects has."""
+"""Tells which library an object comes from, without importing it."""
 
 import sys
 from typing import Any

@@ -1,4 +1,4 @@
-"""What can't be read at any row, or not as it is: each refused with the line that makes a dataset of it."""
+"""Refuses objects without random access, each with the line that makes a dataset of it."""
 
 import os
 from collections.abc import Mapping

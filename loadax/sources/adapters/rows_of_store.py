@@ -1,4 +1,4 @@
-"""Arrays that others have opened and that are read by rows, never whole: of h5py, xarray, zarr and TensorStore, beside arrays in memory."""
+"""Open arrays of h5py, xarray, zarr and TensorStore, read by rows, beside arrays in memory."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, final

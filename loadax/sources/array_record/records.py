@@ -1,4 +1,4 @@
-"""What records of bytes are read as: themselves, arrays of one dtype, padded or alike, or what a function makes of them."""
+"""Decodes records: as bytes, as arrays of one dtype, padded or alike, or by a user's function."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""Opens ArrayRecord files: which files are meant, and what their records are read as."""
+"""Opens ArrayRecord files: expands paths, chooses how records are decoded."""
 
 import glob
 import os

@@ -1,4 +1,4 @@
-"""Files' bytes into images: JPEG by libjpeg-turbo (simplejpeg), everything else by Pillow. Both let other threads run meanwhile."""
+"""Decodes image files: JPEG by libjpeg-turbo (simplejpeg), all others by Pillow. Both release the GIL."""
 
 import io
 import struct

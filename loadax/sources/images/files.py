@@ -1,4 +1,4 @@
-"""Which image files there are, and of which classes, in little memory: a million names are a few dozen megabytes, also when pickled."""
+"""Names and classes of image files in little memory: a million take a few dozen megabytes."""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Folders of images: found, sorted and numbered."""
+"""Finds, sorts and numbers the images of a folder."""
 
 import os
 from stat import S_ISDIR

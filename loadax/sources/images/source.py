@@ -1,4 +1,4 @@
-"""Image files, decoded one by one as their rows are asked for."""
+"""ImageSource: decodes image files when their rows are read."""
 
 import os
 from collections.abc import Sequence

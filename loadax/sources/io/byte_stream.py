@@ -1,4 +1,4 @@
-"""Flat arrays, of which parts of any length are taken out by the thousand: in memory, in files of this machine, or far away."""
+"""Gathers many slices of flat arrays: in memory, in local files, or remote."""
 
 from collections.abc import Sequence
 from pathlib import Path

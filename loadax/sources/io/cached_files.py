@@ -1,4 +1,4 @@
-"""Ranges of remote files through a cache on this machine: in whole blocks, each asked for once."""
+"""Reads ranges of remote files through the local block cache."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol, final

@@ -1,4 +1,4 @@
-"""Blocks of remote files in a local folder: limited in size, checked when read, shared by processes, kept over restarts.
+"""Local cache of remote blocks: limited in size, checksummed, shared by processes, kept over restarts.
 
     folder/loadax-blocks/usage        bytes that are held, as text; who changes it or deletes a block holds a lock on it
     folder/loadax-blocks/3f/3f9a…     a block: crc32 of its content (4 bytes), then the content

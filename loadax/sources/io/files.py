@@ -1,4 +1,4 @@
-"""Small reads of files while they are opened: headers and sizes, of many files at once."""
+"""Small reads while files are opened: headers and sizes of many files at once."""
 
 import errno
 import os

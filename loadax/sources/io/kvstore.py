@@ -1,4 +1,4 @@
-"""Where bytes lie: local paths and URLs, all through TensorStore's key-value stores, with bounded patience.
+"""Local paths and URLs through TensorStore's key-value stores, with timeouts and retries.
 
 What every backend here needs to say in the same way: how a path or URL becomes a key-value store (`key_value_spec`), on what terms stores
 are asked (`new_context`), and how an answer is waited for (`wait`).

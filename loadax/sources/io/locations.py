@@ -1,4 +1,4 @@
-"""Where rows lie in files: which file an array was mapped from, and places that follow each other as one."""
+"""File and byte range of a row: of memory-mapped arrays, and of neighbouring ranges joined."""
 
 import mmap
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Paths and URLs as users pass them: checked, and resolved where they are local."""
+"""Checks and resolves the paths and URLs that users pass."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which places data lies in, and whether two places are one: by any name, links and `..` included."""
+"""Tells whether two paths are the same place: resolves links and `..`, compares file identity."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Byte ranges of remote files, through TensorStore's key-value stores: near ones joined, all of a read under way at once."""
+"""Byte ranges of remote files through TensorStore: coalesces near ones, reads all of them concurrently."""
 
 import fnmatch
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""A stream of bytes that lies in pieces of files, and equally long stretches of it, taken out by the hundred."""
+"""Gathers equally long slices of a byte stream that is stored in several files."""
 
 import mmap
 import os

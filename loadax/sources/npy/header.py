@@ -1,4 +1,4 @@
-"""What the header of a `.npy` file says."""
+"""Parses the header of a `.npy` file."""
 
 import ast
 import math

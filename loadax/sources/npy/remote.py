@@ -1,4 +1,4 @@
-"""`.npy` files behind URLs: their headers are read when they are opened, and of their rows only those that are asked for."""
+"""Remote `.npy` files: reads headers when they are opened, and of the rows only those asked for."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final

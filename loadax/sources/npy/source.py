@@ -1,4 +1,4 @@
-"""`.npy` files: local ones mapped, remote ones read by ranges."""
+"""`.npy` files: local ones memory-mapped, remote ones read by ranges."""
 
 import os
 from typing import Any

@@ -1,4 +1,4 @@
-"""Documents: records of different lengths that lie one behind another in flat arrays."""
+"""Documents: records of different lengths, concatenated in flat arrays."""
 
 import os
 from collections.abc import Sequence

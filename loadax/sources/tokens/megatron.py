@@ -1,4 +1,4 @@
-"""Megatron's `.idx` files: where in the `.bin` file beside it each document begins."""
+"""Parses Megatron's `.idx` files: where each document begins in the `.bin` file."""
 
 from collections.abc import Sequence
 from functools import cached_property

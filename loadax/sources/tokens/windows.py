@@ -1,4 +1,4 @@
-"""Windows of a stream of tokens that lies in flat files."""
+"""Windows of a token stream in flat files."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final

@@ -1,4 +1,4 @@
-"""What a block shuffle has open: decoded chunks, each fetched once, kept until all of its rows have been served."""
+"""Cache of decoded chunks for a block shuffle: each is fetched once and kept until its rows are served."""
 
 import math
 import threading

@@ -1,4 +1,4 @@
-"""Several datasets as one, in one id space of rows."""
+"""Concatenates sources into one space of row numbers."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, final

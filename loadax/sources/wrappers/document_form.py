@@ -1,4 +1,4 @@
-"""What documents look like: one-dimensional leaves, of any length but all equally long."""
+"""The form of documents: one-dimensional leaves of equal, arbitrary length."""
 
 from typing import Any, final
 

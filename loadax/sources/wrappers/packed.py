@@ -1,4 +1,4 @@
-"""Packed rows: documents side by side in rows of one length, with what tells them apart."""
+"""Packed rows: several documents in each row of fixed length, with segment ids and positions."""
 
 from collections.abc import Sequence
 from functools import cached_property

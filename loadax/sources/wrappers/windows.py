@@ -1,4 +1,4 @@
-"""Sliding windows over the rows of another source: a step of a simulation and those before it, a forecast and what came to be."""
+"""Sliding windows over the rows of another source."""
 
 from collections.abc import Sequence
 from typing import Any, final

@@ -1,4 +1,4 @@
-"""One TensorStore array as rows: opened so that a missing chunk is an error, and asked again where a store may only have stumbled."""
+"""One TensorStore array read by rows: a missing chunk is an error, transient errors are retried."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Which files of a chunked array a row lies in: from its metadata alone, nothing is read."""
+"""Maps a row of a chunked array to the files that hold it, from metadata alone."""
 
 import itertools
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which zarr arrays lie under a path: TensorStore opens arrays, but does not know zarr's groups."""
+"""Finds the zarr arrays under a path, since TensorStore opens arrays but not groups."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Chunk files that are nothing but their rows: local, uncompressed, unsharded zarr 3, mapped into memory.
+"""Memory-maps the chunk files of local, uncompressed, unsharded zarr 3 arrays.
 
 TensorStore reads such a chunk through the same machinery as any other, several times slower than the memory that the file is mapped to.
 """

@@ -1,4 +1,4 @@
-"""Chunked arrays through TensorStore: zarr, zarr3, n5 and its other drivers, local or remote."""
+"""TensorStoreSource: chunked arrays (zarr, zarr3, n5, …), local or remote."""
 
 import os
 from collections.abc import Sequence
