@@ -1,4 +1,6 @@
-"""How many bytes each host of a block shuffle reads for each one it uses, counted at the store; prints JSON. Started by run.py.
+"""How many bytes each host of a block shuffle reads for each one it uses, counted at the store; prints JSON.
+
+Started by run.py.
 
 Hosts are played one after the other, each with a store opened for itself, so that none finds what another one has read.
 """

@@ -1,4 +1,7 @@
-"""What two cores can do at most: the user's function in two plain processes that do nothing else. Started by itself, it is one of them."""
+"""What two cores can do at most: the user's function in two plain processes that do nothing else.
+
+Started by itself, it is one of them.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,6 @@
-"""One contestant in a process of its own: takes a command a line from stdin, answers each with a line of JSON on stdout.
+"""One contestant in a process of its own.
+
+Takes a command a line from stdin, answers each with a line of JSON on stdout.
 
 Started through turns.py, with the names of the contestant and of the workload, its folder, and "quick" or "full".
 """
@@ -37,14 +39,20 @@ class Measured:
         return str(self._workload.name)
 
     def first(self, times: int) -> dict[str, Any]:
-        """Seconds from a fresh iterator to its first batch on the devices: the process's very first, and the median of more."""
+        """Seconds from a fresh iterator to its first batch on the devices.
+
+        The process's very first, and the median of more.
+        """
         seconds: list[float] = []
         while len(seconds) < 2 or (len(seconds) <= times and sum(seconds) < _LONGEST):
             seconds.append(self._seconds_to_first())
         return {"cold": seconds[0], "warm": statistics.median(seconds[1:])}
 
     def resume(self, step: int, times: int) -> dict[str, float]:
-        """Seconds to the first batch from a step far on and from the beginning, in turns; the median of each and of the differences."""
+        """Seconds to the first batch from a step far on and from the beginning, in turns.
+
+        The median of each and of the differences.
+        """
         far, near = [], []
         for _ in range(times):
             far.append(self._seconds_to_first(step))
@@ -77,7 +85,8 @@ class Measured:
         return {"rows": len(rows), "digest": hashlib.sha256(rows.tobytes()).hexdigest()[:16], **found}
 
     def round(self, seconds: float, lead: float, whole: int = 1) -> dict[str, float]:
-        """Takes batches for `lead` seconds, until the queues are as they stay, and then for `seconds` against the clock.
+        """Takes batches for `lead` seconds, until the queues are as they stay, and then for `seconds` against the
+        clock.
 
         Args:
             seconds: the least that is timed.
@@ -103,8 +112,8 @@ class Measured:
             seconds: that a step sleeps.
 
         Returns:
-            "share" of the time spent waiting, "median" and "most" seconds of a wait; and the same under "floor" for an iterator that
-            has nothing to do, which is what the measuring itself costs on this machine.
+            "share" of the time spent waiting, "median" and "most" seconds of a wait; and the same under "floor" for an
+            iterator that has nothing to do, which is what the measuring itself costs on this machine.
         """
         batches = self._open()
         waits = self._waits(batches, steps, seconds)
@@ -193,7 +202,12 @@ def _cpu_seconds() -> float:
     """Of this process, its children, and those of them that ended."""
     ended = os.times()
     children = [each.cpu_times() for each in _family()[1:]]
-    return time.process_time() + ended.children_user + ended.children_system + sum(each.user + each.system for each in children)
+    return (
+        time.process_time()
+        + ended.children_user
+        + ended.children_system
+        + sum(each.user + each.system for each in children)
+    )
 
 
 def _busy_seconds() -> float:
@@ -219,8 +233,10 @@ def main() -> None:
     # Libraries may print: the answers get the real stdout for themselves, and whatever is printed goes to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    logging.getLogger("loadax").setLevel(logging.ERROR)  # of a process that is stopped between its turns, every read takes long
-    warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # torch forks by default, and its children leave JAX alone
+    # of a process that is stopped between its turns, every read takes long
+    logging.getLogger("loadax").setLevel(logging.ERROR)
+    # torch forks by default, and its children leave JAX alone
+    warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
     import jax
     import numpy as np
     from contestants import CONTESTANTS

@@ -1,7 +1,8 @@
 """Who feeds which workload, and in which module it stands.
 
-A contestant is `prepare(workload, folder, sharding, **options) -> open`; `open()` gives an endless iterator over batches on the devices, shuffled
-anew each epoch. What `prepare` does happens once a process; `open` is what the time to the first batch begins with.
+A contestant is `prepare(workload, folder, sharding, **options) -> open`; `open()` gives an endless iterator over
+batches on the devices, shuffled anew each epoch. What `prepare` does happens once a process; `open` is what the time to
+the first batch begins with.
 """
 
 from collections.abc import Callable, Iterator

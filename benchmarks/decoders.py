@@ -1,6 +1,7 @@
 """What decoding a JPEG costs, and resizing it, by library: `python benchmarks/decoders.py`.
 
-Sixteen photographs of 500x375 (quality 90, 4:2:0), to 224x224. Every way decodes and cuts the middle to a square, but for those that only decode.
+Sixteen photographs of 500x375 (quality 90, 4:2:0), to 224x224. Every way decodes and cuts the middle to a square, but
+for those that only decode.
 """
 
 import io
@@ -157,7 +158,10 @@ def main() -> None:
         quality = "-"
         if decoded[name][0].shape == expected[0].shape:
             quality = f"{min(map(psnr, decoded[name], expected)):.1f}"
-        print(f"| {name} | {statistics.median(cpu[name]) * 1e3:.2f} | {statistics.median(clock[name]) * 1e3:.2f} | {quality} |")
+        print(
+            f"| {name} | {statistics.median(cpu[name]) * 1e3:.2f} | {statistics.median(clock[name]) * 1e3:.2f} | "
+            f"{quality} |"
+        )
 
 
 if __name__ == "__main__":

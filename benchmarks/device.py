@@ -1,10 +1,13 @@
-"""What feeding costs a training step: the step on loadax's batches against the same step on one batch that never changes.
+"""What feeding costs a training step.
+
+The step on loadax's batches against the same step on one batch that never changes.
 
 python benchmarks/device.py [--rows 8192] [--batch 256] [--width 256] [--rounds 15] [--seconds 1] [--json device.json]
 
-It runs on whatever JAX finds: on a GPU, set nothing; on a CPU, `JAX_PLATFORMS=cpu`. The loop is the usual one: a step is begun as soon as its batch is
-there, and waited for when the next one has begun. Ways take turns in one process, in an order that changes, and each turn's step time stands against the constant batch of
-the same round. A ratio of 1 says that training does not notice the loader.
+It runs on whatever JAX finds: on a GPU, set nothing; on a CPU, `JAX_PLATFORMS=cpu`. The loop is the usual one: a step
+is begun as soon as its batch is there, and waited for when the next one has begun. Ways take turns in one process, in
+an order that changes, and each turn's step time stands against the constant batch of the same round. A ratio of 1 says
+that training does not notice the loader.
 """
 
 import argparse
@@ -141,7 +144,9 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Measures, prints, and keeps the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=8192, help="64x64x3 images of uint8")
     parser.add_argument("--batch", type=int, default=256, help="rows of a batch")
     parser.add_argument("--width", type=int, default=256, help="of the network: how much a step computes")
@@ -153,7 +158,8 @@ def main() -> None:
     print(f"{found['devices']} x {found['device']}, batch {found['batch']}, medians of {found['rounds']} rounds")
     for name, each in found["ways"].items():
         print(
-            f"{name:<20}{each['step_ms']:>10.3f} ms a step{each['ratio']:>8.3f} of one batch ({each['least']:.3f} to {each['most']:.3f})"
+            f"{name:<20}{each['step_ms']:>10.3f} ms a step{each['ratio']:>8.3f} of one batch ({each['least']:.3f} to "
+            f"{each['most']:.3f})"
         )
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")

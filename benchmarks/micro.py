@@ -1,4 +1,7 @@
-"""What each stage of a batch costs by itself, on one thread: `python benchmarks/micro.py [PART ...]`. See README.md in this folder."""
+"""What each stage of a batch costs by itself, on one thread: `python benchmarks/micro.py [PART ...]`.
+
+See README.md in this folder.
+"""
 
 import os
 

@@ -1,4 +1,7 @@
-"""loadax, and the loops that one writes by hand: each a `prepare(workload, folder, sharding)`, as contestants.py says."""
+"""loadax, and the loops that one writes by hand.
+
+Each a `prepare(workload, folder, sharding)`, as contestants.py says.
+"""
 
 import warnings
 from collections import deque
@@ -27,7 +30,8 @@ _IN_FLIGHT = 4  # reads, of the loop over a store by hand
 def defaults(workload: Workload, folder: Path, sharding: NamedSharding, **options: Any) -> Open:
     """loadax, with every option that has a default left at it, but for those that the contestant names."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "shuffle.* of data whose chunks hold", UserWarning)  # which is what is measured
+        # which is what is measured
+        warnings.filterwarnings("ignore", "shuffle.* of data whose chunks hold", UserWarning)
         return _loader(dataset(workload, folder).shuffle(seed=0), workload, sharding, **options)
 
 
@@ -39,7 +43,9 @@ def chunks(workload: Stored, folder: Path, sharding: NamedSharding) -> Open:
 
 def fast(workload: Jpegs, folder: Path, sharding: NamedSharding) -> Open:
     """Loadax's own decoder, in its fast quality."""
-    return _loader(loadax.from_images(workload.folder(folder), size=SIZE, quality="fast").shuffle(seed=0), workload, sharding)
+    return _loader(
+        loadax.from_images(workload.folder(folder), size=SIZE, quality="fast").shuffle(seed=0), workload, sharding
+    )
 
 
 def own_function(workload: Jpegs, folder: Path, sharding: NamedSharding) -> Open:
@@ -63,7 +69,10 @@ def numpy_loop(workload: Workload, folder: Path, sharding: NamedSharding) -> Ope
 
 
 def tensorstore_loop(workload: Stored, folder: Path, sharding: NamedSharding) -> Open:
-    """The loop that one writes by hand over a store: a whole batch a read, four under way, and shard indexes cached for good."""
+    """The loop that one writes by hand over a store.
+
+    A whole batch a read, four under way, and shard indexes cached for good.
+    """
     import tensorstore as ts
 
     context = ts.Context({"cache_pool": {"total_bytes_limit": 64 << 20}})
@@ -115,7 +124,9 @@ def _tokens(workload: Workload, folder: Path) -> "loadax.Dataset":
 
 
 def _loader(data: Any, workload: Workload, sharding: NamedSharding, **options: Any) -> Open:
-    return loadax.Dataloader(data, batch_size=workload.batch_size, partition=sharding, num_epochs=None, **options).iterate
+    return loadax.Dataloader(
+        data, batch_size=workload.batch_size, partition=sharding, num_epochs=None, **options
+    ).iterate
 
 
 def _decoded(path: str) -> Any:

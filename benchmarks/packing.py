@@ -45,7 +45,9 @@ class Ones:
 
 def grain_fill(lengths: Lengths, seq_len: int, method: str) -> tuple[float, float]:
     """How full Grain's rows are, and the seconds that it took."""
-    parent = grain.MapDataset.source(Ones(lengths)).to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
+    parent = grain.MapDataset.source(Ones(lengths)).to_iter_dataset(
+        grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+    )
     length_struct = {"tokens": seq_len}
     if method == "split":
         dataset = experimental.ConcatThenSplitIterDataset(parent, length_struct=length_struct)
@@ -94,7 +96,8 @@ def report(documents: int, seq_len: int, grain_documents: int) -> Iterator[str]:
             again.read(rows)
             read = seconds(lambda: again.read(rows))  # noqa: B023 - called at once
         yield (
-            f"{method:<10} {full:>9.3%} {took:>10.2f}s {peak / 1e6:>9.0f} MB {opened * 1000:>10.1f} ms {512 * seq_len / read / 1e6:>15.0f}"
+            f"{method:<10} {full:>9.3%} {took:>10.2f}s {peak / 1e6:>9.0f} MB {opened * 1000:>10.1f} ms "
+            f"{512 * seq_len / read / 1e6:>15.0f}"
         )
 
 

@@ -37,7 +37,9 @@ def draw(results: dict[str, list[Run]], folder: Path) -> None:
 
 
 def _median(runs: list[Run], name: str) -> float | None:
-    found: list[Any] = [statistics.median(speeds(run, name)) for run in runs if name in run["contestants"] and speeds(run, name)]
+    found: list[Any] = [
+        statistics.median(speeds(run, name)) for run in runs if name in run["contestants"] and speeds(run, name)
+    ]
     return statistics.median(found) if found else None
 
 

@@ -41,14 +41,23 @@ def memory(run: Run, name: str) -> int:
 
 
 def others(run: Run) -> float:
-    """The share of the machine that somebody else used during the turns, the median: what is measured on a busy machine is worth little."""
+    """The share of the machine that somebody else used during the turns, the median.
+
+    What is measured on a busy machine is worth little.
+    """
     found = [one["others"] for each in run["contestants"].values() for one in each["rounds"]]
     return statistics.median(found) if found else 0.0
 
 
-def peers(run: Run, starting: str | Sequence[str] = ("grain", "torch", "jax-dataloader", "tf.data", "spdl")) -> list[str]:
+def peers(
+    run: Run, starting: str | Sequence[str] = ("grain", "torch", "jax-dataloader", "tf.data", "spdl")
+) -> list[str]:
     """The contestants that are other libraries, or some of them by the beginning of their names."""
-    return [name for name in run["contestants"] if name.startswith(tuple([starting] if isinstance(starting, str) else starting))]
+    return [
+        name
+        for name in run["contestants"]
+        if name.startswith(tuple([starting] if isinstance(starting, str) else starting))
+    ]
 
 
 def best(run: Run, among: Iterable[str]) -> str | None:
@@ -92,18 +101,21 @@ def remarks(run: Run) -> list[str]:
     if "sleep" in extras:
         slept = extras["sleep"]
         lines.append(
-            f"steps of 10 ms wait {slept['share']:.2%} of the time, {slept['median'] * 1e6:.0f} us each and {slept['most'] * 1e3:.2f} ms "
+            f"steps of 10 ms wait {slept['share']:.2%} of the time, {slept['median'] * 1e6:.0f} us each and "
+            f"{slept['most'] * 1e3:.2f} ms "
             f"at most; an iterator that does nothing, {slept['floor']['share']:.2%}"
         )
     if "resume" in extras:
         lines.append(
-            f"first batch from step 10^6 {extras['resume']['far'] * 1e3:.1f} ms, from the start {extras['resume']['near'] * 1e3:.1f} ms, "
+            f"first batch from step 10^6 {extras['resume']['far'] * 1e3:.1f} ms, from the start "
+            f"{extras['resume']['near'] * 1e3:.1f} ms, "
             f"{extras['resume']['more'] * 1e3:+.1f} ms"
         )
     if extras.get("hour"):
         hour = extras["hour"]
         lines.append(
-            f"{hour['steps']:,} steps: {hour['minute'] / _MILLION:.1f} MB in the first sixtieth, {hour['hour'] / _MILLION:.1f} MB at most, "
+            f"{hour['steps']:,} steps: {hour['minute'] / _MILLION:.1f} MB in the first sixtieth, "
+            f"{hour['hour'] / _MILLION:.1f} MB at most, "
             f"{hour['hour'] / hour['minute'] - 1:+.1%}"
         )
     if "amplification" in extras:

@@ -1,9 +1,13 @@
-"""loadax beside loops written by hand and beside its peers: `python benchmarks/run.py [WORKLOAD ...]`. See README.md in this folder.
+"""loadax beside loops written by hand and beside its peers: `python benchmarks/run.py [WORKLOAD ...]`.
 
-Every contestant has a long-lived process of its own, with eight virtual CPU devices, and they take turns: a round is one turn each, in an order
-that changes from round to round, so that what else the machine does meets them all alike. A ratio compares two turns of one round.
+See README.md in this folder.
 
-What was measured goes to a file for each workload as soon as its run is over, and a run that is there already is not made again.
+Every contestant has a long-lived process of its own, with eight virtual CPU devices, and they take turns: a round is
+one turn each, in an order that changes from round to round, so that what else the machine does meets them all alike. A
+ratio compares two turns of one round.
+
+What was measured goes to a file for each workload as soon as its run is over, and a run that is there already is not
+made again.
 """
 
 import argparse
@@ -25,7 +29,8 @@ from workloads.stores import Stored
 
 _HERE = Path(__file__).parent
 _RESUMED = 1_000_000  # step
-_BUNCH = 16  # batches of a store: a turn takes a multiple of them, since steps that are read at the same time come in bunches
+# batches of a store: a turn takes a multiple of them, since steps that are read at the same time come in bunches
+_BUNCH = 16
 
 # The least seconds of a turn, and of the lead-in before it, where a batch takes long.
 _TURNS = {"jpegs": {"seconds": 1.5, "lead": 0.5, "whole": 2}}
@@ -47,14 +52,26 @@ _EXTRAS: dict[str, dict[str, dict[str, Any]]] = {
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """A run of one workload."""
     began, workload = monotonic(), find(name, options.quick)
-    chosen = {each: form for each, form in CONTESTANTS[name].items() if each in (options.contestants or CONTESTANTS[name])}
+    chosen = {
+        each: form for each, form in CONTESTANTS[name].items() if each in (options.contestants or CONTESTANTS[name])
+    }
     absent = missing(chosen)
-    run: dict[str, Any] = {"machine": machine(), "options": _lasting(options), "missing": absent, "contestants": {}, "extras": {}}
+    run: dict[str, Any] = {
+        "machine": machine(),
+        "options": _lasting(options),
+        "missing": absent,
+        "contestants": {},
+        "extras": {},
+    }
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="loadax-benchmark-")))
         workload.write(folder)
         race = Race(
-            {each: stack.enter_context(child(each, name, folder, options.quick)) for each in chosen if each not in absent}
+            {
+                each: stack.enter_context(child(each, name, folder, options.quick))
+                for each in chosen
+                if each not in absent
+            }
         )
         for each in race.names:
             race.ask(each, "ready")  # nobody is timed while others still start
@@ -63,7 +80,8 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
             asked = chosen[each].feeds and race.ask(each, "first", times=1 if options.quick else 5)
             checked = chosen[each].feeds and race.ask(each, "check", batches=8)
             run["contestants"][each] = {"first": asked or None, "check": checked or None, "rounds": []}
-            race.ask(each, "round", **{**turns[each], "lead": turns[each]["seconds"] if options.rounds else 0})  # to be warm
+            # to be warm
+            race.ask(each, "round", **{**turns[each], "lead": turns[each]["seconds"] if options.rounds else 0})
         for each, turn in race.turns(options.rounds, turns, began + options.budget):
             run["contestants"][each]["rounds"].append(turn)
         if "loadax" in race.names:
@@ -117,7 +135,10 @@ def _turn(name: str, contestant: str, workload: Any, quick: bool) -> dict[str, A
 
 
 def _shortened(arguments: dict[str, Any], quick: bool) -> dict[str, Any]:
-    return {name: min(value, {"steps": 60, "times": 1}.get(name, value)) if quick else value for name, value in arguments.items()}
+    return {
+        name: min(value, {"steps": 60, "times": 1}.get(name, value)) if quick else value
+        for name, value in arguments.items()
+    }
 
 
 def _amplification(name: str, folder: Path, quick: bool) -> dict[str, list[float]]:
@@ -130,7 +151,12 @@ def _amplification(name: str, folder: Path, quick: bool) -> dict[str, list[float
 
 def _lasting(options: argparse.Namespace) -> dict[str, Any]:
     """What two runs must have in common to be runs of the same thing."""
-    return {"rounds": options.rounds, "quick": options.quick, "contestants": options.contestants, "budget": options.budget}
+    return {
+        "rounds": options.rounds,
+        "quick": options.quick,
+        "contestants": options.contestants,
+        "budget": options.budget,
+    }
 
 
 def _same(run: dict[str, Any], options: argparse.Namespace) -> bool:
@@ -140,14 +166,22 @@ def _same(run: dict[str, Any], options: argparse.Namespace) -> bool:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(FULL)} (default: all)")
-    parser.add_argument("--rounds", type=int, help="turns of each contestant (default 7; 0: only first batches and checks)")
-    parser.add_argument("--runs", type=int, default=1, help="whole runs of each workload, with new processes (default 1)")
-    parser.add_argument("--budget", type=float, default=120, help="seconds after which a run begins no more rounds (default 120)")
+    parser.add_argument(
+        "--rounds", type=int, help="turns of each contestant (default 7; 0: only first batches and checks)"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=1, help="whole runs of each workload, with new processes (default 1)"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=120, help="seconds after which a run begins no more rounds (default 120)"
+    )
     parser.add_argument("--contestants", nargs="+", metavar="NAME", help="only these (default: all that are installed)")
     parser.add_argument("--json", type=Path, default=_HERE / "results", metavar="FOLDER", help="where the results go")
     parser.add_argument("--fresh", action="store_true", help="measure again what is there already")
     parser.add_argument(
-        "--quick", action="store_true", help="little data and short turns, to see that it runs; its numbers mean nothing"
+        "--quick",
+        action="store_true",
+        help="little data and short turns, to see that it runs; its numbers mean nothing",
     )
     options = parser.parse_args()
     unknown = [name for name in options.workloads if name not in FULL]

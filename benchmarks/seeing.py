@@ -1,4 +1,7 @@
-"""What statistics, timeline and profiler marks cost: `python benchmarks/seeing.py [ROUNDS]`. Small batches, with all of it and without, in turns."""
+"""What statistics, timeline and profiler marks cost: `python benchmarks/seeing.py [ROUNDS]`.
+
+Small batches, with all of it and without, in turns.
+"""
 
 import os
 
@@ -71,7 +74,10 @@ def compare(batch_size: int, workers: int, rounds: int) -> None:
     for what, which in (("time", 0), ("processor time", 1)):
         more = statistics.median(one[which] / other[which] for one, other in zip(seen, unseen, strict=True)) - 1
         step = statistics.median(one[which] for one in seen)
-        print(f"batch {batch_size:>4}, {workers} workers: {what} {step * 1e6:7.1f} us a step, {more:+.2%} for seeing", flush=True)
+        print(
+            f"batch {batch_size:>4}, {workers} workers: {what} {step * 1e6:7.1f} us a step, {more:+.2%} for seeing",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Writes what was measured into docs/benchmarks.md, and draws it: `python benchmarks/tables.py [RESULTS.json ...]`.
 
-A table stands between `<!-- measured: NAME -->` and `<!-- end -->`, and is replaced. Those of workloads without results stay as they are.
+A table stands between `<!-- measured: NAME -->` and `<!-- end -->`, and is replaced. Those of workloads without results
+stay as they are.
 """
 
 import argparse
@@ -27,7 +28,10 @@ Value = Callable[[Run], float | None]
 
 
 def against(*names: str, ours: str = "loadax") -> Value:
-    """How many times the rows per second of the best of them loadax has; of the best of all peers, when none is named."""
+    """How many times the rows per second of the best of them loadax has.
+
+    Of the best of all peers, when none is named.
+    """
 
     def value(run: Run) -> float | None:
         other = best(run, names or peers(run))
@@ -81,7 +85,13 @@ _SHOWS: Sequence[tuple[str, str, str, Value, Callable[[float], str]]] = (
     ("images: a gather and `device_put` by hand", "images", "1.3", against("numpy"), times),
     ("images: the best peer", "images", "1.0", against(), times),
     ("images: Grain, per element, at its best", "images", "20", against(*_PER_ELEMENT), times),
-    ("pure Python, 2 processes: the best of Grain and torch with 2", "transform", "1.05", against(*_WITH_WORKERS), times),
+    (
+        "pure Python, 2 processes: the best of Grain and torch with 2",
+        "transform",
+        "1.05",
+        against(*_WITH_WORKERS),
+        times,
+    ),
     ("pure Python, 2 processes: what two cores can do", "transform", "0.9", against("ceiling"), times),
     (
         "the same, rows of 1025 int32: the best of Grain and torch with 2",
@@ -98,8 +108,20 @@ _SHOWS: Sequence[tuple[str, str, str, Value, Callable[[float], str]]] = (
         times,
     ),
     ("rows of 48 bytes by `__getitem__`: torch at its best", "rows", "1.0", against(*_TORCH), times),
-    ("the same: CPU seconds a row, beside the form of torch that takes least", "rows", "at most 1", cpu(*_TORCH), times),
-    ("the same through a `map`: CPU seconds a row, beside a loop by hand", "row-map", "at most 1.3", cpu("numpy"), times),
+    (
+        "the same: CPU seconds a row, beside the form of torch that takes least",
+        "rows",
+        "at most 1",
+        cpu(*_TORCH),
+        times,
+    ),
+    (
+        "the same through a `map`: CPU seconds a row, beside a loop by hand",
+        "row-map",
+        "at most 1.3",
+        cpu("numpy"),
+        times,
+    ),
     (
         "JPEG at 40 dB: the best of Grain and torch with Pillow",
         "jpegs",
@@ -172,7 +194,12 @@ _STORE_ROWS = (
         "0.95",
         "tensorstore",
     ),
-    ('its own full shuffle, by `shuffle(0, block="chunks")`: the same in chunks of 64 rows', "chunks", "15", "row-shuffle"),
+    (
+        'its own full shuffle, by `shuffle(0, block="chunks")`: the same in chunks of 64 rows',
+        "chunks",
+        "15",
+        "row-shuffle",
+    ),
     ("`np.memmap` and `device_put`: the same in raw zarr 3", "raw-fields", "0.5", "numpy"),
     ("the same, rows of 1025 uint16 in raw zarr 3, 4096 a chunk, batch 256", "raw-tokens", "0.5", "numpy"),
     ("the same, 64 a chunk, so 1563 small files", "raw-tokens-small", "0.5", "numpy"),
@@ -194,7 +221,10 @@ def stores(results: Results) -> list[str]:
 def contestants(runs: list[Run]) -> list[str]:
     """Everybody's medians; of the run in the middle, when there are several."""
     run = sorted(runs, key=lambda each: statistics.median(speeds(each, "loadax")))[len(runs) // 2]
-    lines = ["| | rows/s | loadax has | in rounds | CPU s/Mrow | memory | first batch | the very first |", "|---|" + "---:|" * 7]
+    lines = [
+        "| | rows/s | loadax has | in rounds | CPU s/Mrow | memory | first batch | the very first |",
+        "|---|" + "---:|" * 7,
+    ]
     lines += [
         "| " + " | ".join(f"`{cell}`" if not place else cell for place, cell in enumerate(line(run, name))) + " |"
         for name in run["contestants"]
@@ -212,11 +242,14 @@ def setting(results: Results) -> list[str]:
                 seen[name].append(value)
     commits = seen.pop("commit")
     told = ", ".join(
-        f"{name} {' and '.join(values)}" if name != "machine" else values[0] for name, values in seen.items() if name != "loadax"
+        f"{name} {' and '.join(values)}" if name != "machine" else values[0]
+        for name, values in seen.items()
+        if name != "loadax"
     )
     most = max(len(each) for each in results.values())
     return [
-        f"Measured on {told}, at {' and '.join(commits)}; {most} {'run' if most == 1 else 'runs'} of each workload, during which others used {statistics.median(map(others, runs)):.0%} of the machine."
+        f"Measured on {told}, at {' and '.join(commits)}; {most} {'run' if most == 1 else 'runs'} of each workload, "
+        f"during which others used {statistics.median(map(others, runs)):.0%} of the machine."
     ]
 
 
@@ -225,7 +258,9 @@ def stages(taken: dict[str, dict[str, float]]) -> list[str]:
     lines = ["| | | a row |", "|---|---:|---:|"]
     for what, each in taken.items():
         if not what.startswith("permute 1 "):
-            lines.append(f"| {what} | {each['seconds'] * 1e6:,.0f} µs | {each['seconds'] / each['rows'] * 1e9:,.0f} ns |")
+            lines.append(
+                f"| {what} | {each['seconds'] * 1e6:,.0f} µs | {each['seconds'] / each['rows'] * 1e9:,.0f} ns |"
+            )
     return lines
 
 
@@ -237,7 +272,9 @@ def blocks(results: Results, taken: dict[str, dict[str, float]]) -> dict[str, li
     if any(name in _STORES for name in results):
         made["stores"] = stores(results)
     return made | {
-        name: contestants(runs) for name, runs in results.items() if name not in _STORES and "loadax" in runs[0]["contestants"]
+        name: contestants(runs)
+        for name, runs in results.items()
+        if name not in _STORES and "loadax" in runs[0]["contestants"]
     }
 
 
@@ -254,8 +291,12 @@ def rewritten(page: str, made: dict[str, list[str]]) -> str:
 def main() -> None:
     """Reads the results, writes the page and the pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", nargs="*", type=Path, help="files of run.py and micro.py (default: all of benchmarks/results)")
-    parser.add_argument("--page", type=Path, default=_PAGE, help="the page that is rewritten (default: docs/benchmarks.md)")
+    parser.add_argument(
+        "results", nargs="*", type=Path, help="files of run.py and micro.py (default: all of benchmarks/results)"
+    )
+    parser.add_argument(
+        "--page", type=Path, default=_PAGE, help="the page that is rewritten (default: docs/benchmarks.md)"
+    )
     options = parser.parse_args()
     found = [json.loads(path.read_text()) for path in options.results or sorted((_HERE / "results").glob("*.json"))]
     results: Results = {each["workload"]: each["runs"] for each in found if "workload" in each and each["runs"]}
@@ -266,7 +307,9 @@ def main() -> None:
     plots.draw(results, options.page.parent / "assets")
 
 
-def _compared(results: Results, heading: str, rows: Sequence[tuple[str, str, str, Value, Callable[[float], str]]]) -> list[str]:
+def _compared(
+    results: Results, heading: str, rows: Sequence[tuple[str, str, str, Value, Callable[[float], str]]]
+) -> list[str]:
     lines = [heading, "|---|---|---|"]
     for what, name, asked, value, text in rows:
         found = [value(run) for run in results.get(name, ())]

@@ -28,7 +28,8 @@ _FEWEST = 3  # rounds, however long they take
 class Child:
     """A contestant's process, to which commands are sent.
 
-    It is stopped whenever it is not asked anything, and the processes that it started with it: not even reading ahead goes on.
+    It is stopped whenever it is not asked anything, and the processes that it started with it: not even reading ahead
+    goes on.
     """
 
     def __init__(self, name: str, process: "subprocess.Popen[str]"):
@@ -149,8 +150,21 @@ def environment() -> dict[str, str]:
 
 def machine() -> dict[str, str]:
     """What the numbers were measured on, with the versions of the packages that matter."""
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=_HERE, capture_output=True, text=True, check=False)
-    packages = ("jax", "numpy", "tensorstore", "grain", "torch", "tensorflow-cpu", "jax-dataloader", "spdl", "pillow", "loadax")
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=_HERE, capture_output=True, text=True, check=False
+    )
+    packages = (
+        "jax",
+        "numpy",
+        "tensorstore",
+        "grain",
+        "torch",
+        "tensorflow-cpu",
+        "jax-dataloader",
+        "spdl",
+        "pillow",
+        "loadax",
+    )
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "python": platform.python_version(),
@@ -167,7 +181,10 @@ def _version(package: str) -> str | None:
 
 
 def _family(pid: int, number: int = 0) -> list[psutil.Process]:
-    """A process and all that descend from it; the process gets a signal before the others are looked for, since one that is stopped starts none."""
+    """A process and all that descend from it.
+
+    The process gets a signal before the others are looked for, since one that is stopped starts none.
+    """
     try:
         process = psutil.Process(pid)
         if number:

@@ -3,9 +3,10 @@
     python examples/digits.py                 # 8 virtual CPU devices, one process
     python examples/digits.py --processes 2   # the same training in two processes of 4 devices each: the same losses
 
-The digits are 1,797 scans of 8 x 8 pixels that come inside scikit-learn, so nothing is downloaded. Batches are cut over the mesh's
-"data" axis and weights over its "model" axis, as in Flax's guide "Scale up on multiple devices". The training loop does not know
-how many processes there are: loadax hands each of them its part of the very same global batches.
+The digits are 1,797 scans of 8 x 8 pixels that come inside scikit-learn, so nothing is downloaded. Batches are cut over
+the mesh's "data" axis and weights over its "model" axis, as in Flax's guide "Scale up on multiple devices". The
+training loop does not know how many processes there are: loadax hands each of them its part of the very same global
+batches.
 
 It ends like this, after about 10 seconds on two cores:
 
@@ -55,7 +56,9 @@ class Classifier(nnx.Module):
     def __init__(self, rngs: nnx.Rngs, width: int = 512):
         self.norm = nnx.LayerNorm(64, rngs=rngs)
         columns, rows = {"out_sharding": P(None, "model")}, {"out_sharding": P("model", None)}
-        self.widen = nnx.Linear(64, width, kernel_metadata=columns, bias_metadata={"out_sharding": P("model")}, rngs=rngs)
+        self.widen = nnx.Linear(
+            64, width, kernel_metadata=columns, bias_metadata={"out_sharding": P("model")}, rngs=rngs
+        )
         self.narrow = nnx.Linear(width, 128, kernel_metadata=rows, rngs=rngs)
         self.norm_again = nnx.LayerNorm(128, rngs=rngs)
         self.classify = nnx.Linear(128, 10, rngs=rngs)
@@ -140,10 +143,16 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=summary, epilog=story, formatter_class=form)
     parser.add_argument("--epochs", type=int, default=20, help="how often every digit is seen (default 20)")
     parser.add_argument("--seed", type=int, default=0, help="of the order, the noise and the first weights (default 0)")
-    parser.add_argument("--at-least", type=float, default=GOOD_ENOUGH, help=f"accuracy to exit with 0 (default {GOOD_ENOUGH})")
+    parser.add_argument(
+        "--at-least", type=float, default=GOOD_ENOUGH, help=f"accuracy to exit with 0 (default {GOOD_ENOUGH})"
+    )
     parser.add_argument("--losses", type=Path, metavar="FILE", help="write the mean loss of every epoch there, as JSON")
-    parser.add_argument("--processes", type=int, default=1, choices=(1, 2, 4, 8), help="start that many and train in all of them")
-    join = "be process NUMBER of --processes that meet at ADDRESS (host:port of process 0); --processes does this for you"
+    parser.add_argument(
+        "--processes", type=int, default=1, choices=(1, 2, 4, 8), help="start that many and train in all of them"
+    )
+    join = (
+        "be process NUMBER of --processes that meet at ADDRESS (host:port of process 0); --processes does this for you"
+    )
     parser.add_argument("--join", nargs=2, metavar=("ADDRESS", "NUMBER"), help=join)
     options = parser.parse_args()
     if options.epochs < 1:
@@ -152,7 +161,10 @@ def parse() -> argparse.Namespace:
 
 
 def start_processes(count: int) -> int:
-    """Runs this script `count` times as one JAX run on this machine; returns its exit status. They end when this one does."""
+    """Runs this script `count` times as one JAX run on this machine; returns its exit status.
+
+    They end when this one does.
+    """
     with socket.socket() as probe:  # a port that is free now
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -178,7 +190,10 @@ def start_processes(count: int) -> int:
 
 
 def quieten_gloo() -> None:
-    """Gloo, over which CPU processes talk, reports every connection on file descriptor 1: Python's output gets one of its own."""
+    """Gloo, over which CPU processes talk, reports every connection on file descriptor 1.
+
+    Python's output gets one of its own.
+    """
     sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 

@@ -2,10 +2,11 @@
 
     python examples/fields.py
 
-A tracer (smoke, say) lies over a map of 64 latitudes x 64 longitudes, in a wind; the model sees tracer and wind, and predicts the
-tracer a little later. The samples are written to a zarr 3 store in a temporary folder. On a mesh of 2 x 4 devices,
-`P("data", "space")` cuts a batch into rows over "data" and into bands of latitude over "space". loadax reads for each device just
-that: on a cluster, a host reads only the bands of its own devices, from the chunks in which they lie.
+A tracer (smoke, say) lies over a map of 64 latitudes x 64 longitudes, in a wind; the model sees tracer and wind, and
+predicts the tracer a little later. The samples are written to a zarr 3 store in a temporary folder. On a mesh of 2 x 4
+devices, `P("data", "space")` cuts a batch into rows over "data" and into bands of latitude over "space". loadax reads
+for each device just that: on a cluster, a host reads only the bands of its own devices, from the chunks in which they
+lie.
 
 It ends like this, after about 12 seconds on two cores; an error of 1 is that of forecasting no change:
 
@@ -54,8 +55,8 @@ def make_samples(count: int, rng: np.random.Generator) -> dict[str, Fields]:
     """Tracers in winds along a channel: walls in the north and south, periodic from west to east.
 
     Returns:
-        `field`, (count, latitude, longitude, 3): tracer, and how far the wind blows to the east and north until the forecast;
-        `later`, (count, latitude, longitude, 1): the tracer then.
+        `field`, (count, latitude, longitude, 3): tracer, and how far the wind blows to the east and north until the
+        forecast; `later`, (count, latitude, longitude, 1): the tracer then.
     """
     y = (np.arange(SIZE, dtype=np.float32)[:, None] + 0.5) * np.pi / SIZE
     x = np.arange(SIZE, dtype=np.float32)[None, :] * 2 * np.pi / SIZE
@@ -66,7 +67,8 @@ def make_samples(count: int, rng: np.random.Generator) -> dict[str, Fields]:
         amplitude = rng.normal(0, scale, (count, 1, 1)).astype(np.float32)
         return amplitude, rng.uniform(0, 2 * np.pi, (count, 1, 1)).astype(np.float32)
 
-    # The wind follows a stream function, a sum of waves that vanish at the walls: so it blows along walls, and never into them.
+    # The wind follows a stream function, a sum of waves that vanish at the walls: so it blows along walls, and never
+    # into them.
     for k, m in [(0, 1), (1, 1), (2, 1), (1, 2)]:
         amplitude, phase = draw(0.04)
         east -= amplitude * m * np.cos(m * y) * np.cos(k * x + phase)
@@ -80,11 +82,17 @@ def make_samples(count: int, rng: np.random.Generator) -> dict[str, Fields]:
 
 
 def write_store(folder: Path, samples: dict[str, Fields]) -> None:
-    """Writes each array as zarr 3: shards of many samples, in which each band of latitudes is a chunk that can be read alone."""
+    """Writes each array as zarr 3.
+
+    Shards of many samples, in which each band of latitudes is a chunk that can be read alone.
+    """
     folder.mkdir()
-    (folder / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')  # TensorStore writes arrays, but no groups
+    # TensorStore writes arrays, but no groups
+    (folder / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
     for name, values in samples.items():
-        layout = ts.ChunkLayout(write_chunk_shape=[SHARD, *values.shape[1:]], read_chunk_shape=[1, BAND, SIZE, values.shape[-1]])
+        layout = ts.ChunkLayout(
+            write_chunk_shape=[SHARD, *values.shape[1:]], read_chunk_shape=[1, BAND, SIZE, values.shape[-1]]
+        )
         spec = {"driver": "zarr3", "kvstore": (folder / name).as_uri()}
         store = ts.open(spec, create=True, dtype=values.dtype, shape=values.shape, chunk_layout=layout).result()
         store.write(values).result()
@@ -132,11 +140,17 @@ evaluate = nnx.jit(forecast_error)
 
 def show_bands(field: jax.Array) -> None:
     """Prints which part of a batch each device holds."""
-    print(f"a batch of fields is {field.shape}, {field.nbytes >> 10} KiB; each device holds its rows and its band of latitudes")
+    print(
+        f"a batch of fields is {field.shape}, {field.nbytes >> 10} KiB; each device holds its rows and its band of "
+        "latitudes"
+    )
     for shard in field.addressable_shards:
         cuts = [cut.indices(size) for cut, size in zip(shard.index, field.shape, strict=True)]
         (row, end_row, _), (south, north, _) = cuts[:2]
-        print(f"  {shard.device}: rows {row:2} to {end_row:2}, latitudes {south:2} to {north:2}, {shard.data.nbytes >> 10} KiB")
+        print(
+            f"  {shard.device}: rows {row:2} to {end_row:2}, latitudes {south:2} to {north:2}, "
+            f"{shard.data.nbytes >> 10} KiB"
+        )
 
 
 def train(store: Path, options: argparse.Namespace) -> float:
@@ -145,7 +159,10 @@ def train(store: Path, options: argparse.Namespace) -> float:
     train_data, held_out = data[:-HELD_OUT], data[-HELD_OUT:]
     bands = P("data", "space")
     loader = loadax.Dataloader(
-        train_data.shuffle(options.seed), batch_size=16, partition={"field": bands, "later": bands}, num_epochs=options.epochs
+        train_data.shuffle(options.seed),
+        batch_size=16,
+        partition={"field": bands, "later": bands},
+        num_epochs=options.epochs,
     )
     model = Forecaster(nnx.Rngs(options.seed))
     optimizer = nnx.Optimizer(model, optax.adam(optax.cosine_decay_schedule(3e-3, len(loader))), wrt=nnx.Param)
@@ -172,7 +189,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=summary, epilog=story, formatter_class=form)
     parser.add_argument("--epochs", type=int, default=8, help="how often every sample is seen (default 8)")
     parser.add_argument("--samples", type=int, default=512, help="how many are made (default 512, 29 MB)")
-    parser.add_argument("--seed", type=int, default=0, help="of the samples, the order and the first weights (default 0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the samples, the order and the first weights (default 0)"
+    )
     options = parser.parse_args()
     if options.epochs < 1 or options.samples < 2 * HELD_OUT:
         parser.error(f"--epochs {options.epochs} --samples {options.samples}: pass at least 1 and {2 * HELD_OUT}")

@@ -1,20 +1,23 @@
 """Trains a small language model on the source of Python's standard library, with the sequence cut over devices.
 
     python examples/language_model.py                                 # 8 virtual CPU devices, one process
-    python examples/language_model.py --processes 2                   # in two processes of 4 devices each: the same losses
-    python examples/language_model.py --processes 2 --resume-with 1   # begun in two, ended in a fresh one: the same losses
+    python examples/language_model.py --processes 2                   # in two processes of 4 devices each: the same
+    losses python examples/language_model.py --processes 2 --resume-with 1   # begun in two, ended in a fresh one: the
+    same losses
 
-The text is on every machine that has Python. Documents are what stands between blank lines, a function mostly, as tokens, one a byte,
-one behind the other in flat files. `pack` fits them together in rows: `segment_ids` and `positions` say which document a token is of,
-and attention and loss stay inside it. Two such datasets are mixed, by weights that change on the way, and batches grow; the step is
-compiled for both sizes before training begins, because `loader.specs` tells them.
+The text is on every machine that has Python. Documents are what stands between blank lines, a function mostly, as
+tokens, one a byte, one behind the other in flat files. `pack` fits them together in rows: `segment_ids` and `positions`
+say which document a token is of, and attention and loss stay inside it. Two such datasets are mixed, by weights that
+change on the way, and batches grow; the step is compiled for both sizes before training begins, because `loader.specs`
+tells them.
 
-On a mesh of 2 x 4 devices, `P("data", "sequence")` cuts a batch into rows over "data" and into stretches of text over "sequence":
-loadax reads for each device just that, so on a cluster a host reads no tokens of other hosts' stretches. Half-way the run is given
-up, and goes on from the loader's state, a few integers in JSON: by itself in another iterator, with `--resume-with` in processes
-that know nothing but weights and state, and as many as you like.
+On a mesh of 2 x 4 devices, `P("data", "sequence")` cuts a batch into rows over "data" and into stretches of text over
+"sequence": loadax reads for each device just that, so on a cluster a host reads no tokens of other hosts' stretches.
+Half-way the run is given up, and goes on from the loader's state, a few integers in JSON: by itself in another
+iterator, with `--resume-with` in processes that know nothing but weights and state, and as many as you like.
 
-The model must do better than a table of which byte follows which. It ends like this, on Python 3.11, after half a minute on two cores:
+The model must do better than a table of which byte follows which. It ends like this, on Python 3.11, after half a
+minute on two cores:
 
     step 175: 2.945 bits per byte
     step 200: 3.009 bits per byte
@@ -76,7 +79,9 @@ Trained: TypeAlias = "tuple[LanguageModel, nnx.Optimizer[LanguageModel]]"
 
 
 def write_documents(modules: Iterable[Path], file: Path) -> None:
-    """Writes what stands between the modules' blank lines to `file`, as flat uint16, and where each piece begins beside it."""
+    """Writes what stands between the modules' blank lines to `file`, as flat uint16, and where each piece begins beside
+    it.
+    """
     texts = (text for module in modules for text in module.read_bytes().split(b"\n\n") if text.strip())
     documents = [np.array([*text, END], np.uint16) for text in texts]
     np.concatenate(documents).tofile(file)
@@ -84,7 +89,10 @@ def write_documents(modules: Iterable[Path], file: Path) -> None:
 
 
 def write_library(folder: Path) -> None:
-    """Writes the standard library's own modules in two groups; every tenth module is held out, so that none of it is trained on."""
+    """Writes the standard library's own modules in two groups.
+
+    Every tenth module is held out, so that none of it is trained on.
+    """
     library = Path(sysconfig.get_path("stdlib"))
     packages = chain.from_iterable(library.glob(f"{package}/**/*.py") for package in PACKAGES)
     for name, found in (("modules", library.glob("*.py")), ("packages", packages)):
@@ -100,7 +108,9 @@ def packed_rows(file: Path, seed: int) -> loadax.Dataset:
 
 
 def bits_of_bigrams(train: Iterable[loadax.Dataset], held_out: loadax.Dataset) -> float:
-    """Bits per byte of the table that counts which token follows which, with one added to each count, on rows it has not seen."""
+    """Bits per byte of the table that counts which token follows which, with one added to each count, on rows it has
+    not seen.
+    """
 
     def pairs(dataset: loadax.Dataset) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
         rows = dataset.read(np.arange(len(dataset)))
@@ -131,7 +141,8 @@ class Block(nnx.Module):
         rows, length, width = hidden.shape
         projected = self.project(self.norm(hidden)).reshape(rows, length, self.heads, 3 * width // self.heads)
         query, key, value = jnp.split(projected, 3, axis=-1)
-        # A device asks for its own stretch, and must see all that may come before: this gathers keys and values over "sequence".
+        # A device asks for its own stretch, and must see all that may come before: this gathers keys and values over
+        # "sequence".
         key, value = with_sharding_constraint((key, value), P("data"))
         seen = jax.nn.dot_product_attention(query, key, value, bias=reach)
         hidden += self.combine(seen.reshape(rows, length, width))
@@ -141,8 +152,8 @@ class Block(nnx.Module):
 def attention_reach(segments: jax.Array, positions: jax.Array, heads: int) -> jax.Array:
     """(B, T), (B, T) -> (B, heads, T, T): what is added to the scores of attention.
 
-    A token sees its own segment up to itself, nothing else. What is far away counts less, for each head to another degree; so
-    positions need no embedding.
+    A token sees its own segment up to itself, nothing else. What is far away counts less, for each head to another
+    degree; so positions need no embedding.
     """
     key_segments, key_positions = with_sharding_constraint((segments, positions), P("data"))
     distance = positions[:, :, None] - key_positions[:, None, :]
@@ -201,8 +212,11 @@ def same(one: Batch, other: Batch) -> jax.Array:
 
 def compile_steps(loader: loadax.Dataloader, trained: Trained) -> dict[int, Callable[[Batch], jax.Array]]:
     """The training step for each size of batch, compiled before training begins: the loader tells what will come."""
-    step = nnx.jit(train_step, in_shardings=(P(), P(), None))  # weights are whole on every device, batches cut as they come
-    return {len(spec["tokens"]): partial(step.lower(*trained, spec).compile(), *trained) for spec in loader.specs.values()}
+    # weights are whole on every device, batches cut as they come
+    step = nnx.jit(train_step, in_shardings=(P(), P(), None))
+    return {
+        len(spec["tokens"]): partial(step.lower(*trained, spec).compile(), *trained) for spec in loader.specs.values()
+    }
 
 
 def say(line: str) -> None:
@@ -241,8 +255,8 @@ def restore(folder: Path, trained: Trained) -> tuple[str, list[float]]:
 def fit(loader: loadax.Dataloader, trained: Trained, options: argparse.Namespace) -> list[float]:
     """Trains, and returns the bits per byte of each step.
 
-    Half-way it stops. What goes on then knows of what was before only the weights and the loader's state: another iterator, or with
-    `--checkpoint` the next call of this function, in other processes.
+    Half-way it stops. What goes on then knows of what was before only the weights and the loader's state: another
+    iterator, or with `--checkpoint` the next call of this function, in other processes.
     """
     half, folder = options.steps // 2, options.checkpoint
     saved = folder is not None and (folder / STATE).exists()
@@ -253,7 +267,9 @@ def fit(loader: loadax.Dataloader, trained: Trained, options: argparse.Namespace
     steps = compile_steps(loader, trained)
     waited = elapsed = 0.0
     quiet = jax.process_index() > 0
-    with tqdm(total=options.steps, initial=len(history), desc="training", unit="step", leave=False, disable=quiet) as bar:
+    with tqdm(
+        total=options.steps, initial=len(history), desc="training", unit="step", leave=False, disable=quiet
+    ) as bar:
         for stop in stops:
             with loader.iterate(json.loads(state)) as batches:
                 for batch in islice(batches, stop - len(history)):
@@ -310,24 +326,34 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the order and the first weights (default 0)")
     share = f"share of the bigrams' bits per byte to exit with 0 (default {GOOD_ENOUGH})"
     parser.add_argument("--at-most", type=float, default=GOOD_ENOUGH, help=share)
-    parser.add_argument("--losses", type=Path, metavar="FILE", help="write the bits per byte of every step there, as JSON")
-    parser.add_argument("--processes", type=int, default=1, choices=(1, 2, 4, 8), help="start that many and train in all of them")
+    parser.add_argument(
+        "--losses", type=Path, metavar="FILE", help="write the bits per byte of every step there, as JSON"
+    )
+    parser.add_argument(
+        "--processes", type=int, default=1, choices=(1, 2, 4, 8), help="start that many and train in all of them"
+    )
     again = "train in --processes until half-way, and go on in that many fresh ones"
     parser.add_argument("--resume-with", type=int, choices=(1, 2, 4, 8), help=again)
     stop = "stop half-way and leave all that is needed in FOLDER, or go on from there; --resume-with does both"
     parser.add_argument("--checkpoint", type=Path, metavar="FOLDER", help=stop)
-    join = "be process NUMBER of --processes that meet at ADDRESS (host:port of process 0); --processes does this for you"
+    join = (
+        "be process NUMBER of --processes that meet at ADDRESS (host:port of process 0); --processes does this for you"
+    )
     parser.add_argument("--join", nargs=2, metavar=("ADDRESS", "NUMBER"), help=join)
     options = parser.parse_args()
     if options.steps < 4:
         parser.error(
-            f"--steps {options.steps}: pass 4 or more, since batches grow after a quarter of them and the run stops half-way"
+            f"--steps {options.steps}: pass 4 or more, since batches grow after a quarter of them and the run stops "
+            "half-way"
         )
     return options
 
 
 def start_processes(count: int, *arguments: str) -> int:
-    """Runs this script `count` times as one JAX run on this machine; returns its exit status. They end when this one does."""
+    """Runs this script `count` times as one JAX run on this machine; returns its exit status.
+
+    They end when this one does.
+    """
     with socket.socket() as probe:  # a port that is free now
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -336,7 +362,9 @@ def start_processes(count: int, *arguments: str) -> int:
     command = [sys.executable, *sys.argv, *arguments, "--processes", str(count), "--join", address]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # In sessions of their own, so that Ctrl-C reaches this process alone, and it ends the others.
-    children = [subprocess.Popen([*command, str(number)], env=environment, start_new_session=True) for number in range(count)]
+    children = [
+        subprocess.Popen([*command, str(number)], env=environment, start_new_session=True) for number in range(count)
+    ]
     deadline = time.monotonic() + TIME_LIMIT
     try:
         # Until all have ended, or one has failed: the others would wait for it.
@@ -353,7 +381,10 @@ def start_processes(count: int, *arguments: str) -> int:
 
 
 def quieten_gloo() -> None:
-    """Gloo, over which CPU processes talk, reports every connection on file descriptor 1: Python's output gets one of its own."""
+    """Gloo, over which CPU processes talk, reports every connection on file descriptor 1.
+
+    Python's output gets one of its own.
+    """
     sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
@@ -373,8 +404,8 @@ def main() -> int:
         jax.distributed.initialize(address, num_processes=options.processes, process_id=int(number))
     devices = np.array(jax.devices())
     sequence = math.gcd(len(devices), 4)  # 2 x 4 on 8 devices
-    # The devices of one process stand below each other, so that processes differ in the stretches they hold: long texts are what a
-    # sequence axis is for, and no process then reads a whole one.
+    # The devices of one process stand below each other, so that processes differ in the stretches they hold: long texts
+    # are what a sequence axis is for, and no process then reads a whole one.
     mesh = Mesh(devices.reshape(sequence, -1).T, ("data", "sequence"), axis_types=(AxisType.Auto,) * 2)
     with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh):
         return 0 if train(Path(folder), options) else 1

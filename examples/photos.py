@@ -1,11 +1,14 @@
-"""Learns to tell from which photograph a snippet comes: JPEG files in class folders, decoded by threads, augmented by the devices.
+"""Learns to tell from which photograph a snippet comes.
+
+JPEG files in class folders, decoded by threads, augmented by the devices.
 
     python examples/photos.py [--timeline run.html]
 
-The photographs come inside scikit-image, so nothing is downloaded. Snippets of them are saved as JPEG files, a folder for each photograph;
-`loadax.from_images` finds, decodes and resizes them. They go to the devices as bytes: `device_map` flips, brightens and normalises them there, with a random key for
-each row that `key_seed` makes. `loader.warmup()` reads ahead while the step is compiled, `loadax.progress` shows a bar where somebody watches,
-and at the end `report()` says whether training has waited for data. It ends like this, after about half a minute on two cores:
+The photographs come inside scikit-image, so nothing is downloaded. Snippets of them are saved as JPEG files, a folder
+for each photograph; `loadax.from_images` finds, decodes and resizes them. They go to the devices as bytes: `device_map`
+flips, brightens and normalises them there, with a random key for each row that `key_seed` makes. `loader.warmup()`
+reads ahead while the step is compiled, `loadax.progress` shows a bar where somebody watches, and at the end `report()`
+says whether training has waited for data. It ends like this, after about half a minute on two cores:
 
     1800 snippets of 6 photographs in /tmp/…, 5.8 MiB
     a batch is (64, 48, 48, 3) float32 on the devices, and crossed the wire as uint8
@@ -83,7 +86,9 @@ class Classifier(nnx.Module):
 
     def __init__(self, rngs: nnx.Rngs):
         widths = (3, 16, 32, 64)
-        self.layers = nnx.List([nnx.Conv(before, after, (3, 3), strides=2, rngs=rngs) for before, after in pairwise(widths)])
+        self.layers = nnx.List(
+            [nnx.Conv(before, after, (3, 3), strides=2, rngs=rngs) for before, after in pairwise(widths)]
+        )
         self.head = nnx.Linear(widths[-1], len(SCENES), rngs=rngs)
 
     def __call__(self, image: jax.Array) -> jax.Array:
@@ -109,7 +114,9 @@ def train_step(model: Classifier, optimizer: nnx.Optimizer[Classifier], batch: B
 def hits(model: Classifier, batch: Batch) -> jax.Array:
     """How many rows of a batch are recognised; padding is none."""
     guess = model(batch["image"]).argmax(axis=-1)
-    return jnp.sum(with_sharding_constraint((guess == batch["label"]) & batch["mask"], jax.sharding.PartitionSpec("data")))
+    return jnp.sum(
+        with_sharding_constraint((guess == batch["label"]) & batch["mask"], jax.sharding.PartitionSpec("data"))
+    )
 
 
 def main() -> None:
@@ -129,7 +136,9 @@ def run(folder: Path, timeline: str | None) -> None:
 
     mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     held_out, training = photos.split(0.1, seed=0)
-    loader = loadax.Dataloader(training.shuffle(seed=0), BATCH, mesh=mesh, num_epochs=EPOCHS, key_seed=0, device_map=augment)
+    loader = loadax.Dataloader(
+        training.shuffle(seed=0), BATCH, mesh=mesh, num_epochs=EPOCHS, key_seed=0, device_map=augment
+    )
     loader.warmup()  # decodes while the model is made and the step compiled
 
     model = Classifier(nnx.Rngs(0))
@@ -138,7 +147,10 @@ def run(folder: Path, timeline: str | None) -> None:
     with jax.set_mesh(mesh), loadax.progress(loader, desc="training", disable=not sys.stderr.isatty()) as batches:
         for batch in batches:
             if not losses:
-                print(f"a batch is {batch['image'].shape} {batch['image'].dtype} on the devices, and crossed the wire as uint8")
+                print(
+                    f"a batch is {batch['image'].shape} {batch['image'].dtype} on the devices, and crossed the wire as "
+                    "uint8"
+                )
             losses.append(float(train_step(model, optimizer, batch)))
         report = batches.report()
         if timeline:

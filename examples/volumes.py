@@ -1,20 +1,24 @@
-"""Cuts photographs and a volume into patches, writes them to zarr, and learns to take noise out of them, reading whole chunks.
+"""Cuts photographs and a volume into patches, writes them to zarr, and learns to take noise out of them, reading whole
+chunks.
 
     python examples/volumes.py
 
-The photographs come inside scikit-image, which also makes the volume, so nothing is downloaded. `loadax.write_zarr` writes both as
-zarr groups, 16 patches in a compressed chunk; a shuffle of single rows would decode a chunk for each of them. `shuffle(seed,
-block="chunks")` mixes the patches of chunks that are open together, and decodes each chunk once an epoch: loadax logs what that
-takes. A map gives every patch its noise, another in each epoch, from a generator that is the same on any mesh and any host.
+The photographs come inside scikit-image, which also makes the volume, so nothing is downloaded. `loadax.write_zarr`
+writes both as zarr groups, 16 patches in a compressed chunk; a shuffle of single rows would decode a chunk for each of
+them. `shuffle(seed, block="chunks")` mixes the patches of chunks that are open together, and decodes each chunk once an
+epoch: loadax logs what that takes. A map gives every patch its noise, another in each epoch, from a generator that is
+the same on any mesh and any host.
 
-On a mesh of 2 x 4 devices, `P("data", "space")` cuts a batch into patches over "data" and each patch into bands over "space". The
-model is a few convolutions, to which the layers of the volume are channels. On a photograph and a storey of the volume that it has
-not seen, it must beat the Gaussian blur that does best there. It ends like this, after about a minute on two busy cores:
+On a mesh of 2 x 4 devices, `P("data", "space")` cuts a batch into patches over "data" and each patch into bands over
+"space". The model is a few convolutions, to which the layers of the volume are channels. On a photograph and a storey
+of the volume that it has not seen, it must beat the Gaussian blur that does best there. It ends like this, after about
+a minute on two busy cores:
 
     photographs: a batch is (32, 32, 32, 3) from 6 places; each device holds (16, 8, 32, 3)
     photographs: 26.11 dB at the first step, 29.65 dB at the last; training waited 0.018 s of 19.1 s for data (0.1%)
     photographs: 29.93 dB on 126 held-out patches, where the best blur has 29.39 dB
-    block shuffle: 8 lanes x 4 blocks of 16 rows, chunks of 16; this process has 32 chunks open, 2.0 MiB, and decodes 1.00 rows
+    block shuffle: 8 lanes x 4 blocks of 16 rows, chunks of 16; this process has 32 chunks open, 2.0 MiB, and decodes
+    1.00 rows
       for each one used (a full shuffle: up to 16)
     volume: a batch is (32, 16, 16, 16) from 7 places; each device holds (16, 4, 16, 16)
     volume: 20.32 dB at the first step, 24.52 dB at the last; training waited 0.136 s of 18.8 s for data (0.7%)
@@ -87,13 +91,17 @@ def photographs() -> tuple[dict[str, NDArray[Any]], int]:
     patches = []
     for name in SCENES:
         picture = getattr(pictures, name)()
-        patches.append(cut(picture[0] if isinstance(picture, tuple) else picture, 32))  # of a stereo pair, what the left eye sees
+        # of a stereo pair, what the left eye sees
+        patches.append(cut(picture[0] if isinstance(picture, tuple) else picture, 32))
     numbers = np.repeat(np.arange(len(SCENES), dtype=np.int32), [len(each) for each in patches])
     return {"patch": np.concatenate(patches), "picture": numbers}, len(patches[-1])
 
 
 def volume(seed: int) -> tuple[dict[str, NDArray[Any]], int]:
-    """Bricks of 16 layers of 16 x 16 points of a porous body, and in which storey each lies; how many are of the last storey."""
+    """Bricks of 16 layers of 16 x 16 points of a porous body, and in which storey each lies.
+
+    How many are of the last storey.
+    """
     make: Callable[..., NDArray[np.bool_]] = pictures.binary_blobs
     body = make(length=128, n_dim=3, volume_fraction=0.4, rng=seed)
     bricks = cut(np.where(body, 192, 64).astype(np.uint8)[..., None], 16)[..., 0]
@@ -103,7 +111,10 @@ def volume(seed: int) -> tuple[dict[str, NDArray[Any]], int]:
 
 
 def add_noise(example: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """The patch as a poor camera would have taken it, beside the patch itself. `rng` follows from seed, epoch and row alone."""
+    """The patch as a poor camera would have taken it, beside the patch itself.
+
+    `rng` follows from seed, epoch and row alone.
+    """
     patch = example["patch"]
     noisy = np.clip(np.rint(patch + rng.normal(0, NOISE, patch.shape)), 0, 255).astype(np.uint8)
     return {"noisy": noisy, "clean": patch, "picture": example["picture"]}
@@ -156,7 +167,10 @@ def decibels(error: float) -> float:
 
 
 def best_blur(rows: dict[str, Bytes], deep: bool) -> float:
-    """Decibels after the Gaussian blur that does best on these very patches: within channels, or also across them if they are layers."""
+    """Decibels after the Gaussian blur that does best on these very patches.
+
+    Within channels, or also across them if they are layers.
+    """
     noisy, clean = (rows[name].astype(np.float32) for name in ("noisy", "clean"))
     errors = []
     for width in BLURS:
@@ -166,7 +180,10 @@ def best_blur(rows: dict[str, Bytes], deep: bool) -> float:
 
 
 def learn(name: str, store: Path, kept: int, options: argparse.Namespace) -> float:
-    """Trains on a store but its last `kept` rows, on the current mesh; returns the decibels gained over the best blur on those."""
+    """Trains on a store but its last `kept` rows, on the current mesh.
+
+    Returns the decibels gained over the best blur on those.
+    """
     data = loadax.from_zarr(store).map(add_noise, rng=True, seed=options.seed)
     # The store is small: 8 lanes of 4 open chunks mix it well. For large ones there is no need to say it.
     mixed = data[:-kept].shuffle(options.seed, block="chunks", lanes=8)
@@ -180,7 +197,9 @@ def learn(name: str, store: Path, kept: int, options: argparse.Namespace) -> flo
     band = first["clean"].addressable_shards[0].data.shape
     print(f"{name}: a batch is {shape} from {len(np.unique(first['picture']))} places; each device holds {band}")
     with loader.iterate() as batches:
-        bar = tqdm(islice(batches, options.steps), desc=name, total=options.steps, unit="step", mininterval=0.5, leave=False)
+        bar = tqdm(
+            islice(batches, options.steps), desc=name, total=options.steps, unit="step", mininterval=0.5, leave=False
+        )
         errors = [float(train_step(model, optimizer, batch)) for batch in bar]
         begin, end = decibels(errors[0]), decibels(errors[-1])
         print(f"{name}: {begin:.2f} dB at the first step, {end:.2f} dB at the last; training {batches.stats()}")
@@ -202,7 +221,9 @@ def main() -> int:
     parser.add_argument(
         "--seed", type=int, default=0, help="of the volume, the order, the noise and the first weights (default 0)"
     )
-    parser.add_argument("--gain", type=float, default=GAIN, help=f"decibels above the best blur to exit with 0 (default {GAIN})")
+    parser.add_argument(
+        "--gain", type=float, default=GAIN, help=f"decibels above the best blur to exit with 0 (default {GAIN})"
+    )
     options = parser.parse_args()
     if options.steps < 1:
         parser.error(f"--steps {options.steps}: pass 1 or more")

@@ -42,19 +42,20 @@ def mix(
 ) -> Dataset:
     """Datasets mixed by weights, in exact proportions: every block of positions holds exactly its share of each.
 
-    Each dataset keeps its own order and maps and goes through its own epochs, each shuffled anew if it was shuffled: shuffle the datasets,
-    not the mixture. Any position is computed at once, whatever came before.
+    Each dataset keeps its own order and maps and goes through its own epochs, each shuffled anew if it was shuffled:
+    shuffle the datasets, not the mixture. Any position is computed at once, whatever came before.
 
     Args:
         datasets: with equal element specs; a dict names them, in a sequence they are called "0", "1" and so on.
-        weights: one for each dataset, as a dict by name or a sequence: numbers of at least 0, in any unit. They become integers once: exactly
-            when they are decimals or fractions with few digits, else to a 65,536th of their sum. Or a schedule of such weights,
-            `{0: …, 1_000_000: …}`: from which example of the mixture on they hold. Changing what is scheduled later leaves all that comes
-            before as it was, and each dataset goes on where it was.
+        weights: one for each dataset, as a dict by name or a sequence: numbers of at least 0, in any unit. They become
+            integers once: exactly when they are decimals or fractions with few digits, else to a 65,536th of their sum.
+            Or a schedule of such weights, `{0: …, 1_000_000: …}`: from which example of the mixture on they hold.
+            Changing what is scheduled later leaves all that comes before as it was, and each dataset goes on where it
+            was.
         seed: of the order in which the datasets take turns.
         by: what a schedule counts: "example", or "step", which a `Dataloader` converts when nothing stands between.
-        stop: where an epoch of the mixture ends: "first": when one dataset has been through; "all": when every one has, the others go on
-            from their beginning meanwhile; "never": the mixture has no end.
+        stop: where an epoch of the mixture ends: "first": when one dataset has been through; "all": when every one has,
+            the others go on from their beginning meanwhile; "never": the mixture has no end.
 
     Raises:
         ArgumentError: when a weight is negative or no number, all are zero, a name is wrong, or a dataset has no rows.
@@ -77,7 +78,9 @@ def mix(
         raise ArgumentError("mix() got no dataset; pass at least one")
     for name in named:
         if not isinstance(name, str):
-            raise ArgumentError(f"mix: a dataset is called {name!r}; call it by a str, since weights by int are a schedule")
+            raise ArgumentError(
+                f"mix: a dataset is called {name!r}; call it by a str, since weights by int are a schedule"
+            )
     parts = {name: as_dataset(each) for name, each in named.items()}
     for name, part in parts.items():
         if not len(part):
@@ -120,7 +123,9 @@ def _units(weights: Any, names: list[str], label: str) -> tuple[int, ...]:
     """The weights of one block as integers without a common divisor."""
     if isinstance(weights, Mapping):
         if set(weights) != set(names):
-            raise ArgumentError(f"{label} are for {sorted(map(str, weights))}, the datasets are {names}; give each one a weight")
+            raise ArgumentError(
+                f"{label} are for {sorted(map(str, weights))}, the datasets are {names}; give each one a weight"
+            )
         given = [weights[name] for name in names]
     elif isinstance(weights, Sequence) and not isinstance(weights, str):
         given = list(weights)

@@ -5,18 +5,20 @@
     ├── UnsupportedError (NotImplementedError)  a feature that is not there, or not yet
     ├── MeshError (ValueError)              no mesh, another mesh, an axis that the mesh has not
     ├── PartitionError (ValueError)         a spec that does not fit its leaf, a batch that the mesh can't cut
-    ├── LeafError (ValueError)              a leaf that can't be placed: ragged, of another shape, a value that does not fit
-    │   └── LeafTypeError (TypeError)       a leaf whose dtype JAX does not have: strings, objects, dates
+    ├── LeafError (ValueError)              a leaf that can't be placed: ragged, of another shape, a value that does not
+    fit │   └── LeafTypeError (TypeError)       a leaf whose dtype JAX does not have: strings, objects, dates
     ├── SourceError (ValueError)            data that can't be read, or a source that breaks its contract
     ├── RowIndexError (IndexError)          a row, position or step that is not there
     ├── ClosedError (RuntimeError)          an iterator or an epoch that is over was asked for more
-    ├── ScheduleError (TypeError)           a length that is not known, because a schedule counts steps and there is no batch size yet
-    ├── ConformanceError (AssertionError)   a source or a map that breaks a law of its contract; see `loadax.testing`
-    ├── StateError (ValueError)             a saved state that belongs to other data
-    └── WorkerError (RuntimeError)          a worker process that died again and again, or that the data can't be sent to
+    ├── ScheduleError (TypeError)           a length that is not known, because a schedule counts steps and there is no
+    batch size yet ├── ConformanceError (AssertionError)   a source or a map that breaks a law of its contract; see
+    `loadax.testing` ├── StateError (ValueError)             a saved state that belongs to other data
+    └── WorkerError (RuntimeError)          a worker process that died again and again, or that the data can't be sent
+    to
 
-Every message names the argument or the leaf, shows the value, and says what to do; passwords and signatures of URLs are left out. An exception that a user's own function
-raises keeps its type; loadax adds a note that says which step and which rows it happened on.
+Every message names the argument or the leaf, shows the value, and says what to do; passwords and signatures of URLs are
+left out. An exception that a user's own function raises keeps its type; loadax adds a note that says which step and
+which rows it happened on.
 """
 
 from typing import Any
@@ -73,7 +75,10 @@ class ClosedError(LoadaxError, RuntimeError):
 
 
 class ScheduleError(LoadaxError, TypeError):
-    """What depends on a batch size was asked of a dataset alone. A TypeError, so that `list()` and `tqdm()` do without a length."""
+    """What depends on a batch size was asked of a dataset alone.
+
+    A TypeError, so that `list()` and `tqdm()` do without a length.
+    """
 
 
 class ConformanceError(LoadaxError, AssertionError):

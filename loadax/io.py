@@ -17,9 +17,9 @@ def from_arrays(tree: Tree) -> Dataset:
     """A dataset of arrays in memory, or memory-mapped: one row an entry of their first dimension.
 
     Args:
-        tree: an array, or a pytree of them with equal first dimensions: NumPy arrays, `jax.Array`s, tensors of torch or TensorFlow, columns of pandas,
-            polars or Arrow. Arrays that h5py, xarray, zarr or TensorStore have open are read by rows, not into memory. Static fields of
-            dataclasses stay what they are.
+        tree: an array, or a pytree of them with equal first dimensions: NumPy arrays, `jax.Array`s, tensors of torch or
+            TensorFlow, columns of pandas, polars or Arrow. Arrays that h5py, xarray, zarr or TensorStore have open are
+            read by rows, not into memory. Static fields of dataclasses stay what they are.
 
     Raises:
         SourceError: when a leaf is no array, has no rows, or has nulls, or the leaves' lengths differ; names the leaf.
@@ -50,23 +50,25 @@ def from_array_record(
 ) -> Dataset:
     """A dataset of the records of ArrayRecord files, one file behind another.
 
-    Examples are `bytes`, for a map to decode: `from_array_record(paths).map(decode)`. With `dtype` they are arrays of that dtype,
-    whose lengths must be equal (or a map makes them so, or `pack` makes rows of them); with `dtype` and `pad_to` they are
-    `{"data": dtype[pad_to], "length": int32[]}`, with zeros behind the entries of each record.
+    Examples are `bytes`, for a map to decode: `from_array_record(paths).map(decode)`. With `dtype` they are arrays of
+    that dtype, whose lengths must be equal (or a map makes them so, or `pack` makes rows of them); with `dtype` and
+    `pad_to` they are `{"data": dtype[pad_to], "length": int32[]}`, with zeros behind the entries of each record.
 
     Args:
-        paths: of a file, of a folder (its files with `array_record` in their names), a glob pattern (both sorted by name), or a list of
-            these, taken in its order.
+        paths: of a file, of a folder (its files with `array_record` in their names), a glob pattern (both sorted by
+            name), or a list of these, taken in its order.
         dtype: of records that are nothing but entries, as they were written.
-        decode: a function from a record's bytes to a dict of arrays, some of which differ in length from record to record.
-        pad_to: how long rows become: an int, beside `dtype`; or a dict of leaves and lengths, beside `decode`: a leaf "x" then gets
-            zeros behind its entries, and beside it stands "x_length".
+        decode: a function from a record's bytes to a dict of arrays, some of which differ in length from record to
+            record.
+        pad_to: how long rows become: an int, beside `dtype`; or a dict of leaves and lengths, beside `decode`: a leaf
+            "x" then gets zeros behind its entries, and beside it stands "x_length".
         truncate: whether of a longer record the first entries are kept. Else it is an error.
 
     Raises:
         ArgumentError: when an argument can't be used, or lacks another one.
         SourceError: when a file is missing, damaged or of another kind, or has no records; names it.
-        LeafError: when reading, for records of different lengths without `pad_to`, or longer than it; names the row and its file.
+        LeafError: when reading, for records of different lengths without `pad_to`, or longer than it; names the row and
+            its file.
         UnsupportedError: when a path is a URL, or `array_record` is not installed.
 
     Examples:
@@ -97,25 +99,29 @@ def from_images(
 ) -> Dataset:
     """A dataset of a folder of images: JPEG, PNG, WebP and BMP files, decoded as their rows are asked for.
 
-    Examples are `{"image": uint8[height, width, 3], "label": int32[]}`: red, green and blue, turned upright as EXIF says; gray is spread over
-    the three, and what is transparent has the colour that is stored beneath. Each folder in `folder` is a class, with all images in it and
-    below; labels number the classes by name, and `dataset.source.classes` has the names. Images that lie in `folder` itself are one class, 0, whose
-    name is "". What is hidden or has another ending is left out.
+    Examples are `{"image": uint8[height, width, 3], "label": int32[]}`: red, green and blue, turned upright as EXIF
+    says; gray is spread over the three, and what is transparent has the colour that is stored beneath. Each folder in
+    `folder` is a class, with all images in it and below; labels number the classes by name, and
+    `dataset.source.classes` has the names. Images that lie in `folder` itself are one class, 0, whose name is "". What
+    is hidden or has another ending is left out.
 
     Args:
         folder: on this machine.
-        size: (height, width), or one int for squares, that all images get. None: each keeps its own, and a map makes them alike.
-        fit: how an image of another shape gets it: "crop" keeps as much of the middle as the shape allows, "stretch" all of it, and "pad" all
-            of it in its own shape, with black around it. As `PIL.ImageOps.fit`, `PIL.Image.resize` and `PIL.ImageOps.pad` do it, bilinear.
-        quality: "high": within 40 dB of Pillow. "fast": JPEGs are decoded less exactly and resized without antialiasing.
-        damaged: "error": a JPEG whose data is cut short or damaged is an error. "accept": it is what could be decoded of it. Damage in
-            other formats is always an error, as far as they notice it.
+        size: (height, width), or one int for squares, that all images get. None: each keeps its own, and a map makes
+            them alike.
+        fit: how an image of another shape gets it: "crop" keeps as much of the middle as the shape allows, "stretch"
+            all of it, and "pad" all of it in its own shape, with black around it. As `PIL.ImageOps.fit`,
+            `PIL.Image.resize` and `PIL.ImageOps.pad` do it, bilinear.
+        quality: "high": within 40 dB of Pillow. "fast": JPEGs are decoded less exactly and resized without
+            antialiasing.
+        damaged: "error": a JPEG whose data is cut short or damaged is an error. "accept": it is what could be decoded
+            of it. Damage in other formats is always an error, as far as they notice it.
 
     Raises:
         ArgumentError: when an argument can't be used.
         UnsupportedError: when the folder is a URL, or Pillow, simplejpeg or OpenCV is not installed.
-        SourceError: when there is no such folder or no image in it; when reading, for a file that can't be decoded, or has another
-            size than the first while `size` is None. Names it.
+        SourceError: when there is no such folder or no image in it; when reading, for a file that can't be decoded, or
+            has another size than the first while `size` is None. Names it.
 
     Examples:
         >>> import tempfile
@@ -165,21 +171,22 @@ def from_tokens(
 ) -> Dataset:
     """A dataset of windows of a stream of tokens: row i is the `seq_len + 1` tokens from token `i * stride` on.
 
-    Examples are `{"tokens": dtype[seq_len + 1]}`: a model reads the first `seq_len` and predicts the last `seq_len`. The files
-    are one stream, so windows go on from file to file; the end of the stream that is less than a window is left out. Local
-    files are memory-mapped; of remote ones only the bytes of the rows that are asked for are read.
+    Examples are `{"tokens": dtype[seq_len + 1]}`: a model reads the first `seq_len` and predicts the last `seq_len`.
+    The files are one stream, so windows go on from file to file; the end of the stream that is less than a window is
+    left out. Local files are memory-mapped; of remote ones only the bytes of the rows that are asked for are read.
 
     Args:
-        path: of a flat `.bin` file, a one-dimensional `.npy` file, or Megatron's `.bin` and `.idx` pair (named by either); a folder of
-            these or a glob pattern, taken sorted by name; a URL (`s3://`, `gs://`, `http(s)://`, `file://`) of one of these; or a
-            list, taken in its order.
+        path: of a flat `.bin` file, a one-dimensional `.npy` file, or Megatron's `.bin` and `.idx` pair (named by
+            either); a folder of these or a glob pattern, taken sorted by name; a URL (`s3://`, `gs://`, `http(s)://`,
+            `file://`) of one of these; or a list, taken in its order.
         seq_len: how many tokens a row predicts.
         dtype: of the tokens in a `.bin` file without an `.idx`; the other kinds of files say it themselves.
-        stride: from the beginning of a window to that of the next. None: `seq_len`, so that windows overlap by one token and
-            each token but the first is predicted once.
+        stride: from the beginning of a window to that of the next. None: `seq_len`, so that windows overlap by one
+            token and each token but the first is predicted once.
         targets: whether examples are `{"inputs": dtype[seq_len], "targets": dtype[seq_len]}` instead, one token apart.
-        segment_ids: whether examples have `"segment_ids"` too: for each token (of `tokens`, or of `inputs`) the number of its document
-            within the window, from 1, as int32. Needs Megatron's `.idx` files, which say where documents begin.
+        segment_ids: whether examples have `"segment_ids"` too: for each token (of `tokens`, or of `inputs`) the number
+            of its document within the window, from 1, as int32. Needs Megatron's `.idx` files, which say where
+            documents begin.
         cache: a local folder for what is read of remote files, kept for later runs; processes may share it.
         cache_bytes: how much it holds; what was not used for longest goes first.
 
@@ -219,11 +226,12 @@ def from_documents(
     Their lengths are known without reading them, and of a packed row only its own entries are read.
 
     Args:
-        data: Megatron's `.bin` and `.idx` pair (named by either), or a folder, glob pattern, URL or list of such pairs, as in `from_tokens`. Or,
-            with `offsets`: a flat array, in memory or mapped; the path or URL of a flat `.bin` or one-dimensional `.npy` file; or a dict of these, whose
-            leaves are equally long (then documents are dicts).
-        offsets: with which entry each document begins, and behind the last one the end: ints, one more than there are documents; or the
-            path of a `.npy` file of them.
+        data: Megatron's `.bin` and `.idx` pair (named by either), or a folder, glob pattern, URL or list of such pairs,
+            as in `from_tokens`. Or, with `offsets`: a flat array, in memory or mapped; the path or URL of a flat `.bin`
+            or one-dimensional `.npy` file; or a dict of these, whose leaves are equally long (then documents are
+            dicts).
+        offsets: with which entry each document begins, and behind the last one the end: ints, one more than there are
+            documents; or the path of a `.npy` file of them.
         dtype: of the tokens in a `.bin` file without an `.idx`.
         cache: a local folder for what is read of remote files, kept for later runs; processes may share it.
         cache_bytes: how much it holds; what was not used for longest goes first.
@@ -249,9 +257,10 @@ def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") 
     """A dataset of TensorStore arrays: zarr, zarr3, n5 and its other drivers, wherever TensorStore reaches.
 
     Args:
-        spec: a TensorStore spec (a dict with the key `driver`), an open store, or a pytree of these that share their first
-            dimension.
-        missing: "error": a chunk that is not there is an error that names it. "fill": it reads as the array's fill value, mostly zero.
+        spec: a TensorStore spec (a dict with the key `driver`), an open store, or a pytree of these that share their
+            first dimension.
+        missing: "error": a chunk that is not there is an error that names it. "fill": it reads as the array's fill
+            value, mostly zero.
 
     Raises:
         SourceError: when a store can't be opened, or lengths differ; names the leaf.
@@ -261,16 +270,21 @@ def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") 
     return from_source(TensorStoreSource(spec, missing))
 
 
-def from_zarr(path: Any, variables: Sequence[str] | str | None = None, *, missing: Literal["error", "fill"] = "error") -> Dataset:
+def from_zarr(
+    path: Any, variables: Sequence[str] | str | None = None, *, missing: Literal["error", "fill"] = "error"
+) -> Dataset:
     """A dataset of a zarr array, or of arrays of a zarr group (then examples are dicts), version 2 or 3.
 
     Args:
-        path: of a folder, a `.zip` file or an OCDBT database; a local path or a URL (`s3://`, `gs://`, `http(s)://`, `file://`).
+        path: of a folder, a `.zip` file or an OCDBT database; a local path or a URL (`s3://`, `gs://`, `http(s)://`,
+            `file://`).
         variables: which arrays of a group; None: all of them.
-        missing: "error": a chunk that is not there is an error that names it. "fill": it reads as the array's fill value, mostly zero.
+        missing: "error": a chunk that is not there is an error that names it. "fill": it reads as the array's fill
+            value, mostly zero.
 
     Raises:
-        SourceError: when nothing is there, a variable is missing (lists what is there), or loadax did not write the store to its end.
+        SourceError: when nothing is there, a variable is missing (lists what is there), or loadax did not write the
+            store to its end.
     """
     from loadax.sources.zarr.source import open_zarr
 
@@ -281,9 +295,9 @@ def from_source(obj: Any) -> Dataset:
     """A dataset of your own data.
 
     Args:
-        obj: a `Source` (with `read`, `spec` and `__len__`), or any object with `__len__` and `__getitem__`, which is called
-            with Python ints. One with `__getitems__` is asked for many rows at once (a list of examples comes back). What `as_dataset` knows by its
-            class is opened as there.
+        obj: a `Source` (with `read`, `spec` and `__len__`), or any object with `__len__` and `__getitem__`, which is
+            called with Python ints. One with `__getitems__` is asked for many rows at once (a list of examples comes
+            back). What `as_dataset` knows by its class is opened as there.
 
     Raises:
         ArgumentError: when it is neither; says what to write.
@@ -307,9 +321,11 @@ def as_dataset(data: Any) -> Dataset:
     | given | becomes |
     |---|---|
     | a `Dataset` | itself |
-    | a `Source`, or an object with `__len__` and `__getitem__`: a list, a dataset of torch or Hugging Face | as by `from_source` |
+    | a `Source`, or an object with `__len__` and `__getitem__`: a list, a dataset of torch or Hugging Face | as by
+    `from_source` |
     | arrays, or a dict, tuple, dataclass or other mapping of them | as by `from_arrays` |
-    | a data frame of pandas or polars, an Arrow `Table` or `RecordBatch` | a dict of its columns, each with its own dtype; nulls are an error |
+    | a data frame of pandas or polars, an Arrow `Table` or `RecordBatch` | a dict of its columns, each with its own
+    dtype; nulls are an error |
     | an open array of TensorStore, zarr, h5py or xarray | its rows, read when they are asked for |
     | an `xarray.Dataset`, `zarr.Group` or `h5py.Group` | a dict of its arrays, whose first dimensions must be equal |
     | a `grain.MapDataset` | its elements, in Grain's own epochs: shuffled and mapped at random anew in each |
@@ -353,7 +369,10 @@ def _dataset_of(data: Any) -> Dataset | None:
 
 
 def _is_tree(data: Any) -> bool:
-    """Whether arrays may hang in it: a container, but no list, which is one of rows, nor an object that has rows and that JAX does not know."""
+    """Whether arrays may hang in it.
+
+    A container, but no list, which is one of rows, nor an object that has rows and that JAX does not know.
+    """
     if data is None or isinstance(data, list):
         return False
     has_rows = hasattr(data, "__len__") and hasattr(data, "__getitem__")
@@ -384,8 +403,9 @@ def write_zarr(
 ) -> None:
     """Writes a dataset, as epoch 0 meets it, to a zarr3 store that `from_zarr` reads, with a checksum on every chunk.
 
-    An example that is one array becomes the array at `path`; one of several leaves a group with an array for each, named by its keys
-    (joined by dots). Memory stays that of a few shards. Until the last part is written nothing opens the store.
+    An example that is one array becomes the array at `path`; one of several leaves a group with an array for each,
+    named by its keys (joined by dots). Memory stays that of a few shards. Until the last part is written nothing opens
+    the store.
 
     Args:
         dataset: a `Dataset`, or what a `Dataloader` takes for one.
@@ -393,9 +413,10 @@ def write_zarr(
         chunk_rows: rows that are decoded together. None: at least 4 KiB of them, which any shuffle reads well.
         shard_rows: rows of a file, a multiple of chunk_rows. None: about 128 MiB of them, all arrays together.
         compression: "zstd", "blosc" (better for floats), or None.
-        resume: goes on with a store that was not written to its end: what is there is read back, and kept if it is whole.
-        overwrite: replaces the zarr store that is there, once the new one is whole; until then both take room. Deletes nothing but that store: other
-            files in its folder are an error that names them.
+        resume: goes on with a store that was not written to its end: what is there is read back, and kept if it is
+            whole.
+        overwrite: replaces the zarr store that is there, once the new one is whole; until then both take room. Deletes
+            nothing but that store: other files in its folder are an error that names them.
         shard: `(i, n)`: this is process i of n that write side by side; the last to be done finishes the store.
         progress: whether to show a bar; None: when stderr is a terminal.
         workers: threads that read rows. None: 4.

@@ -46,8 +46,12 @@ class PackOptions(NamedTuple):
 
     def check(self) -> None:
         """Raises an ArgumentError when a value can't be used."""
-        choice("method", self.method, get_args(Method), "'split' (cut everywhere), 'best_fit' or 'first_fit' (cut nowhere)")
-        choice("long", self.long, get_args(Long), "'error', 'cut' or 'drop': what becomes of documents longer than seq_len")
+        choice(
+            "method", self.method, get_args(Method), "'split' (cut everywhere), 'best_fit' or 'first_fit' (cut nowhere)"
+        )
+        choice(
+            "long", self.long, get_args(Long), "'error', 'cut' or 'drop': what becomes of documents longer than seq_len"
+        )
         if self.method == "split" and self.long != "error":
             raise ArgumentError(
                 f"long={self.long!r} is for best_fit and first_fit: method='split' cuts documents anyway; leave it out"
@@ -56,12 +60,15 @@ class PackOptions(NamedTuple):
             raise ArgumentError(f"seq_len={self.seq_len}: pass less than 2^31")
 
 
-_SAID = {"empty": "empty and left out", "cut": "cut", "dropped": "too long and left out"}  # of what there is something to say
+# of what there is something to say
+_SAID = {"empty": "empty and left out", "cut": "cut", "dropped": "too long and left out"}
 
 
 @final
 class Documents:
-    """The documents at the positions of an order, as epoch 0 meets them; see `loadax.sources.wrappers.packed.Documents`.
+    """The documents at the positions of an order, as epoch 0 meets them.
+
+    See `loadax.sources.wrappers.packed.Documents`.
 
     Args:
         reader: of the documents.
@@ -76,16 +83,20 @@ class Documents:
         if not order.size:
             raise ArgumentError("pack() of a dataset without documents; nothing would be left to pack")
         if order.size >= _ENDLESS:
-            raise ArgumentError("pack() of a dataset that never ends; mix with stop='first' or 'all', or pack before you mix")
+            raise ArgumentError(
+                "pack() of a dataset that never ends; mix with stop='first' or 'all', or pack before you mix"
+            )
         check_fixed_rows(order, "pack()")
         if reader.random:
             raise ArgumentError(
-                "pack() reads documents as epoch 0 does, once, but a map before it is random; pack first, then map at random"
+                "pack() reads documents as epoch 0 does, once, but a map before it is random; pack first, then map at "
+                "random"
             )
         for each in reader.maps:
             if isinstance(each, BatchMap):
                 raise ArgumentError(
-                    f"map_batch {name_of(each.function)} wants rows that are all alike, but documents are read one by one; use map before pack"
+                    f"map_batch {name_of(each.function)} wants rows that are all alike, but documents are read one by "
+                    "one; use map before pack"
                 )
         self._reader, self.order, self.size = reader, order, order.size
         self.flat = reader.reads_parts
@@ -124,7 +135,9 @@ class Documents:
         examples = self._reader.examples(visits)
         return [self.form.leaves(example, row) for example, row in zip(examples, visits.rows.tolist(), strict=True)]
 
-    def parts(self, numbers: Integers, skips: Integers, lengths: Integers, wanted: Sequence[bool]) -> list[NDArray[Any] | None]:
+    def parts(
+        self, numbers: Integers, skips: Integers, lengths: Integers, wanted: Sequence[bool]
+    ) -> list[NDArray[Any] | None]:
         if self.flat:
             return self._reader.source.read_parts(self.row_of(numbers), skips, lengths, wanted)
         once, which = np.unique(numbers, return_inverse=True)
@@ -154,7 +167,8 @@ class Documents:
         if (out < 0).any():
             wrong = np.flatnonzero(out < 0)[:1]
             raise SourceError(
-                f"{self.source.type_name}.lengths says that row {int(self.row_of(wrong)[0])} has {out[wrong[0]]} entries; give "
+                f"{self.source.type_name}.lengths says that row {int(self.row_of(wrong)[0])} has {out[wrong[0]]} "
+                "entries; give "
                 "the length of each document, 0 or more"
             )
         return out
@@ -224,7 +238,8 @@ class Documents:
         for number, leaves, length in zip(numbers.tolist(), documents, self.known[numbers].tolist(), strict=True):
             if len(leaves[0]) != length:
                 raise LeafError(
-                    f"row {int(self.row_of(np.array([number]))[0])} is a document of {len(leaves[0])} now, and was one of {length} when it was packed; data "
+                    f"row {int(self.row_of(np.array([number]))[0])} is a document of {len(leaves[0])} now, and was one "
+                    f"of {length} when it was packed; data "
                     "and maps must give the same every time: pack anew, and map at random behind pack"
                 )
 
@@ -249,7 +264,8 @@ def pack(reader: Reader, order: Order, options: PackOptions, index: Any, progres
     ]
     rows = packed(options.method, options.seq_len, plan.arrays)
     summary = (
-        f"{documents.size} documents packed by {options.method} into rows of {options.seq_len}, {facts['entries'] / rows.size / options.seq_len:.1%} full"
+        f"{documents.size} documents packed by {options.method} into rows of {options.seq_len}, "
+        f"{facts['entries'] / rows.size / options.seq_len:.1%} full"
         + "".join(f", {count_text(facts[name], 'document')} {said}" for name, said in _SAID.items() if facts[name])
     )
     return PackedSource(documents, rows, options.seq_len, described, summary)

@@ -1,7 +1,7 @@
 """The contracts that the rest leans on, and the names of what flows between the parts.
 
-Indices have three names and keep them in every signature: `step` (which batch), `position` (where in the order, or in the
-batch), `row` (which record of the source).
+Indices have three names and keep them in every signature: `step` (which batch), `position` (where in the order, or in
+the batch), `row` (which record of the source).
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,9 @@ class Segments(NamedTuple):
 
 
 class Location(NamedTuple):
-    """Where something lies: a file, the first and the last byte of it where these are known, and which part is meant where there are several."""
+    """Where something lies: a file, the first and the last byte of it where these are known, and which part is meant
+    where there are several.
+    """
 
     file: str
     first: int | None = None
@@ -62,7 +64,9 @@ class Location(NamedTuple):
 
 
 class LaneAssignment(NamedTuple):
-    """A stretch of positions that are dealt to lanes in turn: `start` belongs to `lanes[0]`, the next to `lanes[1]`, and so on.
+    """A stretch of positions that are dealt to lanes in turn.
+
+    `start` belongs to `lanes[0]`, the next to `lanes[1]`, and so on.
 
     It ends where the next one begins. `lanes` is int64[n]; `start` may lie before the first position.
     """
@@ -75,28 +79,35 @@ class LaneAssignment(NamedTuple):
 class Source(Protocol):
     """Data that can be read at any row. The one contract that all of loadax leans on.
 
-    These three members are all that a source needs. loadax adapts it once, where data comes in, to `loadax.sources.base.BaseSource`, which
-    has a default for everything else. What a source may have beside them:
+    These three members are all that a source needs. loadax adapts it once, where data comes in, to
+    `loadax.sources.base.BaseSource`, which has a default for everything else. What a source may have beside them:
 
-    - `read_into(rows, boxes, out)`: reads straight into `out`. `boxes` and `out` have an entry for every leaf, in leaf order:
-      a column box and a destination of shape `(len(rows), *box extents)`, or None and None for a leaf that is not wanted now.
+    - `read_into(rows, boxes, out)`: reads straight into `out`. `boxes` and `out` have an entry for every leaf, in leaf
+      order: a column box and a destination of shape `(len(rows), *box extents)`, or None and None for a leaf that is
+          not wanted now.
       No copies, and no columns that nobody holds.
-    - `owns_memory`: whether `read` gives memory that nobody else holds. If not, it is copied before a map may write to it. (Formerly `fresh`.)
-    - `chunks`: the rows at which what is decoded together begins: ascending, from 0; int64[m], or a `range` where they are equal.
-      Then a block shuffle keeps the chunks that it has open, so that each is decoded once.
+    - `owns_memory`: whether `read` gives memory that nobody else holds. If not, it is copied before a map may write to
+      it. (Formerly `fresh`.)
+    - `chunks`: the rows at which what is decoded together begins: ascending, from 0; int64[m], or a `range` where they
+      are equal. Then a block shuffle keeps the chunks that it has open, so that each is decoded once.
     - `concurrent_reads`: how many reads should be under way at once, for a source that waits for disks or networks.
-    - `examples(rows)`: the rows as a list, one by one. They need not be alike until the last map of single rows is done.
+    - `examples(rows)`: the rows as a list, one by one. They need not be alike until the last map of single rows is
+      done.
     - `lengths(rows)`: the lengths of documents as int64[n], found without reading any.
-    - `read_parts(rows, starts, lengths, wanted)`: of documents in flat arrays: `lengths[i]` entries of document `rows[i]` from entry `starts[i]`
-      on, one document's part behind another; a list with an array for every leaf, None for those that are not `wanted`.
-    - `locate(row)`: the files that a row comes from: a list of `Location`s, or of tuples that make some. (Formerly `where`.)
-    - `addresses`: the local paths and URLs of the files and folders that it reads itself, so that nothing is written over them, and that a
-      change of them is noticed.
-    - `some_files(most)`: at most so many of its local files, evenly spread, where `addresses` names a folder that holds many.
-    - `held(most)`: the arrays that it holds in memory, or evenly spread rows of these: at most so many bytes, which tell it from other data.
+    - `read_parts(rows, starts, lengths, wanted)`: of documents in flat arrays: `lengths[i]` entries of document
+      `rows[i]` from entry `starts[i]` on, one document's part behind another; a list with an array for every leaf, None
+      for those that are not `wanted`.
+    - `locate(row)`: the files that a row comes from: a list of `Location`s, or of tuples that make some. (Formerly
+      `where`.)
+    - `addresses`: the local paths and URLs of the files and folders that it reads itself, so that nothing is written
+      over them, and that a change of them is noticed.
+    - `some_files(most)`: at most so many of its local files, evenly spread, where `addresses` names a folder that holds
+      many.
+    - `held(most)`: the arrays that it holds in memory, or evenly spread rows of these: at most so many bytes, which
+      tell it from other data.
     - `documents(row)`: the parts of documents that a packed row holds.
-    - `over(wrap)`: for a source that reads from another one: the same, reading from `wrap(other, times)`, where each row of the other is read
-      `times` times.
+    - `over(wrap)`: for a source that reads from another one: the same, reading from `wrap(other, times)`, where each
+      row of the other is read `times` times.
     """
 
     @property
@@ -109,7 +120,10 @@ class Source(Protocol):
         ...
 
     def read(self, rows: Integers) -> Tree:
-        """The examples at `rows` (int64[n], any order, repeats allowed): a pytree of arrays whose first dimension is n."""
+        """The examples at `rows` (int64[n], any order, repeats allowed).
+
+        A pytree of arrays whose first dimension is n.
+        """
         ...
 
 
@@ -128,7 +142,10 @@ class Order(Protocol):
 
     @property
     def parts(self) -> "Sequence[Order]":
-        """The orders of the parts of a concatenation or mixture, each of a source of its own; empty for any other order."""
+        """The orders of the parts of a concatenation or mixture, each of a source of its own.
+
+        Empty for any other order.
+        """
         ...
 
     @property

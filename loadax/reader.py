@@ -1,7 +1,7 @@
 """Reader: a source with its maps applied. Visits in, arrays out.
 
-Rows may come one by one, and then need not be alike: they are stacked where the last map of single rows is done, or where a map of batches
-wants them so, and nowhere before.
+Rows may come one by one, and then need not be alike: they are stacked where the last map of single rows is done, or
+where a map of batches wants them so, and nowhere before.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,7 +60,8 @@ class Reader:
         return tuple(known), probed + self.source.rows_probed
 
     def __getstate__(self) -> dict[str, Any]:
-        # Specs are instances of users' classes; structures say which fields of these are static where JAX doesn't know it.
+        # Specs are instances of users' classes; structures say which fields of these are static where JAX doesn't know
+        # it.
         known = self._found[0] if "_found" in vars(self) else ()
         return {"_structures": [flatten_spec(spec)[1] for spec in known], **vars(self)}
 
@@ -127,7 +128,10 @@ class Reader:
 
     @property
     def depth(self) -> int:
-        """How many maps a row has gone through, also those within a concatenation: the next map's place in the chain."""
+        """How many maps a row has gone through, also those within a concatenation.
+
+        The next map's place in the chain.
+        """
         return self.source.num_maps + len(self.maps)
 
     def describe(self) -> list[Any]:
@@ -153,7 +157,10 @@ class Reader:
         return split_rows(found if owned else map_leaves(np.array, found), len(visits.rows))
 
     def read_source(self, visits: Visits) -> Tree | Examples:
-        """What the source has at `visits`, before any map: one by one where it has them so, and a map of single rows comes next."""
+        """What the source has at `visits`, before any map.
+
+        One by one where it has them so, and a map of single rows comes next.
+        """
         if self._maps_examples:
             return self._read_examples(visits)
         spec = self.specs[0]
@@ -212,7 +219,8 @@ class Reader:
         found = list(self._noted(self.source.read_examples, visits))
         if len(found) != len(visits.rows):
             raise SourceError(
-                f"{self.source.type_name}.examples gave {len(found)} examples for {_some(visits.rows)}; return one for each row"
+                f"{self.source.type_name}.examples gave {len(found)} examples for {_some(visits.rows)}; return one for "
+                "each row"
             )
         return Examples(found)
 

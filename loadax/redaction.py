@@ -23,14 +23,17 @@ _PLAIN = (
     "version",
     "versionid",
 )  # the others may be secret
-_HEADER = re.compile(r"(?i)(\b(?:proxy-)?authorization\b['\"]?\s*[:=]\s*['\"]?)(?:(?:basic|bearer|token)\s+)?[^\s'\",;\]}]+")
+_HEADER = re.compile(
+    r"(?i)(\b(?:proxy-)?authorization\b['\"]?\s*[:=]\s*['\"]?)(?:(?:basic|bearer|token)\s+)?[^\s'\",;\]}]+"
+)
 _END = ".,:;)]}"  # of a sentence, and not of the URL before it
 HIDDEN = "…"
 """What stands in the place of a secret."""
 
 
 def redact(text: str) -> str:
-    """A text in which the URLs show neither user names and passwords nor the values of their queries, but for harmless ones.
+    """A text in which the URLs show neither user names and passwords nor the values of their queries, but for harmless
+    ones.
 
     Examples:
         >>> redact("http://me:secret@host/a.npy?token=secret&version=2: there is no such file")
@@ -38,7 +41,11 @@ def redact(text: str) -> str:
     """
     if "://" in text:
         text = _URL.sub(lambda found: _url(found[0]), text)
-    return _HEADER.sub(lambda found: f"{found[1]}{HIDDEN}", text) if "uthorization" in text or "AUTHORIZATION" in text else text
+    return (
+        _HEADER.sub(lambda found: f"{found[1]}{HIDDEN}", text)
+        if "uthorization" in text or "AUTHORIZATION" in text
+        else text
+    )
 
 
 def redacted(error: Exception) -> Exception:

@@ -1,8 +1,8 @@
 """Key derivation and keyed permutations: what every order and every random stream of loadax is built on.
 
-Nothing here holds state or makes a table: row `i` of an order of 10^12 rows costs what row `i` of an order of ten costs, and
-any host, worker or later run computes the same from the same integers. All of it is exact 64-bit integer arithmetic, so
-the values are the same on every machine and with every NumPy; golden values in the tests pin them.
+Nothing here holds state or makes a table: row `i` of an order of 10^12 rows costs what row `i` of an order of ten
+costs, and any host, worker or later run computes the same from the same integers. All of it is exact 64-bit integer
+arithmetic, so the values are the same on every machine and with every NumPy; golden values in the tests pin them.
 """
 
 import hashlib
@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 from loadax.errors import ArgumentError, RowIndexError
 
 ORDER_VERSION = 1
-"""The version of `derive` and `permute`. It stands in saved states; whatever changes a value that they give raises it."""
+"""The version of `derive` and `permute`.
+
+It stands in saved states; whatever changes a value that they give raises it.
+"""
 
 MAX_SIZE = 1 << 62
 """The most rows that one order can have."""
@@ -28,14 +31,15 @@ _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, odd: splitmix64's incremen
 _STAFFORD = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _COUNT, _NEGATIVE, _LONG, _TEXT = (_GOLDEN * tag & _MASK for tag in (1, 2, 3, 4))
 
-# Chi-square's excess falls by the number of cells with every two rounds, so tiny sizes need the most: over 300,000 seeds none
-# shows after 12 rounds, and for large ones none after 4 to 6. The rest is margin.
+# Chi-square's excess falls by the number of cells with every two rounds, so tiny sizes need the most: over 300,000
+# seeds none shows after 12 rounds, and for large ones none after 4 to 6. The rest is margin.
 _ROUNDS, _ROUNDS_IF_LARGE, _LARGE = 16, 8, np.uint64(4096)
 _BLOCK = 16384  # indices at a time: few enough that the scratch arrays stay in the processor's cache
 
 
 def _word(value: int) -> Words:
-    # A 0-d array is what ufuncs take fastest: a Python int is converted at each call, a NumPy scalar warns when it wraps.
+    # A 0-d array is what ufuncs take fastest: a Python int is converted at each call, a NumPy scalar warns when it
+    # wraps.
     return np.array(value, np.uint64)
 
 
@@ -47,14 +51,15 @@ _FACTORS = (_word(0xD6E8FEB86659FD93), _word(0xA0761D6478BD642F))
 def derive(seed: Any, *path: Any) -> Any:
     """The 64-bit key of the place `path` below `seed`: a child of a seed, of which there are as many as anybody needs.
 
-    Each element of the path starts a new stream of splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-    generators", 2014, with Stafford's mixer 13) and picks the output that it numbers. So two int elements in [0, 2**64) never
-    give the same key after the same prefix, and other paths collide no more often than random 64-bit numbers do.
+    Each element of the path starts a new stream of splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom
+    number generators", 2014, with Stafford's mixer 13) and picks the output that it numbers. So two int elements in [0,
+    2**64) never give the same key after the same prefix, and other paths collide no more often than random 64-bit
+    numbers do.
 
     Args:
         seed: an int of any size and sign, or an array of integers.
-        *path: ints of any size and sign, strings, or arrays of integers. Arrays broadcast with each other and with `seed`; an
-            element of an array counts as the Python int of that value.
+        *path: ints of any size and sign, strings, or arrays of integers. Arrays broadcast with each other and with
+            `seed`; an element of an array counts as the Python int of that value.
 
     Returns:
         A Python int in [0, 2**64), or uint64[...] of the broadcast shape when anything in the path is an array.
@@ -69,7 +74,9 @@ def derive(seed: Any, *path: Any) -> Any:
         True
     """
     if isinstance(seed, str):
-        raise ArgumentError(f"seed is {seed!r}, a string: pass an integer, and strings after it, as in derive(0, {seed!r})")
+        raise ArgumentError(
+            f"seed is {seed!r}, a string: pass an integer, and strings after it, as in derive(0, {seed!r})"
+        )
     key: Any = 0
     for place, element in enumerate((seed, *path)):
         name = f"path[{place - 1}]" if place else "seed"
@@ -78,7 +85,8 @@ def derive(seed: Any, *path: Any) -> Any:
             key = _absorb(key, tag, word)
         except ValueError:
             raise ArgumentError(
-                f"{name} has shape {np.shape(word)}, which does not broadcast with {np.shape(key)}, the shape of what stands before it"
+                f"{name} has shape {np.shape(word)}, which does not broadcast with {np.shape(key)}, the shape of what "
+                "stands before it"
             ) from None
     return key
 
@@ -86,8 +94,9 @@ def derive(seed: Any, *path: Any) -> Any:
 def permute(index: Any, size: Any, seed: Any) -> Any:
     """Where `index` goes in the order of [0, `size`) that `seed` decides; a bijection for every size and seed.
 
-    A Feistel network over Z_a x Z_b, a nearly square rectangle that just holds `size`, with cycle walking for the few values
-    that land outside (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). All three arguments broadcast.
+    A Feistel network over Z_a x Z_b, a nearly square rectangle that just holds `size`, with cycle walking for the few
+    values that land outside (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). All three arguments
+    broadcast.
 
     Args:
         index: an int or an array of integers in [0, size).
@@ -111,7 +120,10 @@ def permute(index: Any, size: Any, seed: Any) -> Any:
 
 
 def unpermute(index: Any, size: Any, seed: Any) -> Any:
-    """The inverse of `permute`: `unpermute(permute(i, size, seed), size, seed) == i`. Arguments and errors are the same."""
+    """The inverse of `permute`: `unpermute(permute(i, size, seed), size, seed) == i`.
+
+    Arguments and errors are the same.
+    """
     return _permute(index, size, seed, inverse=True)
 
 
@@ -202,7 +214,10 @@ def _permute(index: Any, size: Any, seed: Any, inverse: bool) -> Any:
 
 
 def _walk_blocks(values: Words, parameters: Sequence[Words], rounds: int, inverse: bool) -> None:
-    """Permutes `values` in place; `parameters` are sizes, rows, columns and keys, each an array as long or without dimensions."""
+    """Permutes `values` in place.
+
+    `parameters` are sizes, rows, columns and keys, each an array as long or without dimensions.
+    """
     fixed = None if parameters[-1].ndim else _round_keys(parameters[-1], rounds)
     for start in range(0, values.size, _BLOCK):
         sizes, rows, columns, keys = (array[start : start + _BLOCK] if array.ndim else array for array in parameters)
@@ -216,9 +231,9 @@ def _flat(array: Words, shape: tuple[int, ...]) -> Words:
 def _rectangle(sizes: Words) -> tuple[Words, Words]:
     """Sides of a nearly square rectangle with at least `sizes` cells, and with few more.
 
-    Two things make it larger than it must be. Adding modulo an odd number is an even permutation, so with two odd sides only
-    half of the orders could occur: one side is even. And a side of two or three next to a longer one mixes slowly: tiny
-    rectangles are squares.
+    Two things make it larger than it must be. Adding modulo an odd number is an even permutation, so with two odd sides
+    only half of the orders could occur: one side is even. And a side of two or three next to a longer one mixes slowly:
+    tiny rectangles are squares.
     """
     last = sizes.reshape(-1) - np.uint64(1)
     root = np.sqrt(last.astype(np.float64)).astype(np.uint64)
@@ -246,7 +261,9 @@ def _walk(values: Words, sizes: Words, rows: Words, columns: Words, keys: list[W
         if outside.size == 1:
             outside = outside.repeat(2)  # faster, see `_permute`; both write the same value
         again = values[outside]
-        sizes_, rows_, columns_, *keys_ = (array[outside] if array.ndim else array for array in (sizes, rows, columns, *keys))
+        sizes_, rows_, columns_, *keys_ = (
+            array[outside] if array.ndim else array for array in (sizes, rows, columns, *keys)
+        )
         _encipher(again, rows_, columns_, keys_, inverse)
         values[outside] = again
         outside = outside[again >= sizes_]
@@ -271,13 +288,17 @@ def _encipher(values: Words, rows: Words, columns: Words, keys: Sequence[Words],
         multiply(hashed, modulus, hashed)
         right_shift(hashed, half, hashed)
         shift(target, hashed, target)
-        # Modulo without a division: of the two candidates, the one outside [0, modulus) is the larger, for it may have wrapped.
+        # Modulo without a division: of the two candidates, the one outside [0, modulus) is the larger, for it may have
+        # wrapped.
         minimum(target, wrap(target, modulus, spare), out=target)
     np.add(multiply(first, columns, values), second, values)
 
 
 def _integers(value: Any, name: str) -> NDArray[Any]:
-    """`value` as an array of integers; a Python int that fits no dtype stays one, in an array of objects without dimensions."""
+    """`value` as an array of integers.
+
+    A Python int that fits no dtype stays one, in an array of objects without dimensions.
+    """
     try:
         array = np.asarray(value)
     except ValueError:
@@ -295,4 +316,6 @@ def _check_range(indices: NDArray[Any], sizes: NDArray[Any]) -> None:
     wrong = np.asarray((indices < 0) | (indices >= sizes))
     if wrong.any():
         value, size = (int(np.broadcast_to(array, wrong.shape)[wrong].flat[0]) for array in (indices, sizes))
-        raise RowIndexError(f"index is {value}, which is outside [0, {size}): an order of {size} rows has no such place")
+        raise RowIndexError(
+            f"index is {value}, which is outside [0, {size}): an order of {size} rows has no such place"
+        )

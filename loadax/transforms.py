@@ -27,14 +27,17 @@ def name_of(function: Callable[..., Any]) -> str:
 def fingerprint(function: Callable[..., Any]) -> str:
     """A short text that tells a function from another one, or from itself before it was edited.
 
-    It follows from the code, and from the plain values, arrays and functions that it closes over or has as defaults. Not from more: what it
-    calls by name, and what it reads from files or globals, does not show.
+    It follows from the code, and from the plain values, arrays and functions that it closes over or has as defaults.
+    Not from more: what it calls by name, and what it reads from files or globals, does not show.
     """
     return hashlib.sha256(repr(_plain(function, ())).encode()).hexdigest()[:16]
 
 
 def _plain(value: Any, above: tuple[Any, ...]) -> Any:
-    """A value as something whose text is the same in every process; `above`: the functions it stands in, which may stand in it."""
+    """A value as something whose text is the same in every process.
+
+    `above`: the functions it stands in, which may stand in it.
+    """
     match value:
         case None | str() | bytes() | int() | float() | complex():
             return value
@@ -82,8 +85,9 @@ def blame(error: BaseException, what: str, note: str) -> None:
     """Adds a note to what a user's function raised.
 
     Raises:
-        RuntimeError: In place of an exception that would end a loop, or the program, in silence. A StopIteration looks like the end of the
-            data (in generators PEP 479 does the same), and a `sys.exit()` on a worker thread like that of the training.
+        RuntimeError: In place of an exception that would end a loop, or the program, in silence. A StopIteration looks
+            like the end of the data (in generators PEP 479 does the same), and a `sys.exit()` on a worker thread like
+            that of the training.
     """
     if not isinstance(error, StopIteration | SystemExit | GeneratorExit):
         error.add_note(note)
@@ -107,14 +111,18 @@ class LastRow:
         """Remembers leaves, and copies of what they hold."""
         # Not views: they would keep alive what they are a view of.
         own = [leaf if type(leaf) is np.ndarray and leaf.base is None else None for leaf in leaves]
-        self.leaves_and_values = own, [None if leaf is None else value.copy() for leaf, value in zip(own, values, strict=True)]
+        self.leaves_and_values = (
+            own,
+            [None if leaf is None else value.copy() for leaf, value in zip(own, values, strict=True)],
+        )
 
 
 def generator(seed: int, place: int, epoch: int, row: int) -> np.random.Generator:
     """The random stream of one row: a function of these four numbers, so of no worker, host or order.
 
-    Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) is a keyed function of a counter: the key is the
-    seed and the place in the chain, and row and epoch are the counter's upper half, so that no two streams ever overlap.
+    Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) is a keyed function of a counter: the
+    key is the seed and the place in the chain, and row and epoch are the counter's upper half, so that no two streams
+    ever overlap.
     """
     key = np.array([seeds.derive(seed, "map"), place], np.uint64)
     counter = np.array([0, 0, row, epoch], np.uint64)
@@ -159,10 +167,11 @@ class Map:
         return found + further
 
     def _watched(self, examples: list[Tree], visits: Visits, first: int = 0) -> tuple[list[Tree], bool]:
-        """The results for the examples from `first` on, and whether the function returned an array that it had returned before.
+        """The results for the examples from `first` on, and whether the function returned an array that it had returned
+        before.
 
-        Such an array is copied: a constant may stay one or not. A function that reuses an array does so from its second row on, so the first
-        two rows of a call and the last one of the call before tell.
+        Such an array is copied: a constant may stay one or not. A function that reuses an array does so from its second
+        row on, so the first two rows of a call and the last one of the call before tell.
         """
         found: list[Tree] = []
         reused = False
@@ -219,7 +228,8 @@ class Map:
             again = True
             if not now[number].dtype.hasobject and now[number].tobytes() != then[number].tobytes():
                 raise LeafError(
-                    f"map {name_of(self.function)} returned one array for several rows, and changed it in between, so that rows overwrite "
+                    f"map {name_of(self.function)} returned one array for several rows, and changed it in between, so "
+                    "that rows overwrite "
                     f"each other; return a new array (copy it): row {row}, leaf number {number}"
                 )
         return again
@@ -240,7 +250,9 @@ class Map:
         return f"loadax: in map {name_of(self.function)}, on row {row} in epoch {epoch}"
 
     def _gave_none(self, row: int) -> LeafError:
-        return LeafError(f"map {name_of(self.function)} returned None for row {row}; did you forget to return the example?")
+        return LeafError(
+            f"map {name_of(self.function)} returned None for row {row}; did you forget to return the example?"
+        )
 
     def describe(self) -> list[Any]:
         return ["map", self.rng, self.seed if self.rng else None]
@@ -257,8 +269,8 @@ class BatchMap:
         seed: of those.
         place: how many maps come before this one.
         spec: of what it returns, without the rows' dimension, or None: found out by calling it once.
-        elementwise: promises that every element of every leaf follows from the same element of the same leaf alone, so that
-            it may be given some columns of the rows, and leaves with different numbers of rows.
+        elementwise: promises that every element of every leaf follows from the same element of the same leaf alone, so
+            that it may be given some columns of the rows, and leaves with different numbers of rows.
     """
 
     function: Callable[..., Tree]

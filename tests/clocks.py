@@ -31,9 +31,11 @@ class _Sleeper:
 
 
 class Machine:
-    """A simulated machine. Its clock stands while any thread runs, and jumps to the next moment at which one wakes when all wait.
+    """A simulated machine. Its clock stands while any thread runs, and jumps to the next moment at which one wakes when
+    all wait.
 
-    So what a run measures follows from the sleeps and the work that the test asks for, however fast or busy the real machine is.
+    So what a run measures follows from the sleeps and the work that the test asks for, however fast or busy the real
+    machine is.
 
     Args:
         patch: sets the loader's clocks and conditions, and sets them back at the test's end.
@@ -58,7 +60,9 @@ class Machine:
         patch.setattr(stages, "thread_time", self.thread_time)
         patch.setattr(scheduler, "process_time", self.process_time)
         patch.setattr(scheduler, "threading", SimpleNamespace(RLock=threading.RLock, Condition=self._condition))
-        patch.setattr(thread_pool, "threading", SimpleNamespace(Thread=self._thread, current_thread=threading.current_thread))
+        patch.setattr(
+            thread_pool, "threading", SimpleNamespace(Thread=self._thread, current_thread=threading.current_thread)
+        )
         patch.setattr(scheduler, "os", SimpleNamespace(getloadavg=lambda: (0.0, 0.0, 0.0)))
         patch.setattr(stats, "os", SimpleNamespace(sched_getaffinity=lambda _: range(cores)))
 
@@ -97,7 +101,9 @@ class Machine:
                 self._interpreter_taken = False
 
     def share(self, seconds: float, among: int) -> None:
-        """Keeps a processor busy that so many programs want, as code without the interpreter or in a process of its own does."""
+        """Keeps a processor busy that so many programs want, as code without the interpreter or in a process of its own
+        does.
+        """
         self._processor[threading.get_ident()] += seconds
         self.sleep(seconds * among)
 

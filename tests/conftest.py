@@ -2,7 +2,8 @@
 
 import os
 
-# Before anything imports JAX: it reads them once. Set, not defaulted: the tests mean exactly this machine, whatever the shell has.
+# Before anything imports JAX: it reads them once. Set, not defaulted: the tests mean exactly this machine, whatever the
+# shell has.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 
@@ -28,7 +29,8 @@ STDERR = pytest.StashKey[int]()
 LATE = ("laws", "servers", "processes", "scripts")
 """Folders whose tests run behind all others, in this order. The last three are markers too."""
 
-# `ci` is the breadth that the laws were written with; `dev` finds most of what it finds in a quarter of the time; `soak` takes hours.
+# `ci` is the breadth that the laws were written with; `dev` finds most of what it finds in a quarter of the time;
+# `soak` takes hours.
 hypothesis.settings.register_profile("ci", deadline=None)
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=25)
 hypothesis.settings.register_profile("soak", deadline=None, max_examples=10_000)
@@ -36,7 +38,10 @@ hypothesis.settings.load_profile("ci")
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Half as many again as there are processors, up to eight: while a test waits for a server or for what it kills, another one runs."""
+    """Half as many again as there are processors, up to eight.
+
+    While a test waits for a server or for what it kills, another one runs.
+    """
     affinity = getattr(os, "sched_getaffinity", None)
     processors = len(affinity(0)) if affinity else os.cpu_count() or 1
     return min(8, processors + processors // 2)
@@ -57,9 +62,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keeps the terminal's stderr, which output capturing takes away while a test runs; makes interrupts mean what they usually do.
+    """Keeps the terminal's stderr, which output capturing takes away while a test runs.
 
-    `nohup` and `&` start a process that ignores them, and programs inherit that from it: also those that tests interrupt.
+    Makes interrupts mean what they usually do.
+
+    `nohup` and `&` start a process that ignores them, and programs inherit that from it: also those that tests
+    interrupt.
     """
     config.stash[STDERR] = os.dup(2)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -67,16 +75,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Lets the many tests that collect garbage look at their own objects alone: not at JAX, and at 4,600 tests, each time."""
+    """Lets the many tests that collect garbage look at their own objects alone.
+
+    Not at JAX, and at 4,600 tests, each time.
+    """
     gc.collect()
     gc.freeze()
 
 
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
-    """Prints the stack of every thread when a test's time is up, and ends this process: the scheduler starts another one for the other tests.
+    """Prints the stack of every thread when a test's time is up, and ends this process.
 
-    The timer is C code that needs no GIL. A signal handler would raise wherever Python happens to be: in a callback of the garbage collector,
-    where exceptions are ignored, or never, while C code waits.
+    The scheduler starts another one for the other tests.
+
+    The timer is C code that needs no GIL. A signal handler would raise wherever Python happens to be: in a callback of
+    the garbage collector, where exceptions are ignored, or never, while C code waits.
     """
     faulthandler.dump_traceback_later(settings.timeout, exit=True, file=item.config.stash[STDERR])
     item.cancel_timeout = faulthandler.cancel_dump_traceback_later  # type: ignore[attr-defined]
@@ -101,7 +114,10 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     """Kills what a test process that crashed has left running."""
     if error is None:
         return
-    mark = {"PYTEST_XDIST_TESTRUNUID": node.workerinput["testrunuid"], "PYTEST_XDIST_WORKER": node.workerinput["workerid"]}
+    mark = {
+        "PYTEST_XDIST_TESTRUNUID": node.workerinput["testrunuid"],
+        "PYTEST_XDIST_WORKER": node.workerinput["workerid"],
+    }
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if mark.items() <= process.environ().items():

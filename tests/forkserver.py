@@ -1,10 +1,14 @@
-"""Python programs for tests, forked from a process that has imported JAX already: some 30 ms each instead of a second and more.
+"""Python programs for tests, forked from a process that has imported JAX already.
 
-A child runs as `python -W error` would run it: `["-c", code]`, `["-m", module, ...]` or `["script.py", ...]`, in a working directory and an
-environment of its own, and it ends as an interpreter ends. What differs is that `PRELOADED` is imported before it begins, so a test of what an
-import does, of memory, or of a library that reads its environment when it is imported needs `subprocess`.
+Some 30 ms each instead of a second and more.
 
-One server belongs to each test process. It starts with the first child and ends with its owner. It has one thread, so that forking is safe.
+A child runs as `python -W error` would run it: `["-c", code]`, `["-m", module, ...]` or `["script.py", ...]`, in a
+working directory and an environment of its own, and it ends as an interpreter ends. What differs is that `PRELOADED` is
+imported before it begins, so a test of what an import does, of memory, or of a library that reads its environment when
+it is imported needs `subprocess`.
+
+One server belongs to each test process. It starts with the first child and ends with its owner. It has one thread, so
+that forking is safe.
 """
 
 import atexit
@@ -193,7 +197,12 @@ class _Server:
         command = [sys.executable, "-W", "error", "-m", "tests.forkserver", str(theirs.fileno())]
         # A session of its own, so that a Ctrl-C in the terminal ends the owner, which then ends the server.
         self._process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
         )
         theirs.close()
         self.owner = os.getpid()
@@ -254,7 +263,10 @@ def _server() -> _Server:
 
 
 def _serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Forks a child for each request. Returns the request and its descriptors in the child, None in the server at its end."""
+    """Forks a child for each request.
+
+    Returns the request and its descriptors in the child, None in the server at its end.
+    """
     wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)

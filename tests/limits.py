@@ -1,4 +1,7 @@
-"""Limits against hanging. No test is to pass or fail by them on a machine that is busy: only what never ends gets that far."""
+"""Limits against hanging. No test is to pass or fail by them on a machine that is busy.
+
+Only what never ends gets that far.
+"""
 
 import time
 from collections.abc import Callable
@@ -7,7 +10,10 @@ from typing import Any
 from hypothesis import settings
 
 HANG = 120.0
-"""Seconds that a test waits for what must come: a process's end, an event, another thread. Only a hang takes that long."""
+"""Seconds that a test waits for what must come: a process's end, an event, another thread.
+
+Only a hang takes that long.
+"""
 
 ENDLESS = 3600.0
 """Seconds of sleep of what nobody may wait for: finishing at all is the proof that nobody did."""
@@ -26,5 +32,8 @@ def until(condition: Callable[[], Any], limit: float = HANG) -> None:
 
 
 def examples(count: int) -> int:
-    """How many examples a law tries: `count` in the profile "ci", a quarter of them in "dev", a hundred times as many in "soak"."""
+    """How many examples a law tries.
+
+    `count` in the profile "ci", a quarter of them in "dev", a hundred times as many in "soak".
+    """
     return max(1, count * settings().max_examples // 100)

@@ -1,4 +1,6 @@
-"""The law of bad arguments: a value of the wrong kind is refused with a library error that names the argument, whichever call it is passed to."""
+"""The law of bad arguments: a value of the wrong kind is refused with a library error that names the argument,
+whichever call it is passed to.
+"""
 
 import json
 import re
@@ -57,7 +59,15 @@ INTS: dict[str, Call] = {
     "workers of write_zarr": lambda value, folder: written(folder, workers=value),
     **{
         name: lambda value, _, name=name: loader(**{name: value})  # type: ignore[misc]
-        for name in ("batch_size", "num_epochs", "microbatches", "num_workers", "prefetch", "prefetch_bytes", "cache_bytes")
+        for name in (
+            "batch_size",
+            "num_epochs",
+            "microbatches",
+            "num_workers",
+            "prefetch",
+            "prefetch_bytes",
+            "cache_bytes",
+        )
     },
     "batch_size with padding": lambda value, _: loader(batch_size=value, remainder="pad"),
     "step": lambda value, _: loader(num_epochs=None).rows(value),
@@ -81,7 +91,8 @@ def test_ints(name: str, value: Any, tmp_path: Path) -> None:
     if name == "steps" and isinstance(value, np.ndarray) and value.dtype.kind == "i":
         return  # several steps
     with pytest.raises(
-        LoadaxError, match=rf"{name.split(maxsplit=1)[0]}(\[\d\])?[= ]|step .* is not there|an index is an int or a slice"
+        LoadaxError,
+        match=rf"{name.split(maxsplit=1)[0]}(\[\d\])?[= ]|step .* is not there|an index is an int or a slice",
     ):
         INTS[name](value, tmp_path)
 
@@ -148,7 +159,10 @@ def test_a_store_is_not_deleted_for_a_string(tmp_path: Path) -> None:
         (lambda: UNTYPED.mix(3, [1]), "datasets=3: pass a list of datasets, or a dict of them"),
         (lambda: UNTYPED.mix(DATA, [1]), "is one dataset: pass a list of datasets"),
         (lambda: loader().find(3, dataset=["a"]), r"dataset=\['a'\] is no part"),
-        (lambda: loader().certificate(positions=3), "positions=3: pass a list of ascending ints of at least 0 and below 8"),
+        (
+            lambda: loader().certificate(positions=3),
+            "positions=3: pass a list of ascending ints of at least 0 and below 8",
+        ),
         (lambda: loader().certificate(run=object()), "run=<object .*: pass a name for the run"),
         (lambda: SERVE(loader(), host=3), "host=3: pass the address to listen on"),
         (lambda: SERVE(loader(), port=None), "port=None: pass an int"),
@@ -157,11 +171,20 @@ def test_a_store_is_not_deleted_for_a_string(tmp_path: Path) -> None:
         (lambda: UNTYPED.write_zarr(DATA, None), "path=None is a NoneType: pass the path or URL of a folder"),
         (lambda: DATA.cache(3), "path=3 is a int: pass the path or URL"),
         (lambda: loader().iterate().timeline(3), "path=3 is a int: pass the name of a .html or .png file"),
-        (lambda: DATA.repeat(2**60), "times=1152921504606846976: 100 rows become more than 2\\*\\*62 that way; leave repeat"),
+        (
+            lambda: DATA.repeat(2**60),
+            "times=1152921504606846976: 100 rows become more than 2\\*\\*62 that way; leave repeat",
+        ),
         (lambda: UNTYPED.mix([DATA], [1], stop="never").repeat(2), "times=2: the dataset never ends; leave repeat"),
         (lambda: loader(num_epochs=2**62), "num_epochs=.*: these are more than 2\\*\\*63 steps; pass None"),
-        (lambda: loader(batch_size={0: 8, 2**62: 4}, num_epochs=None), "from step 4611686018427387904 on, later than any run"),
-        (lambda: loader(num_epochs=None).rows(2**62), "step 4611686018427387904 is not there: .* and below 576460752303423488"),
+        (
+            lambda: loader(batch_size={0: 8, 2**62: 4}, num_epochs=None),
+            "from step 4611686018427387904 on, later than any run",
+        ),
+        (
+            lambda: loader(num_epochs=None).rows(2**62),
+            "step 4611686018427387904 is not there: .* and below 576460752303423488",
+        ),
         (lambda: DATA.split(True), "fraction=True: pass a number between 0 and 1"),
     ],
 )
@@ -180,7 +203,9 @@ def test_variables_that_are_no_names(tmp_path: Path) -> None:
 def test_chunks_and_shards_are_cut_to_the_rows(chunk: int | None, shard: int | None, tmp_path: Path) -> None:
     written(tmp_path, chunk_rows=chunk, shard_rows=shard)
     assert UNTYPED.from_zarr(tmp_path / "w.zarr").read(range(100))["x"].tolist() == list(range(100))
-    shards = json.loads((tmp_path / "w.zarr" / "x" / "zarr.json").read_text())["chunk_grid"]["configuration"]["chunk_shape"]
+    shards = json.loads((tmp_path / "w.zarr" / "x" / "zarr.json").read_text())["chunk_grid"]["configuration"][
+        "chunk_shape"
+    ]
     assert shards[0] <= 128
 
 
@@ -196,7 +221,8 @@ def test_chunks_and_shards_are_cut_to_the_rows(chunk: int | None, shard: int | N
         ({"epoch": 2**63}, "the state's 'epoch' is 9223372036854775808; it must"),
         (
             {"epoch": 2**62},
-            "the state's 'epoch' is 4611686018427387904, later than any run|state's 'order'|but there are endlessly many",
+            "the state's 'epoch' is 4611686018427387904, later than any run|state's 'order'|but there are endlessly "
+            "many",
         ),
         ({"step": np.array([1, 2])}, r"the state's 'step' is \[1, 2\]; it must"),
         ({"order": 3}, "the state's 'order' is 3, this dataset's is"),
@@ -224,4 +250,6 @@ def test_a_loader_is_true() -> None:
 def test_messages_are_short() -> None:
     with pytest.raises(LoadaxError) as caught:
         DATA.shuffle(np.arange(10**6))
-    assert re.fullmatch(r"seed=an array of shape \[1000000\]: pass an int, as in shuffle\(seed=0\): .*", str(caught.value))
+    assert re.fullmatch(
+        r"seed=an array of shape \[1000000\]: pass an int, as in shuffle\(seed=0\): .*", str(caught.value)
+    )

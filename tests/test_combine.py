@@ -81,7 +81,10 @@ def test_every_weight_that_is_given_counts() -> None:
             r"shuffle\(\) behind mix\(\) would break its proportions; shuffle the datasets before",
         ),
         (lambda: web_and_code()[:10].shuffle(0), r"shuffle\(\) behind mix\(\)"),
-        (lambda: web_and_code().split(0.5), r"split\(\) behind mix\(\) would break its proportions; call it on the datasets"),
+        (
+            lambda: web_and_code().split(0.5),
+            r"split\(\) behind mix\(\) would break its proportions; call it on the datasets",
+        ),
     ],
 )
 def test_what_is_refused(make: Any, message: str) -> None:
@@ -91,7 +94,8 @@ def test_what_is_refused(make: Any, message: str) -> None:
 
 def test_specs_that_differ_name_the_dataset_and_the_leaf() -> None:
     with pytest.raises(
-        LeafError, match=r"mix: leaf \['x'\] is float64\[\] in dataset 'b' and int32\[\] in dataset 'a'; map them to one"
+        LeafError,
+        match=r"mix: leaf \['x'\] is float64\[\] in dataset 'b' and int32\[\] in dataset 'a'; map them to one",
     ):
         mix({"a": data(0, 5), "b": from_arrays({"x": np.arange(5.0)})}, (1, 1))
     with pytest.raises(LeafError, match=r"mix: dataset 'b' has the leaves \[.*y.*\], dataset 'a' has \[.*x.*\]"):
@@ -128,7 +132,9 @@ def test_a_resumed_run_may_have_another_future() -> None:
     assert int((batch < 1000).sum()) == 4
     np.testing.assert_array_equal(after.rows(9), before.rows(9))
     # But not another past.
-    with pytest.raises(StateError, match=r"mix\(seed=.* 1:3 from position 150 on.* is not as it was in the run that was saved"):
+    with pytest.raises(
+        StateError, match=r"mix\(seed=.* 1:3 from position 150 on.* is not as it was in the run that was saved"
+    ):
         Dataloader(web_and_code({0: (3, 1), 150: (1, 3)}, stop="never"), batch_size=16).iterate(state)
 
 
@@ -143,7 +149,8 @@ def test_weights_by_step() -> None:
         assert shares == [batch_size, batch_size, batch_size // 4, batch_size // 4]
     with pytest.raises(
         ArgumentError,
-        match=r"scheduled from step 5 on, which is example 1280, but an epoch has only 6\d\d examples; schedule by example",
+        match=r"scheduled from step 5 on, which is example 1280, but an epoch has only 6\d\d examples; schedule by "
+        r"example",
     ):
         Dataloader(mixed, batch_size=256, num_epochs=2)
     with pytest.raises(TypeError, match="without another verb behind"):
@@ -164,5 +171,7 @@ def test_a_part_that_never_ends(weight: int) -> None:
 
 
 def test_names_are_text() -> None:
-    with pytest.raises(ArgumentError, match="a dataset is called 0; call it by a str, since weights by int are a schedule"):
+    with pytest.raises(
+        ArgumentError, match="a dataset is called 0; call it by a str, since weights by int are a schedule"
+    ):
         mix({0: data(0, 4), 1: data(0, 4)}, {0: 3, 1: 1})  # type: ignore[dict-item]

@@ -160,7 +160,16 @@ def test_doors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"x": VALUES}, VALUES, (VALUES,), [{"x": int(value)} for value in VALUES], data(), data().source, data().shuffle(0)]
+    "given",
+    [
+        {"x": VALUES},
+        VALUES,
+        (VALUES,),
+        [{"x": int(value)} for value in VALUES],
+        data(),
+        data().source,
+        data().shuffle(0),
+    ],
 )
 def test_what_stands_for_a_dataset(given: Any) -> None:
     dataset = as_dataset(given)
@@ -208,7 +217,9 @@ def test_a_dataset_tells_what_it_is() -> None:
 
 @pytest.mark.parametrize("position", [10, -1, 2**62])
 def test_a_position_that_is_not_there(position: int) -> None:
-    with pytest.raises(RowIndexError, match=rf"position {position} is not there: positions are at least 0 and below 10"):
+    with pytest.raises(
+        RowIndexError, match=rf"position {position} is not there: positions are at least 0 and below 10"
+    ):
         data().read([0, position])
 
 
@@ -224,7 +235,9 @@ def test_an_index_that_is_not_there(position: int) -> None:
     ("positions", "kind"), [([1.5], "float64"), (np.ones(10, bool), "bool"), (["a"], "<U1"), ([None], "object")]
 )
 def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
-    with pytest.raises(RowIndexError, match=rf"positions are {kind}; pass integers \(of a mask: numpy\.flatnonzero\(mask\)\)"):
+    with pytest.raises(
+        RowIndexError, match=rf"positions are {kind}; pass integers \(of a mask: numpy\.flatnonzero\(mask\)\)"
+    ):
         data().read(positions)
 
 
@@ -237,7 +250,10 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
         (lambda ds: ds.read([0], epoch=-1), r"epoch=-1: pass 0 or more"),
         (lambda ds: ds.shuffle(None), r"seed=None: pass an int"),
         (lambda ds: ds.shuffle(0.5), r"seed=0\.5: pass an int"),
-        (lambda ds: ds.shuffle(0, window=2), r"window=2 needs a block: how many rows lie together; pass block= as well"),
+        (
+            lambda ds: ds.shuffle(0, window=2),
+            r"window=2 needs a block: how many rows lie together; pass block= as well",
+        ),
         (lambda ds: ds.shuffle(0, block=0), r"block=0: pass 1 or more"),
         (lambda ds: ds.shuffle(0, block=2.5), r"block=2\.5: pass an int"),
         (lambda ds: ds.shuffle(0, block=2, window=0), r"window=0: pass 1 or more"),
@@ -257,7 +273,10 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
             lambda ds: ds.map(divmod),
             r"fn=divmod takes two arguments; pass rng=True, so that it gets a generator as the second one",
         ),
-        (lambda ds: ds.map(len, rng=True), r"fn=len takes one argument, and with rng=True .* a second one, or leave rng out"),
+        (
+            lambda ds: ds.map(len, rng=True),
+            r"fn=len takes one argument, and with rng=True .* a second one, or leave rng out",
+        ),
         (lambda ds: ds.map_batch(divmod), r"pass rng=True, so that it gets a list of generators as the second one"),
         (lambda ds: ds.map_batch(len, rng=True), r"with rng=True it gets a list of generators as well"),
         (
@@ -347,7 +366,9 @@ class TestCache:
                 np.testing.assert_array_equal(one, other)
 
     def test_of_what_a_slice_a_split_or_a_concatenation_holds(self, tmp_path: Path) -> None:
-        for number, dataset in enumerate((data()[7:2:-1], data().split(0.5)[0], concat([data(), data()[:3]]), data().repeat(2))):
+        for number, dataset in enumerate(
+            (data()[7:2:-1], data().split(0.5)[0], concat([data(), data()[:3]]), data().repeat(2))
+        ):
             assert values(dataset.cache(tmp_path / str(number), progress=False)) == values(dataset)
 
     @pytest.mark.parametrize(
@@ -360,7 +381,10 @@ class TestCache:
             (lambda self: self.counted()[0].map(lambda row: row), r"data\.maps = .*, now it is "),
             (lambda self: self.counted(rows=VALUES + 1)[0], r"data\.sample = \"\w{16}\", now it is \"\w{16}\""),
             (lambda self: self.counted(rows=VALUES[:9])[0], r"rows = 10, now it is 9"),
-            (lambda self: self.counted(rows=VALUES.astype(np.int32))[0], r"arrays\.x\.dtype = \"int64\", now it is \"int32\""),
+            (
+                lambda self: self.counted(rows=VALUES.astype(np.int32))[0],
+                r"arrays\.x\.dtype = \"int64\", now it is \"int32\"",
+            ),
             (lambda self: self.counted()[0][::-1], r"data\.order = .*, now it is "),
         ],
         ids=["another function", "another map", "other data", "fewer rows", "another dtype", "another order"],
@@ -369,7 +393,8 @@ class TestCache:
         self.counted()[0].cache(tmp_path / "c", progress=False)
         with pytest.raises(
             ArgumentError,
-            match=rf"c: it was begun with {problem}.*; go on with the same data and arguments, or pass overwrite=True to begin anew",
+            match=rf"c: it was begun with {problem}.*; go on with the same data and arguments, or pass overwrite=True "
+            r"to begin anew",
         ):
             other(self).cache(tmp_path / "c", progress=False)
         assert values(self.counted()[0].cache(tmp_path / "c", progress=False)) == (VALUES * 2).tolist()
@@ -443,7 +468,8 @@ class TestCache:
     )
     def test_of_what_is_never_the_same_is_refused(self, dataset: Dataset, what: str, tmp_path: Path) -> None:
         with pytest.raises(
-            ArgumentError, match=rf"cache\(\) writes every row once, but {what}; cache first, then shuffle and map at random"
+            ArgumentError,
+            match=rf"cache\(\) writes every row once, but {what}; cache first, then shuffle and map at random",
         ):
             dataset.cache(tmp_path / "c")
         assert not (tmp_path / "c").exists()

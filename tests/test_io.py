@@ -141,7 +141,12 @@ class OwnSource:
 def test_what_says_of_itself_that_it_has_rows_is_read_by_rows() -> None:
     for data in (Rows(8), OwnSource(), [{"x": row} for row in range(8)], {row: {"x": row} for row in range(8)}):
         assert numbers(loadax.from_source(data)) == list(range(8))
-    for data in (Rows(8), OwnSource(), [{"x": row} for row in range(8)], datasets.Dataset.from_dict({"x": list(range(8))})):
+    for data in (
+        Rows(8),
+        OwnSource(),
+        [{"x": row} for row in range(8)],
+        datasets.Dataset.from_dict({"x": list(range(8))}),
+    ):
         assert numbers(loadax.as_dataset(data)) == list(range(8))
     testing.check_source(Rows(8))
 
@@ -294,7 +299,9 @@ class OfTensorFlow(Iterable):
 def test_the_line_for_what_is_iterated_over_reads_it(make: Any) -> None:
     data = make()
     error = refused(
-        data, r"which can only be iterated over, so it can't be read at any row; hand over what can be: loadax\.from_source\("
+        data,
+        r"which can only be iterated over, so it can't be read at any row; hand over what can be: "
+        r"loadax\.from_source\(",
     )
     (followed,) = follow(error, data=data)
     assert numbers(followed) == [0, 1, 2, 3]
@@ -388,7 +395,9 @@ def test_a_trap_is_not_one_when_the_library_is_not_there(monkeypatch: pytest.Mon
     assert numbers(loadax.as_dataset(Rows(4))) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("data", [None, 5, 2.5, {1, 2}, object(), b"", {}, (), [], {"x": 5}, {"x": [1, 2]}, {"x": object()}])
+@pytest.mark.parametrize(
+    "data", [None, 5, 2.5, {1, 2}, object(), b"", {}, (), [], {"x": 5}, {"x": [1, 2]}, {"x": object()}]
+)
 def test_what_is_no_data_is_an_error_of_loadax(data: Any) -> None:
     with pytest.raises(LoadaxError):
         loadax.Dataloader(data, 1)

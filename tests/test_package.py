@@ -37,7 +37,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_importing_loadax_loads_nothing_heavy() -> None:
     program = "import json, sys, loadax; print(json.dumps(sorted(sys.modules)))"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT, timeout=HANG)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT, timeout=HANG
+    )
     assert HEAVY & set(json.loads(run.stdout)) == set()
 
 

@@ -67,7 +67,10 @@ def test_documents_are_packed_in_the_order_of_epoch_0() -> None:
     assert expected != sorted(expected)
     assert tokens_of(shuffled.pack(16)) == expected
     assert tokens_of(shuffled[20:60].repeat(2).pack(16)) == [
-        token for order in (shuffled[20:60], shuffled[20:60].repeat(2)[40:]) for i in range(40) for token in order[i].tolist()
+        token
+        for order in (shuffled[20:60], shuffled[20:60].repeat(2)[40:])
+        for i in range(40)
+        for token in order[i].tolist()
     ]
     first, rest = flat(given).split(0.5, seed=1)
     assert sorted([*tokens_of(first.pack(16)), *tokens_of(rest.pack(16))]) == np.concatenate(given).tolist()
@@ -146,7 +149,9 @@ def test_batches_are_the_same_on_any_mesh_and_share(method: Any, objects: bool) 
         for name, leaf in whole.items():
             np.testing.assert_array_equal(np.asarray(batch[name]), leaf)
     for count in (1, 2, 4):
-        parts = [Dataloader(data, batch_size=8, shard_index=index, shard_count=count).host_batch(0) for index in range(count)]
+        parts = [
+            Dataloader(data, batch_size=8, shard_index=index, shard_count=count).host_batch(0) for index in range(count)
+        ]
         for name, leaf in whole.items():
             np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), leaf)
 
@@ -245,7 +250,9 @@ def test_a_mix_of_packed_documents() -> None:
     rows = mixed.read(range(64))
     expected = [parts[name].read(range(count))["tokens"] for name, count in (("web", 48), ("code", 16))]
     assert sorted(map(tuple, rows["tokens"])) == sorted(map(tuple, np.concatenate(expected)))
-    batch = Dataloader(mixed, batch_size=8, mesh=mesh_of({"data": 2, "seq": 4}), partition=P("data", "seq"), num_epochs=None)[2]
+    batch = Dataloader(
+        mixed, batch_size=8, mesh=mesh_of({"data": 2, "seq": 4}), partition=P("data", "seq"), num_epochs=None
+    )[2]
     np.testing.assert_array_equal(np.asarray(batch["tokens"]), mixed.read(range(16, 24))["tokens"])
 
 
@@ -253,7 +260,8 @@ def test_a_mix_of_packed_documents() -> None:
 def test_long_documents(method: Any, caplog: pytest.LogCaptureFixture) -> None:
     given = documents(longest=40)
     with pytest.raises(
-        ArgumentError, match=r"row \d+ is a document of \d+, longer than seq_len=16, as are \d+ more of 200; pass long='cut'"
+        ArgumentError,
+        match=r"row \d+ is a document of \d+, longer than seq_len=16, as are \d+ more of 200; pass long='cut'",
     ):
         flat(given).pack(16, method=method)
     first = next(number for number, each in enumerate(given[::-1]) if len(each) > 16)
@@ -261,7 +269,9 @@ def test_long_documents(method: Any, caplog: pytest.LogCaptureFixture) -> None:
         flat(given)[::-1].pack(16, method=method)
     cut = flat(given).pack(16, method=method, long="cut")
     assert sorted(tokens_of(cut)) == np.concatenate(given).tolist()
-    assert sorted(segments_of(cut)) == [each[low : low + 16].tolist() for each in given for low in range(0, len(each), 16)]
+    assert sorted(segments_of(cut)) == [
+        each[low : low + 16].tolist() for each in given for low in range(0, len(each), 16)
+    ]
     with caplog.at_level(logging.INFO, "loadax"):
         dropped = flat(given).pack(16, method=method, long="drop")
     assert sorted(segments_of(dropped)) == [each.tolist() for each in given if 0 < len(each) <= 16]
@@ -300,7 +310,9 @@ def test_the_index_is_used_again(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     for each in (first, second):
         assert described(each) == described(expected)
         assert repr(each) == repr(expected)
-        np.testing.assert_array_equal(each.read(range(len(each)))["tokens"], expected.read(range(len(expected)))["tokens"])
+        np.testing.assert_array_equal(
+            each.read(range(len(each)))["tokens"], expected.read(range(len(expected)))["tokens"]
+        )
     assert len(other_length) < len(first)
     assert not [each for each in (tmp_path / "index").iterdir() if each.name.startswith(".")]
 
@@ -319,14 +331,18 @@ def test_the_index_is_used_again(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         ),
     ],
 )
-def test_an_index_of_other_data_is_made_anew(change: Any, fields: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_index_of_other_data_is_made_anew(
+    change: Any, fields: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     data = from_source(documents()).map(same)
     data.pack(16, index=tmp_path)
     other = change(data)
     found, expected = other.pack(16, index=tmp_path), other.pack(16)
     assert f"lengths.json is of other data ({fields} differs): it is made anew" in caplog.text
     assert described(found) == described(expected)
-    np.testing.assert_array_equal(found.read(range(len(found)))["tokens"], expected.read(range(len(expected)))["tokens"])
+    np.testing.assert_array_equal(
+        found.read(range(len(found)))["tokens"], expected.read(range(len(expected)))["tokens"]
+    )
     # What nobody needs any more is gone.
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".json", ".npy", ".npy"]
     caplog.clear()
@@ -434,7 +450,9 @@ def test_lengths_that_are_told_are_not_read() -> None:
     assert "loadax: reading 2 rows (1, 2)" in caught.value.__notes__
     wrong = Telling()
     wrong.told = (3, -4, 5)
-    with pytest.raises(SourceError, match=r"Telling\.lengths says that row 1 has -4 entries; give the length of each document"):
+    with pytest.raises(
+        SourceError, match=r"Telling\.lengths says that row 1 has -4 entries; give the length of each document"
+    ):
         from_source(wrong)[::-1].pack(4)
     wrong.told = (3, 9, 5)
     with pytest.raises(LeafError, match="row 1 is a document of 4 now, and was one of 9 when it was packed"):
@@ -486,7 +504,10 @@ def noisy(each: Array, rng: np.random.Generator) -> Array:
         (lambda data: data[:0].pack(16), r"pack\(\) of a dataset without documents"),
         (lambda data: from_source([[], []]).pack(16), r"pack\(\) of 2 documents that are all empty"),
         (lambda data: data.map(noisy, rng=True).pack(16), r"a map before it is random; pack first, then map at random"),
-        (lambda data: data.map_batch(np.negative).pack(16), "map_batch .* wants rows that are all alike, .* use map before pack"),
+        (
+            lambda data: data.map_batch(np.negative).pack(16),
+            "map_batch .* wants rows that are all alike, .* use map before pack",
+        ),
         (
             lambda data: mix([np.ones((3, 4)), np.ones((3, 4))], (1, 1), stop="never").pack(16),
             r"pack\(\) of a dataset that never ends; mix with stop='first' or 'all'",
@@ -496,7 +517,10 @@ def noisy(each: Array, rng: np.random.Generator) -> Array:
             "index='s3://bucket/index': pass the path of a folder on this machine",
         ),
         (lambda data: data.pack(16, index=3), "index=3: pass the path of a folder"),
-        (lambda data: data.pack(16, index=__file__), r"index='.*test_packing\.py' is a file; pass the path of a folder"),
+        (
+            lambda data: data.pack(16, index=__file__),
+            r"index='.*test_packing\.py' is a file; pass the path of a folder",
+        ),
     ],
 )
 def test_what_is_refused(make: Any, message: str) -> None:

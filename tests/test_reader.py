@@ -175,7 +175,11 @@ def test_rows_must_come_first(leaf: Any, shape: str) -> None:
 
 def test_no_rows_and_no_spec() -> None:
     message = "the dataset has no rows, and no spec that would say what a row looks like; (pass spec= to its maps|leave it out)"
-    for data in (from_source([]), from_arrays(VALUES[:0]).map(lambda row: row), from_arrays(VALUES)[:0].map(lambda row: row)):
+    for data in (
+        from_source([]),
+        from_arrays(VALUES[:0]).map(lambda row: row),
+        from_arrays(VALUES)[:0].map(lambda row: row),
+    ):
         with pytest.raises(SourceError, match=message):
             _ = data.spec
     assert from_arrays(VALUES[:0]).spec == ArraySpec((2,), I32)
@@ -189,7 +193,9 @@ def renamed(rows: Any) -> Any:
     return {"z": rows["x"]}
 
 
-@pytest.mark.parametrize(("function", "became"), [(transposed, r"\['x'\] int64\[3, 2\]"), (renamed, r"\['z'\] int64\[2, 3\]")])
+@pytest.mark.parametrize(
+    ("function", "became"), [(transposed, r"\['x'\] int64\[3, 2\]"), (renamed, r"\['z'\] int64\[2, 3\]")]
+)
 def test_what_is_not_elementwise_is_refused_as_such(function: Any, became: str) -> None:
     data: Dataset = from_arrays({"x": np.zeros((4, 2, 3), np.int64)}).map_batch(function, elementwise=True)
     message = rf"map_batch {function.__name__} .*is elementwise=True, but its result has other leaves or shapes than its input: "
@@ -238,7 +244,10 @@ def test_documents_of_a_map_that_returns_one_array_for_all() -> None:
         return buffer
 
     data = from_arrays(np.arange(1, 7))
-    reads: list[Callable[[Dataset], Dataset]] = [lambda made: made.pack(4), lambda made: made.filter(lambda row: row[0] == 3)]
+    reads: list[Callable[[Dataset], Dataset]] = [
+        lambda made: made.pack(4),
+        lambda made: made.filter(lambda row: row[0] == 3),
+    ]
     for read in reads:
         with pytest.raises(
             LeafError, match=r"map .*fill .* returned one array for several rows, .*return a new array \(copy it\)"

@@ -115,7 +115,13 @@ def test_no_command_shows_them(
 ) -> None:
     monkeypatch.setattr(kvstore, "_BACKOFF", {"max_retries": 0})
     for name in ("a.npy", "a.zarr"):
-        more = [str(tmp_path / "out")] if command == "convert" else ["--batch-size", "8"] if command in ("plan", "bench") else []
+        more = (
+            [str(tmp_path / "out")]
+            if command == "convert"
+            else ["--batch-size", "8"]
+            if command in ("plan", "bench")
+            else []
+        )
         mesh = ["--mesh", "data=8"] if command == "plan" else []
         try:
             main([command, secret_url(dead, name), *more, *mesh])

@@ -37,7 +37,11 @@ def orders(size: int, seeds: Any) -> Any:
 
 def seed_sets(count: int) -> dict[str, Any]:
     """Seeds as people choose them: 0, 1, 2, …; and as the epochs of one of them."""
-    return {"consecutive": np.arange(count), "epochs": derive(3, np.arange(count)), "negative": -np.arange(1, count + 1)}
+    return {
+        "consecutive": np.arange(count),
+        "epochs": derive(3, np.arange(count)),
+        "negative": -np.arange(1, count + 1),
+    }
 
 
 def unevenness(counts: Any) -> float:
@@ -67,7 +71,9 @@ def test_derive_golden_values() -> None:
 def test_derive_tells_all_paths_apart() -> None:
     numbers = [0, 1, 2, -1, -2, WORD - 1, WORD, WORD + 1, -WORD, -WORD - 1, 1 << 63, -(1 << 63), 1 << 200, -(1 << 200)]
     words = ["", "0", "1", "a", "b", "ab", "\ud800"]
-    paths = [(number, *path) for number in numbers for path in ((), *((end,) for end in [*numbers, *words]), (1, 2), (2, 1))]
+    paths = [
+        (number, *path) for number in numbers for path in ((), *((end,) for end in [*numbers, *words]), (1, 2), (2, 1))
+    ]
     paths += [(0, "a", 0), (0, "a", "b"), (0, "b", "a"), (0, "ab", ""), (0, "", "ab"), (0, 0, 0), (0, 0, 0, 0)]
     assert len({derive(*path) for path in set(paths)}) == len(set(paths))
 
@@ -187,7 +193,9 @@ def test_the_rectangle_holds_every_size() -> None:
     choice = random.Random(1)
     sizes = [*range(1, 5000), *(1 << bits for bits in range(63)), *(choice.randrange(1, 1 << 62) for _ in range(1000))]
     sizes += [root * root + offset for root in (*range(2, 99), 94906267, (1 << 31) - 1) for offset in (-1, 0, 1)]
-    for size, rows, columns in zip(sizes, *(side.tolist() for side in seeds._rectangle(np.array(sizes, np.uint64))), strict=True):
+    for size, rows, columns in zip(
+        sizes, *(side.tolist() for side in seeds._rectangle(np.array(sizes, np.uint64))), strict=True
+    ):
         assert size <= rows * columns <= 1 << 62
         assert rows == math.isqrt(size - 1) + 1
         assert rows % 2 == 0 or columns % 2 == 0
@@ -225,7 +233,12 @@ def test_small_sizes_mixed_into_large_ones_change_nothing() -> None:
 
 def test_one_element_in_any_shape() -> None:
     expected = permute(5, 1000, 3)
-    for index, size, seed in ((np.array([5]), 1000, 3), (5, np.array([[1000]]), 3), (5, 1000, np.array([3])), ([5], [1000], [3])):
+    for index, size, seed in (
+        (np.array([5]), 1000, 3),
+        (5, np.array([[1000]]), 3),
+        (5, 1000, np.array([3])),
+        ([5], [1000], [3]),
+    ):
         result = permute(index, size, seed)
         assert result.shape == np.broadcast_shapes(np.shape(index), np.shape(size), np.shape(seed))
         assert result.ravel().tolist() == [expected]
@@ -302,7 +315,8 @@ def test_large_orders_are_even(size: int) -> None:
         steps = ((start[:, 1:] - start[:, :-1]) % size - 1) * 50 // (size - 1)
         assert unevenness(np.bincount(steps.ravel())) < 4.5, name
         pairs = landed[:, 1:] * 50 + landed[:, :-1]
-        assert unevenness(np.bincount(pairs.ravel(), minlength=2500)) < 5.5, name  # neighbours overlap, and rows don't repeat
+        # neighbours overlap, and rows don't repeat
+        assert unevenness(np.bincount(pairs.ravel(), minlength=2500)) < 5.5, name
 
 
 def test_orders_of_neighbouring_seeds_epochs_and_sizes_have_nothing_in_common() -> None:
@@ -315,7 +329,9 @@ def test_orders_of_neighbouring_seeds_epochs_and_sizes_have_nothing_in_common() 
     }
     order = permute(index, 64, keys)
     for name, other in neighbours.items():
-        assert unevenness(np.bincount((order * 65 + other).ravel(), minlength=64 * 65).reshape(64, 65)[:, :64]) < 4.5, name
+        assert unevenness(np.bincount((order * 65 + other).ravel(), minlength=64 * 65).reshape(64, 65)[:, :64]) < 4.5, (
+            name
+        )
         agreeing = (order == other).sum() / count
         assert abs(agreeing - 1) < 4.5 / math.sqrt(count), name
 
@@ -358,6 +374,8 @@ def test_no_two_pairs_of_seed_and_epoch_share_an_order() -> None:
         ),
     ],
 )
-def test_permute_refuses(function: Callable[..., Any], arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
+def test_permute_refuses(
+    function: Callable[..., Any], arguments: tuple[Any, ...], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         function(*arguments)

@@ -86,7 +86,9 @@ def breaks(law: str, found: str = "") -> Any:
 def store(folder: Path, driver: str, values: Any = VALUES) -> Path:
     spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{folder}/"}}
     layout = ts.ChunkLayout(chunk_shape=[4, 3, 2])
-    ts.open(spec, create=True, dtype=values.dtype, shape=values.shape, chunk_layout=layout).result().write(values).result()
+    ts.open(spec, create=True, dtype=values.dtype, shape=values.shape, chunk_layout=layout).result().write(
+        values
+    ).result()
     return folder
 
 
@@ -102,7 +104,10 @@ def everything(folder: Path) -> list[loadax.Dataset]:
 
 GOOD: dict[str, Callable[[Path], Any]] = {
     "a dict of arrays": lambda _: TREE,
-    "nested arrays": lambda _: {"a": (np.arange(30) % 2 == 0, [np.arange(30, dtype=np.uint8)]), "b": np.linspace(0, 1, 30)},
+    "nested arrays": lambda _: {
+        "a": (np.arange(30) % 2 == 0, [np.arange(30, dtype=np.uint8)]),
+        "b": np.linspace(0, 1, 30),
+    },
     "big-endian": lambda _: VALUES.astype(">i4"),
     "fortran": lambda _: np.asfortranarray(VALUES),
     "not a number": lambda _: np.where(VALUES % 3 == 0, np.nan, VALUES).astype(np.float32),
@@ -120,7 +125,9 @@ GOOD: dict[str, Callable[[Path], Any]] = {
     ),
     "objects": lambda _: [{"x": np.full(3, row, np.float32), "y": row} for row in range(30)],
     "concatenated": lambda folder: loadax.concat(everything(folder)),
-    "a dataset with maps": lambda _: loadax.from_arrays(TREE).map(lambda e, rng: e["x"] + rng.random(), rng=True).shuffle(1),
+    "a dataset with maps": lambda _: (
+        loadax.from_arrays(TREE).map(lambda e, rng: e["x"] + rng.random(), rng=True).shuffle(1)
+    ),
     "faulty, without faults": lambda _: FaultySource(ArraySource(TREE), {}),
     "parts": lambda _: Parts(),
     "parts with columns": lambda _: Parts(read_into=put, chunks=np.array([0, 10, 39]), concurrent_reads=4),
@@ -139,11 +146,14 @@ def test_other_seeds_and_samples_pass_too() -> None:
 
 
 def test_strings_and_objects_pass_without_a_loader_or_with_a_map() -> None:
-    source = ArraySource({"name": np.array(["a", "bb", "c", ""]), "what": np.array([{"k": [1]}, None, np.nan, (1, 2)], object)})
+    source = ArraySource(
+        {"name": np.array(["a", "bb", "c", ""]), "what": np.array([{"k": [1]}, None, np.nan, (1, 2)], object)}
+    )
     check_source(source, loader=False)
     check_source(loadax.from_source(source).map(lambda example: {"length": len(example["name"])}))
     with breaks(
-        "it loads", r"a Dataloader over it raised LeafTypeError: leaf \['name'\] has dtype <U2.*; pass .* or loader=False$"
+        "it loads",
+        r"a Dataloader over it raised LeafTypeError: leaf \['name'\] has dtype <U2.*; pass .* or loader=False$",
     ):
         check_source(source, pickled=False)
 
@@ -244,9 +254,7 @@ def failing_on_none(rows: Array) -> Any:
     return take(np.arange(rows.min(), rows.max() + 1)) if len(rows) == 1 else take(rows[rows >= rows.min()])
 
 
-ONE_OF_TWO = (
-    r"leaf \['x'\] of row \d+ \(entry \d+ of \d+\) at \[0\] is \S+, expected \S+, which is what the row gave when read by itself"
-)
+ONE_OF_TWO = r"leaf \['x'\] of row \d+ \(entry \d+ of \d+\) at \[0\] is \S+, expected \S+, which is what the row gave when read by itself"
 
 BROKEN_READS = {
     "batched": (Parts(off_by_one), "batched reads equal single ones", ONE_OF_TWO),
@@ -259,9 +267,21 @@ BROKEN_READS = {
     "distinct": (Parts(distinct), "repeated rows", "raised TypeError: indices must be distinct"),
     "no repeats": (Parts(without_repeats), "repeated rows", r"gave leaf \['x'\] as float32\[\d+, 3\] for \d+ rows"),
     "impatient": (Parts(impatient()), "the same again", r"leaf \['y'\] of row (\d+) .* is \d+, expected \d+"),
-    "reusing": (Parts(reusing()), "results stay", r"after read\(\[.*\]\), in what read\(\[.*\]\) had given leaf \['x'\]"),
-    "views": (Parts(views, fresh=True), "memory of its own", "after writing to what read.* gave, in the next read leaf"),
-    "locked": (Parts(locked, fresh=True), "memory of its own", r"leaf \['x'\] of read\(\[0, .*\]\) can't be written to"),
+    "reusing": (
+        Parts(reusing()),
+        "results stay",
+        r"after read\(\[.*\]\), in what read\(\[.*\]\) had given leaf \['x'\]",
+    ),
+    "views": (
+        Parts(views, fresh=True),
+        "memory of its own",
+        "after writing to what read.* gave, in the next read leaf",
+    ),
+    "locked": (
+        Parts(locked, fresh=True),
+        "memory of its own",
+        r"leaf \['x'\] of read\(\[0, .*\]\) can't be written to",
+    ),
     "flat none": (Parts(nothing_for_none), "empty read", r"read\(\[\]\) gave leaf \['x'\] as float32\[0\] for 0 rows"),
     "failing none": (Parts(failing_on_none), "empty read", r"read\(\[\]\) raised ValueError: zero-size array"),
     "using up": (Parts(using_up), "rows stay as they are", r"read\(\[.*\]\) changed them to \[0"),
@@ -325,8 +345,16 @@ def test_a_length_that_reading_changes() -> None:
         (take, SPEC["x"], r"read\(\[0\]\) gave the leaves \[\"\['x'\]\", \"\['y'\]\"\], expected \[''\]"),
         (take, {**SPEC, "x": np.zeros(4)}, r"leaf \['x'\] as float32\[1, 3\] for 1 rows, expected float64\[1, 4\]"),
         (take, {**SPEC, "y": np.int64(0)}, r"leaf \['y'\] as int32\[1\] for 1 rows, expected int64\[1\]"),
-        (lambda rows: TREE["x"][0], None, r"finding it raised ArgumentError: the source gave leaf of the batch with shape \[3\]"),
-        (lambda rows: np.zeros((len(rows), 2 + rows[0] % 2)), None, r"read\(\[1\]\) gave leaf of the batch as float64\[1, 3\]"),
+        (
+            lambda rows: TREE["x"][0],
+            None,
+            r"finding it raised ArgumentError: the source gave leaf of the batch with shape \[3\]",
+        ),
+        (
+            lambda rows: np.zeros((len(rows), 2 + rows[0] % 2)),
+            None,
+            r"read\(\[1\]\) gave leaf of the batch as float64\[1, 3\]",
+        ),
         (lambda rows: 1 / 0, None, r"finding it raised ZeroDivisionError: division by zero"),
         (lambda rows: 1 / 0, SPEC, r"read\(\[0\]\) raised ZeroDivisionError: division by zero"),
         (lambda rows: next(iter(())), SPEC, r"read\(\[0\]\) raised StopIteration"),
@@ -424,9 +452,21 @@ BROKEN_COLUMNS = {
     "flat": (put_flat, "read_into equals read", f"{COLUMN} not contiguous"),
     "aligned": (put_aligned, "read_into equals read", f"{COLUMN} not aligned"),
     "failing": (lambda *_: 1 / 0, "leaves that are not wanted", "raised ZeroDivisionError"),
-    "no rows": (put_some, "read_into equals read", r"read_into\(\[\]\) with the boxes .* raised ValueError: nothing to put"),
-    "behind": (put_too_much, "nothing beside the destination", r"are contiguous wrote beside the destination of leaf \['x'\]"),
-    "between": (put_into_the_gaps, "nothing beside the destination", r"are not contiguous wrote beside .* leaf \['y'\]"),
+    "no rows": (
+        put_some,
+        "read_into equals read",
+        r"read_into\(\[\]\) with the boxes .* raised ValueError: nothing to put",
+    ),
+    "behind": (
+        put_too_much,
+        "nothing beside the destination",
+        r"are contiguous wrote beside the destination of leaf \['x'\]",
+    ),
+    "between": (
+        put_into_the_gaps,
+        "nothing beside the destination",
+        r"are not contiguous wrote beside .* leaf \['y'\]",
+    ),
     "using up": (put_and_use_up, "rows stay as they are", r"read_into\(\[.*\]\) changed them to \[0"),
     "wrapping": (put_wrapping, "rows that are not there", r"read_into\(\[40\]\), with len\(\) 40, returned NoneType"),
 }
@@ -490,11 +530,18 @@ def never() -> Iterator[threading.Event]:
 
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """To be set by who hangs: then, and only then, the limit of threads is over. Else they have all the time that they need."""
+    """To be set by who hangs: then, and only then, the limit of threads is over.
+
+    Else they have all the time that they need.
+    """
     event, moments = threading.Event(), itertools.count(0, 10 * int(HANG))
 
     def clock() -> float:
-        until(lambda: event.is_set() or not any(thread.name.startswith("loadax-testing") for thread in threading.enumerate()))
+        until(
+            lambda: (
+                event.is_set() or not any(thread.name.startswith("loadax-testing") for thread in threading.enumerate())
+            )
+        )
         return next(moments)
 
     monkeypatch.setattr(laws_of_threads, "monotonic", clock)
@@ -609,7 +656,8 @@ def test_a_source_that_holds_what_can_not_be_pickled() -> None:
     source = Elsewhere("print")
     source.__dict__["lock"] = threading.Lock()
     with breaks(
-        "fresh process", r"pickling it raised TypeError: cannot pickle '_thread.lock' object; .*pickled=False if it need not$"
+        "fresh process",
+        r"pickling it raised TypeError: cannot pickle '_thread.lock' object; .*pickled=False if it need not$",
     ):
         quick(source, pickled=True)
     quick(source)
@@ -623,7 +671,9 @@ def test_a_local_class_is_told_where_to_go() -> None:
         def __len__(self) -> int:
             return 40
 
-    with breaks("fresh process", r"pickling it raised .*Local.* \(it is defined inside a function; move it to the top level"):
+    with breaks(
+        "fresh process", r"pickling it raised .*Local.* \(it is defined inside a function; move it to the top level"
+    ):
         quick(Local(), pickled=True)
 
 
@@ -652,10 +702,13 @@ def test_a_script_without_a_main_guard_and_a_program_without_a_file(notebook: bo
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-c", SCRIPT] if notebook else [sys.executable, str(tmp_path / "script.py")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment, timeout=HANG)
+    run = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment, timeout=HANG
+    )
     assert run.stdout == "once\n"
     assert re.search(
-        r"ConformanceError: Mine breaks the law 'fresh process': unpickling it .*__main__.* \(it is defined in the script or notebook "
+        r"ConformanceError: Mine breaks the law 'fresh process': unpickling it .*__main__.* \(it is defined in the "
+        r"script or notebook "
         r"that runs; move it to a module of its own",
         run.stderr,
     ), run.stderr
@@ -690,10 +743,22 @@ def on_a_worker() -> bool:
 @pytest.mark.parametrize(
     ("data", "law", "found"),
     [
-        (drifting(), "resume", r"in step \d+, resumed at step \d+, leaf \['calls'\] of row \d+ .* as the straight run gave it"),
-        (adding(lambda: under("__getitem__")), "loader[step]", r"in step 0, asked for by loader\[0\], leaf \['y'\] of row \d+"),
+        (
+            drifting(),
+            "resume",
+            r"in step \d+, resumed at step \d+, leaf \['calls'\] of row \d+ .* as the straight run gave it",
+        ),
+        (
+            adding(lambda: under("__getitem__")),
+            "loader[step]",
+            r"in step 0, asked for by loader\[0\], leaf \['y'\] of row \d+",
+        ),
         (adding(on_a_worker), "any number of workers", r"in step \d+, with num_workers=1 instead of 0, leaf \['y'\]"),
-        (adding(lambda: under("host_batch")), "shards make up the batch", r"in step 0, put together from .* leaf \['y'\]"),
+        (
+            adding(lambda: under("host_batch")),
+            "shards make up the batch",
+            r"in step 0, put together from .* leaf \['y'\]",
+        ),
         (loadax.from_arrays({"big": np.arange(9) << 40}), "it loads", r"raised LeafError: leaf \['big'\]"),
     ],
 )
@@ -848,11 +913,26 @@ def padding(batch: Any) -> Any:
 
 
 BROKEN_MAPS: dict[str, tuple[Callable[..., Any], bool, str, str]] = {
-    "too few": (lambda batch: batch["x"][:-1], False, "as many rows", r"for 10 rows it returned leaf given of shape \[9, 3\]"),
+    "too few": (
+        lambda batch: batch["x"][:-1],
+        False,
+        "as many rows",
+        r"for 10 rows it returned leaf given of shape \[9, 3\]",
+    ),
     "one value": (lambda batch: {"s": batch["x"].sum()}, False, "as many rows", r"returned leaf \['s'\] of shape \[\]"),
-    "squeezed": (lambda batch: batch["x"].squeeze(), False, "as many rows", r"for 1 rows it returned leaf given of shape \[3\]"),
+    "squeezed": (
+        lambda batch: batch["x"].squeeze(),
+        False,
+        "as many rows",
+        r"for 1 rows it returned leaf given of shape \[3\]",
+    ),
     "noisy": (noisy, False, "the same again", r"the leaf of row 0 \(entry 0 of 10\) at \[0\] is \S+, expected \S+"),
-    "mean": (lambda batch: batch["x"] - batch["x"].mean(), False, "one row", r"called with the rows \[0\], the leaf of row 0"),
+    "mean": (
+        lambda batch: batch["x"] - batch["x"].mean(),
+        False,
+        "one row",
+        r"called with the rows \[0\], the leaf of row 0",
+    ),
     "not alone": (not_alone, False, "one row", r"the rows \[0\] alone raised ValueError: too few"),
     "by place": (
         lambda batch: batch["y"] + np.arange(len(batch["y"])),
@@ -876,7 +956,12 @@ BROKEN_MAPS: dict[str, tuple[Callable[..., Any], bool, str, str]] = {
         "one row",
         r"the leaf is int64\[1\], expected int32\[1\]",
     ),
-    "buffering": (buffering, False, "results stay", "after later calls, in what the first one returned the leaf of row"),
+    "buffering": (
+        buffering,
+        False,
+        "results stay",
+        "after later calls, in what the first one returned the leaf of row",
+    ),
     "first generator": (lambda batch, rngs: batch["y"] + rngs[0].random(), True, "one row", "row 9"),
 }
 

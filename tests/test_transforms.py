@@ -31,7 +31,9 @@ def batch() -> dict[str, Any]:
 
 def mapped(each: Map, rows: Any, visits: Visits, spec: Any) -> Any:
     """What a map makes of a batch, by a reader of it."""
-    return Reader(ArraySource(rows), (each if each.spec is not None else replace(each, spec=spec),), None).apply(rows, visits)
+    return Reader(ArraySource(rows), (each if each.spec is not None else replace(each, spec=spec),), None).apply(
+        rows, visits
+    )
 
 
 def test_a_map_gets_one_example_at_a_time_in_order() -> None:
@@ -64,7 +66,8 @@ def draws(seed: int = 0, place: int = 0, visits: Visits = VISITS) -> list[int]:
 
 def test_a_stream_belongs_to_seed_place_epoch_and_row_alone() -> None:
     expected = [
-        int(generator(0, 0, epoch, row).integers(1 << 60)) for row, epoch in zip(*map(np.ndarray.tolist, VISITS), strict=True)
+        int(generator(0, 0, epoch, row).integers(1 << 60))
+        for row, epoch in zip(*map(np.ndarray.tolist, VISITS), strict=True)
     ]
     assert draws() == expected
     assert draws(visits=Visits(VISITS.rows[::-1].copy(), VISITS.epochs[::-1].copy())) == expected[::-1]
@@ -72,7 +75,9 @@ def test_a_stream_belongs_to_seed_place_epoch_and_row_alone() -> None:
 
 
 def test_no_two_streams_are_alike() -> None:
-    keys = [(seed, place, epoch, row) for seed in (-1, 0, 1) for place in (0, 1) for epoch in (0, 1, 2) for row in (0, 1, 2)]
+    keys = [
+        (seed, place, epoch, row) for seed in (-1, 0, 1) for place in (0, 1) for epoch in (0, 1, 2) for row in (0, 1, 2)
+    ]
     streams = [tuple(generator(*key).integers(1 << 30, size=4)) for key in keys]
     assert len(set(streams)) == len(keys)
 
@@ -220,7 +225,12 @@ class TestFingerprints:
     @pytest.mark.parametrize(
         "make",
         [
-            *(lambda: scaled(2), lambda: scaled("two"), lambda: scaled(None), lambda: scaled((1, [2.5, b"x"], {"k": {3}}))),
+            *(
+                lambda: scaled(2),
+                lambda: scaled("two"),
+                lambda: scaled(None),
+                lambda: scaled((1, [2.5, b"x"], {"k": {3}})),
+            ),
             *(lambda: scaled(np.arange(3)), lambda: scaled(np.float32(2)), lambda: applied(scaled(2))),
             *(
                 lambda: functools.partial(scaled, factor=2),
@@ -241,8 +251,16 @@ class TestFingerprints:
             *(lambda row: row, lambda row: row + 1, lambda row: row + 2, lambda row: row - 1, lambda row: row + 1.0),
             *(lambda row: row.real, lambda row: row.imag, lambda row: [each + 1 for each in row]),
             *(lambda row: [each + 2 for each in row], lambda row: row in {1, 2}, lambda row: row in {1, 3}),
-            *(lambda row, k=1: row * k, lambda row, k=2: row * k, lambda row, *, k=1: row * k, lambda row, *, k=2: row * k),
-            *(scaled(factor) for factor in (1, 2, True, 1.0, "1", b"1", None, (1,), [1], {1}, {1: 1}, {1: 2}, (1, 2), (2, 1))),
+            *(
+                lambda row, k=1: row * k,
+                lambda row, k=2: row * k,
+                lambda row, *, k=1: row * k,
+                lambda row, *, k=2: row * k,
+            ),
+            *(
+                scaled(factor)
+                for factor in (1, 2, True, 1.0, "1", b"1", None, (1,), [1], {1}, {1: 1}, {1: 2}, (1, 2), (2, 1))
+            ),
             *(scaled(np.array(each)) for each in ([1], [2], [[1]], [1.0])),
             *(applied(scaled(1)), applied(scaled(2)), applied(len)),
             *(functools.partial(scaled, 1), functools.partial(scaled, 2), functools.partial(scaled, factor=1)),
@@ -272,7 +290,8 @@ class TestFingerprints:
         """Sets come in another order there, and functions lie at other addresses."""
         code = (
             "from tests.test_transforms import scaled; from loadax.transforms import fingerprint\n"
-            "print(fingerprint(lambda row: row in {'a', 'b', 'c', 'd'}), fingerprint(scaled({'a', 'b', 'c', 'd', len})))"
+            "print(fingerprint(lambda row: row in {'a', 'b', 'c', 'd'}), fingerprint(scaled({'a', 'b', 'c', 'd', "
+            "len})))"
         )
         printed = {
             subprocess.run(
@@ -345,7 +364,8 @@ def reusing(shape: tuple[int, ...] = (3,), view: bool = False) -> Any:
 def test_a_function_that_returns_one_array_for_several_rows_is_refused(view: bool) -> None:
     made = Map(reusing(view=view), False, 0, 0, None)
     with pytest.raises(
-        LeafError, match=r"map reusing.<locals>.fill \(.*\) returned one array for several rows, .*row 2, leaf number 0$"
+        LeafError,
+        match=r"map reusing.<locals>.fill \(.*\) returned one array for several rows, .*row 2, leaf number 0$",
     ):
         mapped(made, batch(), VISITS, {"x": ArraySpec((3,), np.dtype(float))})
 
@@ -373,7 +393,9 @@ def test_an_array_that_is_returned_in_another_call_too() -> None:
     visits = Visits(np.array([7]), np.array([0]))
     assert mapped(made, one, visits, spec)["x"].tolist() == [[1, 1, 1]]
     again = copy.deepcopy(made)
-    with pytest.raises(LeafError, match=r"returned one array for several rows.*return a new array \(copy it\): row 7, leaf"):
+    with pytest.raises(
+        LeafError, match=r"returned one array for several rows.*return a new array \(copy it\): row 7, leaf"
+    ):
         mapped(made, other, visits, spec)
     assert mapped(again, other, visits, spec)["x"].tolist() == [[2, 2, 2]]  # a copy has returned nothing yet
 

@@ -1,6 +1,7 @@
 """How much work a call is, counted: the same on every machine, however busy it is.
 
-What looks at every row, host or document does so in a loop of Python, which runs a line for each, or in arrays of NumPy, which take memory.
+What looks at every row, host or document does so in a loop of Python, which runs a line for each, or in arrays of
+NumPy, which take memory.
 """
 
 import sys

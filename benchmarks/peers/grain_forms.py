@@ -38,7 +38,12 @@ def rows(
 
 
 def batches(
-    workload: Workload, folder: Path, sharding: NamedSharding, threads: int = 0, ahead: int | None = None, workers: int = 0
+    workload: Workload,
+    folder: Path,
+    sharding: NamedSharding,
+    threads: int = 0,
+    ahead: int | None = None,
+    workers: int = 0,
 ) -> Any:
     """A whole batch an element, gathered by NumPy; more threads than one were slower on two cores."""
     source = BatchSource(workload.data(folder), workload.rows, workload.batch_size)

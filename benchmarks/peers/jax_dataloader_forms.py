@@ -13,7 +13,11 @@ from workloads.base import Data, Rows, Workload
 def batches(workload: Workload, folder: Path, sharding: NamedSharding) -> Any:
     """Its loader asks the dataset for the rows of a whole batch at once."""
     loader = jax_dataloader.DataLoader(
-        _Batches(workload.data(folder), workload.rows), "jax", batch_size=workload.batch_size, shuffle=True, drop_last=True
+        _Batches(workload.data(folder), workload.rows),
+        "jax",
+        batch_size=workload.batch_size,
+        shuffle=True,
+        drop_last=True,
     )
 
     def placed() -> Iterator[Any]:

@@ -23,7 +23,10 @@ def batches(workload: Workload, folder: Path, sharding: NamedSharding) -> Any:
     """Whole batches, gathered by NumPy on two threads."""
     data = workload.data(folder)
     return _placed(
-        workload, sharding, lambda builder: builder.pipe(data.batch, concurrency=_THREADS, output_order="input"), _THREADS
+        workload,
+        sharding,
+        lambda builder: builder.pipe(data.batch, concurrency=_THREADS, output_order="input"),
+        _THREADS,
     )
 
 
@@ -32,7 +35,9 @@ def rows(workload: Workload, folder: Path, sharding: NamedSharding) -> Any:
     data = workload.data(folder)
 
     def staged(builder: Any) -> Any:
-        builder = builder.disaggregate().pipe(lambda row: data.row(int(row)), concurrency=_THREADS, output_order="input")
+        builder = builder.disaggregate().pipe(
+            lambda row: data.row(int(row)), concurrency=_THREADS, output_order="input"
+        )
         return builder.aggregate(workload.batch_size).pipe(_stacked)
 
     return _placed(workload, sharding, staged, _THREADS + 1)
@@ -43,7 +48,9 @@ def processes(workload: Workload, folder: Path, sharding: NamedSharding) -> Any:
     pools: list[ProcessPoolExecutor] = []
 
     def staged(builder: Any) -> Any:
-        pool = ProcessPoolExecutor(_THREADS, get_context("forkserver"), initializer=partial(_begin, workload.data(folder)))
+        pool = ProcessPoolExecutor(
+            _THREADS, get_context("forkserver"), initializer=partial(_begin, workload.data(folder))
+        )
         pools.append(pool)
         return builder.pipe(_read_there, executor=pool, concurrency=2 * _THREADS, output_order="input")
 
@@ -64,7 +71,11 @@ def _stacked(examples: list[Any]) -> Any:
 
 
 def _placed(
-    workload: Workload, sharding: NamedSharding, staged: Any, threads: int, pools: list[ProcessPoolExecutor] | None = None
+    workload: Workload,
+    sharding: NamedSharding,
+    staged: Any,
+    threads: int,
+    pools: list[ProcessPoolExecutor] | None = None,
 ) -> Any:
     def batches() -> Iterator[Any]:
         source = batches_of_rows(workload, np.random.default_rng(0))

@@ -17,7 +17,9 @@ def gathered(workload: Workload, folder: Path, sharding: NamedSharding) -> Any:
     data = workload.data(folder)
     arrays = jax.tree.map(tf.constant, data.batch(np.arange(workload.rows)))
     return _placed(
-        _batched(workload).map(lambda rows: jax.tree.map(lambda array: tf.gather(array, rows), arrays), tf.data.AUTOTUNE),
+        _batched(workload).map(
+            lambda rows: jax.tree.map(lambda array: tf.gather(array, rows), arrays), tf.data.AUTOTUNE
+        ),
         sharding,
     )
 
@@ -52,7 +54,11 @@ def jpegs(workload: Jpegs, folder: Path, sharding: NamedSharding) -> Any:
 
 
 def _batched(workload: Workload) -> Any:
-    return tf.data.Dataset.range(workload.rows).shuffle(workload.rows, seed=0).batch(workload.batch_size, drop_remainder=True)
+    return (
+        tf.data.Dataset.range(workload.rows)
+        .shuffle(workload.rows, seed=0)
+        .batch(workload.batch_size, drop_remainder=True)
+    )
 
 
 def _placed(dataset: Any, sharding: NamedSharding) -> Any:

@@ -15,7 +15,10 @@ from peers.orders import row_source
 
 
 def rows(workload: Workload, folder: Path, sharding: NamedSharding, workers: int = 0, collate: str = "torch") -> Any:
-    """A row an element; torch stacks them, in the workers into memory that is shared; or a function of the user's does, by NumPy."""
+    """A row an element; torch stacks them, in the workers into memory that is shared.
+
+    Or a function of the user's does, by NumPy.
+    """
     loader: Any = DataLoader(
         row_source(workload, folder),
         batch_size=workload.batch_size,

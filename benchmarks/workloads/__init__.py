@@ -7,7 +7,8 @@ FULL: dict[str, Workload] = {
     each.name: each for each in (*arrays.FULL, *rows.FULL, *transform.FULL, *jpegs.FULL, *records.FULL, *stores.FULL)
 }
 QUICK: dict[str, Workload] = {
-    each.name: each for each in (*arrays.QUICK, *rows.QUICK, *transform.QUICK, *jpegs.QUICK, *records.QUICK, *stores.QUICK)
+    each.name: each
+    for each in (*arrays.QUICK, *rows.QUICK, *transform.QUICK, *jpegs.QUICK, *records.QUICK, *stores.QUICK)
 }
 
 

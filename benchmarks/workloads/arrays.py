@@ -56,7 +56,9 @@ class Images:
     batch_size: int
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.rows:,} rows of {{32x32x3 uint8, int32}}, in memory; batch {self.batch_size}, shuffled"
+        return (
+            f"{self.name}: {self.rows:,} rows of {{32x32x3 uint8, int32}}, in memory; batch {self.batch_size}, shuffled"
+        )
 
     def write(self, folder: Path) -> None:
         """The labels are the rows' numbers."""

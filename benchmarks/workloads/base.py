@@ -10,7 +10,10 @@ Rows = NDArray[np.int64]
 
 
 class Data(Protocol):
-    """The rows of a workload in plain NumPy, the way a careful user reads them by hand. It pickles as paths where it lies in files."""
+    """The rows of a workload in plain NumPy, the way a careful user reads them by hand.
+
+    It pickles as paths where it lies in files.
+    """
 
     def row(self, row: int) -> Any:
         """One example."""
@@ -52,7 +55,10 @@ class Workload(Protocol):
         ...
 
     def compare(self, batch: Any, expected: Any) -> dict[str, float]:
-        """What is to be said of a batch beside the one that NumPy makes of its rows; ValueError when it is another one."""
+        """What is to be said of a batch beside the one that NumPy makes of its rows.
+
+        ValueError when it is another one.
+        """
         ...
 
 

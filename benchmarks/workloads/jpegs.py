@@ -74,7 +74,10 @@ class Jpegs:
         return [str(self.folder(folder) / str(row % _CLASSES) / f"{row:05}.jpg") for row in range(self.rows)]
 
     def write(self, folder: Path) -> None:
-        """Parts of four photographs, large enough that a file weighs what a photograph does; in the middle stands the row's number."""
+        """Parts of four photographs, large enough that a file weighs what a photograph does.
+
+        In the middle stands the row's number.
+        """
         from PIL import Image
         from skimage import data
 
@@ -87,7 +90,9 @@ class Jpegs:
             photograph = photographs[row % len(photographs)]
             width = int(random.uniform(0.7, 1) * min(photograph.width, photograph.height * 4 / 3))
             height = width * 3 // 4
-            left, top = (int(random.integers(0, most + 1)) for most in (photograph.width - width, photograph.height - height))
+            left, top = (
+                int(random.integers(0, most + 1)) for most in (photograph.width - width, photograph.height - height)
+            )
             box = (left, top, left + width, top + height)
             picture = np.array(photograph.resize(_SHAPE[::-1], Image.Resampling.BICUBIC, box))
             for bit in range(_BITS):

@@ -25,8 +25,8 @@ class Stored:
     """Rows in a store, and how they are fed.
 
     Args:
-        name: "fields" or "chunks" (zarr 3, compressed), "raw-fields", "raw-tokens" or "raw-tokens-small" (zarr 3, raw), or
-            "windows" (a flat file of tokens).
+        name: "fields" or "chunks" (zarr 3, compressed), "raw-fields", "raw-tokens" or "raw-tokens-small" (zarr 3, raw),
+            or "windows" (a flat file of tokens).
         rows: how many.
         batch_size: of the global batch.
         chunk_rows: rows of a chunk.
@@ -110,7 +110,10 @@ class Stored:
 
 
 def _token_rows(random: np.random.Generator, rows: int, length: int) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Rows of tokens, many at a time, each block with the number of its first; their first two hold the row's number."""
+    """Rows of tokens, many at a time, each block with the number of its first.
+
+    Their first two hold the row's number.
+    """
     for first in range(0, rows, 1 << 14):
         block = np.arange(first, min(first + (1 << 14), rows))
         tokens = random.integers(0, 50_000, (len(block), length), np.uint16)

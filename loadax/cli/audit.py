@@ -26,7 +26,8 @@ def add_command(commands: Any) -> None:
     command = commands.add_parser(
         "audit",
         help="compare which records runs saw, by the certificates of their processes",
-        description="Adds up the certificates of each run's processes, tells whether any part of any batch is in none of them, and whether "
+        description="Adds up the certificates of each run's processes, tells whether any part of any batch is in none "
+        "of them, and whether "
         "the runs saw the same records in the same batches. Reads nothing but the certificates.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -53,7 +54,9 @@ def run(options: argparse.Namespace) -> int:
         try:
             whole = first.merge(*others)
         except ArgumentError as error:
-            sys.stdout.write(f"{name}: NOT ONE RUN: {error}; if they are several runs, name each with certificate(run=…)\n")
+            sys.stdout.write(
+                f"{name}: NOT ONE RUN: {error}; if they are several runs, name each with certificate(run=…)\n"
+            )
             good = False
             continue
         missing = whole.missing()
@@ -64,7 +67,11 @@ def run(options: argparse.Namespace) -> int:
     for other in runs[1:]:
         difference = _difference(runs[0], other)
         answer = "yes" if difference is None else f"NO: {difference}"
-        what = "the same batches, bit for bit" if runs[0].contents and other.contents else "the same records in the same batches"
+        what = (
+            "the same batches, bit for bit"
+            if runs[0].contents and other.contents
+            else "the same records in the same batches"
+        )
         sys.stdout.write(f"{runs[0].run} and {other.run}: {what}: {answer}\n")
         good &= difference is None
     return 0 if good else _DIFFERS

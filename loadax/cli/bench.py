@@ -49,26 +49,40 @@ def add_command(commands: Any) -> None:
     command = commands.add_parser(
         "bench",
         help="measure how fast a dataset is fed, and what limits it",
-        description="Feeds a dataset as training would, and says how many rows a second come, when the first batch is there, what a training step of "
+        description="Feeds a dataset as training would, and says how many rows a second come, when the first batch is "
+        "there, what a training step of "
         "a given length would wait, how much memory it takes, what limits it, and what to change.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset")
     command.add_argument(
-        "--batch-size", metavar="B", type=int, help="rows of the global batch (default: 256, or all where there are fewer)"
+        "source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset"
+    )
+    command.add_argument(
+        "--batch-size",
+        metavar="B",
+        type=int,
+        help="rows of the global batch (default: 256, or all where there are fewer)",
     )
     add_source_options(command)
     command.add_argument("--shuffle", metavar="SEED", type=int, help="in random order")
     command.add_argument("--block", metavar="ROWS", type=_block, help="shuffle blocks of so many rows, or 'chunks'")
     command.add_argument(
-        "--map", metavar="MODULE:FUNCTION", help="a function of one example, or of one and a random generator, applied to each"
+        "--map",
+        metavar="MODULE:FUNCTION",
+        help="a function of one example, or of one and a random generator, applied to each",
     )
     command.add_argument("--num-workers", metavar="N", type=int, help="that read ahead (default: found by trying)")
-    command.add_argument("--worker-type", choices=["thread", "process"], default="thread", help="what they are (default: thread)")
+    command.add_argument(
+        "--worker-type", choices=["thread", "process"], default="thread", help="what they are (default: thread)"
+    )
     command.add_argument("--seconds", metavar="S", type=_positive, default=5.0, help="of each measurement (default: 5)")
     command.add_argument(
-        "--step", metavar="MS", type=_positive, default=10.0, help="milliseconds that a training step takes (default: 10)"
+        "--step",
+        metavar="MS",
+        type=_positive,
+        default=10.0,
+        help="milliseconds that a training step takes (default: 10)",
     )
     command.add_argument("--json", action="store_true", help="as JSON, for programs")
     command.set_defaults(run=run)
@@ -85,7 +99,9 @@ def run(options: argparse.Namespace) -> int:
     before = _peak_memory()
     dataset = _dataset(options)
     batch_size = _batch_size(dataset, options.batch_size)
-    loader = Dataloader(dataset, batch_size, num_epochs=None, num_workers=options.num_workers, worker_type=options.worker_type)
+    loader = Dataloader(
+        dataset, batch_size, num_epochs=None, num_workers=options.num_workers, worker_type=options.worker_type
+    )
     throughput, limits = _throughput(loader, batch_size, options.seconds)
     stepping = _stepping(loader, options.step / 1000, options.seconds)
     found = {
@@ -104,7 +120,9 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
         return 0
     work = ", ".join(
-        f"{stage} {share:.0%}" for stage, share in sorted(limits.shares.items(), key=lambda each: -each[1]) if share >= 0.005
+        f"{stage} {share:.0%}"
+        for stage, share in sorted(limits.shares.items(), key=lambda each: -each[1])
+        if share >= 0.005
     )
     lines = {
         "data": f"{dataset!r}, {_devices()}",
@@ -112,7 +130,8 @@ def run(options: argparse.Namespace) -> int:
         "throughput": f"{throughput.rows_per_second:,.0f} rows/s, {size_text(round(throughput.bytes_per_second))}/s, "
         f"{throughput.steps / throughput.seconds:,.0f} batches/s of {batch_size} rows, nothing between them",
         "processor": f"{throughput.cpu_seconds_per_million_rows:.2f} s a million rows",
-        "memory": f"of this process {size_text(_peak_memory())} at its peak, {size_text(before)} of it before the data was opened",
+        "memory": f"of this process {size_text(_peak_memory())} at its peak, {size_text(before)} of it before the data "
+        "was opened",
         "work": f"{work}, on {_workers(limits.stats)}",
         "what limits it": as_options(_limit(limits), vars(options)),
         f"steps of {options.step:g} ms": found["verdict"],
@@ -126,7 +145,8 @@ def _dataset(options: argparse.Namespace) -> Dataset:
     dataset = open_dataset(options.source, source_options(options))
     if options.shuffle is not None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of chunks that are decoded many times: what is measured shows it
+            # of chunks that are decoded many times: what is measured shows it
+            warnings.simplefilter("ignore", UserWarning)
             dataset = dataset.shuffle(options.shuffle, block=options.block)
     elif options.block is not None:
         raise ArgumentError(f"--block {options.block} is for a shuffle: pass --shuffle SEED as well")
@@ -170,7 +190,8 @@ def _throughput(loader: Any, batch_size: int, seconds: float) -> tuple[Throughpu
         stats = batches.stats()
     rows = steps * batch_size
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(loader.spec))  # of a batch
-    # Those of worker processes are known when they have ended. The first batch's are in it, and so are those of what was read ahead.
+    # Those of worker processes are known when they have ended. The first batch's are in it, and so are those of what
+    # was read ahead.
     cpu = (_processor_seconds() - cpu_began) / max(1, stats.rows) * _MILLION
     return Throughput(first, took, steps, rows / took, steps / took * size, cpu), report
 

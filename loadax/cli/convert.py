@@ -30,12 +30,15 @@ def add_command(commands: Any) -> None:
     command = commands.add_parser(
         "convert",
         help="write a dataset as a zarr store",
-        description="Writes a dataset as zarr3: compressed, in shards, with a checksum on every chunk. Until the last part is "
+        description="Writes a dataset as zarr3: compressed, in shards, with a checksum on every chunk. Until the last "
+        "part is "
         "written, nothing opens the store.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset")
+    command.add_argument(
+        "source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset"
+    )
     command.add_argument("destination", metavar="DST", help="path or URL of the store to write")
     add_source_options(command)
     command.add_argument("--shuffle", metavar="SEED", type=int, help="write the rows in random order")
@@ -44,11 +47,16 @@ def add_command(commands: Any) -> None:
     )
     command.add_argument("--shard-rows", metavar="N", type=int, help="rows of a file (default: 128 MiB of them)")
     command.add_argument(
-        "--compression", choices=["zstd", "blosc", "none"], default="zstd", help="blosc is better for floats (default: zstd)"
+        "--compression",
+        choices=["zstd", "blosc", "none"],
+        default="zstd",
+        help="blosc is better for floats (default: zstd)",
     )
     command.add_argument("--shards", metavar="I/N", type=_share, help="write only the I-th of N equal shares, I from 0")
     command.add_argument("--resume", action="store_true", help="go on with a store that was not written to its end")
-    command.add_argument("--overwrite", action="store_true", help="replace the zarr store at DST, once the new one is whole")
+    command.add_argument(
+        "--overwrite", action="store_true", help="replace the zarr store at DST, once the new one is whole"
+    )
     command.add_argument("--workers", metavar="N", type=int, help="threads that read (default: 4)")
     command.set_defaults(run=run)
 
@@ -84,7 +92,8 @@ def _shuffled(dataset: Dataset, seed: int, source: str) -> Dataset:
         shuffled = dataset.shuffle(seed)
     if found:  # it speaks of epochs, and advises to use this command
         sys.stderr.write(
-            f"loadax: the chunks of {redact(source)} hold many rows, and each is decoded many times for this: it takes long, but only once\n"
+            f"loadax: the chunks of {redact(source)} hold many rows, and each is decoded many times for this: it takes "
+            "long, but only once\n"
         )
     return shuffled
 

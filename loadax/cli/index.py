@@ -27,14 +27,19 @@ def add_command(commands: Any) -> None:
     command = commands.add_parser(
         "index",
         help="look at every row once, for Dataset.filter and Dataset.split_by",
-        description="Builds the index that Dataset.filter(index=…) and Dataset.split_by(index=…) read, so that no run has to look at all "
+        description="Builds the index that Dataset.filter(index=…) and Dataset.split_by(index=…) read, so that no run "
+        "has to look at all "
         "rows. One that is there and fits is left as it is.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset")
+    command.add_argument(
+        "source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset"
+    )
     question = command.add_mutually_exclusive_group(required=True)
-    question.add_argument("--filter", metavar="MODULE:FUNCTION", help="function of an example that says whether it is kept")
+    question.add_argument(
+        "--filter", metavar="MODULE:FUNCTION", help="function of an example that says whether it is kept"
+    )
     question.add_argument(
         "--split-by", metavar="KEY", help="leaf, or MODULE:FUNCTION of an example, that says which group a row is of"
     )
@@ -59,12 +64,16 @@ def run(options: argparse.Namespace) -> int:
         said = f"keeps {len(kept)} of {len(dataset)} rows"
     else:
         if options.key is not None:
-            raise ArgumentError(f"--key {options.key} goes with --filter, and means nothing for --split-by; leave it out")
+            raise ArgumentError(
+                f"--key {options.key} goes with --filter, and means nothing for --split-by; leave it out"
+            )
         key: Any = import_function(options.split_by, "--split-by") if ":" in options.split_by else options.split_by
         dataset.split_by(key, 0.5, index=options.out, workers=options.workers)
         said = f"knows the groups of {len(dataset)} rows"
     path = local_path(options.out)
     if path is None or not path.exists():
-        raise ArgumentError(f"{options.out} was not written: the function can't be recognised when it changes; pass --key")
+        raise ArgumentError(
+            f"{options.out} was not written: the function can't be recognised when it changes; pass --key"
+        )
     sys.stdout.write(f"{options.out}: {said}\n")
     return 0

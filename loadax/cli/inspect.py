@@ -17,7 +17,16 @@ from loadax.plan.blocks import BlockShuffled
 from loadax.redaction import redact
 from loadax.sources.checks import chunk_starts
 from loadax.sources.zarr.manifest import FINISHED
-from loadax.writing.survey import Stored, chunk_shape, codecs_of, file_shape, has_checksum, is_sharded, open_stored, raw_bytes
+from loadax.writing.survey import (
+    Stored,
+    chunk_shape,
+    codecs_of,
+    file_shape,
+    has_checksum,
+    is_sharded,
+    open_stored,
+    raw_bytes,
+)
 
 _HEADER = ("array", "shape", "dtype", "chunk", "shard", "codecs", "checksum", "raw", "on disk")
 _EXAMPLES = """\
@@ -31,7 +40,8 @@ def add_command(commands: Any) -> None:
     command = commands.add_parser(
         "inspect",
         help="show what a zarr store holds, its chunks, and what they cost to shuffle",
-        description="Shows the arrays of a zarr store, of any writer: shapes, chunks, shards, compression, and what it costs to "
+        description="Shows the arrays of a zarr store, of any writer: shapes, chunks, shards, compression, and what it "
+        "costs to "
         "read the rows in random order. Reads metadata only.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

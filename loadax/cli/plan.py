@@ -32,29 +32,50 @@ def add_command(commands: Any) -> None:
     command = commands.add_parser(
         "plan",
         help="show what a run will read and hold on every host, for any mesh",
-        description="Shows what a training run will read, decode and hold on each host of a mesh that need not be there; warns of what costs "
+        description="Shows what a training run will read, decode and hold on each host of a mesh that need not be "
+        "there; warns of what costs "
         "more than it has to; and plays steps through, to check that each row is read by just the hosts that hold it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset")
-    command.add_argument("--mesh", metavar="A=N,B=M", type=_axes, required=True, help="the axes of the mesh and their sizes")
-    command.add_argument("--hosts", metavar="N", type=int, default=1, help="that own equal runs of its devices (default: 1)")
-    command.add_argument("--partition", metavar="P", help="which axes cut which dims (default: rows over a one-axis mesh)")
+    command.add_argument(
+        "source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset"
+    )
+    command.add_argument(
+        "--mesh", metavar="A=N,B=M", type=_axes, required=True, help="the axes of the mesh and their sizes"
+    )
+    command.add_argument(
+        "--hosts", metavar="N", type=int, default=1, help="that own equal runs of its devices (default: 1)"
+    )
+    command.add_argument(
+        "--partition", metavar="P", help="which axes cut which dims (default: rows over a one-axis mesh)"
+    )
     command.add_argument("--batch-size", metavar="B", type=int, required=True, help="rows of the global batch")
     add_source_options(command)
     command.add_argument("--shuffle", metavar="SEED", type=int, help="in random order")
     command.add_argument("--block", metavar="ROWS", type=_block, help="shuffle blocks of so many rows, or 'chunks'")
     command.add_argument("--epochs", metavar="N", type=int, default=1, help="how many; 0: for ever (default: 1)")
-    command.add_argument("--remainder", choices=["drop", "pad", "error"], default="drop", help="an epoch's last, partial batch")
     command.add_argument(
-        "--prefetch-bytes", metavar="N", type=int, default=256 << 20, help="of a host, for reading ahead (default: 256 MiB)"
+        "--remainder", choices=["drop", "pad", "error"], default="drop", help="an epoch's last, partial batch"
     )
     command.add_argument(
-        "--cache-bytes", metavar="N", type=int, help="of a host, for open chunks (default: half of this machine's memory)"
+        "--prefetch-bytes",
+        metavar="N",
+        type=int,
+        default=256 << 20,
+        help="of a host, for reading ahead (default: 256 MiB)",
     )
     command.add_argument(
-        "--steps", metavar="N", type=int, help="how many are looked at (default: 8), and checked (default: a second's worth)"
+        "--cache-bytes",
+        metavar="N",
+        type=int,
+        help="of a host, for open chunks (default: half of this machine's memory)",
+    )
+    command.add_argument(
+        "--steps",
+        metavar="N",
+        type=int,
+        help="how many are looked at (default: 8), and checked (default: a second's worth)",
     )
     command.add_argument("--json", action="store_true", help="as JSON, for programs")
     command.add_argument("--picture", metavar="FILE", help="write a PNG of which host holds which part of a batch")
@@ -106,12 +127,16 @@ def _partition(text: str) -> Any:
     entries = [entry for entry in text.split(";") if entry]
     if "=" not in text:
         if len(entries) != 1:
-            raise ArgumentError(f"--partition {text!r}: parts parted by semicolons name their leaves: 'image=data;label=data'")
+            raise ArgumentError(
+                f"--partition {text!r}: parts parted by semicolons name their leaves: 'image=data;label=data'"
+            )
         return _spec(entries[0])
     pairs = [entry.partition("=") for entry in entries]
     for name, sign, _ in pairs:
         if not name or not sign:
-            raise ArgumentError(f"--partition {text!r}: {name!r} does not say which leaf and how; write LEAF=AXES for each leaf")
+            raise ArgumentError(
+                f"--partition {text!r}: {name!r} does not say which leaf and how; write LEAF=AXES for each leaf"
+            )
     return {name.strip(): _spec(spec) for name, _, spec in pairs}
 
 
@@ -127,7 +152,9 @@ def _axes(text: str) -> dict[str, int]:
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\w+)=(\d+)\s*", part)
         if found is None or found[1] in axes:
-            raise argparse.ArgumentTypeError(f"{text!r} is no mesh; pass axes and their sizes, each once, such as data=512,seq=8")
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is no mesh; pass axes and their sizes, each once, such as data=512,seq=8"
+            )
         axes[found[1]] = int(found[2])
     return axes
 

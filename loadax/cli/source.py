@@ -17,7 +17,8 @@ from loadax.sources.images.folder import ENDINGS
 from loadax.sources.io.kvstore import local_path
 
 KNOWN = (
-    "a zarr array or group (a folder, or a .zip file), a .npy file, a file of tokens (.bin, with --seq-len and --dtype), "
+    "a zarr array or group (a folder, or a .zip file), a .npy file, a file of tokens (.bin, with --seq-len and "
+    "--dtype), "
     "a folder of images, or ArrayRecord files"
 )
 SOURCES = """\
@@ -48,10 +49,16 @@ class SourceOptions:
 
 def add_source_options(command: argparse.ArgumentParser) -> None:
     """Adds what a path alone does not say to a command."""
-    command.add_argument("--variables", metavar="A,B", type=names_of, help="which arrays of a zarr group (default: all)")
-    command.add_argument("--seq-len", metavar="L", type=int, help="tokens a row, for a file of tokens; each row gets one more")
+    command.add_argument(
+        "--variables", metavar="A,B", type=names_of, help="which arrays of a zarr group (default: all)"
+    )
+    command.add_argument(
+        "--seq-len", metavar="L", type=int, help="tokens a row, for a file of tokens; each row gets one more"
+    )
     command.add_argument("--dtype", help="of the tokens of a .bin file, or of ArrayRecord records, such as uint16")
-    command.add_argument("--size", metavar="HxW", type=_size, help="that the images of a folder get, such as 224 or 224x288")
+    command.add_argument(
+        "--size", metavar="HxW", type=_size, help="that the images of a folder get, such as 224 or 224x288"
+    )
     command.add_argument(
         "--pad-to", metavar="N", type=int, help="entries that ArrayRecord records get, with zeros behind their own"
     )
@@ -154,5 +161,7 @@ def refuse_options(path: str, kind: str, options: SourceOptions, *meant: str) ->
 def _size(text: str) -> tuple[int, int]:
     found: Any = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
     if found is None or int(found[1]) < 1 or int(found[2] or 1) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; pass one number for squares, or HEIGHTxWIDTH, such as 224x288")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size; pass one number for squares, or HEIGHTxWIDTH, such as 224x288"
+        )
     return int(found[1]), int(found[2] or found[1])

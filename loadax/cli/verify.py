@@ -28,13 +28,16 @@ def add_command(commands: Any) -> None:
     command = commands.add_parser(
         "verify",
         help="read all of a zarr store or a folder of images, and list what is damaged",
-        description="Reads every chunk of a zarr store, of any writer. Missing and shortened files are always found, flipped bits "
+        description="Reads every chunk of a zarr store, of any writer. Missing and shortened files are always found, "
+        "flipped bits "
         "where the store has checksums: all stores of loadax have. Of a folder of images, decodes every file.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("path", metavar="PATH", help="path or URL of a zarr array or group, or a folder of images")
-    command.add_argument("--rows", metavar="FILE.txt", help="of images: write the damaged rows there, for Dataset.exclude")
+    command.add_argument(
+        "--rows", metavar="FILE.txt", help="of images: write the damaged rows there, for Dataset.exclude"
+    )
     command.set_defaults(run=run)
 
 
@@ -47,7 +50,9 @@ def run(options: argparse.Namespace) -> int:
     if holds_images(options.path):
         return _verify_images(options.path, options.rows)
     if options.rows is not None:
-        raise ArgumentError(f"--rows {options.rows} is for a folder of images, which {options.path} is not; leave it out")
+        raise ArgumentError(
+            f"--rows {options.rows} is for a folder of images, which {options.path} is not; leave it out"
+        )
     report = verify(options.path)
     for each in report.damages:
         name = f"{each.array}: " if each.array else ""
@@ -55,7 +60,8 @@ def run(options: argparse.Namespace) -> int:
     found = f"{count_text(report.rows, 'row')} of {count_text(report.arrays, 'array')}, {size_text(report.nbytes)} raw"
     if report.damages:
         sys.stdout.write(
-            f"{report.location}: {found}: {count_text(len(report.damages), 'damaged place')}; copy or write those files again\n"
+            f"{report.location}: {found}: {count_text(len(report.damages), 'damaged place')}; copy or write those "
+            "files again\n"
         )
         if not report.ours and any("NOT_FOUND: chunk" in each.message for each in report.damages):
             sys.stdout.write(
@@ -75,7 +81,9 @@ def _verify_images(folder: str, rows: str | None) -> int:
     damaged = {row: _on_a_line(problem) for row, problem in source.damaged().items()}
     if rows is not None:
         try:
-            Path(rows).write_text("".join(f"{row}  # {problem}\n" for row, problem in damaged.items()), encoding="utf-8")
+            Path(rows).write_text(
+                "".join(f"{row}  # {problem}\n" for row, problem in damaged.items()), encoding="utf-8"
+            )
         except OSError as error:
             raise ArgumentError(f"--rows {rows} can't be written: {error.strerror}; pass another path") from error
     sys.stdout.writelines(f"row {row}: {problem}\n" for row, problem in damaged.items())

@@ -32,7 +32,9 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def integer(name: str, value: Any, least: int | None = None, most: int | None = LARGEST, remedy: str | None = None) -> int:
+def integer(
+    name: str, value: Any, least: int | None = None, most: int | None = LARGEST, remedy: str | None = None
+) -> int:
     """The value as an int: of Python, of NumPy, or an array of JAX or NumPy without dimensions.
 
     Args:
@@ -128,9 +130,13 @@ def path(name: str, value: Any, what: str = "a path") -> str:
     """
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str):
-        raise ArgumentError(f"{name}={shown(value)} is a {type(value).__name__}: pass {what}, as a str or a pathlib.Path")
+        raise ArgumentError(
+            f"{name}={shown(value)} is a {type(value).__name__}: pass {what}, as a str or a pathlib.Path"
+        )
     if not text or "\0" in text:
-        raise ArgumentError(f"{name}={shown(value)} {'is empty' if not text else 'has a NUL character in it'}: pass {what}")
+        raise ArgumentError(
+            f"{name}={shown(value)} {'is empty' if not text else 'has a NUL character in it'}: pass {what}"
+        )
     return text
 
 

@@ -1,8 +1,8 @@
 """Aligned host buffers that are reused once no array refers to them.
 
-On the CPU, JAX makes an array of 64-byte-aligned NumPy memory without a copy. So such memory may be written again only after
-every array on it is gone, and the one thing that knows is Python's own reference count: the lease below is the object that
-each view, and so each `jax.Array`, keeps alive.
+On the CPU, JAX makes an array of 64-byte-aligned NumPy memory without a copy. So such memory may be written again only
+after every array on it is gone, and the one thing that knows is Python's own reference count: the lease below is the
+object that each view, and so each `jax.Array`, keeps alive.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ def aligned_bytes(size: int) -> NDArray[np.uint8]:
         # Not from the heap, whose holes would stay with the process when buffers of many sizes have come and gone.
         memory_map = mmap.mmap(-1, size + _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         start = -np.frombuffer(memory_map, np.uint8).ctypes.data % _LARGE_PAGE
-        # In large pages, as NumPy asks for its own large arrays: else rows that come from everywhere wait for page tables. Not the last part of
-        # one, which would take all of it.
+        # In large pages, as NumPy asks for its own large arrays: else rows that come from everywhere wait for page
+        # tables. Not the last part of one, which would take all of it.
         with contextlib.suppress(AttributeError, OSError):
             memory_map.madvise(mmap.MADV_HUGEPAGE, start, size // _LARGE_PAGE * _LARGE_PAGE)
         return np.frombuffer(memory_map, np.uint8, size, start)
@@ -96,11 +96,12 @@ class BufferPool:
             self._sort_in()
             memory = self._take(capacity)
             if memory is None:
-                # Where sizes change, the new ones take the place of the old ones, so that memory does not grow with every change.
+                # Where sizes change, the new ones take the place of the old ones, so that memory does not grow with
+                # every change.
                 self._shrink_to(self._idle_bytes - capacity)
                 memory = self._make(capacity)
-        # Through a memoryview, so that `lease` is not a view of `memory` in NumPy's eyes: every array made from `lease`, and
-        # every jax.Array on one of those, then refers to `lease` itself, whose end `finalize` sees.
+        # Through a memoryview, so that `lease` is not a view of `memory` in NumPy's eyes: every array made from
+        # `lease`, and every jax.Array on one of those, then refers to `lease` itself, whose end `finalize` sees.
         lease = np.frombuffer(memory.data, np.uint8, count=size)
         weakref.finalize(lease, self._give_back, memory).atexit = False
         return lease

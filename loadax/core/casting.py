@@ -1,7 +1,7 @@
 """Casts host data to the dtype that JAX will hold, and refuses casts that change a value. Without JAX.
 
-JAX without x64 makes int64 into int32 and lets the values wrap; here one that does not fit is an error. Floats and complex
-numbers lose precision silently, as everywhere in JAX.
+JAX without x64 makes int64 into int32 and lets the values wrap; here one that does not fit is an error. Floats and
+complex numbers lose precision silently, as everywhere in JAX.
 """
 
 from typing import Any
@@ -39,7 +39,12 @@ def cast_into(destination: NDArray[Any], source: NDArray[Any], path: str) -> Non
         >>> narrow
         array([1, 2], dtype=int32)
     """
-    if destination.dtype != source.dtype and source.dtype.kind in "iu" and destination.dtype.kind in "iu" and source.size:
+    if (
+        destination.dtype != source.dtype
+        and source.dtype.kind in "iu"
+        and destination.dtype.kind in "iu"
+        and source.size
+    ):
         _check_range(destination.dtype, source, path)
     # A float that is too large becomes inf, as in JAX; NumPy would warn of it.
     with np.errstate(over="ignore"):

@@ -8,7 +8,10 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns two spaces apart, each as wide as its widest entry."""
     widths = [max(len(line[column]) for line in (header, *rows)) for column in range(len(header))]
-    lines = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in (header, *rows))
+    lines = (
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in (header, *rows)
+    )
     return "".join(f"{line}\n" for line in lines)
 
 

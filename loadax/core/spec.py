@@ -31,7 +31,10 @@ def spec_of(example: Tree) -> Tree:
 
 
 def own(example: Tree) -> Tree:
-    """An example that nobody else holds: arrays (and what converts itself to one) are copied, numbers become NumPy's, other leaves stay."""
+    """An example that nobody else holds.
+
+    Arrays (and what converts itself to one) are copied, numbers become NumPy's, other leaves stay.
+    """
     if type(example) is not dict:
         return map_values(_own_leaf, example)
     # Most rows are dicts of arrays and numbers, and no call for each of these is quicker.
@@ -108,7 +111,8 @@ def as_array(leaf: Any, name: str) -> NDArray[Any]:
         return np.asarray(leaf)
     except Exception as error:
         raise LeafError(
-            f"{name} is a {type(leaf).__module__}.{type(leaf).__qualname__} that NumPy can't make an array of ({error}); return an array of "
+            f"{name} is a {type(leaf).__module__}.{type(leaf).__qualname__} that NumPy can't make an array of "
+            f"({error}); return an array of "
             "numbers (of a torch tensor: tensor.detach().float().numpy())"
         ) from error
 
@@ -129,7 +133,9 @@ def normalise_spec(spec: Tree, name: str) -> Tree:
     leaves, structure = flatten(spec, is_leaf=_has_spec)
     for path, leaf in zip(structure.paths, leaves, strict=True):
         if not _has_spec(leaf):
-            raise ArgumentError(f"{name}{path} is {leaf!r}: pass something with a shape and a dtype, say jax.ShapeDtypeStruct")
+            raise ArgumentError(
+                f"{name}{path} is {leaf!r}: pass something with a shape and a dtype, say jax.ShapeDtypeStruct"
+            )
     return structure.build(ArraySpec(tuple(leaf.shape), np.dtype(leaf.dtype).newbyteorder("=")) for leaf in leaves)
 
 
@@ -160,25 +166,35 @@ def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int]) -> Tree:
             leaves = _leaves_like(example, structure, rows[index])
         for number, (leaf, (column, shape, dtype)) in enumerate(zip(leaves, columns, strict=True)):
             if type(leaf) is not np.ndarray or leaf.dtype != dtype or leaf.shape != shape or dtype.hasobject:
-                leaf = _checked(leaf, specs[number], f"row {rows[index]}: leaf {structure.paths[number] or 'of the example'}")  # noqa: PLW2901
+                leaf = _checked(
+                    leaf, specs[number], f"row {rows[index]}: leaf {structure.paths[number] or 'of the example'}"
+                )  # noqa: PLW2901
             column[index] = leaf
     return structure.build(out)
 
 
 def _fill_columns(examples: Sequence[Tree], structure: Structure, out: list[NDArray[Any]]) -> bool:
-    """Fills `out` leaf by leaf from examples that are easily seen to be alike; False when one must be looked at by itself."""
+    """Fills `out` leaf by leaf from examples that are easily seen to be alike.
+
+    False when one must be looked at by itself.
+    """
     if structure.kind is None:
         return _fill(examples, out[0])
     if not structure.flat or {*map(type, examples)} != {dict} or {*map(len, examples)} != {len(out)}:
         return False
     try:
-        return all(_fill(list(map(itemgetter(key), examples)), each) for key, each in zip(structure.keys, out, strict=True))
+        return all(
+            _fill(list(map(itemgetter(key), examples)), each) for key, each in zip(structure.keys, out, strict=True)
+        )
     except KeyError:
         return False
 
 
 def _fill(values: Sequence[Any], out: NDArray[Any]) -> bool:
-    """Fills an array with an entry for each of `values`; False when these are not of its dtype and shape, or not plain ones."""
+    """Fills an array with an entry for each of `values`.
+
+    False when these are not of its dtype and shape, or not plain ones.
+    """
     kinds = {*map(type, values)}
     if len(kinds) != 1 or out.dtype.hasobject:
         return False
@@ -203,7 +219,8 @@ def _leaves_like(example: Tree, structure: Structure, row: int) -> list[Any]:
     if actual != structure:
         if difference := structure.static_difference(actual):
             raise LeafError(
-                f"row {row}: {difference}; a batch has one value of it, so every row must have the same: make it a data field, or set it in a map"
+                f"row {row}: {difference}; a batch has one value of it, so every row must have the same: make it a "
+                "data field, or set it in a map"
             )
         raise LeafError(
             f"row {row} has the leaves {actual.paths or 'none'}, the rows before it had {structure.paths}; "
@@ -220,7 +237,8 @@ def _checked(leaf: Any, spec: ArraySpec, name: str) -> Any:
         return leaf
     if array.shape != spec.shape or array.dtype.newbyteorder("=") != spec.dtype:
         raise LeafError(
-            f"{name} is {array.dtype}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}; {_remedy(array, spec)}"
+            f"{name} is {array.dtype}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}; "
+            f"{_remedy(array, spec)}"
         )
     return array
 
@@ -257,7 +275,8 @@ def check_batch(batch: Tree, count: int, spec: Tree, origin: str) -> Tree:
         if array.shape != (count, *each.shape) or wrong_dtype:
             raise LeafError(
                 f"{origin} gave leaf {path or 'of the batch'} as {array.dtype}{list(array.shape)} for {count} rows, "
-                f"expected {each.dtype}{[count, *each.shape]}; return one entry per row, all alike (pad, crop or cast them in a map)"
+                f"expected {each.dtype}{[count, *each.shape]}; return one entry per row, all alike (pad, crop or cast "
+                "them in a map)"
             )
         checked.append(array)
     return structure.build(checked)

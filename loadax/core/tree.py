@@ -1,12 +1,13 @@
 """Pytrees flattened in JAX's leaf order, without JAX.
 
-Containers are dicts and other mappings (keys sorted, as JAX sorts them; an OrderedDict keeps its own order), lists, tuples, namedtuples and
-dataclasses (data fields in order); None is a container without leaves. Where JAX is loaded, so is every class that is registered with it as a
-pytree. Everything else is a leaf.
+Containers are dicts and other mappings (keys sorted, as JAX sorts them; an OrderedDict keeps its own order), lists,
+tuples, namedtuples and dataclasses (data fields in order); None is a container without leaves. Where JAX is loaded, so
+is every class that is registered with it as a pytree. Everything else is a leaf.
 
-Static fields are part of the structure. JAX's registry says which they are, where JAX is loaded and knows the class; otherwise the metadata of
-the fields does: `pytree_node=False` (flax.struct) or `static=True` (equinox, JAX). A structure that arrives in another process brings along
-what was known where it was made, since a class that travels by value is not registered there.
+Static fields are part of the structure. JAX's registry says which they are, where JAX is loaded and knows the class;
+otherwise the metadata of the fields does: `pytree_node=False` (flax.struct) or `static=True` (equinox, JAX). A
+structure that arrives in another process brings along what was known where it was made, since a class that travels by
+value is not registered there.
 """
 
 import dataclasses
@@ -69,14 +70,20 @@ class Structure:
     keys: tuple[Any, ...] = ()
     children: tuple["Structure", ...] = ()
     static: tuple[tuple[str, Static], ...] = ()
-    """Static fields by name. Of a container that only JAX can rebuild: its JAX structure, one level deep, under the name ""."""
+    """Static fields by name. Of a container that only JAX can rebuild.
+
+    Its JAX structure, one level deep, under the name "".
+    """
 
     def __reduce__(self) -> Any:
         return _arrived, (self.kind, self.keys, self.children, self.static)
 
     @property
     def paths(self) -> list[str]:
-        """A name for every leaf, in leaf order, as one would write it behind the tree: `['image']`, `[0].mask`, or `` ``."""
+        """A name for every leaf, in leaf order, as one would write it behind the tree.
+
+        `['image']`, `[0].mask`, or `` ``.
+        """
         return [path for path, _ in self._walk("")]
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, "Structure"]]:
@@ -110,11 +117,17 @@ class Structure:
 
     @cached_property
     def flat(self) -> bool:
-        """Whether this is a plain dict of leaves, as most examples are: then rows are taken apart and put together in one step each."""
+        """Whether this is a plain dict of leaves, as most examples are.
+
+        Then rows are taken apart and put together in one step each.
+        """
         return self.kind is dict and all(child.kind is None for child in self.children)
 
     def build_all(self, columns: Sequence[Any], count: int) -> list[Any]:
-        """Trees of this structure: the i-th has the i-th entry of each column, in leaf order. For a structure without leaves, `count` of them."""
+        """Trees of this structure: the i-th has the i-th entry of each column, in leaf order.
+
+        For a structure without leaves, `count` of them.
+        """
         if not columns:
             return [self.build(()) for _ in range(count)]
         rows = zip(*columns, strict=True)
@@ -128,7 +141,10 @@ class Structure:
         return dict(zip(self.keys, leaves, strict=True)) if self.flat else self._build(iter(leaves))
 
     def plain_leaves(self, tree: Any) -> list[Any] | None:
-        """The leaves of a tree, quickly, when it is easily seen to have this structure; None when `flatten` must look."""
+        """The leaves of a tree, quickly, when it is easily seen to have this structure.
+
+        None when `flatten` must look.
+        """
         if self.kind is None:
             return [tree] if type(tree) in _LEAVES else None
         if not self.flat or type(tree) is not dict or len(tree) != len(self.keys):
@@ -237,7 +253,11 @@ def _fields_of(tree: Any) -> _Fields | None:
     fields = [each for each in dataclasses.fields(tree) if each.init or not kind.__dataclass_params__.init]
     names = [each.name for each in fields]
     if not jax_knows(tree):
-        data = [each.name for each in fields if each.metadata.get("pytree_node", True) and not each.metadata.get("static", False)]
+        data = [
+            each.name
+            for each in fields
+            if each.metadata.get("pytree_node", True) and not each.metadata.get("static", False)
+        ]
         return _Fields(tuple(data), tuple(name for name in names if name not in data))
     keys, _ = _one_level(tree)
     data = [getattr(key, "name", "") for key in keys]
@@ -248,7 +268,10 @@ def _fields_of(tree: Any) -> _Fields | None:
 
 
 def _parts_by_jax(tree: Any) -> _Parts:
-    keys, values, structure = *_one_level(tree), _jax_trees().tree_structure(tree, is_leaf=lambda node: node is not tree)
+    keys, values, structure = (
+        *_one_level(tree),
+        _jax_trees().tree_structure(tree, is_leaf=lambda node: node is not tree),
+    )
     return _Parts(type(tree), tuple(map(str, keys)), values, (("", Static(structure)),))
 
 
@@ -259,7 +282,10 @@ def _one_level(tree: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _jax_trees() -> Any:
-    """JAX's module of trees when something else has loaded it: a worker process that needs no JAX must not load it for this."""
+    """JAX's module of trees when something else has loaded it.
+
+    A worker process that needs no JAX must not load it for this.
+    """
     return sys.modules.get("jax.tree_util")
 
 
@@ -287,7 +313,8 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[li
     return leaves, _flatten_into(leaves, tree, is_leaf)
 
 
-# Not a function inside `flatten`: one that calls itself refers to itself, and so would keep every leaf until the garbage is collected.
+# Not a function inside `flatten`: one that calls itself refers to itself, and so would keep every leaf until the
+# garbage is collected.
 def _flatten_into(leaves: list[Any], node: Any, is_leaf: Callable[[Any], bool] | None) -> Structure:
     parts = None if is_leaf is not None and is_leaf(node) else _children(node)
     if parts is None:
@@ -320,7 +347,10 @@ def map_values(function: Callable[[Any], Any], tree: Any) -> Any:
     if kind in _LEAVES:
         return function(tree)
     if kind is dict:
-        return {key: function(value) if type(value) in _LEAVES else map_values(function, value) for key, value in tree.items()}
+        return {
+            key: function(value) if type(value) in _LEAVES else map_values(function, value)
+            for key, value in tree.items()
+        }
     if kind is list or kind is tuple:
         return kind(map_values(function, value) for value in tree)
     return map_leaves(function, tree)
@@ -361,10 +391,13 @@ def broadcast_prefix(prefix: Any, structure: Structure, is_leaf: Callable[[Any],
         parts = _children(node)
         where = f" at {path}" if path else ""
         if parts is None or below.kind is None:
-            raise ArgumentError(f"{node!r}{where} was not expected; the leaves there are {[path + leaf for leaf in below.paths]}")
+            raise ArgumentError(
+                f"{node!r}{where} was not expected; the leaves there are {[path + leaf for leaf in below.paths]}"
+            )
         if set(parts.keys) != set(below.keys) or len(parts.keys) != len(below.keys):
             raise ArgumentError(
-                f"the keys{where} are {sorted(map(str, parts.keys))}, those of the data are {sorted(map(str, below.keys))}"
+                f"the keys{where} are {sorted(map(str, parts.keys))}, those of the data are "
+                f"{sorted(map(str, below.keys))}"
             )
         given = dict(zip(parts.keys, parts.values, strict=True))
         for key, child in zip(below.keys, below.children, strict=True):

@@ -31,7 +31,8 @@ class Batches(Protocol):
 
 
 def progress(loader: Any, *, start: Any = None, **options: Any) -> "Progress":
-    """The batches of a loader, with a bar that shows steps, rows a second, the share of waiting, and the time that is left.
+    """The batches of a loader, with a bar that shows steps, rows a second, the share of waiting, and the time that is
+    left.
 
     It works on terminals and in notebooks, and is drawn a few times a second, however fast the steps are.
 
@@ -52,9 +53,13 @@ def progress(loader: Any, *, start: Any = None, **options: Any) -> "Progress":
     if isinstance(loader, Dataloader):
         return Progress(loader.iterate(0 if start is None else start), options)
     if not all(hasattr(loader, name) for name in ("__next__", "step", "batch_size", "stats")):
-        raise ArgumentError(f"loader={loader!r}: pass a Dataloader, or an iterator of one: loader.iterate(), or an epoch")
+        raise ArgumentError(
+            f"loader={loader!r}: pass a Dataloader, or an iterator of one: loader.iterate(), or an epoch"
+        )
     if start is not None:
-        raise ArgumentError(f"start={start!r}: this iterator has begun already; pass the Dataloader, or set_state(start) before")
+        raise ArgumentError(
+            f"start={start!r}: this iterator has begun already; pass the Dataloader, or set_state(start) before"
+        )
     return Progress(loader, options)
 
 
@@ -67,7 +72,10 @@ def _bar_class() -> type[Any]:
     from tqdm.auto import tqdm
 
     class Bar(tqdm):  # type: ignore[type-arg]
-        """A bar that works out its figures when it is drawn; to be derived from for that is how tqdm provides for it."""
+        """A bar that works out its figures when it is drawn.
+
+        To be derived from for that is how tqdm provides for it.
+        """
 
         figures: Any = None
 
@@ -81,7 +89,9 @@ def _bar_class() -> type[Any]:
 
 
 def _figures(batches: Batches, shown: Any) -> str:
-    """Rows a second, at the very rate that the bar shows beside them, and the share of waiting as soon as one is measured."""
+    """Rows a second, at the very rate that the bar shows beside them, and the share of waiting as soon as one is
+    measured.
+    """
     done, elapsed = shown["n"] - shown["initial"], shown["elapsed"]
     rate = shown["rate"] or (done / elapsed if elapsed else 0.0)
     stats = batches.stats()
@@ -93,7 +103,9 @@ def _figures(batches: Batches, shown: Any) -> str:
 
 @final
 class Progress:
-    """Yields batches, and moves a bar. Has the methods of both: `set_postfix`, `set_description`, `write`, … and `get_state`, `report`, ….
+    """Yields batches, and moves a bar.
+
+    Has the methods of both: `set_postfix`, `set_description`, `write`, … and `get_state`, `report`, ….
 
     Args:
         batches: closed with the bar, when they can be.
@@ -104,7 +116,9 @@ class Progress:
         self._batches = batches
         # An epoch is sized, and its bar is that of the epoch; else it is that of the run, of which some may lie behind.
         whole: dict[str, Any] = (
-            {"total": len(batches)} if isinstance(batches, Sized) else {"total": _steps(batches), "initial": batches.step}
+            {"total": len(batches)}
+            if isinstance(batches, Sized)
+            else {"total": _steps(batches), "initial": batches.step}
         )
         settings: dict[str, Any] = {"unit": "step", "dynamic_ncols": True} | whole | options
         self._bar = _bar_class()(**settings)

@@ -29,12 +29,12 @@ _STAGES = ("read", "transform", "assemble", "place")
 def serve(batches: Any, port: int = 0, host: str = "127.0.0.1") -> "Exporter":
     """Serves a run's figures for Prometheus to scrape, until it is closed.
 
-    Nothing is counted for it: what `stats()` says is asked for when Prometheus comes. The iterator is not held; when it is gone, its last figures
-    are shown on, until there is a new one.
+    Nothing is counted for it: what `stats()` says is asked for when Prometheus comes. The iterator is not held; when it
+    is gone, its last figures are shown on, until there is a new one.
 
     Args:
-        batches: an iterator, or a `Dataloader`, for the iterator of it that was made last: then also `for batch in loader:` can be watched, and
-            one run after the other.
+        batches: an iterator, or a `Dataloader`, for the iterator of it that was made last: then also
+            `for batch in loader:` can be watched, and one run after the other.
         port: to listen on. 0: any that is free; see `url`.
         host: the address to listen on. This machine alone can see it unless you say otherwise, say "0.0.0.0".
 
@@ -53,7 +53,9 @@ def serve(batches: Any, port: int = 0, host: str = "127.0.0.1") -> "Exporter":
     """
     port = integer("port", port, 0, 65535)
     if not isinstance(host, str):
-        raise ArgumentError(f"host={shown(host)}: pass the address to listen on, such as '127.0.0.1', or '0.0.0.0' for all")
+        raise ArgumentError(
+            f"host={shown(host)}: pass the address to listen on, such as '127.0.0.1', or '0.0.0.0' for all"
+        )
     return Exporter(_finder(batches), port, host)
 
 
@@ -91,7 +93,8 @@ class Exporter:
             self._server, self._thread = start_http_server(port, host, registry)
         except (OSError, UnicodeError) as error:
             raise ArgumentError(
-                f"port={port!r} of host={host!r} can't be listened on ({error}); pass another one, or port=0 for any that is free"
+                f"port={port!r} of host={host!r} can't be listened on ({error}); pass another one, or port=0 for any "
+                "that is free"
             ) from error
         self.port: int = self._server.server_port
         """Where it listens."""
@@ -134,7 +137,9 @@ class _Collector:
         stats: Stats = batches.stats()
         for name, what, value in _COUNTERS:
             yield CounterMetricFamily(name, what, value=value(stats))
-        stages = CounterMetricFamily("loadax_stage_seconds", "Seconds of work, summed over all workers.", labels=["stage"])
+        stages = CounterMetricFamily(
+            "loadax_stage_seconds", "Seconds of work, summed over all workers.", labels=["stage"]
+        )
         for stage in _STAGES:
             stages.add_metric([stage], getattr(stats, stage))
         yield stages

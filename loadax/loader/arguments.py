@@ -30,7 +30,9 @@ def schedule(name: str, value: Any) -> Schedule:
         return ((0, integer(name, value)),)
     steps = [integer(f"a step of {name}", step) for step in value]
     if not steps or steps[0] != 0 or steps != sorted(set(steps)):
-        raise ArgumentError(f"{name}={dict(value)!r}: a schedule begins at step 0, and ascends: {{0: 256, 10_000: 1024}}")
+        raise ArgumentError(
+            f"{name}={dict(value)!r}: a schedule begins at step 0, and ascends: {{0: 256, 10_000: 1024}}"
+        )
     return tuple((step, integer(f"{name}[{step}]", each)) for step, each in zip(steps, value.values(), strict=True))
 
 
@@ -48,7 +50,8 @@ def with_positions(dataset: Dataset, schedule: tuple[tuple[int, int], ...], num_
     """The dataset with what is scheduled by step scheduled by position, now that the batch sizes are known.
 
     Raises:
-        ArgumentError: when something is scheduled for a later epoch, whose first step depends on what becomes of the last batch.
+        ArgumentError: when something is scheduled for a later epoch, whose first step depends on what becomes of the
+            last batch.
     """
     order = dataset.order
     if not isinstance(order, Mixed) or not order.by_step:
@@ -57,7 +60,8 @@ def with_positions(dataset: Dataset, schedule: tuple[tuple[int, int], ...], num_
     last = known.segments[-1].start
     if num_epochs != 1 and last + schedule[-1][1] > known.size:
         raise ArgumentError(
-            f"weights are scheduled from step {order.segments[-1].start} on, which is example {last}, but an epoch has only {known.size} "
+            f"weights are scheduled from step {order.segments[-1].start} on, which is example {last}, but an epoch has "
+            f"only {known.size} "
             "examples; schedule by example, or pass stop='never' to mix()"
         )
     return replace(dataset, order=known)
@@ -66,7 +70,8 @@ def with_positions(dataset: Dataset, schedule: tuple[tuple[int, int], ...], num_
 def worker_count(num_workers: int | None, concurrent_reads: int, in_processes: bool) -> int:
     """How many workers may read, at most; what is given is checked.
 
-    None: a process a core; of threads twice as many, since one may wait for a disk or for the interpreter, or as many as the source wants.
+    None: a process a core; of threads twice as many, since one may wait for a disk or for the interpreter, or as many
+        as the source wants.
     """
     if num_workers is None:
         cores = usable_cores()

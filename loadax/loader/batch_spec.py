@@ -21,8 +21,8 @@ ASKED_BY = {MASK: "remainder='pad'", KEY: "key_seed="}
 class BatchLeaf(NamedTuple):
     """One leaf of the batch.
 
-    `source` is its number among the leaves of an example; None for one that the loader makes, whose key `made` then is. `spec` is what
-    the dataset gives for a row, `dtype` what the device gets.
+    `source` is its number among the leaves of an example; None for one that the loader makes, whose key `made` then is.
+    `spec` is what the dataset gives for a row, `dtype` what the device gets.
     """
 
     path: str

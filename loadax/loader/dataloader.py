@@ -1,8 +1,8 @@
 """Dataloader: a dataset as a sequence of batches, each already a globally sharded `jax.Array`.
 
-The story from top to bottom: the dataset's order becomes a `BatchPlan`; the mesh and the partition become a `HostShard`, what this
-process holds of every batch; a `Feed` reads, assembles and places the steps of the one on the other; a `PrefetchScheduler` decides what is
-read ahead, and an iterator hands the batches out.
+The story from top to bottom: the dataset's order becomes a `BatchPlan`; the mesh and the partition become a
+`HostShard`, what this process holds of every batch; a `Feed` reads, assembles and places the steps of the one on the
+other; a `PrefetchScheduler` decides what is read ahead, and an iterator hands the batches out.
 """
 
 import copy
@@ -65,50 +65,63 @@ def _refuse(unknown: Mapping[str, Any]) -> None:
 class Dataloader:
     """Turns a dataset into batches that are already globally sharded `jax.Array`s on the caller's mesh.
 
-    A batch is a pure function of (dataset, step): mesh, partition, hosts, workers and prefetch decide who reads what and when,
-    never what a batch is. The loader itself is stateless: `iter(loader)` begins at step 0, `iterate` anywhere.
+    A batch is a pure function of (dataset, step): mesh, partition, hosts, workers and prefetch decide who reads what
+    and when, never what a batch is. The loader itself is stateless: `iter(loader)` begins at step 0, `iterate`
+    anywhere.
 
     Args:
-        data: a `Dataset`, or what `as_dataset` makes one of: a `Source`, arrays (or a dict, tuple or dataclass of them), data frames, open stores,
-            a `grain.MapDataset`, any object with `__len__` and `__getitem__`.
-        batch_size: rows of the global batch, all hosts together; never changed by the mesh. Or a schedule by step, `{0: 256, 10_000: 1024}`: each
-            size holds until the next one begins. A step is compiled once for each; `specs` tells them beforehand.
-        mesh: where batches go. None: the mesh the caller is in when iteration begins (`jax.set_mesh` or `with mesh:`), else the
-            one the loader was made in, else all devices on one axis "data". A `loadax.sharding.plan_mesh` serves for everything but placing.
-        partition: how each leaf is cut: a `PartitionSpec`, a `NamedSharding`, a pytree prefix of these, a `DataPartitionType`,
-            or logical rules such as `(("batch", "data"),)`. None: rows over the axis of a one-axis mesh.
+        data: a `Dataset`, or what `as_dataset` makes one of: a `Source`, arrays (or a dict, tuple or dataclass of
+            them), data frames, open stores, a `grain.MapDataset`, any object with `__len__` and `__getitem__`.
+        batch_size: rows of the global batch, all hosts together; never changed by the mesh. Or a schedule by step,
+            `{0: 256, 10_000: 1024}`: each size holds until the next one begins. A step is compiled once for each;
+            `specs` tells them beforehand.
+        mesh: where batches go. None: the mesh the caller is in when iteration begins (`jax.set_mesh` or `with mesh:`),
+            else the one the loader was made in, else all devices on one axis "data". A `loadax.sharding.plan_mesh`
+            serves for everything but placing.
+        partition: how each leaf is cut: a `PartitionSpec`, a `NamedSharding`, a pytree prefix of these, a
+            `DataPartitionType`, or logical rules such as `(("batch", "data"),)`. None: rows over the axis of a one-axis
+            mesh.
         num_epochs: None for ever. Epochs never share a batch, and each is shuffled anew.
-        remainder: an epoch's last, partial batch. "drop": left out. "pad": filled up with zeros, and every batch of the run gets a
-            bool leaf "mask", False there. "error": refused here.
-        seq_len: how much of the sequences a batch has, or a schedule of that by step, `{0: 512, 5_000: 2048}`: every leaf that is as long as
-            the longest one, in its first dimension behind the rows, is cut to its first so many entries. None: whole.
-        microbatches: k: leaves have shape (k, batch_size / k, …), for a step that goes through k microbatches in turn, and the partition
-            is that of a microbatch. Row r of the batch is entry (r % k, r // k), so that no row changes its device.
-        key_seed: an int: every batch gets a leaf "key", uint32 of shape (batch_size, 2): `jax.random.wrap_key_data(batch["key"])` is a random key
-            for each row that follows from the seed, the epoch and the row alone. For augmentation on the device.
-        device_map: a function of one example, as that of `map`, that JAX traces and the devices run: on every row of a placed batch by itself,
-            ahead of the consumer. So uint8 crosses the wire, and a normalised bfloat16 comes out. Where the partition cuts columns, it gets
-            those of a device. `host_batch` and certificates are of what it is given.
-        keep_on_device: True: all rows are read once, when iteration first begins, and stay on the devices, where batches are picked out of them; the
-            same batches. A device may give a quarter of its memory to them; an int: so many bytes. Not for maps with rng=True.
-        num_workers: threads or processes that read ahead. None: found by trying: one to begin with, or as many reads as the source wants under way at
-            once, and more while training waits for data and that serves it faster, up to one process or two threads a core. 0: all on the caller's thread.
-        worker_type: "thread": they share this process, and are fastest for data whose reading and maps don't hold the interpreter. "process": fresh
-            interpreters, for maps in pure Python; they write to memory that this process shares. Functions of scripts and notebooks, lambdas and
-            closures are fine; what they refer to is copied there once. Batches are the same either way.
+        remainder: an epoch's last, partial batch. "drop": left out. "pad": filled up with zeros, and every batch of the
+            run gets a bool leaf "mask", False there. "error": refused here.
+        seq_len: how much of the sequences a batch has, or a schedule of that by step, `{0: 512, 5_000: 2048}`: every
+            leaf that is as long as the longest one, in its first dimension behind the rows, is cut to its first so many
+            entries. None: whole.
+        microbatches: k: leaves have shape (k, batch_size / k, …), for a step that goes through k microbatches in turn,
+            and the partition is that of a microbatch. Row r of the batch is entry (r % k, r // k), so that no row
+            changes its device.
+        key_seed: an int: every batch gets a leaf "key", uint32 of shape (batch_size, 2):
+            `jax.random.wrap_key_data(batch["key"])` is a random key for each row that follows from the seed, the epoch
+            and the row alone. For augmentation on the device.
+        device_map: a function of one example, as that of `map`, that JAX traces and the devices run: on every row of a
+            placed batch by itself, ahead of the consumer. So uint8 crosses the wire, and a normalised bfloat16 comes
+            out. Where the partition cuts columns, it gets those of a device. `host_batch` and certificates are of what
+            it is given.
+        keep_on_device: True: all rows are read once, when iteration first begins, and stay on the devices, where
+            batches are picked out of them; the same batches. A device may give a quarter of its memory to them; an int:
+            so many bytes. Not for maps with rng=True.
+        num_workers: threads or processes that read ahead. None: found by trying: one to begin with, or as many reads as
+            the source wants under way at once, and more while training waits for data and that serves it faster, up to
+            one process or two threads a core. 0: all on the caller's thread.
+        worker_type: "thread": they share this process, and are fastest for data whose reading and maps don't hold the
+            interpreter. "process": fresh interpreters, for maps in pure Python; they write to memory that this process
+            shares. Functions of scripts and notebooks, lambdas and closures are fine; what they refer to is copied
+            there once. Batches are the same either way.
         prefetch: placed batches kept ahead of the consumer.
         prefetch_bytes: host memory for reading ahead, beyond the batches that are placed.
-        cache_bytes: host memory for the chunks that a block shuffle of chunked data has open, so that each is decoded once. None: as much as
-            they need, up to half of this machine's memory. What they need follows from the shuffle: too little is an error.
-        shard_index, shard_count: load part `shard_index` of `shard_count` equal contiguous parts of each batch. On a mesh of this
-            process's own devices that part is what is yielded. A mesh that spans processes decides by itself, and other values
-            are an error.
+        cache_bytes: host memory for the chunks that a block shuffle of chunked data has open, so that each is decoded
+            once. None: as much as they need, up to half of this machine's memory. What they need follows from the
+            shuffle: too little is an error.
+        shard_index, shard_count: load part `shard_index` of `shard_count` equal contiguous parts of each batch. On a
+        mesh of this
+            process's own devices that part is what is yielded. A mesh that spans processes decides by itself, and other
+            values are an error.
         on_error: "raise": a record that can't be read ends the iteration with an error.
 
     Raises:
         ArgumentError: when an argument can't be used; names it, shows it, says what to do.
-        PartitionError: when a spec does not fit its leaf or the mesh can't cut the batch; names the leaf. With no mesh at hand yet,
-            this comes when iteration begins.
+        PartitionError: when a spec does not fit its leaf or the mesh can't cut the batch; names the leaf. With no mesh
+            at hand yet, this comes when iteration begins.
         LeafTypeError: when a leaf is of a kind that JAX does not have.
 
     Examples:
@@ -170,7 +183,9 @@ class Dataloader:
         self._part = part_of(shard_index, shard_count, [size for _, size in sizes])
         self._micro = integer("microbatches", microbatches, 1)
         for size in (size for _, size in sizes if size % self._micro):
-            raise ArgumentError(f"batch_size={size} can't be cut in microbatches={self._micro}; use a multiple of {self._micro}")
+            raise ArgumentError(
+                f"batch_size={size} can't be cut in microbatches={self._micro}; use a multiple of {self._micro}"
+            )
         keep, limit = keep_limit(keep_on_device)
         if keep:
             check_fixed(self.dataset)
@@ -217,7 +232,10 @@ class Dataloader:
 
     @property
     def steps_per_epoch(self) -> int:
-        """How many steps one epoch has, also where some are skipped; the first one, where the batch size is scheduled."""
+        """How many steps one epoch has, also where some are skipped.
+
+        The first one, where the batch size is scheduled.
+        """
         return self._plan.steps_per_epoch
 
     @property
@@ -227,7 +245,10 @@ class Dataloader:
 
     @property
     def spec(self) -> Tree:
-        """The batch as a pytree of `jax.ShapeDtypeStruct` with shardings, for ahead-of-time compilation; the first one, where it changes."""
+        """The batch as a pytree of `jax.ShapeDtypeStruct` with shardings, for ahead-of-time compilation.
+
+        The first one, where it changes.
+        """
         return self._recipe.shape_dtypes(self._share())
 
     @property
@@ -260,15 +281,20 @@ class Dataloader:
         """What this run will read, hold and leave out, on every host of its mesh, which need not be there.
 
         Args:
-            steps: how many are looked at for what depends on the rows in them: chunks, files, and rows decoded for each one used.
+            steps: how many are looked at for what depends on the rows in them: chunks, files, and rows decoded for each
+                one used.
             at: a step of the batch size to explain, where that is scheduled.
         """
         at = self._checked(at, "at")
-        setting = Setting(self._recipe.form(at).dataset, self._plan, self._share(at), at, self._depth, self._recipe.budget)
+        setting = Setting(
+            self._recipe.form(at).dataset, self._plan, self._share(at), at, self._depth, self._recipe.budget
+        )
         return forecast(setting, integer("steps", steps, 1))
 
     def check_plan(self, steps: int | None = None) -> PlanCheck:
-        """Plays the run through with all hosts of its mesh: each row must be read by those, and only those, that hold it.
+        """Plays the run through with all hosts of its mesh.
+
+        Each row must be read by those, and only those, that hold it.
 
         Args:
             steps: how many, evenly spread; None: all, or as many as take a second or two. The result says how many.
@@ -289,8 +315,10 @@ class Dataloader:
         if self._used_up and not self._warned and (self.dataset.order.varies or self.dataset.reader.random):
             self._warned = True
             warnings.warn(
-                "iter(loader) begins at step 0 again, so it repeats the batches of the first pass, in the same order; for new epochs "
-                "pass num_epochs= and iterate once, or use `for epoch in loader.epochs():`. Where the same batches are wanted again, as "
+                "iter(loader) begins at step 0 again, so it repeats the batches of the first pass, in the same order; "
+                "for new epochs "
+                "pass num_epochs= and iterate once, or use `for epoch in loader.epochs():`. Where the same batches are "
+                "wanted again, as "
                 "for evaluation, loader.iterate() gives them without this warning",
                 UserWarning,
                 stacklevel=2,
@@ -298,7 +326,9 @@ class Dataloader:
         return self.iterate()
 
     def iterate(self, start: Any = 0) -> DataIterator:
-        """An iterator that begins at `start`: a step, or what `get_state()` gave, on any mesh and any number of hosts; None: step 0.
+        """An iterator that begins at `start`: a step, or what `get_state()` gave, on any mesh and any number of hosts.
+
+        None: step 0.
 
         Raises:
             StateError: when the state belongs to other data, or lies inside a batch of this size.
@@ -316,9 +346,12 @@ class Dataloader:
         return DataIterator(self._run(), self._step_of(start))
 
     def warmup(self, start: Any = 0) -> None:
-        """Begins to read ahead in the background, while a model compiles or is restored; the next iterator from `start` on goes on with it.
+        """Begins to read ahead in the background, while a model compiles or is restored.
 
-        Of use where there are workers. When the next iterator begins elsewhere, or on another mesh, this ends and was in vain.
+        The next iterator from `start` on goes on with it.
+
+        Of use where there are workers. When the next iterator begins elsewhere, or on another mesh, this ends and was
+        in vain.
 
         Args:
             start: as for `iterate`.
@@ -354,13 +387,19 @@ class Dataloader:
 
     @property
     def ledger(self) -> Ledger | None:
-        """What the iterator that was made last counts, or has counted: for who watches the loader of a training loop from outside."""
+        """What the iterator that was made last counts, or has counted.
+
+        For who watches the loader of a training loop from outside.
+        """
         return self._ledger
 
     def replay(self, batches: int = 4, start: Any = 0) -> Replay:
-        """The run as a perfect loader would give it: its first few batches again and again, for as many steps as the run has.
+        """The run as a perfect loader would give it.
 
-        Train on it as you do on the loader, and `replay.headroom(it)` says what a perfect loader would gain. What is learned is worth nothing.
+        Its first few batches again and again, for as many steps as the run has.
+
+        Train on it as you do on the loader, and `replay.headroom(it)` says what a perfect loader would gain. What is
+        learned is worth nothing.
 
         Args:
             batches: how many are read first, and kept on the devices.
@@ -374,16 +413,20 @@ class Dataloader:
         if run.step == run.num_steps:
             run.close()
             raise ArgumentError(
-                f"start={start!r}: the run ends there, at step {run.step}; begin earlier, so that there is a batch to replay"
+                f"start={start!r}: the run ends there, at step {run.step}; begin earlier, so that there is a batch to "
+                "replay"
             )
         return Replay(run, count)
 
     def headroom(self, train: Callable[[Tree], Any], steps: int = 50, *, batches: int = 4) -> Headroom:
-        """What a perfect loader would gain: trains some steps on this run and as many on its replay, and waits for each.
+        """What a perfect loader would gain.
+
+        Trains some steps on this run and as many on its replay, and waits for each.
 
         Args:
             train: called with a batch; what it returns is waited for. It must not donate the batch.
-            steps: how many, at most those of the run; the first two are not counted, so that `train` may be compiled in them.
+            steps: how many, at most those of the run; the first two are not counted, so that `train` may be compiled in
+                them.
             batches: how many are replayed.
 
         Raises:
@@ -429,11 +472,15 @@ class Dataloader:
         size = self._plan.stretch(self._checked(step))[0].batch_size
         chosen = np.arange(size) if positions is None else np.asarray(positions)
         if chosen.size and (chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= size):
-            raise RowIndexError(f"positions={shown(positions)}: pass ints of at least 0 and below {size}, the batch size")
+            raise RowIndexError(
+                f"positions={shown(positions)}: pass ints of at least 0 and below {size}, the batch size"
+            )
         return trace(self._plan, self.dataset.source, int(step), chosen.astype(np.int64).reshape(-1))
 
     def find(self, row: int, dataset: str | None = None, *, epochs: Any = None, steps: Any = None) -> list[Place]:
-        """In which steps, and at which positions of their batches, the run meets a record: the inverse of `rows`, by arithmetic.
+        """In which steps, and at which positions of their batches, the run meets a record.
+
+        The inverse of `rows`, by arithmetic.
 
         Args:
             row: as `rows` numbers them; or, with `dataset`, that of a part.
@@ -448,9 +495,12 @@ class Dataloader:
         return find_places(self._plan, self.dataset.source, integer("row", row), dataset, epochs, steps)
 
     def skip(self, steps: Any) -> "Dataloader":
-        """A loader of the same run without some steps: step t is the t-th of those that are left. Nothing else about them changes.
+        """A loader of the same run without some steps: step t is the t-th of those that are left.
 
-        A state that was saved before the first of them is good for it: go on from before a loss spike without the batches that made it.
+        Nothing else about them changes.
+
+        A state that was saved before the first of them is good for it: go on from before a loss spike without the
+        batches that made it.
 
         Args:
             steps: of this loader: an int, a range, a slice, or any number of these.
@@ -466,7 +516,10 @@ class Dataloader:
             (7, np.int64(50))
         """
         plan = self._plan
-        ranges = [(plan.skips.number(low), plan.skips.number(high - 1) + 1) for low, high in step_ranges(steps, plan.num_steps)]
+        ranges = [
+            (plan.skips.number(low), plan.skips.number(high - 1) + 1)
+            for low, high in step_ranges(steps, plan.num_steps)
+        ]
         skipping = replace(plan, skips=plan.skips.and_also(ranges))
         if skipping.num_steps == 0:
             raise ArgumentError(f"steps={steps!r} are all steps of the run; leave some")
@@ -485,9 +538,12 @@ class Dataloader:
         positions: Any = None,
         run: str | None = None,
     ) -> Certificate:
-        """What proves which records this process's part of the run consists of: the same for all hosts together as for one process alone.
+        """What proves which records this process's part of the run consists of.
 
-        Save those of all hosts, and `loadax audit` tells whether they make one whole run, and whether two runs saw the same.
+        The same for all hosts together as for one process alone.
+
+        Save those of all hosts, and `loadax audit` tells whether they make one whole run, and whether two runs saw the
+        same.
 
         Args:
             steps: a range of steps of the run, one after another. None: all.
@@ -521,7 +577,8 @@ class Dataloader:
                 or (np.diff(held) < 1).any()
             ):
                 raise ArgumentError(
-                    f"positions={shown(positions)}: pass a list of ascending ints of at least 0 and below {min(sizes)}, the batch size"
+                    f"positions={shown(positions)}: pass a list of ascending ints of at least 0 and below "
+                    f"{min(sizes)}, the batch size"
                 )
         return certify(
             self._plan,
@@ -534,7 +591,10 @@ class Dataloader:
         )
 
     def _stretches(self, step: int) -> list[tuple[int, int]]:
-        """The positions that this process holds, cut so that what several processes hold is cut alike: where any device's part begins."""
+        """The positions that this process holds, cut so that what several processes hold is cut alike.
+
+        Where any device's part begins.
+        """
         layouts = self._share(step).layouts if self._part is None else ()
         heights = {stop - start for layout in layouts for (start, stop), *_ in layout.boxes[:1]}
         return stretches(self._positions(step), heights)

@@ -34,7 +34,8 @@ _SETTLING = 0.6  # seconds until a new worker process has started and knows its 
 class Run:
     """What stays the same from step to step: how to read and place, and within which bounds.
 
-    `feed(step, processes)` is for that step and those after it that have as many rows, read by these processes, or by none but this one.
+    `feed(step, processes)` is for that step and those after it that have as many rows, read by these processes, or by
+    none but this one.
     """
 
     feed: Callable[[int, ProcessPool | None], BatchProducer]
@@ -63,7 +64,8 @@ class DataIterator:
         self._step = step_of(run.plan, run.order, start)
         self._error: BaseException | None = None
         self._interrupted = False
-        # Of several threads that go through this iterator, one goes on to the next window. Reentrant: a Ctrl-C may leave it held.
+        # Of several threads that go through this iterator, one goes on to the next window. Reentrant: a Ctrl-C may
+        # leave it held.
         self._turn = threading.RLock()
         self._process = os.getpid()
         self._recorder = Recorder()
@@ -111,7 +113,9 @@ class DataIterator:
             threads, settling = self._processes.threads, _SETTLING
             least = None if least is None else self._processes.least_threads
         self._team = self._team or WorkerAutotuner(threads if least is None else least, threads, settling)
-        window = PrefetchScheduler(feed, self._step, feed.end, run.depth, run.budget, threads, self._team, self._recorder)
+        window = PrefetchScheduler(
+            feed, self._step, feed.end, run.depth, run.budget, threads, self._team, self._recorder
+        )
         return window, Pool(window, threads, self._processes)
 
     def __iter__(self) -> "DataIterator":
@@ -138,7 +142,8 @@ class DataIterator:
                 if self._step == self._end and self._close.alive:  # batches of another shape begin
                     self._reopen(self.stats())
                 if self._interrupted:
-                    # A Ctrl-C may have come at any point, so what the window thinks is not to be relied on: begin anew from this step.
+                    # A Ctrl-C may have come at any point, so what the window thinks is not to be relied on: begin anew
+                    # from this step.
                     self.set_state(self._step)
                 window = self._window
             try:
@@ -150,7 +155,9 @@ class DataIterator:
                 continue  # another thread has the last batch, or is about to open the next window
             except Exception as error:
                 with self._turn:
-                    if isinstance(error, ClosedError) and (self._step == self._run.plan.num_steps or window is not self._window):
+                    if isinstance(error, ClosedError) and (
+                        self._step == self._run.plan.num_steps or window is not self._window
+                    ):
                         continue  # another thread met the end first, or has gone on to the next window
                 self._error = error
                 self.close()
@@ -203,7 +210,10 @@ class DataIterator:
         return self.ledger.stats()
 
     def report(self) -> Report:
-        """Whether the loader is the bottleneck, what it is busy with, and what to do: a sentence, and the numbers behind it."""
+        """Whether the loader is the bottleneck, what it is busy with, and what to do.
+
+        A sentence, and the numbers behind it.
+        """
         return report(self.stats(), self._run.setup)
 
     def timeline(self, path: str | os.PathLike[str]) -> None:
@@ -243,8 +253,10 @@ class DataIterator:
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise ClosedError(
-                f"this iterator belongs to process {self._process}, of which this one, {os.getpid()}, is a copy by os.fork(): the threads that "
-                "read were not copied, and JAX does not work in a copy; start processes by multiprocessing.get_context('spawn'), and make the "
+                f"this iterator belongs to process {self._process}, of which this one, {os.getpid()}, is a copy by "
+                "os.fork(): the threads that "
+                "read were not copied, and JAX does not work in a copy; start processes by "
+                "multiprocessing.get_context('spawn'), and make the "
                 "loader in them"
             )
 
@@ -254,7 +266,8 @@ class DataIterator:
         mesh = current_mesh()
         if mesh is not None and mesh is not self._run.mesh and mesh != self._run.mesh:
             raise MeshError(
-                f"this iterator's batches are for {self._run.mesh}, but this thread is now in {mesh}; make a new iterator inside the "
+                f"this iterator's batches are for {self._run.mesh}, but this thread is now in {mesh}; make a new "
+                "iterator inside the "
                 "new mesh (loader.iterate(start=it.get_state())), or pass mesh= to the Dataloader"
             )
 
@@ -286,7 +299,8 @@ class Epoch:
         """
         if self._left:
             raise ClosedError(
-                f"epoch {self.number} was left before its end when epochs() went on to the next; go through each epoch before you "
+                f"epoch {self.number} was left before its end when epochs() went on to the next; go through each epoch "
+                "before you "
                 "take the next one, as in `for epoch in loader.epochs(): for batch in epoch: …`"
             )
         if self._batches.step >= self._stop:

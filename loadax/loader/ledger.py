@@ -9,7 +9,10 @@ from loadax.loader.metrics.stats import Stats
 
 @final
 class Ledger:
-    """The statistics of an iterator, and where it is. It holds neither the iterator nor what that has read ahead once it is closed."""
+    """The statistics of an iterator, and where it is.
+
+    It holds neither the iterator nor what that has read ahead once it is closed.
+    """
 
     def __init__(self) -> None:
         # In one: another thread that asks must not find steps counted twice, or not at all.

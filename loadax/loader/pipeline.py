@@ -37,7 +37,10 @@ from loadax.protocols import Tree, Visits
 @final
 @dataclass(frozen=True, eq=False)
 class BatchForm:
-    """What batches are made of: the dataset, with its sequences as long as they are at that time, and what a batch of it looks like."""
+    """What batches are made of.
+
+    The dataset, with its sequences as long as they are at that time, and what a batch of it looks like.
+    """
 
     dataset: Dataset
     batch: BatchSpec
@@ -128,7 +131,8 @@ class Pipeline:
 
         Raises:
             PartitionError: when a spec does not fit its leaf or the mesh can't cut the batch; names the leaf.
-            ArgumentError: when `part` is not what the mesh makes of this process, or too little memory is allowed for open chunks.
+            ArgumentError: when `part` is not what the mesh makes of this process, or too little memory is allowed for
+                open chunks.
         """
         stretch = self.plan.stretch(step)[0]
         form = self.forms.at(stretch.first)
@@ -136,7 +140,9 @@ class Pipeline:
         if key not in self._shares:
             share = resolve_share(form.batch, stretch.batch_size, mesh, self.partition, self.part, self.microbatches)
             if not self.keep:  # what is kept is read as it lies
-                check_memory(self.open_chunks(share, stretch), self.cache, max(1, self.workers) if self.in_processes else 1)
+                check_memory(
+                    self.open_chunks(share, stretch), self.cache, max(1, self.workers) if self.in_processes else 1
+                )
             if self.device_map is not None:
                 self.device_map.on(share)  # what does not fit is said when the partition is looked at
             for other in [each for each in self._shares if each[0] != mesh]:
@@ -152,7 +158,9 @@ class Pipeline:
         """What block shuffles of chunked data have open on that share."""
         reader = self.forms.at(stretch.first).dataset.reader
         each_row = row_bytes(reader, held_columns(reader, share))
-        return find_open_chunks(reader, BatchPlan(self.plan.order, stretch.batch_size, None, "pad"), share.positions, each_row)
+        return find_open_chunks(
+            reader, BatchPlan(self.plan.order, stretch.batch_size, None, "pad"), share.positions, each_row
+        )
 
     def feed(self, mesh: Mesh, step: int, processes: ProcessPool | None) -> BatchProducer:
         """What feeds that step, and those after it that look alike."""
@@ -172,7 +180,9 @@ class Pipeline:
         """What feeds that step alone: nothing is kept open for it, nor on the devices."""
         reader = self.form(step).dataset.reader
         finish = self._finish(share)
-        return BatchProducer(self.plan, reader, share, keep=self.budget, end=step + 1, key_seed=self.key_seed, finish=finish)
+        return BatchProducer(
+            self.plan, reader, share, keep=self.budget, end=step + 1, key_seed=self.key_seed, finish=finish
+        )
 
     def host_leaves(self, form: BatchForm, visits: Visits) -> list[NDArray[Any]]:
         """The rows at these visits of every leaf of a batch, whole, as numpy; padding is zeros."""

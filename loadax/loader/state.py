@@ -20,10 +20,12 @@ _FIELDS = ("version", "step", "batch_size", "epoch", "position", "order")
 
 @final
 class OrderHash:
-    """Hashes what decides the order before a position of an epoch: lengths, element spec, verbs, seeds, and the version of the order's algorithm.
+    """Hashes what decides the order before a position of an epoch.
 
-    Not contents, paths, times or functions: the same data elsewhere, or a corrected map, goes on where it was. Nor what a mixture has
-    scheduled for later than the position: that may be changed.
+    Lengths, element spec, verbs, seeds, and the version of the order's algorithm.
+
+    Not contents, paths, times or functions: the same data elsewhere, or a corrected map, goes on where it was. Nor what
+    a mixture has scheduled for later than the position: that may be changed.
     """
 
     def __init__(self, dataset: Dataset):
@@ -31,7 +33,8 @@ class OrderHash:
 
     def __call__(self, epoch: int, position: int) -> str:
         """One hash of all of it."""
-        # What is scheduled for an epoch's very first example is not of the past, but says where the epoch before it ends.
+        # What is scheduled for an epoch's very first example is not of the past, but says where the epoch before it
+        # ends.
         begin = [self._order.begin(epoch)] if epoch and isinstance(self._order, Mixed) else []
         return _hash([self._described[0], self._past(epoch, position), *self._described[2:], *begin])
 
@@ -63,7 +66,8 @@ def _hash(described: Any) -> str:
 def make_state(plan: BatchPlan, order: OrderHash, step: int) -> dict[str, Any]:
     """The state before `step`: JSON-able, equal on all hosts.
 
-    Where steps are left out, it is right behind the last one that was handed out, so that which ones are left out next may still be changed.
+    Where steps are left out, it is right behind the last one that was handed out, so that which ones are left out next
+    may still be changed.
     """
     number = plan.skips.number(step - 1) + 1 if step else 0
     epoch, position = plan.place_of(number)
@@ -74,7 +78,10 @@ def make_state(plan: BatchPlan, order: OrderHash, step: int) -> dict[str, Any]:
 
 
 def _skipped(plan: BatchPlan, number: int) -> list[list[int]]:
-    """What is left out before a step: each time from an (epoch, position) to another, which other batch sizes have as well."""
+    """What is left out before a step.
+
+    Each time from an (epoch, position) to another, which other batch sizes have as well.
+    """
     found = []
     for start, stop in plan.skips.before(number).ranges:
         epoch, position = plan.place_of(stop - 1)
@@ -86,8 +93,8 @@ def step_of(plan: BatchPlan, order: OrderHash, start: Any) -> int:
     """The step at which a run goes on from `start`, a step or a state.
 
     Raises:
-        StateError: when it is no state, or one of another dataset, or its position lies inside a batch of this size; names
-            the field.
+        StateError: when it is no state, or one of another dataset, or its position lies inside a batch of this size;
+            names the field.
     """
     if isinstance(start, Mapping):
         return _checked(plan, _restored(plan, order, {key: _plain(value) for key, value in start.items()}))
@@ -100,7 +107,10 @@ def step_of(plan: BatchPlan, order: OrderHash, start: Any) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """A field as `get_state` gave it: checkpoint libraries give numbers back as arrays without dimensions, and lists as tuples or arrays."""
+    """A field as `get_state` gave it.
+
+    Checkpoint libraries give numbers back as arrays without dimensions, and lists as tuples or arrays.
+    """
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return value.tolist() if hasattr(value, "dtype") and hasattr(value, "tolist") else value
@@ -112,37 +122,47 @@ def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
         raise StateError(f"the state has no {missing[0]!r}: {shown(state)} is not what get_state() gave")
     if type(state["version"]) is not int or state["version"] != VERSION:
         raise StateError(
-            f"the state's 'version' is {shown(state['version'])}, this loadax reads {VERSION}; restore it with the loadax that saved it"
+            f"the state's 'version' is {shown(state['version'])}, this loadax reads {VERSION}; restore it with the "
+            "loadax that saved it"
         )
     for name in ("step", "batch_size", "epoch", "position"):
         if type(state[name]) is not int or not 0 <= state[name] <= LARGEST:
-            raise StateError(f"the state's {name!r} is {shown(state[name])}; it must be an int of at least 0 and below 2**63")
+            raise StateError(
+                f"the state's {name!r} is {shown(state[name])}; it must be an int of at least 0 and below 2**63"
+            )
     mine = order(state["epoch"], state["position"])
     if state["order"] != mine:
         parts = order.parts(state["epoch"], state["position"])
         raise StateError(
-            f"the state's 'order' is {shown(state['order'])}, this dataset's is {mine!r}: {_difference(state.get('verbs'), parts)}; "
+            f"the state's 'order' is {shown(state['order'])}, this dataset's is {mine!r}: "
+            f"{_difference(state.get('verbs'), parts)}; "
             "build the dataset as it was then"
         )
     if state["position"] >= plan.order.size:
         raise StateError(
-            f"the state's 'position' is {state['position']}, but an epoch has only {plan.order.size} positions, counted from 0; pass what "
+            f"the state's 'position' is {state['position']}, but an epoch has only {plan.order.size} positions, "
+            "counted from 0; pass what "
             "get_state() gave"
         )
     # Not from 'step': with another remainder an epoch has another number of steps.
     number, between = plan.step_at(state["epoch"], state["position"])
     if number > MOST_POSITIONS:
-        raise StateError(f"the state's 'epoch' is {state['epoch']}, later than any run comes to; pass what get_state() gave")
+        raise StateError(
+            f"the state's 'epoch' is {state['epoch']}, later than any run comes to; pass what get_state() gave"
+        )
     if between:
         raise StateError(
-            f"the state's 'position' is {state['position']}, inside a batch of batch_size={plan.batch_size_of(number)} (it was saved with "
+            f"the state's 'position' is {state['position']}, inside a batch of batch_size={plan.batch_size_of(number)} "
+            "(it was saved with "
             f"{state['batch_size']}); pass a batch_size that divides {state['position']}, or save at such a step"
         )
     past, here = state.get("skipped", []), _skipped(plan, number)
     if past != here:
         raise StateError(
-            f"the state's 'skipped' is {past!r}, and this loader leaves out {here!r} before it (from epoch and position to epoch and position): "
-            "leave out with skip() the steps that the saved run left out before the state, and otherwise only later ones"
+            f"the state's 'skipped' is {past!r}, and this loader leaves out {here!r} before it (from epoch and "
+            "position to epoch and position): "
+            "leave out with skip() the steps that the saved run left out before the state, and otherwise only later "
+            "ones"
         )
     return plan.skips.left(number)
 
@@ -151,7 +171,8 @@ def _difference(saved: Any, parts: list[Any]) -> str:
     """Which verb is another one than in the run that was saved, as far as the state tells."""
     mine = _short_hashes(parts)
     whole = "its length, element spec, verbs, seeds or weights are not those of the run that was saved"
-    if not isinstance(saved, list) or saved == mine:  # of an older loadax, or a mixture that is elsewhere in its schedule
+    # of an older loadax, or a mixture that is elsewhere in its schedule
+    if not isinstance(saved, list) or saved == mine:
         return whole
     first = next(place for place, (one, other) in enumerate(zip_longest(saved, mine)) if one != other)
     here = _part_text(parts[first]) if first < len(parts) else ""
@@ -168,14 +189,21 @@ def _part_text(part: Any) -> str:
         case ["map" | "map_batch" as verb, rng, seed]:
             return f"{verb}(rng=True, seed={seed})" if rng else f"{verb}()"
         case ["leaves", leaves]:
-            return "an example, with " + ", ".join(f"{path or 'one array'}: {dtype}{shape}" for path, shape, dtype in leaves)
+            return "an example, with " + ", ".join(
+                f"{path or 'one array'}: {dtype}{shape}" for path, shape, dtype in leaves
+            )
     return order_words([part])[0]
 
 
 def _checked(plan: BatchPlan, step: int) -> int:
     if not 0 <= step <= plan.end:
-        total = "endlessly many steps" if plan.num_steps is None else f"{plan.num_steps} steps with num_epochs={plan.num_epochs}"
+        total = (
+            "endlessly many steps"
+            if plan.num_steps is None
+            else f"{plan.num_steps} steps with num_epochs={plan.num_epochs}"
+        )
         raise StateError(
-            f"start is step {shown(step)}, but there are {total}, counted from 0; pass a larger num_epochs to train longer"
+            f"start is step {shown(step)}, but there are {total}, counted from 0; pass a larger num_epochs to train "
+            "longer"
         )
     return step

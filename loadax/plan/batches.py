@@ -51,8 +51,8 @@ class BatchPlan:
         batch_size: rows of the global batch; or a schedule of them, `((0, 256), (10_000, 1024))`: from which step on.
         num_epochs: None for ever.
         remainder: an epoch's last, partial batch: "drop" it, "pad" it, or "error" when there is one.
-        skips: steps that are left out, by their numbers in the run that leaves out nothing. Those that are left are numbered on from 0:
-            everywhere but in `schedule` and `stretches` a step is one of these.
+        skips: steps that are left out, by their numbers in the run that leaves out nothing. Those that are left are
+            numbered on from 0: everywhere but in `schedule` and `stretches` a step is one of these.
 
     Raises:
         ArgumentError: when a value can't be used, or the rows don't fill a batch; names the argument and the numbers.
@@ -82,7 +82,9 @@ class BatchPlan:
             if batch_size > MOST_POSITIONS:
                 raise ArgumentError(f"batch_size={batch_size}: no run has so many rows; pass 2**62 or less")
         if self.order.size == 0:
-            raise ArgumentError("the dataset has no rows; look at what it was read from, or at the slice or split that left none")
+            raise ArgumentError(
+                "the dataset has no rows; look at what it was read from, or at the slice or split that left none"
+            )
         _ = self.stretches
         if self.num_steps is not None and self.num_steps > LARGEST:
             raise ArgumentError(
@@ -101,12 +103,14 @@ class BatchPlan:
         for first, batch_size in self.schedule:
             if found and first * found[-1].batch_size > MOST_POSITIONS:
                 raise ArgumentError(
-                    f"a batch size or length is scheduled from step {first} on, later than any run comes to; leave it out"
+                    f"a batch size or length is scheduled from step {first} on, later than any run comes to; leave it "
+                    "out"
                 )
             epoch, start = _place(found[-1], first) if found else (0, 0)
             if found and self.num_epochs is not None and first >= found[-1].begin(self.num_epochs):
                 raise ArgumentError(
-                    f"a batch size or length is scheduled from step {first} on, but there are only {found[-1].begin(self.num_epochs)} steps; "
+                    f"a batch size or length is scheduled from step {first} on, but there are only "
+                    f"{found[-1].begin(self.num_epochs)} steps; "
                     "leave it out, or pass a larger num_epochs"
                 )
             steps, epoch_steps = (self._steps(rows, batch_size) for rows in (self.order.size - start, self.order.size))
@@ -121,7 +125,8 @@ class BatchPlan:
         for epoch, rows in ((stretch.epoch, self.order.size - stretch.start), (stretch.epoch + 1, self.order.size)):
             if (end is None or epoch < end) and rows % stretch.batch_size:
                 raise ArgumentError(
-                    f"remainder='error': {rows} rows leave {rows % stretch.batch_size} over after batches of batch_size={stretch.batch_size}; "
+                    f"remainder='error': {rows} rows leave {rows % stretch.batch_size} over after batches of "
+                    f"batch_size={stretch.batch_size}; "
                     "pass remainder='drop' or 'pad', or a batch_size that divides the rows"
                 )
 
@@ -129,7 +134,8 @@ class BatchPlan:
         """How many steps so many rows of an epoch make."""
         if self.remainder == "drop" and self.order.size < batch_size:
             raise ArgumentError(
-                f"batch_size={batch_size} but the dataset has only {self.order.size} rows: remainder='drop' would leave no batch at all; "
+                f"batch_size={batch_size} but the dataset has only {self.order.size} rows: remainder='drop' would "
+                "leave no batch at all; "
                 "pass a smaller batch_size, or remainder='pad'"
             )
         return -(-rows // batch_size) if self.remainder == "pad" else rows // batch_size
@@ -169,7 +175,10 @@ class BatchPlan:
         raise AssertionError("the last stretch has no end")
 
     def stretch(self, step: int) -> tuple[BatchSizeSegment, int | None]:
-        """The stretch that a step lies in, and the step with which the next one, or nothing, begins; None: it has no end."""
+        """The stretch that a step lies in, and the step with which the next one, or nothing, begins.
+
+        None: it has no end.
+        """
         which = self._stretch(self.skips.number(step))
         last = which + 1 == len(self.stretches)
         return self.stretches[which], self.num_steps if last else self.skips.left(self.stretches[which + 1].first)
@@ -191,7 +200,9 @@ class BatchPlan:
         return self.stretches[self._stretch(number)].batch_size
 
     def step_at(self, epoch: int, position: int) -> tuple[int, int]:
-        """The number of the step that a position of an epoch lies in, and which of its positions that is, before lanes are sorted."""
+        """The number of the step that a position of an epoch lies in, and which of its positions that is, before lanes
+        are sorted.
+        """
         number = bisect_right(self.stretches, (epoch, position), key=lambda each: (each.epoch, each.start)) - 1
         stretch = self.stretches[number]
         begin, start = (stretch.first, stretch.start) if epoch == stretch.epoch else (stretch.begin(epoch), 0)
@@ -216,7 +227,9 @@ class BatchPlan:
         return self.visits_of(range(step, step + 1), positions)
 
     def visits_of(self, steps: range, positions: Integers) -> Visits:
-        """The same for several steps of one batch size in one call: the visits of each step's `positions`, one step after another.
+        """The same for several steps of one batch size in one call.
+
+        The visits of each step's `positions`, one step after another.
 
         Costs in proportion to `len(steps) * len(positions)`, whatever the batch and the dataset hold.
         """
@@ -224,7 +237,9 @@ class BatchPlan:
         epochs, starts = _place(stretch, self.skips.numbers(np.arange(steps.start, steps.stop, dtype=np.int64)))
         valid = np.minimum(stretch.batch_size, self.order.size - starts)
         offsets = np.empty((len(steps), len(positions)), np.int64)
-        for place, (epoch, start, count) in enumerate(zip(epochs.tolist(), starts.tolist(), valid.tolist(), strict=True)):
+        for place, (epoch, start, count) in enumerate(
+            zip(epochs.tolist(), starts.tolist(), valid.tolist(), strict=True)
+        ):
             deals = self.order.deals(epoch, start, start + count)
             offsets[place] = by_lane(start, count, deals, positions) if deals else positions
         where = (starts[:, None] + offsets).ravel()

@@ -1,15 +1,15 @@
 """A shuffle for data that is read in blocks: rows move far, but few blocks are open at a time.
 
-Blocks of rows are permuted over the whole epoch, dealt to `lanes`, and in every lane the rows of `window` blocks at a time are
-permuted together. A step of B positions takes B / lanes rows from each lane (see `loadax.plan.lanes`), so only `lanes * window` blocks
-are open at once: a reader that keeps those fetches each block once. All of it follows from the arguments; no host, cache or chunk
-layout has a say.
+Blocks of rows are permuted over the whole epoch, dealt to `lanes`, and in every lane the rows of `window` blocks at a
+time are permuted together. A step of B positions takes B / lanes rows from each lane (see `loadax.plan.lanes`), so only
+`lanes * window` blocks are open at once: a reader that keeps those fetches each block once. All of it follows from the
+arguments; no host, cache or chunk layout has a say.
 
-Lanes don't come to the ends of their windows together, or else all blocks would have to be fetched at the same few steps: the first
-window of the lane at place p of a step is shorter by `p % window` blocks.
+Lanes don't come to the ends of their windows together, or else all blocks would have to be fetched at the same few
+steps: the first window of the lane at place p of a step is shorter by `p % window` blocks.
 
-Lanes are not equally long: some have a block more, and one holds the last, ragged block. When the shorter ones have run out,
-the rest go on in turn, so that every row is served, once.
+Lanes are not equally long: some have a block more, and one holds the last, ragged block. When the shorter ones have run
+out, the rest go on in turn, so that every row is served, once.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,9 @@ from loadax import seeds
 from loadax.plan.lanes import LaneAssignments, deal, places
 from loadax.protocols import Integers, LaneAssignment, Order, Visits
 
-_VERSION = 2  # of this order; it stands in saved states. in 1 all lanes began their windows together, and the turn went through them from first to last
+# of this order; it stands in saved states. in 1 all lanes began their windows together, and the turn went through them
+# from first to last
+_VERSION = 2
 
 
 @final
@@ -136,11 +138,18 @@ class BlockShuffled:
         slots = (first + which) * self.lanes + lane
         return seeds.permute(slots, self.blocks, at.key) * self.block + inside
 
-    def _window(self, at: _Epoch, lane: Integers, turn: Integers) -> tuple[Integers, Integers, Integers, Integers, Integers]:
-        """For the `turn`-th row of a lane: its window, the first block of that, its place there, and how many blocks and rows there are."""
+    def _window(
+        self, at: _Epoch, lane: Integers, turn: Integers
+    ) -> tuple[Integers, Integers, Integers, Integers, Integers]:
+        """For the `turn`-th row of a lane.
+
+        Its window, the first block of that, its place there, and how many blocks and rows there are.
+        """
         shift, ragged_shift = at.shifts[lane], int(at.shifts[at.lane])
         its_window = (at.index + ragged_shift) // self.window
-        its_end = min((its_window + 1) * self.window - ragged_shift, int(at.lane_blocks[at.lane])) * self.block - at.missing
+        its_end = (
+            min((its_window + 1) * self.window - ragged_shift, int(at.lane_blocks[at.lane])) * self.block - at.missing
+        )
         in_its_lane = lane == at.lane
         # Behind the ragged window count as if no row were missing: then all windows end at multiples.
         turn = np.where(in_its_lane & (turn >= its_end), turn + at.missing, turn)
@@ -148,8 +157,13 @@ class BlockShuffled:
         first, blocks, rows, *_ = self._bounds(at, lane, window)
         return window, first, turn - first * self.block, blocks, rows
 
-    def _bounds(self, at: _Epoch, lane: Integers, window: Integers) -> tuple[Integers, Integers, Integers, NDArray[np.bool], int]:
-        """Of windows of lanes: the first block, how many blocks and rows there are; which have the ragged block's lane, and its window."""
+    def _bounds(
+        self, at: _Epoch, lane: Integers, window: Integers
+    ) -> tuple[Integers, Integers, Integers, NDArray[np.bool], int]:
+        """Of windows of lanes: the first block, how many blocks and rows there are.
+
+        Which have the ragged block's lane, and its window.
+        """
         shift, in_its_lane = at.shifts[lane], lane == at.lane
         its_window = (at.index + int(at.shifts[at.lane])) // self.window
         first = np.maximum(window * self.window - shift, 0)

@@ -1,9 +1,9 @@
 """Which of some documents go into one row together, none of them cut: by the histogram of their lengths.
 
-Best-fit and first-fit decreasing (Johnson, "Near-optimal bin packing algorithms", 1973) take the documents from the longest to the
-shortest. On the histogram, as Krell, Kosec, Perez and Fitzgibbon do it ("Efficient sequence packing without cross-contamination", 2021; best
-fit is their longest-pack-first), all documents of one length are placed at once, and rows that are filled alike are one run. So the
-cost is that of the distinct lengths, not of the documents.
+Best-fit and first-fit decreasing (Johnson, "Near-optimal bin packing algorithms", 1973) take the documents from the
+longest to the shortest. On the histogram, as Krell, Kosec, Perez and Fitzgibbon do it ("Efficient sequence packing
+without cross-contamination", 2021; best fit is their longest-pack-first), all documents of one length are placed at
+once, and rows that are filled alike are one run. So the cost is that of the distinct lengths, not of the documents.
 """
 
 import heapq
@@ -116,7 +116,9 @@ def fit(lengths: Integers, seq_len: int, best: bool) -> Integers:
     # Every document of the longest length first, in their order, and so on down to the shortest.
     ends = np.cumsum(counts)
     starts = (ends - counts)[::-1]
-    descending = ascending[np.repeat(starts - (np.cumsum(counts[::-1]) - counts[::-1]), counts[::-1]) + np.arange(len(lengths))]
+    descending = ascending[
+        np.repeat(starts - (np.cumsum(counts[::-1]) - counts[::-1]), counts[::-1]) + np.arange(len(lengths))
+    ]
     first, rows, each = placed.T
     total = rows * each
     within = np.arange(len(lengths)) - np.repeat(np.cumsum(total) - total, total)
@@ -126,7 +128,9 @@ def fit(lengths: Integers, seq_len: int, best: bool) -> Integers:
 
 
 def _place(lengths: list[int], counts: list[int], seq_len: int, best: bool) -> list[tuple[int, int, int]]:
-    """For descending lengths: `(first row, how many rows, how many documents of this length in each)`, until all are placed."""
+    """For descending lengths: `(first row, how many rows, how many documents of this length in each)`, until all are
+    placed.
+    """
     placed: list[tuple[int, int, int]] = []
     rows = 0
     runs: _Open = _Tightest() if best else _Earliest(seq_len)

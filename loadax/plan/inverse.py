@@ -1,7 +1,8 @@
 """Where a record stands: the inverse of an order, and of a plan.
 
-As an order is a chain of small arithmetic steps, so is its inverse: each verb turns the positions that the one before it gave into its own.
-Nothing is searched for, but for a binary search in the list of a keep-list, so it costs in proportion to how often the record is met.
+As an order is a chain of small arithmetic steps, so is its inverse: each verb turns the positions that the one before
+it gave into its own. Nothing is searched for, but for a binary search in the list of a keep-list, so it costs in
+proportion to how often the record is met.
 """
 
 from typing import NamedTuple
@@ -27,7 +28,10 @@ class Place(NamedTuple):
 
 
 class Hits(NamedTuple):
-    """Positions at which something that was asked for stands: `positions[i]` is that of question number `asked[i]`; both int64[n]."""
+    """Positions at which something that was asked for stands: `positions[i]` is that of question number `asked[i]`.
+
+    Both int64[n].
+    """
 
     asked: Integers
     positions: Integers
@@ -50,7 +54,8 @@ def find(plan: BatchPlan, row: int, steps: range) -> list[Place]:
     epochs = np.arange(first_epoch, last_epoch + 1, dtype=np.int64)
     hits = positions_of(plan.order, np.full_like(epochs, row), epochs, window)
     places = [
-        _place(plan, int(epochs[asked]), position) for asked, position in zip(hits.asked, hits.positions.tolist(), strict=True)
+        _place(plan, int(epochs[asked]), position)
+        for asked, position in zip(hits.asked, hits.positions.tolist(), strict=True)
     ]
     return sorted(place for place in places if place is not None and place.step in steps)
 
@@ -150,7 +155,10 @@ def _in_parts(order: Concatenated, rows: Integers, epochs: Integers, window: tup
 
 
 def _in_mixture(order: Mixed, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
-    """A part's draws are counted on over all epochs of the mixture; which ones lie within the window follows from how often it was drawn."""
+    """A part's draws are counted on over all epochs of the mixture.
+
+    Which ones lie within the window follows from how often it was drawn.
+    """
     found = [_none()]
     firsts = np.cumsum([0, *order.rows])
     for epoch in np.unique(epochs).tolist():

@@ -14,13 +14,18 @@ from loadax.plan.order import Concatenated, Excluding, Repeated, Sequential, Shu
 from loadax.protocols import Integers, Order
 
 Leave = Callable[[Order, int], Order]
-"""What is left of an order that is the same in every epoch; also gets the number of its source's first row in the whole id space."""
+"""What is left of an order that is the same in every epoch.
+
+Also gets the number of its source's first row in the whole id space.
+"""
 
 _CHUNK = 1 << 20  # rows that are looked at a time: bounds the scratch memory, not the result
 
 
 def narrow(order: Order, verb: str, leave: Leave, first_row: int = 0) -> Order:
-    """`leave` applied below all shuffles and repeats: `shuffle`, then a verb that looks at rows, is that verb, then `shuffle`.
+    """`leave` applied below all shuffles and repeats.
+
+    `shuffle`, then a verb that looks at rows, is that verb, then `shuffle`.
 
     Raises:
         ArgumentError: when which rows there are depends on the epoch (a slice of a shuffle), or behind `mix`.
@@ -30,7 +35,9 @@ def narrow(order: Order, verb: str, leave: Leave, first_row: int = 0) -> Order:
             return replace(order, parent=narrow(order.parent, verb, leave, first_row))
         case Concatenated(parts=parts, rows=rows):
             firsts = np.cumsum([first_row, *rows]).tolist()
-            return Concatenated(tuple(narrow(part, verb, leave, first) for part, first in zip(parts, firsts, strict=False)), rows)
+            return Concatenated(
+                tuple(narrow(part, verb, leave, first) for part, first in zip(parts, firsts, strict=False)), rows
+            )
         case Mixed():
             raise ArgumentError(
                 f"{verb}() behind mix() would break its proportions; call it on the datasets before they are mixed: "
@@ -39,7 +46,8 @@ def narrow(order: Order, verb: str, leave: Leave, first_row: int = 0) -> Order:
         case _ if order.varies:
             check_fixed_rows(order, f"{verb}()")
             raise ArgumentError(
-                f"{verb}() after a slice of a shuffle: which rows are there changes every epoch, and with them the result's "
+                f"{verb}() after a slice of a shuffle: which rows are there changes every epoch, and with them the "
+                "result's "
                 f"length; {verb} first, or slice before you shuffle"
             )
     return leave(order, first_row)
@@ -82,7 +90,8 @@ def _positions(order: Order, first_row: int, rows: Integers) -> Integers:
     """Which positions of a fixed order hold a row of the ascending list."""
     if isinstance(order, Sequential):
         low, high = np.searchsorted(rows, [first_row, first_row + order.size])
-        return rows[low:high] - first_row if first_row else rows[low:high]  # of a file that is mapped: still there, not in memory
+        # of a file that is mapped: still there, not in memory
+        return rows[low:high] - first_row if first_row else rows[low:high]
     found = [
         positions[rows[np.minimum(np.searchsorted(rows, here), len(rows) - 1)] == here]
         for positions, here in rows_of(order, first_row)

@@ -1,8 +1,8 @@
 """Lanes: positions are dealt to them in turn, and inside a step rows stand sorted by lane.
 
-So a host with a contiguous share of the batch meets the blocks of its own lanes alone. Lanes that have run out are left out of the
-turn, so an epoch falls into stretches (`LaneAssignment`), at most three where one block shuffle deals: all lanes; those with a block more; and
-before or after the one that holds the ragged block has ended.
+So a host with a contiguous share of the batch meets the blocks of its own lanes alone. Lanes that have run out are left
+out of the turn, so an epoch falls into stretches (`LaneAssignment`), at most three where one block shuffle deals: all
+lanes; those with a block more; and before or after the one that holds the ragged block has ended.
 """
 
 from dataclasses import dataclass
@@ -65,10 +65,13 @@ def deal(lane_rows: Integers) -> LaneAssignments:
 
 
 def places(count: int) -> Integers:
-    """Where each of `count` lanes stands in a step: their numbers by reversed bits, so that lanes that take turns stand far apart.
+    """Where each of `count` lanes stands in a step.
 
-    This is van der Corput's sequence (1935). Any run of turns falls evenly on all parts of the step; so every host keeps its lanes, also
-    where a step takes only some of them, or some of them twice, and where the first ones have a block more than the rest.
+    Their numbers by reversed bits, so that lanes that take turns stand far apart.
+
+    This is van der Corput's sequence (1935). Any run of turns falls evenly on all parts of the step; so every host
+    keeps its lanes, also where a step takes only some of them, or some of them twice, and where the first ones have a
+    block more than the rest.
 
     Examples:
         >>> places(8).tolist(), places(5).tolist()
@@ -90,7 +93,8 @@ def by_lane(start: int, count: int, deals: list[LaneAssignment], positions: Inte
         positions: of the batch.
 
     Returns:
-        int64[len(positions)]: offsets from `start`. Costs in proportion to the positions asked for and the lanes, not the batch.
+        int64[len(positions)]: offsets from `start`. Costs in proportion to the positions asked for and the lanes, not
+        the batch.
     """
     held = _held(start, count, deals)
     order = np.argsort(held.lanes, kind="stable")
@@ -102,7 +106,10 @@ def by_lane(start: int, count: int, deals: list[LaneAssignment], positions: Inte
 
 
 def in_step(start: int, count: int, deals: list[LaneAssignment], offsets: Integers) -> Integers:
-    """The inverse of `by_lane`: at which positions of the batch those at `offsets` (below `count`) from `start` stand."""
+    """The inverse of `by_lane`.
+
+    At which positions of the batch those at `offsets` (below `count`) from `start` stand.
+    """
     held = _held(start, count, deals)
     order = np.argsort(held.lanes, kind="stable")
     begins = np.empty_like(held.rows)

@@ -1,12 +1,13 @@
 """Mixtures: several orders interleaved in exact proportions.
 
-Weights are integers, one for each part, and their sum is the length of a block: every block of positions holds exactly so many of each
-part. In which order they stand there says one of a few patterns, drawn once from the seed; so the part at any position, and how many of
-that part came before, are looked up and never counted. A part goes through its own epochs, one after the other, at its own pace. An
-epoch of the mixture ends where its `stop` says; the next one goes on with the mixture, and with every part, where it was.
+Weights are integers, one for each part, and their sum is the length of a block: every block of positions holds exactly
+so many of each part. In which order they stand there says one of a few patterns, drawn once from the seed; so the part
+at any position, and how many of that part came before, are looked up and never counted. A part goes through its own
+epochs, one after the other, at its own pace. An epoch of the mixture ends where its `stop` says; the next one goes on
+with the mixture, and with every part, where it was.
 
-A schedule is weights from a position on, until the next one. What comes before a position does not depend on what is scheduled after
-it, and a part goes on where it was.
+A schedule is weights from a position on, until the next one. What comes before a position does not depend on what is
+scheduled after it, and a part goes on where it was.
 """
 
 from collections.abc import Sequence
@@ -29,7 +30,8 @@ ENDLESS = 1 << 62
 
 _VERSION = 1  # of this order; it stands in saved states
 _ENDLESS_VERSION = 2  # of one that never ends: in 1 its epochs were so far apart that the third could not be counted
-_FAR, _FAR_EPOCHS = 1 << 40, 1 << 21  # positions from one epoch of such a mixture to the next, and how many epochs are told apart
+# positions from one epoch of such a mixture to the next, and how many epochs are told apart
+_FAR, _FAR_EPOCHS = 1 << 40, 1 << 21
 _PATTERN_CELLS = 1 << 18  # of all patterns of a block together
 _MOST_PATTERNS = 64
 
@@ -42,7 +44,10 @@ class Segment(NamedTuple):
 
 
 class _Patterns(NamedTuple):
-    """How a block may stand: `part[pattern, slot]`, and how many of that part stand before it in the block; and the slots by part."""
+    """How a block may stand: `part[pattern, slot]`, and how many of that part stand before it in the block.
+
+    And the slots by part.
+    """
 
     part: NDArray[np.int64]
     rank: NDArray[np.int64]
@@ -66,15 +71,19 @@ def _patterns(seed: int, weights: tuple[int, ...]) -> _Patterns:
 @final
 @dataclass(frozen=True)
 class Mixed:
-    """Several orders as one. Rows are those of one id space: part i's rows come after all rows of the sources before it.
+    """Several orders as one. Rows are those of one id space.
+
+    Part i's rows come after all rows of the sources before it.
 
     Args:
         parts: the orders; none is empty.
         rows: how many rows the source of each part has.
         names: of the parts.
-        segments: of the schedule, ascending from 0; no block is empty. They begin at positions of the mixture, counted on over all epochs.
+        segments: of the schedule, ascending from 0; no block is empty. They begin at positions of the mixture, counted
+            on over all epochs.
         seed: of the patterns.
-        stop: where an epoch ends: "first": before the first part would begin anew; "all": when every part has been through once; "never".
+        stop: where an epoch ends: "first": before the first part would begin anew; "all": when every part has been
+            through once; "never".
         by_step: whether segments begin at steps instead, which only a run can convert: see `at_positions`.
     """
 
@@ -97,7 +106,8 @@ class Mixed:
         """
         if self.by_step:
             raise ScheduleError(
-                "these weights are scheduled by step, so how long the mixture is depends on the batch size: give it to a Dataloader as it is, "
+                "these weights are scheduled by step, so how long the mixture is depends on the batch size: give it to "
+                "a Dataloader as it is, "
                 "without another verb behind mix(), or schedule by example"
             )
         if self.stop == "never":
@@ -113,19 +123,25 @@ class Mixed:
         for name, end in zip(self.names, ends, strict=True):
             if end is None:
                 raise ArgumentError(
-                    f"stop='all': the weights never draw all of {name!r}, or it never ends, so the mixture would not end; give it a weight in "
+                    f"stop='all': the weights never draw all of {name!r}, or it never ends, so the mixture would not "
+                    "end; give it a weight in "
                     "the last part of the schedule, or pass stop='first' or 'never'"
                 )
         return max(end for end in ends if end is not None) + 1
 
     def at_positions(self, batch_sizes: Sequence[tuple[int, int]]) -> "Mixed":
-        """The same with segments that begin at positions, for steps of so many: (first step, batch size) of every stretch."""
+        """The same with segments that begin at positions, for steps of so many.
+
+        (first step, batch size) of every stretch.
+        """
         if not self.by_step:
             return self
 
         def position(step: int) -> int:
             ends = [first for first, _ in batch_sizes[1:]] + [step]
-            return sum(max(0, min(end, step) - first) * size for (first, size), end in zip(batch_sizes, ends, strict=True))
+            return sum(
+                max(0, min(end, step) - first) * size for (first, size), end in zip(batch_sizes, ends, strict=True)
+            )
 
         segments = tuple(Segment(position(segment.start), segment.weights) for segment in self.segments)
         return replace(self, segments=segments, by_step=False)
@@ -141,7 +157,8 @@ class Mixed:
         rows = np.empty_like(positions)
         plain = self._plain[part]
         if plain.any():
-            # The shuffles of many parts in one call: each call has a fixed cost, and a step may hold few rows of a part.
+            # The shuffles of many parts in one call: each call has a fixed cost, and a step may hold few rows of a
+            # part.
             mine = slice(None) if plain.all() else np.flatnonzero(plain)
             which = part[mine]
             keys = seeds.derive(self._seeds[which], "shuffle", inner[mine])
@@ -160,7 +177,9 @@ class Mixed:
         return epochs % _FAR_EPOCHS * _FAR if self.size >= ENDLESS else epochs * self.size
 
     def draws(self, positions: Integers) -> tuple[Integers, Integers]:
-        """For each position of the mixture, counted on over all epochs, its part, and how often that part was drawn before."""
+        """For each position of the mixture, counted on over all epochs, its part, and how often that part was drawn
+        before.
+        """
         part, draws = np.empty_like(positions), np.empty_like(positions)
         which = np.searchsorted(self._starts, positions, side="right") - 1
         for number in np.unique(which).tolist():
@@ -180,7 +199,10 @@ class Mixed:
         return self._counts(self.segments[number], self._before[number], position)
 
     def position_of(self, part: int, draw: int) -> int | None:
-        """Where in the mixture, counted on over all epochs, the `draw`-th row (from 0) of a part stands; None: nowhere."""
+        """Where in the mixture, counted on over all epochs, the `draw`-th row (from 0) of a part stands.
+
+        None: nowhere.
+        """
         found = int(self.positions_of(part, np.array([draw], np.int64))[0])
         return None if found < 0 else found
 
@@ -205,10 +227,19 @@ class Mixed:
         return []
 
     def describe(self) -> list[Any]:
-        parts = [[name, rows, part.describe()] for name, rows, part in zip(self.names, self.rows, self.parts, strict=True)]
+        parts = [
+            [name, rows, part.describe()] for name, rows, part in zip(self.names, self.rows, self.parts, strict=True)
+        ]
         version = _ENDLESS_VERSION if self.stop == "never" else _VERSION
         return [
-            ["mix", parts, [[segment.start, list(segment.weights)] for segment in self.segments], self.seed, self.stop, version]
+            [
+                "mix",
+                parts,
+                [[segment.start, list(segment.weights)] for segment in self.segments],
+                self.seed,
+                self.stop,
+                version,
+            ]
         ]
 
     @cached_property

@@ -1,8 +1,8 @@
 """Orders: rules that turn positions of a dataset into visits of its source's rows.
 
-Every verb of a dataset wraps the order before it, and turns an (epoch, position) of the new dataset into one of the old. So a
-chain of verbs is a chain of small arithmetic steps: any position of any epoch is computed at once, nothing is stored or
-replayed, and every host that asks gets the same answer.
+Every verb of a dataset wraps the order before it, and turns an (epoch, position) of the new dataset into one of the
+old. So a chain of verbs is a chain of small arithmetic steps: any position of any epoch is computed at once, nothing is
+stored or replayed, and every host that asks gets the same answer.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,10 @@ class Sequential:
 @final
 @dataclass(frozen=True)
 class OwnEpochs:
-    """The rows of a source that has other rows in every epoch, as that has them: row 5 of one epoch is not row 5 of the next."""
+    """The rows of a source that has other rows in every epoch, as that has them.
+
+    Row 5 of one epoch is not row 5 of the next.
+    """
 
     size: int
     varies = True
@@ -147,9 +150,12 @@ class Repeated:
             low, high = max(start - turn * size, 0), min(stop - turn * size, size)
             dealt = self.parent.deals(epoch * self.times + turn, low, high)
             for deal in dealt:
-                # A slice below may begin inside a stretch: here the stretch begins with the turn, in the middle of the lanes.
+                # A slice below may begin inside a stretch: here the stretch begins with the turn, in the middle of the
+                # lanes.
                 shift = max(0, -deal.start)
-                found.append(LaneAssignment(deal.start + shift + turn * size, np.roll(deal.lanes, -(shift % len(deal.lanes)))))
+                found.append(
+                    LaneAssignment(deal.start + shift + turn * size, np.roll(deal.lanes, -(shift % len(deal.lanes))))
+                )
         return found
 
     def describe(self) -> list[Any]:
@@ -159,7 +165,9 @@ class Repeated:
 @final
 @dataclass(frozen=True)
 class Concatenated:
-    """One dataset behind another. Rows are those of one id space: part i's rows come after all rows of the sources before it.
+    """One dataset behind another.
+
+    Rows are those of one id space: part i's rows come after all rows of the sources before it.
 
     Args:
         parts: the orders of the parts.
@@ -285,8 +293,10 @@ def check_fixed_rows(order: Order, what: str) -> None:
     """
     if any(isinstance(each, OwnEpochs) for each in depth_first(order)):
         raise ArgumentError(
-            f"{what} is about rows, but the Grain dataset shuffles or maps at random, so row 5 is another record in every epoch; hand over the "
-            f"Grain dataset before it does, and shuffle and map with loadax behind {what}: .shuffle(seed).map(fn, rng=True)"
+            f"{what} is about rows, but the Grain dataset shuffles or maps at random, so row 5 is another record in "
+            "every epoch; hand over the "
+            f"Grain dataset before it does, and shuffle and map with loadax behind {what}: .shuffle(seed).map(fn, "
+            "rng=True)"
         )
 
 

@@ -72,8 +72,8 @@ class Fitted:
 
     Args:
         seq_len: entries of a row.
-        arrays: `bounds`, int64[rows + 1]: where in the following the documents of each row lie; `documents`: which; `lengths`: how long they
-            are; `skips`, where long documents were cut: the first entry of each that is meant.
+        arrays: `bounds`, int64[rows + 1]: where in the following the documents of each row lie; `documents`: which;
+            `lengths`: how long they are; `skips`, where long documents were cut: the first entry of each that is meant.
     """
 
     def __init__(self, seq_len: int, arrays: Mapping[str, NDArray[Any]]):  # noqa: ARG002 - as `Split`
@@ -138,7 +138,8 @@ def plan_arrays(
     if long == "error" and too_long.any():
         which = int(np.argmax(too_long))
         raise ArgumentError(
-            f"row {row_of(which)} is a document of {lengths[which]}, longer than seq_len={seq_len}, as are {int(too_long.sum()) - 1} more of "
+            f"row {row_of(which)} is a document of {lengths[which]}, longer than seq_len={seq_len}, as are "
+            f"{int(too_long.sum()) - 1} more of "
             f"{len(lengths)}; pass long='cut' (into parts that fit), long='drop' (leave them out), or method='split'"
         )
     if long == "drop" and not (lengths[~too_long]).any():

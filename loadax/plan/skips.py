@@ -18,7 +18,8 @@ class Skips:
     """Ranges of steps that are left out. A step's `number` counts all of them, a `step` only those that are left.
 
     Args:
-        ranges: `(start, stop)` of numbers, ascending, none of them empty, with something left between them; see `joined`.
+        ranges: `(start, stop)` of numbers, ascending, none of them empty, with something left between them; see
+            `joined`.
 
     Examples:
         >>> skips = Skips(((2, 5),))
@@ -37,7 +38,8 @@ class Skips:
         """The numbers of the steps: both ascend alike."""
         if not self.ranges:
             return steps
-        # The step that follows range k has as many steps before it as numbers stand before the range, less those left out earlier.
+        # The step that follows range k has as many steps before it as numbers stand before the range, less those left
+        # out earlier.
         following = self._starts - self._skipped[:-1]
         return steps + self._skipped[np.searchsorted(following, steps, side="right")]
 

@@ -34,7 +34,8 @@ def split(order: Order, fraction: float, seed: int) -> tuple[Order, Order]:
 def again(order: Order, verb: str) -> tuple[int, ...]:
     """What is added to the key of a split: how many splits of this kind an order went through, if any.
 
-    A second split with the same seed must not ask the same question again, to which all rows that are left have one answer.
+    A second split with the same seed must not ask the same question again, to which all rows that are left have one
+    answer.
     """
     depth = _depth(order, verb)
     return (depth,) if depth else ()
@@ -52,6 +53,7 @@ def _depth(order: Order, verb: str) -> int:
 
 def _kept_positions(order: Order, fraction: float, key: tuple[Any, ...], first_row: int, first: bool) -> Integers:
     found = [
-        positions[below(np.asarray(seeds.derive(*key, rows)), fraction) == first] for positions, rows in rows_of(order, first_row)
+        positions[below(np.asarray(seeds.derive(*key, rows)), fraction) == first]
+        for positions, rows in rows_of(order, first_row)
     ]
     return np.concatenate(found) if found else np.empty(0, np.int64)

@@ -71,20 +71,27 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
     """The answers for the rows that are met, ascending, and their digest.
 
     Raises:
-        ArgumentError: when a map is random, the index can't lie where it should, or several processes have no index to share.
+        ArgumentError: when a map is random, the index can't lie where it should, or several processes have no index to
+            share.
         SourceError: when the index can't be written, or other processes make no progress.
     """
     process = this_process()
     if reader.random:
         raise ArgumentError(
-            f"{question.verb}() looks at each row once, but a map before it is random; {question.verb} first, and map at random behind it"
+            f"{question.verb}() looks at each row once, but a map before it is random; {question.verb} first, and map "
+            "at random behind it"
         )
     path = _path(options.index, question, process)
     known_as = None if path is None else _known_as(question, path, process)
     if path is None or known_as is None:
         values = _look(question, reader, met, options, Process(0, 1), lambda _: None)
         if path is None:
-            _log.info("%s %s: looked at %d rows; index=PATH would keep what was found", question.verb, question.name, met.sum())
+            _log.info(
+                "%s %s: looked at %d rows; index=PATH would keep what was found",
+                question.verb,
+                question.name,
+                met.sum(),
+            )
         return Loaded(values, digest_of(values), None)
     identity = {"verb": question.verb, "question": known_as, **_identity(reader, met)}
     loaded = load(path, identity)
@@ -95,10 +102,14 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
         _log.warning("index %s is damaged (its contents are not what its digest says): it is built anew", path)
     elif loaded.differs is not None:
         _log.warning(
-            "index %s is another one (its %s differs): it is built anew", path, _DIFFERS.get(loaded.differs, loaded.differs)
+            "index %s is another one (its %s differs): it is built anew",
+            path,
+            _DIFFERS.get(loaded.differs, loaded.differs),
         )
     if process.count > 1:
-        return compute_together(path, identity, process, lambda beat: _look(question, reader, met, options, process, beat))
+        return compute_together(
+            path, identity, process, lambda beat: _look(question, reader, met, options, process, beat)
+        )
     values = _look(question, reader, met, options, process, lambda _: None)
     loaded = Loaded(values, save(path, identity, values), None)
     _log.info("index %s: written", path)
@@ -119,14 +130,17 @@ def _path(index: Any, question: Question, process: Process) -> Path | None:
     if index is None:
         if process.count > 1:
             raise ArgumentError(
-                f"{question.verb}() without index=, in a run of {process.count} processes: each would look at all rows; pass index=PATH on a "
+                f"{question.verb}() without index=, in a run of {process.count} processes: each would look at all "
+                "rows; pass index=PATH on a "
                 "file system that all of them see, then each looks at its share, or build the index before the run: "
                 f"`loadax index SRC --{question.verb.replace('_', '-')} MODULE:FUNCTION --out PATH`"
             )
         return None
     path = local_path(index) if isinstance(index, str | os.PathLike) else None
     if path is None:
-        raise ArgumentError(f"index={index!r}: pass the path of a local file, or of one on a file system that is mounted")
+        raise ArgumentError(
+            f"index={index!r}: pass the path of a local file, or of one on a file system that is mounted"
+        )
     if path.is_dir():
         raise ArgumentError(f"index={os.fspath(index)!r} is a folder; pass the path of a file in it")
     return path
@@ -140,23 +154,34 @@ def _known_as(question: Question, path: Path, process: Process) -> list[str] | N
     try:
         return ["code", recognise(question.function)]
     except UnrecognisedError as error:
-        hint = "pass key=, a text of your own that you change with it" if question.verb == "filter" else "use a plain function"
+        hint = (
+            "pass key=, a text of your own that you change with it"
+            if question.verb == "filter"
+            else "use a plain function"
+        )
         text = f"{question.verb} {question.name} can't be recognised when it changes ({error}); {hint}"
         if process.count > 1:
-            raise ArgumentError(f"{text}: {process.count} processes share an index, and must know that it is this one") from None
+            raise ArgumentError(
+                f"{text}: {process.count} processes share an index, and must know that it is this one"
+            ) from None
         _log.warning("index %s is neither read nor written, and all rows are looked at: %s", path, text)
         return None
 
 
 def _identity(reader: Reader, met: NDArray[np.bool_]) -> Identity:
-    """What the answers depend on beside the question: which rows, as which maps make them. Shuffles and repeats don't matter."""
+    """What the answers depend on beside the question: which rows, as which maps make them.
+
+    Shuffles and repeats don't matter.
+    """
     specs, structure = flatten_spec(reader.spec)
     data = {
         "rows": len(met),
         "met": "all" if met.all() else hashlib.sha256(np.packbits(met).data).hexdigest()[:16],
         "maps": reader.describe(),
         "functions": [fingerprint(each.function) for each in reader.maps],
-        "examples": [[path, list(spec.shape), str(spec.dtype)] for path, spec in zip(structure.paths, specs, strict=True)],
+        "examples": [
+            [path, list(spec.shape), str(spec.dtype)] for path, spec in zip(structure.paths, specs, strict=True)
+        ],
     }
     return {"data": data, "sample": _sample(reader, met), **identify(reader.source)}
 

@@ -25,8 +25,9 @@ class UnrecognisedError(Exception):
 def recognise(function: Callable[..., Any]) -> str:
     """A short text that is another one after every change that can be seen.
 
-    It follows from the code, from what the function closes over or has as defaults, and from the globals that it names: plain values,
-    arrays, and, within the package or script that it belongs to, functions in turn. Classes, and functions of other packages, count by name.
+    It follows from the code, from what the function closes over or has as defaults, and from the globals that it names:
+    plain values, arrays, and, within the package or script that it belongs to, functions in turn. Classes, and
+    functions of other packages, count by name.
 
     Raises:
         UnrecognisedError: when there is something else among them, such as an object of a user's class.
@@ -35,7 +36,10 @@ def recognise(function: Callable[..., Any]) -> str:
 
 
 def _text(value: Any, package: str, above: tuple[Any, ...]) -> Any:
-    """A value as plain tuples and texts that are the same in every process; `above`: what it stands in, which may stand in it."""
+    """A value as plain tuples and texts that are the same in every process.
+
+    `above`: what it stands in, which may stand in it.
+    """
     if any(value is each for each in above):
         return ("itself",)
     above = (*above, value)
@@ -56,7 +60,9 @@ def _text(value: Any, package: str, above: tuple[Any, ...]) -> Any:
                 else (value.func, value.args, value.keywords)
             )
             parts = [_text(each, package, above) for each in held]
-        case types.BuiltinFunctionType() if value.__self__ is not None and not isinstance(value.__self__, types.ModuleType):
+        case types.BuiltinFunctionType() if value.__self__ is not None and not isinstance(
+            value.__self__, types.ModuleType
+        ):
             parts = (value.__name__, _text(value.__self__, package, above))
         case types.FunctionType() if _package(value) == package:
             parts = _function(value, package, above)

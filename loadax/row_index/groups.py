@@ -38,7 +38,8 @@ def by_leaf(spec: Tree, name: str) -> tuple[str, RowFunction]:
     each = specs[place]
     if each.shape or not (each.dtype.kind in "iu" or each.dtype.hasobject):
         raise ArgumentError(
-            f"key={name!r} is a leaf of {each.dtype}{list(each.shape)}; a group's key is one whole number or text: pass a function of one example"
+            f"key={name!r} is a leaf of {each.dtype}{list(each.shape)}; a group's key is one whole number or text: "
+            "pass a function of one example"
         )
 
     def judge(run: Run) -> Words:
@@ -71,8 +72,13 @@ def word_of(key: Any) -> int | None:
     if getattr(key, "shape", None) == () and hasattr(key, "item"):
         key = key.item()
     if isinstance(key, bytes):
-        return int(seeds.derive(0, "group bytes", int.from_bytes(b"\1" + key, "little")))  # the 1 keeps zeros at the end apart
-    return int(seeds.derive(0, "group", int(key) if isinstance(key, bool) else key)) if isinstance(key, int | str) else None
+        # the 1 keeps zeros at the end apart
+        return int(seeds.derive(0, "group bytes", int.from_bytes(b"\1" + key, "little")))
+    return (
+        int(seeds.derive(0, "group", int(key) if isinstance(key, bool) else key))
+        if isinstance(key, int | str)
+        else None
+    )
 
 
 def _words(keys: Any, origin: str) -> Words:
@@ -86,7 +92,9 @@ def _words(keys: Any, origin: str) -> Words:
         if word is None:
             word = word_of(key)
             if word is None:
-                raise LeafTypeError(f"split_by: {origin} is {key!r:.80} for row {row}; a group's key is an int, a str or bytes")
+                raise LeafTypeError(
+                    f"split_by: {origin} is {key!r:.80} for row {row}; a group's key is an int, a str or bytes"
+                )
             if not hasattr(key, "shape") or isinstance(key, np.generic):
                 known[type(key), key] = word
         words.append(word)

@@ -1,8 +1,9 @@
 """Fingerprints of data: sizes and modification times of its files, and a sample of its rows.
 
-What is promised: a change of a local file is noticed by its size or its time of change (of more than 16,384 files: of so many, evenly
-spread); data in memory is compared as a whole up to 64 MiB, and beyond that by evenly spread rows of so many bytes; of everything else, such as
-remote files and users' own sources, by the sample of rows that each caller takes. Where files lie does not matter, so that data may be moved.
+What is promised: a change of a local file is noticed by its size or its time of change (of more than 16,384 files: of
+so many, evenly spread); data in memory is compared as a whole up to 64 MiB, and beyond that by evenly spread rows of so
+many bytes; of everything else, such as remote files and users' own sources, by the sample of rows that each caller
+takes. Where files lie does not matter, so that data may be moved.
 """
 
 import hashlib
@@ -54,7 +55,9 @@ def update(digest: Any, leaf: np.ndarray[Any, Any]) -> None:
     """Adds an array's shape, dtype and contents to a hash."""
     plain = leaf.dtype.kind not in "US" and not leaf.dtype.hasobject
     digest.update(
-        repr((leaf.dtype.str, leaf.shape, None if plain else [content(each) for each in leaf.ravel().tolist()])).encode()
+        repr(
+            (leaf.dtype.str, leaf.shape, None if plain else [content(each) for each in leaf.ravel().tolist()])
+        ).encode()
     )
     if plain:
         digest.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)
@@ -94,7 +97,8 @@ def _files_of(source: BaseSource) -> Iterable[tuple[str, str]]:
         if place is not None and place.is_dir():
             keys = _of_folder(place)
             found += [
-                (keys[each], str(place / keys[each])) for each in spread(len(keys), _MOST_FILES // len(addresses) + 1).tolist()
+                (keys[each], str(place / keys[each]))
+                for each in spread(len(keys), _MOST_FILES // len(addresses) + 1).tolist()
             ]
         elif place is not None:
             found.append((place.name, str(place)))

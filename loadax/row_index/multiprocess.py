@@ -1,7 +1,7 @@
 """Shares a scan among the processes of one run; they meet in files beside the index.
 
-Process i writes `<index>.part-i-of-n` when its share is done, and until then now and then how far it is, so that the others can tell slow
-from dead. Process 0 puts the parts together; the others wait for that.
+Process i writes `<index>.part-i-of-n` when its share is done, and until then now and then how far it is, so that the
+others can tell slow from dead. Process 0 puts the parts together; the others wait for that.
 """
 
 import logging
@@ -77,7 +77,10 @@ def compute_together(
             found = _merged(path, identity, parts, beats, beat)
         else:
             found = _waited_for(
-                lambda: _whole(path, identity), [path, beats[0]], lambda: "process 0, which puts the index together", path
+                lambda: _whole(path, identity),
+                [path, beats[0]],
+                lambda: "process 0, which puts the index together",
+                path,
             )
     finally:
         beat.end()
@@ -116,7 +119,11 @@ def _whole(path: Path, identity: Identity) -> Loaded | None:
 
 
 def _waited_for(
-    look: Callable[[], _Found | None], watched: list[Path], missing: Callable[[], str], path: Path, beat: Heartbeat | None = None
+    look: Callable[[], _Found | None],
+    watched: list[Path],
+    missing: Callable[[], str],
+    path: Path,
+    beat: Heartbeat | None = None,
 ) -> _Found:
     """What `look` finds at last. Others are alive as long as the watched files change; `beat` passes that on."""
     began = progress = monotonic()
@@ -130,7 +137,8 @@ def _waited_for(
                 beat(1)
         if monotonic() - progress > PATIENCE:
             raise SourceError(
-                f"index {path}: no sign of {missing()} for {PATIENCE:g} s; has a process ended, do all of them see this folder, and do all build "
+                f"index {path}: no sign of {missing()} for {PATIENCE:g} s; has a process ended, do all of them see "
+                "this folder, and do all build "
                 "the same dataset?"
             )
         if monotonic() - began > notice:

@@ -16,7 +16,8 @@ from loadax.reader import Reader
 from loadax.sources.checks import chunk_starts
 
 _RUN_BYTES = 4 << 20
-_RUN_ROWS = 1024  # few enough that a slow function's progress shows, and that what was begun soon ends when the user stops it
+# few enough that a slow function's progress shows, and that what was begun soon ends when the user stops it
+_RUN_ROWS = 1024
 _RUNS_A_THREAD = 4  # at least, where there are rows enough, so that none is idle at the end
 _WORKERS, _MOST_WORKERS = 4, 32
 _SIGN = 0.5  # seconds between looks at whether a run goes on
@@ -52,7 +53,9 @@ class Run(NamedTuple):
 
     def examples(self) -> Iterator[tuple[int, Tree]]:
         """Each row with its example."""
-        for row, example in zip(self.rows.tolist(), self.listed if self.batch is None else _apart(self.batch), strict=True):
+        for row, example in zip(
+            self.rows.tolist(), self.listed if self.batch is None else _apart(self.batch), strict=True
+        ):
             if self.watch.stopped:
                 raise StoppedError
             yield row, example
@@ -60,7 +63,11 @@ class Run(NamedTuple):
 
     def column(self, place: int) -> Any:
         """The values of one leaf for all rows: an array, or a list when they were read one by one."""
-        return [flatten(example)[0][place] for example in self.listed] if self.batch is None else flatten(self.batch)[0][place]
+        return (
+            [flatten(example)[0][place] for example in self.listed]
+            if self.batch is None
+            else flatten(self.batch)[0][place]
+        )
 
 
 def _apart(batch: Tree) -> Iterator[Tree]:
@@ -74,7 +81,10 @@ def _apart(batch: Tree) -> Iterator[Tree]:
 
 
 def read_run(reader: Reader, rows: Integers, watch: ScanProgress) -> Run:
-    """Reads rows as epoch 0 meets them; one by one where that is no slower, for then they may be documents of any length."""
+    """Reads rows as epoch 0 meets them.
+
+    One by one where that is no slower, for then they may be documents of any length.
+    """
     visits = Visits(rows, np.zeros_like(rows))
     if reader.reads_examples:
         return Run(rows, None, reader.examples(visits), watch)
@@ -91,7 +101,10 @@ def threads_for(reader: Reader, workers: int | None) -> int:
 
 
 def plan_runs(reader: Reader, met: NDArray[np.bool_], workers: int) -> Integers:
-    """The runs, as int64[n, 2] of first row and end: each holds whole chunks, where the source has some, and a row that is met."""
+    """The runs, as int64[n, 2] of first row and end.
+
+    Each holds whole chunks, where the source has some, and a row that is met.
+    """
     if not met.any():  # so nothing has to be known of a row
         return np.empty((0, 2), np.int64)
     total = len(met)
@@ -116,12 +129,20 @@ def _row_bytes(reader: Reader) -> int:
 
 
 def _needs_specs(reader: Reader) -> bool:
-    """Whether rows are stacked or mapped; others are read as they are, and those of joined datasets may have no spec in common."""
+    """Whether rows are stacked or mapped.
+
+    Others are read as they are, and those of joined datasets may have no spec in common.
+    """
     return bool(reader.maps) or not reader.reads_examples
 
 
 def scan(
-    reader: Reader, met: NDArray[np.bool_], runs: Integers, judge: RowFunction, workers: int, done: Callable[[int], object]
+    reader: Reader,
+    met: NDArray[np.bool_],
+    runs: Integers,
+    judge: RowFunction,
+    workers: int,
+    done: Callable[[int], object],
 ) -> list[NDArray[Any]]:
     """What `judge` says of the rows of each run that are met, in the order of the runs. Memory: a few runs a thread.
 
@@ -164,6 +185,7 @@ def scan(
                 take()
         except BaseException:
             watch.stopped = True
-            pool.shutdown(wait=False, cancel_futures=True)  # those that run end at their next row, and are waited for by `with`
+            # those that run end at their next row, and are waited for by `with`
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
     return found

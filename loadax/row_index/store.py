@@ -1,7 +1,7 @@
 """Index files: one line of JSON that says what the array was computed from, then the array, memory-mapped.
 
-A file is written to its end under another name and then renamed, so that whoever finds it finds all of it. The line holds digests of itself and
-of the array, which are compared when the file is opened: a damaged file is as good as none.
+A file is written to its end under another name and then renamed, so that whoever finds it finds all of it. The line
+holds digests of itself and of the array, which are compared when the file is opened: a damaged file is as good as none.
 """
 
 import hashlib

@@ -66,7 +66,8 @@ def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
     wrong = listed[(listed < 0) | (listed >= num_rows)]
     if len(wrong):
         raise RowIndexError(
-            f"exclude(): row {wrong[0]}{origin} is not there: the source has {num_rows} rows, numbered from 0; is the list of other data?"
+            f"exclude(): row {wrong[0]}{origin} is not there: the source has {num_rows} rows, numbered from 0; is the "
+            "list of other data?"
         )
     listed = np.unique(listed)
     left = leave_out_rows(order, "exclude", listed, ("exclude", digest_of(listed)))
@@ -75,7 +76,9 @@ def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
     return left
 
 
-def split_groups(order: Order, reader: Reader, key: Any, fraction: float, seed: int, options: Options) -> tuple[Order, Order]:
+def split_groups(
+    order: Order, reader: Reader, key: Any, fraction: float, seed: int, options: Options
+) -> tuple[Order, Order]:
     """Two orders that share no group: about `fraction` of the groups, and the rest.
 
     Raises:
@@ -116,12 +119,16 @@ def _listed(rows: Any) -> tuple[Integers, str]:
     if isinstance(rows, str | os.PathLike):
         path = local_path(rows)
         if path is None:
-            raise ArgumentError(f"rows={os.fspath(rows)!r} is a URL; pass the path of a .npy or .txt file on this machine")
+            raise ArgumentError(
+                f"rows={os.fspath(rows)!r} is a URL; pass the path of a .npy or .txt file on this machine"
+            )
         return _of_file(path), f" of {path}"
     try:
         listed = np.asarray(rows if hasattr(rows, "__array__") else list(rows))
     except (TypeError, ValueError):
-        raise ArgumentError(f"rows={rows!r:.80}: pass row numbers, or the path of a .npy or .txt file of them") from None
+        raise ArgumentError(
+            f"rows={rows!r:.80}: pass row numbers, or the path of a .npy or .txt file of them"
+        ) from None
     return _integers(listed, "rows"), ""
 
 
@@ -154,7 +161,9 @@ def _of_text(path: Path) -> Integers:
             try:
                 found.append(int(text))
             except ValueError:
-                raise ArgumentError(f"rows: line {number} of {path} is {text!r:.60}; write one row number a line") from None
+                raise ArgumentError(
+                    f"rows: line {number} of {path} is {text!r:.60}; write one row number a line"
+                ) from None
     return np.array(found, np.int64)
 
 

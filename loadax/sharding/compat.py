@@ -42,8 +42,12 @@ def legacy_mesh() -> Mesh | None:
     return None if mesh.empty else mesh
 
 
-def array_maker(shape: tuple[int, ...], dtype: Any, sharding: Sharding) -> Callable[[Sequence[NDArray[Any]]], jax.Array] | None:
-    """What `jax.make_array_from_callback` ends in, for many arrays alike: the rest of it takes longer than the array itself.
+def array_maker(
+    shape: tuple[int, ...], dtype: Any, sharding: Sharding
+) -> Callable[[Sequence[NDArray[Any]]], jax.Array] | None:
+    """What `jax.make_array_from_callback` ends in, for many arrays alike.
+
+    The rest of it takes longer than the array itself.
 
     Args:
         shape: Global shape.
@@ -51,8 +55,9 @@ def array_maker(shape: tuple[int, ...], dtype: Any, sharding: Sharding) -> Calla
         sharding: Of the arrays, which must have devices of this process.
 
     Returns:
-        A function of one NumPy array for each of this process's devices, in the order of `sharding.addressable_devices_indices_map(shape)`. It
-        checks neither their shapes nor their dtypes. None where a newer JAX has none of this any more.
+        A function of one NumPy array for each of this process's devices, in the order of
+        `sharding.addressable_devices_indices_map(shape)`. It checks neither their shapes nor their dtypes. None where a
+        newer JAX has none of this any more.
 
     Examples:
         >>> import numpy as np

@@ -16,11 +16,12 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
 
     Args:
         x: a pytree of arrays.
-        shardings: a `PartitionSpec` on the current mesh, a `NamedSharding`, or a pytree of these that is a prefix of `x`.
+        shardings: a `PartitionSpec` on the current mesh, a `NamedSharding`, or a pytree of these that is a prefix of
+            `x`.
 
     Returns:
-        The same pytree. On Explicit axes by `jax.sharding.reshard`, on Auto ones by `jax.lax.with_sharding_constraint`. It is `x`
-        itself when no mesh of more than one device is involved, so a model runs unchanged on one device.
+        The same pytree. On Explicit axes by `jax.sharding.reshard`, on Auto ones by `jax.lax.with_sharding_constraint`.
+        It is `x` itself when no mesh of more than one device is involved, so a model runs unchanged on one device.
 
     Raises:
         ArgumentError: when `shardings` holds something else, or is no prefix of `x`.
@@ -33,7 +34,9 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     given = jax.tree.leaves(shardings, is_leaf=_is_sharding)
     for sharding in given:
         if not isinstance(sharding, PartitionSpec | Sharding):
-            raise ArgumentError(f"shardings has {sharding!r} in it: pass a PartitionSpec or a NamedSharding; P() replicates")
+            raise ArgumentError(
+                f"shardings has {sharding!r} in it: pass a PartitionSpec or a NamedSharding; P() replicates"
+            )
     context = _context_mesh()
     if all(_trivial(sharding, context) for sharding in given):
         return x
@@ -67,7 +70,8 @@ def _constrain(leaf: Any, sharding: PartitionSpec | Sharding, context: Mesh | Ab
         return leaf
     if isinstance(sharding, PartitionSpec):
         mesh: Any = context
-        # `with mesh:` is no context to jax.sharding.reshard, and jax.set_mesh knows no other mesh: a bare spec stays one there.
+        # `with mesh:` is no context to jax.sharding.reshard, and jax.set_mesh knows no other mesh: a bare spec stays
+        # one there.
         on_mesh = (lambda spec: NamedSharding(mesh, spec)) if isinstance(mesh, Mesh) else (lambda spec: spec)
         return _apply(leaf, sharding, mesh, on_mesh)
     if isinstance(sharding, NamedSharding):

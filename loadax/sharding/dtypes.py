@@ -37,7 +37,9 @@ def placed_dtype(dtype: Any, path: str) -> np.dtype[Any]:
         name = dtype.str if dtype.kind in "SU" else str(dtype)
         what = "object (strings, None, or values of several kinds)" if dtype.hasobject else name
         more = "; bytes, such as records are, are decoded there: .map(decode)" if dtype.hasobject else ""
-        raise LeafTypeError(f"{leaf_name(path)} has dtype {what}; JAX arrays are numeric. Drop it or encode it in a map{more}")
+        raise LeafTypeError(
+            f"{leaf_name(path)} has dtype {what}; JAX arrays are numeric. Drop it or encode it in a map{more}"
+        )
     return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
 
 
@@ -64,7 +66,11 @@ def host_array(leaf: Any, path: str) -> NDArray[Any]:
         if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
             raise LeafTypeError(f"{leaf_name(path)} has dtype {leaf.dtype}; place jax.random.key_data(it) instead")
         if not (leaf.is_fully_addressable or leaf.is_fully_replicated):
-            raise LeafError(f"{leaf_name(path)} is a jax.Array that spans processes already: {leaf.sharding}. Pass host data")
+            raise LeafError(
+                f"{leaf_name(path)} is a jax.Array that spans processes already: {leaf.sharding}. Pass host data"
+            )
     if isinstance(leaf, int) and not -(2**63) <= leaf < 2**64:
-        raise LeafError(f"{leaf_name(path)}: the value {leaf} does not fit 64 bits. Make it smaller, or a float, in a map")
+        raise LeafError(
+            f"{leaf_name(path)}: the value {leaf} does not fit 64 bits. Make it smaller, or a float, in a map"
+        )
     return np.asarray(leaf)

@@ -13,18 +13,21 @@ from loadax.sharding.partition import DataPartitionType, is_full
 
 
 def global_to_host_array(global_arrays: Any, *, partition: DataPartitionType = DataPartitionType.FULL) -> Any:
-    """What this process holds of global arrays, as NumPy arrays of its own: the inverse of `host_to_global_device_array`.
+    """What this process holds of global arrays, as NumPy arrays of its own.
+
+    The inverse of `host_to_global_device_array`.
 
     Args:
         global_arrays: a pytree of `jax.Array`s, sharded in any way.
-        partition: FULL: this process's rows, ascending, with all their columns. REPLICATED: the whole of arrays that every device
-            has.
+        partition: FULL: this process's rows, ascending, with all their columns. REPLICATED: the whole of arrays that
+            every device has.
 
     Returns:
         The same pytree of NumPy arrays, copied.
 
     Raises:
-        PartitionError: when FULL rows have columns that only other processes hold, or a REPLICATED array is not replicated.
+        PartitionError: when FULL rows have columns that only other processes hold, or a REPLICATED array is not
+            replicated.
         LeafTypeError: when a leaf is no `jax.Array`, is traced, or holds random keys.
         UnsupportedError: (a NotImplementedError) when `partition` is something else.
 
@@ -43,14 +46,20 @@ def global_to_host_array(global_arrays: Any, *, partition: DataPartitionType = D
         # All copies are under way before the first is waited for.
         for data in (data for boxes in parts for data in boxes.values()):
             data.copy_to_host_async()
-        return jax.tree.unflatten(structure, [_gather(leaf, boxes) for (_, leaf), boxes in zip(leaves, parts, strict=True)])
+        return jax.tree.unflatten(
+            structure, [_gather(leaf, boxes) for (_, leaf), boxes in zip(leaves, parts, strict=True)]
+        )
 
 
 def _local_boxes(path: str, leaf: Any, full: bool) -> dict[Box, jax.Array]:
-    """The different boxes that this process holds of an array; checked, so that they make up whole rows, or the whole array."""
+    """The different boxes that this process holds of an array.
+
+    Checked, so that they make up whole rows, or the whole array.
+    """
     if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
         raise LeafTypeError(
-            f"{leaf_name(path)} is a {type(leaf).__name__}, no jax.Array: only placed arrays can be fetched, outside jit"
+            f"{leaf_name(path)} is a {type(leaf).__name__}, no jax.Array: only placed arrays can be fetched, outside "
+            "jit"
         )
     if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
         raise LeafTypeError(

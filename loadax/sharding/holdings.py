@@ -1,7 +1,9 @@
-"""What all processes hold of a batch, at once: the layouts of `layout`, for every process of a mesh in a few calls of NumPy.
+"""What all processes hold of a batch, at once.
 
-`plan_leaf` answers for one process, which is all that a run needs; asked for each of thousands of hosts it takes seconds. Here hosts are
-numbered by their place among the processes that own a device, ascending.
+The layouts of `layout`, for every process of a mesh in a few calls of NumPy.
+
+`plan_leaf` answers for one process, which is all that a run needs; asked for each of thousands of hosts it takes
+seconds. Here hosts are numbered by their place among the processes that own a device, ascending.
 """
 
 import math
@@ -78,7 +80,9 @@ class HeldRows:
     @cached_property
     def copies(self) -> Integers:
         """int64[batch_size]: how many hosts read each row."""
-        begun = np.bincount(self.start, minlength=self.batch_size + 1) - np.bincount(self.stop, minlength=self.batch_size + 1)
+        begun = np.bincount(self.start, minlength=self.batch_size + 1) - np.bincount(
+            self.stop, minlength=self.batch_size + 1
+        )
         return np.cumsum(begun)[:-1]
 
     def positions(self, host: int) -> Integers:

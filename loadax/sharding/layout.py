@@ -1,11 +1,12 @@
 """What a process holds of an array that a mesh cuts: boxes, rows and columns, by arithmetic alone.
 
-A mesh is here a grid of numbers (which process owns the device at each place), a spec is any sequence of `None`, an axis name, or
-a tuple of axis names (a `PartitionSpec` is one), and nothing imports JAX. So the layout of any process of any run can be had
-anywhere.
+A mesh is here a grid of numbers (which process owns the device at each place), a spec is any sequence of `None`, an
+axis name, or a tuple of axis names (a `PartitionSpec` is one), and nothing imports JAX. So the layout of any process of
+any run can be had anywhere.
 
-The rule is that of `jax.sharding.NamedSharding`: a dimension cut by the axes (a, b) falls into `size(a) * size(b)` equal shards,
-and the device at the coordinates (i, j) of these axes holds shard `i * size(b) + j`; an axis that cuts nothing holds copies.
+The rule is that of `jax.sharding.NamedSharding`: a dimension cut by the axes (a, b) falls into `size(a) * size(b)`
+equal shards, and the device at the coordinates (i, j) of these axes holds shard `i * size(b) + j`; an axis that cuts
+nothing holds copies.
 """
 
 from collections.abc import Iterable, Sequence
@@ -64,8 +65,8 @@ class LeafLayout:
 
     Args:
         shape: of the whole, global leaf.
-        boxes: what the process's devices hold, each box once, ascending; all have the same extents. A leaf of rank 0 has the box
-            `()`.
+        boxes: what the process's devices hold, each box once, ascending; all have the same extents. A leaf of rank 0
+            has the box `()`.
         rows: the first dimension of these boxes, merged: ascending, apart. Empty for a leaf of rank 0.
         groups: the same boxes, sorted by their columns. Empty for a leaf of rank 0.
     """
@@ -121,8 +122,8 @@ def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process
         process: whose boxes; the grid's own process when None. One that owns no device holds nothing.
 
     Raises:
-        PartitionError: when the spec is longer than the shape, names an axis that the grid has not, or cuts a dimension into
-            parts that are not equal.
+        PartitionError: when the spec is longer than the shape, names an axis that the grid has not, or cuts a dimension
+            into parts that are not equal.
 
     Examples:
         >>> grid = MeshGrid(("data", "model"), np.array([[0, 0], [1, 1]]), process=1)
@@ -135,7 +136,9 @@ def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process
     shape = tuple(int(size) for size in shape)
     entries = tuple(spec)
     if len(entries) > len(shape):
-        raise PartitionError(f"the spec {entries!r} has {len(entries)} entries, an array of shape {shape} only {len(shape)} dims")
+        raise PartitionError(
+            f"the spec {entries!r} has {len(entries)} entries, an array of shape {shape} only {len(shape)} dims"
+        )
     entries += (None,) * (len(shape) - len(entries))
     coordinates = np.nonzero(grid.owners == (grid.process if process is None else process))
     devices = len(coordinates[0])
@@ -145,7 +148,8 @@ def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process
     shards = np.stack([shards_at(grid, entry, coordinates) for entry in entries], axis=1)
     starts = np.unique(shards * extents, axis=0)
     boxes = tuple(
-        tuple(zip(low, high, strict=True)) for low, high in zip(starts.tolist(), (starts + extents).tolist(), strict=True)
+        tuple(zip(low, high, strict=True))
+        for low, high in zip(starts.tolist(), (starts + extents).tolist(), strict=True)
     )
     return LeafLayout(shape, boxes, merge(box[0] for box in boxes), _groups(boxes))
 
@@ -203,7 +207,9 @@ def _sizes(grid: MeshGrid, entry: Any) -> tuple[list[int], tuple[int, ...]]:
     try:
         places = [grid.axis_names.index(axis) for axis in axes_of(entry)]
     except ValueError:
-        raise PartitionError(f"{entry!r} names an axis that the mesh has not; its axes are {list(grid.axis_names)}") from None
+        raise PartitionError(
+            f"{entry!r} names an axis that the mesh has not; its axes are {list(grid.axis_names)}"
+        ) from None
     return places, tuple(grid.owners.shape[place] for place in places)
 
 
@@ -216,7 +222,9 @@ def _extent(grid: MeshGrid, entries: Sequence[Any], shape: tuple[int, ...], dim:
     """The size of one shard along `dim`."""
     count = shard_count(grid, entries[dim])
     if shape[dim] % count:
-        raise PartitionError(f"dim {dim} of an array of shape {shape} can't be cut by {entries[dim]!r} in {count} equal parts")
+        raise PartitionError(
+            f"dim {dim} of an array of shape {shape} can't be cut by {entries[dim]!r} in {count} equal parts"
+        )
     return shape[dim] // count
 
 

@@ -1,7 +1,7 @@
 """Which mesh batches go to: the caller's, a preset, or one that is not there and is only planned for.
 
-Mesh contexts are per thread, in JAX's new form (`jax.set_mesh`) and its old one (`with mesh:`), so a mesh is looked up on the
-caller's thread, and the very object is kept: its axis types decide what `jit` accepts.
+Mesh contexts are per thread, in JAX's new form (`jax.set_mesh`) and its old one (`with mesh:`), so a mesh is looked up
+on the caller's thread, and the very object is kept: its axis types decide what `jit` accepts.
 """
 
 import math
@@ -53,8 +53,8 @@ def plan_mesh(
         process: the process to plan as; one that owns no device holds nothing.
 
     Raises:
-        ArgumentError: when sizes are not positive, `hosts` does not divide the number of devices, `owners` has another shape or
-            is not made of integers from 0 on, both or none of the two are given, or `process` is negative.
+        ArgumentError: when sizes are not positive, `hosts` does not divide the number of devices, `owners` has another
+            shape or is not made of integers from 0 on, both or none of the two are given, or `process` is negative.
 
     Examples:
         >>> plan_mesh({"data": 512, "seq": 64}, hosts=4096)
@@ -97,7 +97,9 @@ def _checked_axes(argument: str, axes: Any) -> dict[str, int]:
         isinstance(name, str) and isinstance(size, int | np.integer) and size > 0 for name, size in axes.items()
     )
     if not valid:
-        raise ArgumentError(f"{argument}={axes!r}: a dict of axis names and positive sizes is needed, say {{'data': 8}}")
+        raise ArgumentError(
+            f"{argument}={axes!r}: a dict of axis names and positive sizes is needed, say {{'data': 8}}"
+        )
     return {name: int(size) for name, size in axes.items()}
 
 
@@ -139,7 +141,9 @@ def resolve_mesh(mesh: Any = None) -> Mesh | PlannedMesh:
     if mesh is None:
         return current_mesh() or data_parallel()
     if isinstance(mesh, AbstractMesh):
-        raise MeshError(f"mesh={mesh!r} has no devices: pass a jax.sharding.Mesh, or plan with loadax.sharding.plan_mesh")
+        raise MeshError(
+            f"mesh={mesh!r} has no devices: pass a jax.sharding.Mesh, or plan with loadax.sharding.plan_mesh"
+        )
     if not isinstance(mesh, Mesh | PlannedMesh):
         raise ArgumentError(f"mesh={mesh!r} is a {type(mesh).__name__}: pass a jax.sharding.Mesh")
     if isinstance(mesh, Mesh) and mesh.empty:
@@ -197,17 +201,18 @@ def hybrid(
     between: int | Mapping[str, int] | None = None,
     devices: Sequence[jax.Device] | None = None,
 ) -> Mesh:
-    """A mesh whose minor axes stay among the devices of one host, where links are fast, and whose major axes cross hosts.
+    """A mesh whose minor axes stay among the devices of one host, where links are fast, and whose major axes cross
+    hosts.
 
     Args:
-        inside: the minor axes and their sizes; a number n means `{"fsdp": n}`. When None: what `between` leaves, or the devices
-            of one process.
+        inside: the minor axes and their sizes; a number n means `{"fsdp": n}`. When None: what `between` leaves, or the
+            devices of one process.
         between: the major axes and their sizes; a number n means `{"data": n}`. When None: what `inside` leaves.
         devices: all of them when None. They are dealt out by process, and so in each process by id.
 
     Raises:
-        ArgumentError: when the sizes don't multiply up to the number of devices, an axis is named twice, or `inside` can't be
-            chosen because the processes have different numbers of devices.
+        ArgumentError: when the sizes don't multiply up to the number of devices, an axis is named twice, or `inside`
+            can't be chosen because the processes have different numbers of devices.
 
     Examples:
         >>> dict(hybrid(inside={"fsdp": 2, "model": 2}).shape)
@@ -228,7 +233,8 @@ def hybrid(
     axes = outer | inner
     if math.prod(axes.values()) != len(ordered):
         raise ArgumentError(
-            f"between={outer} and inside={inner} make a mesh of {math.prod(axes.values())} devices, there are {len(ordered)}: "
+            f"between={outer} and inside={inner} make a mesh of {math.prod(axes.values())} devices, there are "
+            f"{len(ordered)}: "
             "leave one of the two out to have it chosen, or pass devices="
         )
     return _mesh(ordered, axes)
@@ -244,7 +250,9 @@ def _rest(count: int, argument: str, axes: dict[str, int]) -> int:
     """How many times the mesh of `axes` fits into `count` devices."""
     size = math.prod(axes.values())
     if count % size:
-        raise ArgumentError(f"{argument}={axes} takes {size} devices at a time, which does not divide the {count} there are")
+        raise ArgumentError(
+            f"{argument}={axes} takes {size} devices at a time, which does not divide the {count} there are"
+        )
     return count // size
 
 

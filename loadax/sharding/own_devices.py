@@ -1,9 +1,10 @@
 """Programs that run on this process's devices of a mesh and know nothing of any other process.
 
-A program over a mesh of many processes is theirs together: they must all start it, and in the same order among all that they start
-together, which threads that read ahead can't promise. So what the loader itself computes on devices never is such a program. Where a mesh
-spans processes, this process's devices become a mesh of their own, each array is seen there as the parts that these devices hold, laid
-one behind the other, and the results are put together as arrays of the whole mesh again; no data moves for that.
+A program over a mesh of many processes is theirs together: they must all start it, and in the same order among all that
+they start together, which threads that read ahead can't promise. So what the loader itself computes on devices never is
+such a program. Where a mesh spans processes, this process's devices become a mesh of their own, each array is seen
+there as the parts that these devices hold, laid one behind the other, and the results are put together as arrays of the
+whole mesh again; no data moves for that.
 """
 
 from collections.abc import Callable, Sequence
@@ -66,8 +67,8 @@ class OwnDevices:
     ) -> Program:
         """Compiles a function of the parts that one device holds, which gives its parts of the results.
 
-        It is traced here and now, with x64 when this thread has it or an array is of such a dtype; calling the result traces nothing more, on
-        whichever thread.
+        It is traced here and now, with x64 when this thread has it or an array is of such a dtype; calling the result
+        traces nothing more, on whichever thread.
 
         Args:
             function: traced by JAX, once.
@@ -77,7 +78,8 @@ class OwnDevices:
         """
         if not self._count:  # all that there is to do is to say what the arrays are
             return lambda _: [
-                jax.make_array_from_single_device_arrays(each.shape, each.sharding, [], dtype=each.dtype) for each in outputs
+                jax.make_array_from_single_device_arrays(each.shape, each.sharding, [], dtype=each.dtype)
+                for each in outputs
             ]
         inner = [self._seen(each) for each in inputs]
         outer = [_sharding(self._seen(each)) for each in outputs]
@@ -88,7 +90,8 @@ class OwnDevices:
             out_specs=[each.spec for each in outer],
             check_vma=False,  # that copies are equal follows from what they are made of
         )
-        # The mesh that the caller is in may be another one, and is not meant; nor is this thread's x64 flag, where data is wide already.
+        # The mesh that the caller is in may be another one, and is not meant; nor is this thread's x64 flag, where data
+        # is wide already.
         with jax.set_mesh(self.mesh), _wide([*inputs, *outputs]):
             # The very shardings that were asked for: on explicit axes JAX would write their specs in another way.
             compiled = jax.jit(spread, donate_argnums=tuple(donate), out_shardings=outer).lower(*inner).compile()

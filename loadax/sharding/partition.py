@@ -1,8 +1,8 @@
 """From what a user says about partitions to one checked `PartitionSpec` for every leaf.
 
-A spec, a `NamedSharding`, a tree of these that is a prefix of the data, a `DataPartitionType`, or rules for logical names as Flax
-has them: each ends as a list of specs in leaf order. Only the names and sizes of the mesh's axes are used, so all of this works
-for a mesh that is not there.
+A spec, a `NamedSharding`, a tree of these that is a prefix of the data, a `DataPartitionType`, or rules for logical
+names as Flax has them: each ends as a list of specs in leaf order. Only the names and sizes of the mesh's axes are
+used, so all of this works for a mesh that is not there.
 """
 
 import enum
@@ -50,10 +50,10 @@ def resolve_partition(
     """One spec for every leaf of a batch, in leaf order.
 
     Args:
-        partition: None (rows over the axis of a one-axis mesh), a spec, a `NamedSharding` on this very mesh, a tree of these and
-            of `DataPartitionType`s that is a prefix of the batch, or rules: pairs of a logical name and mesh axes, of which the
-            first for "batch" (dim 0 of every leaf) whose axes this mesh has is taken. What is given for several leaves is cut to
-            each one's rank.
+        partition: None (rows over the axis of a one-axis mesh), a spec, a `NamedSharding` on this very mesh, a tree of
+            these and of `DataPartitionType`s that is a prefix of the batch, or rules: pairs of a logical name and mesh
+            axes, of which the first for "batch" (dim 0 of every leaf) whose axes this mesh has is taken. What is given
+            for several leaves is cut to each one's rank.
         structure: of the batch.
         shapes: of every leaf of the global batch.
         mesh: that the batch goes to.
@@ -97,8 +97,8 @@ def resolve_partition(
 def logical_specs(names: Any, rules: Sequence[Any], mesh: Mesh | PlannedMesh) -> Any:
     """Specs for leaves whose dims have logical names, by rules as Flax has them.
 
-    The rules are tried in turn; each that has a name of the leaf, and whose mesh axes are on the mesh and not yet used in this
-    leaf, gives its axes to the dim of that name, unless an earlier one did. Dims without a rule stay whole.
+    The rules are tried in turn; each that has a name of the leaf, and whose mesh axes are on the mesh and not yet used
+    in this leaf, gives its axes to the dim of that name, unless an earlier one did. Dims without a rule stay whole.
 
     Args:
         names: a tree of tuples (or specs) of logical names, one for each dim of that leaf; None: the dim has no name.
@@ -119,7 +119,9 @@ def logical_specs(names: Any, rules: Sequence[Any], mesh: Mesh | PlannedMesh) ->
         {'x': P('data', 'model'), 'y': P('data',)}
     """
     if not _is_rules(rules):
-        raise ArgumentError(f"rules={rules!r}: pairs of a logical name and mesh axes are needed, say (('batch', 'data'),)")
+        raise ArgumentError(
+            f"rules={rules!r}: pairs of a logical name and mesh axes are needed, say (('batch', 'data'),)"
+        )
     sizes = axis_sizes(mesh)
     return jax.tree.map(lambda leaf: _logical_spec(tuple(leaf), rules, sizes), names, is_leaf=_is_names)
 
@@ -133,10 +135,13 @@ def check_spec(spec: PartitionSpec, rank: int, sizes: Mapping[str, int], path: s
     leaf = leaf_name(path)
     if len(spec) > rank:
         raise PartitionError(
-            f"{leaf} has {rank} {'dim' if rank == 1 else 'dims'}, {_shown(spec)} has {len(spec)} entries: use {_shown(_cut(spec, rank))}"
+            f"{leaf} has {rank} {'dim' if rank == 1 else 'dims'}, {_shown(spec)} has {len(spec)} entries: use "
+            f"{_shown(_cut(spec, rank))}"
         )
     if spec.unreduced or spec.reduced:
-        raise PartitionError(f"{leaf}: {spec} has unreduced or reduced axes, which host data can't have: leave them out")
+        raise PartitionError(
+            f"{leaf}: {spec} has unreduced or reduced axes, which host data can't have: leave them out"
+        )
     used: set[str] = set()
     for entry in spec:
         if entry is PartitionSpec.UNCONSTRAINED:
@@ -149,7 +154,9 @@ def check_spec(spec: PartitionSpec, rank: int, sizes: Mapping[str, int], path: s
                     f"{leaf}: {_shown(spec)} names the axis {axis!r}, the mesh has {dict(sizes)}: use one of these"
                 )
             if axis in used:
-                raise PartitionError(f"{leaf}: {_shown(spec)} uses the axis {axis!r} twice: an axis can cut one dim only")
+                raise PartitionError(
+                    f"{leaf}: {_shown(spec)} uses the axis {axis!r} twice: an axis can cut one dim only"
+                )
             used.add(axis)
 
 
@@ -172,7 +179,8 @@ def _default(sizes: Mapping[str, int]) -> PartitionSpec:
         of_all = ", ".join(f'"{axis}"' for axis in cutting)
         every = f", or over all of them: partition=P(({of_all}))" if len(cutting) > 1 else ""
         raise PartitionError(
-            f'the mesh has several axes, {dict(sizes)}, so say which of them the rows go over: partition=P("{cutting[0]}"){every}'
+            f"the mesh has several axes, {dict(sizes)}, so say which of them the rows go over: "
+            f'partition=P("{cutting[0]}"){every}'
         )
     return PartitionSpec(axes[0])
 
@@ -201,7 +209,8 @@ def _spec_on(sharding: NamedSharding, mesh: Mesh | PlannedMesh, path: str) -> Pa
     """The spec of a sharding that must be on `mesh`, in the devices' own memory."""
     if sharding.mesh != mesh:
         raise MeshError(
-            f"{leaf_name(path)}: partition has a NamedSharding on {sharding.mesh!r}, the loader's mesh is {mesh!r}: use one mesh"
+            f"{leaf_name(path)}: partition has a NamedSharding on {sharding.mesh!r}, the loader's mesh is {mesh!r}: "
+            "use one mesh"
         )
     kind = sharding.memory_kind
     if kind is not None and kind != sharding.mesh.devices.flat[0].default_memory().kind:
@@ -229,7 +238,9 @@ def _is_rule(rule: Any) -> bool:
         return False
     axes = rule[1]
     return (
-        axes is None or isinstance(axes, str) or (isinstance(axes, list | tuple) and all(isinstance(axis, str) for axis in axes))
+        axes is None
+        or isinstance(axes, str)
+        or (isinstance(axes, list | tuple) and all(isinstance(axis, str) for axis in axes))
     )
 
 

@@ -47,7 +47,8 @@ def host_to_global_device_array(
 
     Raises:
         MeshError: when there is no mesh, or this process has no device on it.
-        PartitionError: when the rows can't be cut evenly, the processes have different numbers of devices, or a leaf has no rows.
+        PartitionError: when the rows can't be cut evenly, the processes have different numbers of devices, or a leaf
+            has no rows.
         LeafError: when an integer does not fit without x64. LeafTypeError: when JAX has no such dtype.
         UnsupportedError: (a NotImplementedError) when `partition` is something else.
 
@@ -72,8 +73,10 @@ def host_to_global_device_array(
 def host_local_to_global(local_inputs: Any, mesh: Mesh, pspecs: Any) -> Any:
     """Global arrays of each host's own part of them.
 
-    As `jax.experimental.multihost_utils.host_local_array_to_global_array`, and also on meshes whose hosts own no contiguous
-    block: along every dim, the local data is that of this process's shards, each once, in ascending global order. A process that
+    As `jax.experimental.multihost_utils.host_local_array_to_global_array`, and also on meshes whose hosts own no
+    contiguous
+    block: along every dim, the local data is that of this process's shards, each once, in ascending global order. A
+        process that
     holds a part only of what its rows and columns span gives all of that.
 
     Args:
@@ -82,13 +85,13 @@ def host_local_to_global(local_inputs: Any, mesh: Mesh, pspecs: Any) -> Any:
         pspecs: a pytree prefix of `PartitionSpec`s.
 
     Returns:
-        The same pytree of `jax.Array`s. Along each dim, their size is the local one, divided by the number of shards this process
-        holds, times the number there are.
+        The same pytree of `jax.Array`s. Along each dim, their size is the local one, divided by the number of shards
+        this process holds, times the number there are.
 
     Raises:
         MeshError: when `mesh` can't be placed on, or this process has no device on it.
-        PartitionError: when a spec does not fit its leaf, a local dim can't be cut evenly, or the hosts have unequal shares of a
-            dim (on every host alike then).
+        PartitionError: when a spec does not fit its leaf, a local dim can't be cut evenly, or the hosts have unequal
+            shares of a dim (on every host alike then).
         ArgumentError: when `pspecs` is no prefix of the inputs, or holds something else.
         LeafError: when an integer does not fit without x64. LeafTypeError: when JAX has no such dtype.
 
@@ -113,7 +116,9 @@ def _placing_mesh(mesh: Mesh | None) -> Mesh:
             f"Mesh contexts are per thread; this thread ({threading.current_thread().name!r}) has none."
         )
     if isinstance(found, PlannedMesh):
-        raise MeshError(f"mesh={found!r} is not there, it is only planned: nothing can be placed on it; pass a jax.sharding.Mesh")
+        raise MeshError(
+            f"mesh={found!r} is not there, it is only planned: nothing can be placed on it; pass a jax.sharding.Mesh"
+        )
     return found
 
 
@@ -139,7 +144,9 @@ def _stops(node: Any) -> bool:
     return node is None or isinstance(node, PartitionSpec)
 
 
-def _place_local(leaves: Iterable[tuple[str, NDArray[Any]]], specs: Iterable[PartitionSpec], mesh: Mesh) -> list[jax.Array]:
+def _place_local(
+    leaves: Iterable[tuple[str, NDArray[Any]]], specs: Iterable[PartitionSpec], mesh: Mesh
+) -> list[jax.Array]:
     """Global arrays of host-local ones. Everything that can be wrong is found before the first is placed."""
     grid = grid_of(mesh)
     shares: dict[Any, DimensionShare] = {}
@@ -178,12 +185,14 @@ def _global_shape(
         held = len(share.held) if share.total > 1 else 1
         if held == 0:
             raise MeshError(
-                f"{leaf_name(path)}: process {grid.process} has no device on the mesh, so its data can't say how large the whole "
+                f"{leaf_name(path)}: process {grid.process} has no device on the mesh, so its data can't say how large "
+                "the whole "
                 "is: use a mesh with devices of every process, or don't call this here"
             )
         if size % held:
             raise PartitionError(
-                f"{leaf_name(path)}: dim {dim} has {size} rows here, and this process holds {held} of the {share.total} shards "
+                f"{leaf_name(path)}: dim {dim} has {size} rows here, and this process holds {held} of the "
+                f"{share.total} shards "
                 f"of {spec}. Pass a multiple of {held}"
             )
         shape.append(size // held * share.total)
@@ -193,14 +202,19 @@ def _global_shape(
 def _unequal(share: DimensionShare, spec: PartitionSpec, dim: int, path: str) -> str:
     few, many = int(share.counts.argmin()), int(share.counts.argmax())
     return (
-        f"{leaf_name(path)}: the hosts have unequal shares of dim {dim} under {spec}: of its {share.total} shards, process "
-        f"{share.processes[few]} holds {share.counts[few]} and process {share.processes[many]} holds {share.counts[many]}. "
-        "Sizes can't be told from local data then: use a loadax.Dataloader, or jax.make_array_from_callback with the global shape"
+        f"{leaf_name(path)}: the hosts have unequal shares of dim {dim} under {spec}: of its {share.total} shards, "
+        "process "
+        f"{share.processes[few]} holds {share.counts[few]} and process {share.processes[many]} holds "
+        f"{share.counts[many]}. "
+        "Sizes can't be told from local data then: use a loadax.Dataloader, or jax.make_array_from_callback with the "
+        "global shape"
     )
 
 
 def _local_slices(box: Box, shape: tuple[int, ...], shares: list[DimensionShare]) -> tuple[slice, ...]:
-    """Where a box of the global array stands in the local one, which has this process's shards in a row, along every dim."""
+    """Where a box of the global array stands in the local one, which has this process's shards in a row, along every
+    dim.
+    """
     slices: list[slice] = []
     for (start, stop), size, share in zip(box, shape, shares, strict=True):
         extent = size // share.total

@@ -1,7 +1,8 @@
 """Global arrays out of this process's boxes: the one way in which loadax hands memory to JAX.
 
-It goes through `jax.make_array_from_callback`, or what that ends in, which only ever looks at this process's devices. (`jax.device_put` with
-a sharding that spans processes compares the data of all hosts: a collective, which hangs when a prefetch thread runs it.)
+It goes through `jax.make_array_from_callback`, or what that ends in, which only ever looks at this process's devices.
+(`jax.device_put` with a sharding that spans processes compares the data of all hosts: a collective, which hangs when a
+prefetch thread runs it.)
 """
 
 from collections.abc import Callable, Sequence
@@ -25,8 +26,9 @@ class Placer:
         layout: what this process holds.
         sharding: on a mesh whose devices hold just that.
         dtype: of the arrays; they get exactly this one, also 64-bit ones on a thread without x64.
-        microbatches: k > 1: the arrays have shape (k, rows / k, …) instead, and row r is entry (r % k, r // k): then every device's rows stay
-            where they are. The sharding is for that shape; boxes must hold multiples of k rows.
+        microbatches: k > 1: the arrays have shape (k, rows / k, …) instead, and row r is entry (r % k, r // k): then
+            every device's rows stay where they are. The sharding is for that shape; boxes must hold multiples of k
+            rows.
 
     Examples:
         >>> from jax.sharding import PartitionSpec
@@ -47,13 +49,17 @@ class Placer:
         # Only the dims that are cut tell boxes apart, and only there does JAX's index have a start.
         dims = [dim for dim, size in enumerate(layout.shape) if any(box[dim] != (0, size) for box in layout.boxes)]
         units = {0: microbatches}  # JAX counts rows of a microbatch
-        numbers = {tuple(box[dim][0] // units.get(dim, 1) for dim in dims): number for number, box in enumerate(layout.boxes)}
+        numbers = {
+            tuple(box[dim][0] // units.get(dim, 1) for dim in dims): number for number, box in enumerate(layout.boxes)
+        }
         self._dims = [dim + (microbatches > 1) for dim in dims]
-        # JAX asks for the data of a replicated array even where none of its devices are, and throws it away: zeros, of no memory.
+        # JAX asks for the data of a replicated array even where none of its devices are, and throws it away: zeros, of
+        # no memory.
         self._nothing = () if layout.boxes else (np.broadcast_to(np.zeros((), self.dtype), self.shape),)
         self._numbers = numbers or {(): 0}
         self._wide = self.dtype in (np.int64, np.uint64, np.float64, np.complex128)
-        self._make: Callable[[Sequence[NDArray[Any]]], jax.Array] | None = None  # once an array was made in the public way
+        # once an array was made in the public way
+        self._make: Callable[[Sequence[NDArray[Any]]], jax.Array] | None = None
 
     def __call__(self, buffers: Sequence[NDArray[Any]]) -> jax.Array:
         """The array whose boxes are `buffers`, in the order of the layout's.
@@ -61,8 +67,8 @@ class Placer:
         On the CPU it may live on that very memory, which must then not be written again while it does.
         """
         held = self._nothing or (buffers if self._micro == 1 else [self._turned(each) for each in buffers])
-        # The user's transfer guard is for transfers that nobody asked for. The x64 flag is the thread's, and this may be another
-        # thread than the one that the dtype was chosen on.
+        # The user's transfer guard is for transfers that nobody asked for. The x64 flag is the thread's, and this may
+        # be another thread than the one that the dtype was chosen on.
         with jax.transfer_guard_host_to_device("allow"), jax.enable_x64(True) if self._wide else nullcontext():
             if self._make is None:
                 array = self._made_publicly(held)  # which checks what the others are like

@@ -38,7 +38,9 @@ class ArraySource(BaseSource):
         self._arrays = [array.view(np.ndarray) for array in given]
         self._extents: list[MappedExtent | None] | None = None
         self._length = common_length(self._structure.paths, [len(array) for array in self._arrays])
-        self.spec = self._structure.build(ArraySpec(array.shape[1:], array.dtype.newbyteorder("=")) for array in self._arrays)
+        self.spec = self._structure.build(
+            ArraySpec(array.shape[1:], array.dtype.newbyteorder("=")) for array in self._arrays
+        )
 
     def __len__(self) -> int:
         return self._length
@@ -59,7 +61,9 @@ class ArraySource(BaseSource):
         return [some_rows(each, total, most) for each in memory]
 
     def locate(self, row: int) -> list[Location]:
-        """The files that a row lies in, of the leaves that are mapped, each with the first and the last byte where these lie together."""
+        """The files that a row lies in, of the leaves that are mapped, each with the first and the last byte where
+        these lie together.
+        """
         number = int(check_rows([row], self._length)[0])
         found = []
         for path, file, array in zip(self._structure.paths, self._files, self._arrays, strict=True):
@@ -102,10 +106,12 @@ class ArraySource(BaseSource):
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether a leaf is known to be an array in memory: NumPy's own and those that it maps, JAX's, and tensors of torch and TensorFlow.
+    """Whether a leaf is known to be an array in memory.
 
-    That something has `__array__` is not enough. Stores that are opened lazily have it, and would be read whole; data frames have it, and would
-    become one array of one dtype; and so does much else that only looks like an array.
+    NumPy's own and those that it maps, JAX's, and tensors of torch and TensorFlow.
+
+    That something has `__array__` is not enough. Stores that are opened lazily have it, and would be read whole; data
+    frames have it, and would become one array of one dtype; and so does much else that only looks like an array.
     """
     known = (("jax", "Array"), ("torch", "Tensor"), ("tensorflow", "Tensor"))
     return isinstance(leaf, np.ndarray | np.generic) or any(comes_from(leaf, *each) for each in known)
@@ -118,7 +124,8 @@ def _as_array(leaf: Any, path: str) -> NDArray[Any]:
     if not is_array(leaf):
         if hasattr(leaf, "__array__"):
             raise SourceError(
-                f"{name} is a {type(leaf).__name__}, which would be read into memory whole; if it fits there, pass numpy.asarray of it; if its "
+                f"{name} is a {type(leaf).__name__}, which would be read into memory whole; if it fits there, pass "
+                "numpy.asarray of it; if its "
                 "entries are rows, loadax.from_source reads them one by one"
             )
         raise SourceError(f"{name} is {_brief(leaf)}, not an array; pass numpy arrays, one row an entry of dim 0")
@@ -127,7 +134,9 @@ def _as_array(leaf: Any, path: str) -> NDArray[Any]:
         raise SourceError(f"{name} is a single value, {_brief(leaf)}: it has no rows; give it a first dimension")
     if isinstance(array, np.ma.MaskedArray):
         if masked := int(np.ma.getmaskarray(array).sum()):
-            raise SourceError(f"{name} has {masked} masked entries, which would become data; fill them: array.filled(0)")
+            raise SourceError(
+                f"{name} has {masked} masked entries, which would become data; fill them: array.filled(0)"
+            )
         return array.data
     return array
 
@@ -157,7 +166,10 @@ def _brief(value: Any) -> str:
 def _takes(array: NDArray[Any], destination: NDArray[Any]) -> bool:
     """Whether `np.take` copies rows alone: it would first make a whole copy of an array that is not contiguous."""
     return (
-        array.flags.c_contiguous and array.flags.aligned and array.dtype == destination.dtype and destination.flags.c_contiguous
+        array.flags.c_contiguous
+        and array.flags.aligned
+        and array.dtype == destination.dtype
+        and destination.flags.c_contiguous
     )
 
 

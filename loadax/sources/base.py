@@ -1,8 +1,9 @@
 """BaseSource: the whole contract of a source, with defaults that are right for a plain one.
 
-Users write `spec`, `__len__` and `read` (see `loadax.protocols.Source`); `as_source` adapts what they wrote once, where data comes in. Behind
-that, every source is a `BaseSource`, and nothing asks whether a member is there. This is the one place where behaviour is inherited: a source
-that reads from another one is a `WrapperSource`, which forwards every member, so that it must say what it changes.
+Users write `spec`, `__len__` and `read` (see `loadax.protocols.Source`); `as_source` adapts what they wrote once, where
+data comes in. Behind that, every source is a `BaseSource`, and nothing asks whether a member is there. This is the one
+place where behaviour is inherited: a source that reads from another one is a `WrapperSource`, which forwards every
+member, so that it must say what it changes.
 """
 
 import os
@@ -26,7 +27,8 @@ class Child(NamedTuple):
     Args:
         name: What users call it in a mixture or concatenation; "" elsewhere.
         source: The source itself.
-        first_row: Row of the parent that is the child's row 0, where each of the child's rows is one of the parent's; None elsewhere.
+        first_row: Row of the parent that is the child's row 0, where each of the child's rows is one of the parent's;
+            None elsewhere.
         reads_per_row: How often each of its rows is read in one pass over the parent.
     """
 
@@ -41,7 +43,10 @@ MapChild = Callable[[Child], "BaseSource"]
 
 
 class BaseSource(ABC):
-    """Rows that can be read in any order. Every default is right for a source whose rows are alike and that reads from no other one."""
+    """Rows that can be read in any order.
+
+    Every default is right for a source whose rows are alike and that reads from no other one.
+    """
 
     @property
     def spec(self) -> Tree | None:
@@ -62,7 +67,10 @@ class BaseSource(ABC):
 
     @property
     def reads_examples(self) -> bool:
-        """Whether rows come one by one anyway, so that they need not be alike: then `read_examples` costs no more than `read`."""
+        """Whether rows come one by one anyway, so that they need not be alike.
+
+        Then `read_examples` costs no more than `read`.
+        """
         return False
 
     def read_examples(self, visits: Visits) -> list[Tree]:
@@ -113,8 +121,13 @@ class BaseSource(ABC):
         lengths: Integers,  # noqa: ARG002
         wanted: Sequence[bool],  # noqa: ARG002
     ) -> list[NDArray[Any] | None]:
-        """Parts of documents one behind another, an array for each leaf that is wanted; see `loadax.protocols.Source`."""
-        raise SourceError(f"{self.type_name} reads no parts of documents, so not those of {len(rows)} rows; read them whole")
+        """Parts of documents one behind another, an array for each leaf that is wanted.
+
+        See `loadax.protocols.Source`.
+        """
+        raise SourceError(
+            f"{self.type_name} reads no parts of documents, so not those of {len(rows)} rows; read them whole"
+        )
 
     def locate(self, row: int) -> list[Location]:  # noqa: ARG002
         """Files that a row comes from; empty when they are not known."""
@@ -126,15 +139,23 @@ class BaseSource(ABC):
 
     @property
     def addresses(self) -> Sequence[str]:
-        """The local paths and URLs of the files, folders and stores that this source itself reads, without those of its children."""
+        """The local paths and URLs of the files, folders and stores that this source itself reads, without those of its
+        children.
+        """
         return ()
 
     def some_files(self, most: int) -> Sequence[str] | None:  # noqa: ARG002
-        """At most so many of the local files that this source itself reads, evenly spread; None: those at `addresses`."""
+        """At most so many of the local files that this source itself reads, evenly spread.
+
+        None: those at `addresses`.
+        """
         return None
 
     def held(self, most: int) -> Iterable[NDArray[Any]]:  # noqa: ARG002
-        """What this source itself holds in memory, or evenly spread rows of it: at most so many bytes, which tell it from other data."""
+        """What this source itself holds in memory, or evenly spread rows of it.
+
+        At most so many bytes, which tell it from other data.
+        """
         return ()
 
     @property
@@ -147,7 +168,9 @@ class BaseSource(ABC):
         return self
 
     def rows_below(self, rows: Integers) -> tuple[Integers, Integers] | None:  # noqa: ARG002
-        """Where a row is made of several rows of the only child: these, ascending by the index within `rows` that stands beside each.
+        """Where a row is made of several rows of the only child.
+
+        These, ascending by the index within `rows` that stands beside each.
 
         Returns:
             The indices and the child's rows, each int64[m]; None where rows are not made so.
@@ -327,7 +350,9 @@ class UserSource(BaseSource):
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         examples = self._optional("examples")
-        return super().read_examples(visits) if examples is None else [own(example) for example in examples(visits.rows)]
+        return (
+            super().read_examples(visits) if examples is None else [own(example) for example in examples(visits.rows)]
+        )
 
     @property
     def reads_columns(self) -> bool:
@@ -420,7 +445,8 @@ def as_source(given: Any) -> BaseSource:
     """What a user handed over, as a source: itself, or an adapter of it.
 
     Args:
-        given: A `BaseSource`; an object with `__len__` and `read` (see `loadax.protocols.Source`); or one with `__len__` and `__getitem__`.
+        given: A `BaseSource`; an object with `__len__` and `read` (see `loadax.protocols.Source`); or one with
+            `__len__` and `__getitem__`.
 
     Raises:
         ArgumentError: When it is none of these.

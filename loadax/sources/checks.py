@@ -41,7 +41,8 @@ def empty_rows(rows: int, spec: ArraySpec, path: str) -> NDArray[Any]:
     except (MemoryError, ValueError) as error:  # ValueError: more than any machine addresses
         each = math.prod(spec.shape) * spec.dtype.itemsize
         raise SourceError(
-            f"{f'leaf {path}' if path else 'the data'}: there is no memory for {rows} rows of {spec.dtype}{list(spec.shape)}, {size_text(each)} each; is its "
+            f"{f'leaf {path}' if path else 'the data'}: there is no memory for {rows} rows of "
+            f"{spec.dtype}{list(spec.shape)}, {size_text(each)} each; is its "
             "shape what it should be?"
         ) from error
 
@@ -75,10 +76,14 @@ def chunk_starts(source: BaseSource) -> Integers | range | None:
         good = starts.start == 0 and starts.step > 0 and starts[-1] < length
     else:
         good = (
-            starts.dtype.kind in "iu" and int(starts[0]) == 0 and int(starts[-1]) < length and bool((np.diff(starts) > 0).all())
+            starts.dtype.kind in "iu"
+            and int(starts[0]) == 0
+            and int(starts[-1]) < length
+            and bool((np.diff(starts) > 0).all())
         )
     if not good:
         raise SourceError(
-            f"{source.type_name}.chunks is {given!r}; give the rows at which chunks begin: ascending ints from 0, below {length}"
+            f"{source.type_name}.chunks is {given!r}; give the rows at which chunks begin: ascending ints from 0, "
+            f"below {length}"
         )
     return starts if isinstance(starts, range) else starts.astype(np.int64)

@@ -32,7 +32,8 @@ class ObjectSource(BaseSource):
         missing = [name for name in ("__len__", "__getitem__") if not hasattr(items, name)]
         if missing:
             raise ArgumentError(
-                f"the data is a {type(items).__name__} without {' and '.join(missing)}, so it can't be read at any row; pass a Source "
+                f"the data is a {type(items).__name__} without {' and '.join(missing)}, so it can't be read at any "
+                "row; pass a Source "
                 "(with read, __len__ and spec), or any object with __len__ and __getitem__: a generator as list(…)"
             )
         self._items = items
@@ -74,9 +75,12 @@ class ObjectSource(BaseSource):
             kinds = {*map(type, chain.from_iterable(map(dict.values, examples)))}
         if not _LISTS.isdisjoint(kinds):
             examples = list(map(with_arrays, examples))
-        if type(None) in kinds and (missing := [row for row, example in zip(rows, examples, strict=True) if example is None]):
+        if type(None) in kinds and (
+            missing := [row for row, example in zip(rows, examples, strict=True) if example is None]
+        ):
             raise LeafError(
-                f"row {missing[0]}: {type(self._items).__name__} gave None instead of an example; return one for every row (a filter of "
+                f"row {missing[0]}: {type(self._items).__name__} gave None instead of an example; return one for every "
+                "row (a filter of "
                 "Grain's leaves None: apply it to a Grain dataset that iterates, or keep a list of the good rows)"
             )
         return examples
@@ -87,12 +91,15 @@ class ObjectSource(BaseSource):
         try:
             examples = self._many(rows)
         except Exception as error:
-            error.add_note(f"loadax: in {type(self._items).__name__}.__getitems__({rows[:8]}{' …' if len(rows) > 8 else ''})")
+            error.add_note(
+                f"loadax: in {type(self._items).__name__}.__getitems__({rows[:8]}{' …' if len(rows) > 8 else ''})"
+            )
             raise
         if not isinstance(examples, list) or len(examples) != len(rows):
             got = f"{len(examples)}" if hasattr(examples, "__len__") else "no"
             raise SourceError(
-                f"{type(self._items).__name__}.__getitems__ gave a {type(examples).__name__} of {got} entries for {len(rows)} rows; "
+                f"{type(self._items).__name__}.__getitems__ gave a {type(examples).__name__} of {got} entries for "
+                f"{len(rows)} rows; "
                 "it must return a list with one example for each row"
             )
         return examples

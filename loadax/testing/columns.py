@@ -14,7 +14,8 @@ from loadax.testing.reads import absent_rows, check_absent
 from loadax.testing.subject import ROWS_STAY, Subject
 
 COLUMNS = Law(
-    "read_into equals read", "read_into must write the columns of each box, of every row asked for, into its destination"
+    "read_into equals read",
+    "read_into must write the columns of each box, of every row asked for, into its destination",
 )
 OUTSIDE = Law(
     "nothing beside the destination",
@@ -90,7 +91,8 @@ def _check(subject: Subject, read_into: ReadInto, rows: Integers, boxes: list[Co
             raise COLUMNS.broken(subject.name, f"in read_into({show_rows(rows)}){shown} {found}")
         if destination.beside():
             raise OUTSIDE.broken(
-                subject.name, f"read_into({show_rows(rows)}){shown} wrote beside the destination of leaf {path or 'given'}"
+                subject.name,
+                f"read_into({show_rows(rows)}){shown} wrote beside the destination of leaf {path or 'given'}",
             )
 
 
@@ -127,7 +129,8 @@ def _box(subject: Subject, leaf: ArraySpec) -> Columns | None:
     if choice == 2:
         return tuple((start, start + 1) for start in starts)
     return tuple(
-        (start, int(subject.random.integers(start + 1, extent + 1))) for start, extent in zip(starts, leaf.shape, strict=True)
+        (start, int(subject.random.integers(start + 1, extent + 1)))
+        for start, extent in zip(starts, leaf.shape, strict=True)
     )
 
 

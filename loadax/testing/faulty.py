@@ -20,7 +20,8 @@ class FaultySource(WrapperSource):
     """Another source that raises when certain rows are read, and remembers which rows it was asked for. Thread-safe.
 
     Args:
-        source: the source to wrap; or a `Dataset`, whose positions are then the rows, or whatever else `loadax.Dataloader` takes.
+        source: the source to wrap; or a `Dataset`, whose positions are then the rows, or whatever else
+            `loadax.Dataloader` takes.
         failures: the exception that each row raises. A copy of it, so that notes and tracebacks don't gather on it.
         times: how many reads of a row fail before it can be read; None: all.
 
@@ -46,7 +47,9 @@ class FaultySource(WrapperSource):
         super().__init__(inner)
         for row, failure in failures.items():
             if not 0 <= row < len(inner):
-                raise ArgumentError(f"failures has row {row}, which is not there: rows are at least 0 and below {len(inner)}")
+                raise ArgumentError(
+                    f"failures has row {row}, which is not there: rows are at least 0 and below {len(inner)}"
+                )
             if not isinstance(failure, Exception):
                 raise ArgumentError(f"failures[{row}]={failure!r}: pass an exception, as OSError('the disk is gone')")
         if times is not None and times < 1:

@@ -17,7 +17,8 @@ from loadax.transforms import BatchMap, name_of
 _ALONE = "map_batch gets some rows of some step, so each row's result must follow from that row alone; what mixes rows belongs in the jitted step"
 COUNT = Law("as many rows", "the first dimension of every leaf that a map returns must be that of what it got")
 AGAIN = Law(
-    "the same again", "a map must give the same for the same rows: what is random must come from the generators of rng=True"
+    "the same again",
+    "a map must give the same for the same rows: what is random must come from the generators of rng=True",
 )
 ONE = Law("one row", _ALONE)
 CUT = Law("cutting changes nothing", _ALONE)
@@ -30,7 +31,9 @@ _PERMUTATIONS = 4
 
 
 def check_map(fn: Callable[..., Tree], examples: Tree, *, rng: bool = False, seed: int = 0, rtol: float = 0.0) -> None:
-    """Checks that a function for `Dataset.map_batch` acts on each row by itself: cutting and permuting rows changes nothing.
+    """Checks that a function for `Dataset.map_batch` acts on each row by itself.
+
+    Cutting and permuting rows changes nothing.
 
     Args:
         fn: gets a tree of arrays, rows first, and returns one with as many rows. It may write to what it gets.
@@ -58,7 +61,9 @@ def check_map(fn: Callable[..., Tree], examples: Tree, *, rng: bool = False, see
     source = ArraySource(examples)
     count = len(source)
     if count < 2:
-        raise ArgumentError(f"examples has rows: {count}; pass two or more, so that there is something to cut and permute")
+        raise ArgumentError(
+            f"examples has rows: {count}; pass two or more, so that there is something to cut and permute"
+        )
     check = _Check(BatchMap(fn, rng, seed, 0, None, elementwise=False), source, rtol)
     random = np.random.default_rng(seed)
     every = np.arange(count, dtype=np.int64)
@@ -119,7 +124,8 @@ class _Check:
         if structure != self._structure:
             raise law.broken(
                 self._name,
-                f"for the rows {show_rows(rows)} it returned the leaves {structure.paths}, for all rows {self._structure.paths}",
+                f"for the rows {show_rows(rows)} it returned the leaves {structure.paths}, for all rows "
+                f"{self._structure.paths}",
             )
 
     def _counted(self, leaves: list[NDArray[Any]], rows: Integers) -> None:
@@ -133,4 +139,6 @@ class _Check:
         expected = [leaf[rows] for leaf in self._whole]
         found = difference(leaves, expected, self._structure.paths, rows, self._rtol)
         if found:
-            raise law.broken(self._name, f"called with the rows {show_rows(rows)}, {found}, which is what it was among all rows")
+            raise law.broken(
+                self._name, f"called with the rows {show_rows(rows)}, {found}, which is what it was among all rows"
+            )

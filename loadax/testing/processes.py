@@ -17,7 +17,8 @@ from loadax.testing.subject import Subject
 
 PROCESS = Law(
     "fresh process",
-    "a source must pickle to what reads the same rows elsewhere (open files again in __setstate__); pass pickled=False if it need not",
+    "a source must pickle to what reads the same rows elsewhere (open files again in __setstate__); pass pickled=False "
+    "if it need not",
 )
 
 _ROWS = 16
@@ -36,7 +37,10 @@ def check_process(subject: Subject, timeout: float) -> None:
 
 
 def answer() -> None:
-    """What the fresh interpreter does: reads the parcel from stdin, and says on stdout as JSON what is wrong, or null."""
+    """What the fresh interpreter does.
+
+    Reads the parcel from stdin, and says on stdout as JSON what is wrong, or null.
+    """
     # What a source prints must not get into the answer.
     reply = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -62,7 +66,8 @@ def _read(source: Any, spec: Any, rows: Any, expected: Any) -> str | None:
 
 def _ask(name: str, parcel: bytes, timeout: float) -> str | None:
     """Sends the parcel to a fresh interpreter; what it finds wrong."""
-    # Not multiprocessing, which would run the caller's script once more. The search path is this process's, as it is now.
+    # Not multiprocessing, which would run the caller's script once more. The search path is this process's, as it is
+    # now.
     program = f"import sys; sys.path[:] = {sys.path!r}; from loadax.testing.processes import answer; answer()"
     child = subprocess.Popen(  # noqa: S603 - the command is this interpreter and the line above
         [sys.executable, "-c", program],
@@ -86,7 +91,9 @@ def _ask(name: str, parcel: bytes, timeout: float) -> str | None:
             raise
     if child.returncode or not reply:
         last = complaints.decode(errors="replace").strip().splitlines()[-1:]
-        return f"a fresh process that read it ended with code {child.returncode} {': '.join(['', *last]).strip()}".strip()
+        return (
+            f"a fresh process that read it ended with code {child.returncode} {': '.join(['', *last]).strip()}".strip()
+        )
     return json.loads(reply)
 
 

@@ -12,18 +12,26 @@ from loadax.testing.laws import Law, show_error, show_rows
 from loadax.testing.subject import LENGTH, Subject, measure
 
 BATCHED = Law("batched reads equal single ones", "entry i of read(rows) must be what read([rows[i]]) gives")
-ORDER = Law("rows in any order", "read must give rows in the order they are asked for in, whatever order is fastest underneath")
+ORDER = Law(
+    "rows in any order", "read must give rows in the order they are asked for in, whatever order is fastest underneath"
+)
 REPEATS = Law("repeated rows", "a row that is asked for twice must come twice")
 AGAIN = Law("the same again", "a row must hold the same at every read: what is random belongs in a map with rng=True")
-STAY = Law("results stay", "read must give memory that later reads don't write to: allocate it anew, or copy out of the buffer")
+STAY = Law(
+    "results stay", "read must give memory that later reads don't write to: allocate it anew, or copy out of the buffer"
+)
 FRESH = Law(
-    "memory of its own", "owns_memory = True promises that maps may write to what read gave: copy it, or leave owns_memory out"
+    "memory of its own",
+    "owns_memory = True promises that maps may write to what read gave: copy it, or leave owns_memory out",
 )
 EMPTY = Law("empty read", "read of no rows must give every leaf with 0 rows, of the right shape and dtype")
 ABSENT = Law(
-    "rows that are not there", "each row below 0 or not below len() must raise an IndexError, and nothing may be returned"
+    "rows that are not there",
+    "each row below 0 or not below len() must raise an IndexError, and nothing may be returned",
 )
-CHUNKS = Law("chunks", "chunks must be int64[m], or a range: ascending from 0 and below len(), the rows at which chunks begin")
+CHUNKS = Law(
+    "chunks", "chunks must be int64[m], or a range: ascending from 0 and below len(), the rows at which chunks begin"
+)
 CONCURRENT = Law("concurrent_reads", "it must be an int, 1 or more: how many reads are best under way at once")
 
 
@@ -89,7 +97,9 @@ def _check_repetition(subject: Subject) -> None:
     subject.read(others, STAY)
     found = difference(first, copies, subject.paths, rows)
     if found:
-        raise STAY.broken(subject.name, f"after read({show_rows(others)}), in what read({show_rows(rows)}) had given {found}")
+        raise STAY.broken(
+            subject.name, f"after read({show_rows(others)}), in what read({show_rows(rows)}) had given {found}"
+        )
 
 
 def _other_rows(subject: Subject, rows: Integers) -> Integers:
@@ -107,7 +117,9 @@ def _check_fresh(subject: Subject) -> None:
         leaves = subject.read(rows, FRESH)
         for path, leaf in zip(subject.paths, leaves, strict=True):
             if not leaf.flags.writeable:
-                raise FRESH.broken(subject.name, f"leaf {path or 'given'} of read({show_rows(rows)}) can't be written to")
+                raise FRESH.broken(
+                    subject.name, f"leaf {path or 'given'} of read({show_rows(rows)}) can't be written to"
+                )
         before = [leaf.copy() for leaf in leaves]
         try:
             for leaf in leaves:
@@ -117,7 +129,9 @@ def _check_fresh(subject: Subject) -> None:
             for leaf, values in zip(leaves, before, strict=True):
                 leaf[...] = values
         if found:
-            raise FRESH.broken(subject.name, f"after writing to what read({show_rows(rows)}) gave, in the next read {found}")
+            raise FRESH.broken(
+                subject.name, f"after writing to what read({show_rows(rows)}) gave, in the next read {found}"
+            )
 
 
 def _scribble(leaf: NDArray[Any]) -> None:
@@ -140,4 +154,6 @@ def _check_chunks(subject: Subject, chunks: Any) -> None:
         kind = f"{chunks.dtype}{list(chunks.shape)}" if isinstance(chunks, np.ndarray) else type(chunks).__name__
         raise CHUNKS.broken(subject.name, f"they are {kind}")
     if not len(starts) or starts[0] != 0 or (np.diff(starts) <= 0).any() or starts[-1] >= subject.length:
-        raise CHUNKS.broken(subject.name, f"with len() {subject.length} they are {show_rows(starts)}, the last {starts[-1:]}")
+        raise CHUNKS.broken(
+            subject.name, f"with len() {subject.length} they are {show_rows(starts)}, the last {starts[-1:]}"
+        )

@@ -19,7 +19,8 @@ from loadax.testing.threads import run_beside
 
 _CONTRACT = "what a row holds must follow from the row (and, in a random map, from its generator) alone"
 LOADS = Law(
-    "it loads", "a Dataloader must be able to place it; pass the dataset with the map that makes numbers of it, or loader=False"
+    "it loads",
+    "a Dataloader must be able to place it; pass the dataset with the map that makes numbers of it, or loader=False",
 )
 RESUME = Law("resume", _CONTRACT)
 STEP = Law("loader[step]", _CONTRACT)
@@ -67,7 +68,9 @@ class _Runs:
         for step in (0, middle, len(straight) - 1):
             self._same(STEP, [_leaves(alone[step])], [straight[step]], f"asked for by loader[{step}]", step)
         for workers in (1, 4):
-            self._same(WORKERS, self._run(self._loader(workers)), straight, f"with num_workers={workers} instead of 0", 0)
+            self._same(
+                WORKERS, self._run(self._loader(workers)), straight, f"with num_workers={workers} instead of 0", 0
+            )
         if self._size > 1:
             for step in (0, len(straight) - 1):
                 parts = [self._loader(0, shard).host_batch(step) for shard in (0, 1)]
@@ -77,7 +80,13 @@ class _Runs:
     def _loader(self, workers: int, shard: int | None = None) -> Dataloader:
         count = None if shard is None else 2
         return Dataloader(
-            self._data, self._size, mesh=self._mesh, num_epochs=2, num_workers=workers, shard_index=shard, shard_count=count
+            self._data,
+            self._size,
+            mesh=self._mesh,
+            num_epochs=2,
+            num_workers=workers,
+            shard_index=shard,
+            shard_count=count,
         )
 
     def _run(self, loader: Dataloader, start: Any = 0) -> list[Leaves]:

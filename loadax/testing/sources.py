@@ -18,20 +18,24 @@ def check_source(
 ) -> None:
     """Checks that a source keeps the contract of `loadax.Source`, in each of its laws; call it in a test of yours.
 
-    It reads rows in many ways and compares them, bit by bit, with the same rows read one by one. That those are right is for a test of
-    yours to say.
+    It reads rows in many ways and compares them, bit by bit, with the same rows read one by one. That those are right
+    is for a test of yours to say.
 
     Args:
-        source: a `Source`, or whatever `loadax.Dataloader` takes: arrays, an object with `__len__` and `__getitem__`, a `Dataset`. Of a
-            dataset the source is checked, and its order and maps take part in the runs through a loader.
+        source: a `Source`, or whatever `loadax.Dataloader` takes: arrays, an object with `__len__` and `__getitem__`, a
+            `Dataset`. Of a dataset the source is checked, and its order and maps take part in the runs through a
+            loader.
         seed: of everything that is random here.
-        rows: how many different rows are read: the first, the last, and some between. All their values are kept in memory.
+        rows: how many different rows are read: the first, the last, and some between. All their values are kept in
+            memory.
         loader: whether to check runs through a `Dataloader` too: resumed, with other workers, in shards.
         pickled: whether to check that the source can be pickled and reads the same in a fresh process.
-        timeout: seconds that the threads, the fresh process and the runs each may take; more is a hang, and so an error.
+        timeout: seconds that the threads, the fresh process and the runs each may take; more is a hang, and so an
+            error.
 
     Raises:
-        ConformanceError: when a law is broken; names it, shows the rows, the leaf and both values, and says what the contract is.
+        ConformanceError: when a law is broken; names it, shows the rows, the leaf and both values, and says what the
+            contract is.
         ArgumentError: when an argument can't be used.
 
     Examples:
@@ -56,7 +60,11 @@ def check_source(
         raise ArgumentError(f"timeout={timeout}: pass seconds, more than 0")
     name = source.source.type_name if isinstance(source, Dataset) else type(source).__name__
     # Arrays and trees of them are no sequences of rows, and have errors of their own.
-    if hasattr(source, "__len__") and not isinstance(source, Dataset | dict | tuple) and not hasattr(source, "__array__"):
+    if (
+        hasattr(source, "__len__")
+        and not isinstance(source, Dataset | dict | tuple)
+        and not hasattr(source, "__array__")
+    ):
         measure(source, name)
     dataset = as_dataset(source)
     subject = Subject(dataset.source, name, seed, rows)

@@ -15,7 +15,9 @@ from loadax.testing.comparison import difference
 from loadax.testing.laws import Law, show_error, show_rows
 
 LENGTH = Law("length", "len() must always give the same int, 1 or more, since orders and steps follow from it")
-SPEC = Law("spec", "read([row]) must give a tree of arrays with one row, of the structure, shapes and dtypes that spec states")
+SPEC = Law(
+    "spec", "read([row]) must give a tree of arrays with one row, of the structure, shapes and dtypes that spec states"
+)
 ROWS_STAY = Law("rows stay as they are", "a source must not write to the rows it is given: copy them first")
 
 
@@ -42,7 +44,9 @@ class Subject:
         self.alike = not source.reads_examples or self._alike()
         """Whether the rows of the sample can be stacked."""
         if self.alike:
-            self._known = {int(row): [np.array(leaf) for leaf in self.read(np.array([row]), SPEC)] for row in self.sample}
+            self._known = {
+                int(row): [np.array(leaf) for leaf in self.read(np.array([row]), SPEC)] for row in self.sample
+            }
 
     @property
     def paths(self) -> list[str]:
@@ -74,7 +78,9 @@ class Subject:
         paths = self.structures[int(rows[0])].paths if len(rows) else self.paths
         found = difference(got, self.expected(rows), paths, rows)
         if found:
-            raise law.broken(self.name, f"in {what}({show_rows(rows)}) {found}, which is what the row gave when read by itself")
+            raise law.broken(
+                self.name, f"in {what}({show_rows(rows)}) {found}, which is what the row gave when read by itself"
+            )
 
     def draw(self, count: int) -> Integers:
         """Rows of the sample in random order, with repeats."""
@@ -92,7 +98,9 @@ class Subject:
             if all(each == specs[0] for each in specs):
                 return True
         rows = self.sample.tolist()
-        self._known = {row: [np.array(leaf)[None] for leaf in leaves] for row, (leaves, _) in zip(rows, found, strict=True)}
+        self._known = {
+            row: [np.array(leaf)[None] for leaf in leaves] for row, (leaves, _) in zip(rows, found, strict=True)
+        }
         self.structures = {row: structure for row, (_, structure) in zip(rows, found, strict=True)}
         return False
 
@@ -106,12 +114,16 @@ class Subject:
             raise SPEC.broken(self.name, f"finding it raised {show_error(error)}") from error
 
     def _choose(self, count: int) -> Integers:
-        """The first and the last rows, in runs as a sequential reader meets them, and others between, in ascending order."""
+        """The first and the last rows, in runs as a sequential reader meets them, and others between, in ascending
+        order.
+        """
         if self.length <= count:
             return np.arange(self.length, dtype=np.int64)
         edge = max(1, count // 4)
         ends = np.concatenate([np.arange(edge), np.arange(self.length - edge, self.length)])
-        return np.unique(np.concatenate([ends, self.random.integers(0, self.length, max(0, count - 2 * edge))])).astype(np.int64)
+        return np.unique(np.concatenate([ends, self.random.integers(0, self.length, max(0, count - 2 * edge))])).astype(
+            np.int64
+        )
 
 
 def _form(leaf: Any) -> Any:

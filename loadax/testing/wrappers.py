@@ -12,7 +12,9 @@ from loadax.testing.comparison import difference
 from loadax.testing.laws import Law, show_error, show_rows
 from loadax.testing.subject import Subject
 
-EXAMPLES = Law("rows one by one", "entry i of examples(rows) must be the row rows[i] as read gives it, in memory of its own")
+EXAMPLES = Law(
+    "rows one by one", "entry i of examples(rows) must be the row rows[i] as read gives it, in memory of its own"
+)
 WRAPPER = Law(
     "a wrapper answers for what it wraps",
     "a source that reads from others must say of its rows what those say of them, unless it changes just that",
@@ -28,7 +30,8 @@ def check_examples(subject: Subject) -> None:
                 continue  # an object may be a container, which has leaves of its own
             if structure != subject.structures[row]:
                 raise EXAMPLES.broken(
-                    subject.name, f"row {row} has the leaves {structure.paths}, {subject.structures[row].paths} by itself"
+                    subject.name,
+                    f"row {row} has the leaves {structure.paths}, {subject.structures[row].paths} by itself",
                 )
             subject.compare(_of_one(subject, leaves), np.array([row]), EXAMPLES, "read_examples")
             for leaf in leaves:
@@ -58,7 +61,10 @@ def _check_claims(subject: Subject, child: Child) -> None:
         )
     if source.num_maps < inner.num_maps or len(source.describe()) < bool(inner.describe()):
         raise WRAPPER.broken(subject.name, f"it describes {source.describe()}, and {name} {inner.describe()}")
-    for claim, mine, its in (("random", source.random, inner.random), ("runs_python", source.runs_python, inner.runs_python)):
+    for claim, mine, its in (
+        ("random", source.random, inner.random),
+        ("runs_python", source.runs_python, inner.runs_python),
+    ):
         if its and not mine:
             raise WRAPPER.broken(subject.name, f"{claim} is {mine}, that of {name} {its}")
 
@@ -93,7 +99,9 @@ def _check_rows(subject: Subject, child: Child, first: int) -> None:
                 )
         lengths, its_lengths = source.lengths(np.array([row])), inner.lengths(np.array([row - first]))
         if lengths is not None and (its_lengths is None or lengths.tolist() != its_lengths.tolist()):
-            raise WRAPPER.broken(subject.name, f"lengths([{row}]) is {lengths!r}, that of {inner.type_name} {its_lengths!r}")
+            raise WRAPPER.broken(
+                subject.name, f"lengths([{row}]) is {lengths!r}, that of {inner.type_name} {its_lengths!r}"
+            )
 
 
 def _check_rebuilt(subject: Subject, again: BaseSource) -> None:
@@ -112,7 +120,9 @@ def _examples(subject: Subject, source: BaseSource, rows: Integers) -> list[Tree
     except Exception as error:
         raise EXAMPLES.broken(subject.name, f"examples({show_rows(rows)}) raised {show_error(error)}") from error
     if len(found) != len(rows):
-        raise EXAMPLES.broken(subject.name, f"examples({show_rows(rows)}) gave {len(found)} examples for {len(rows)} rows")
+        raise EXAMPLES.broken(
+            subject.name, f"examples({show_rows(rows)}) gave {len(found)} examples for {len(rows)} rows"
+        )
     return found
 
 

@@ -32,9 +32,9 @@ class Entry(NamedTuple):
 class ArrayFolder:
     """A folder of entries. Processes that share it may write at once: they write the same.
 
-    Arrays are files of their own, called by their contents, so that nobody's mapped file is ever written to; what an entry consists of
-    stands in a `.json` file, which comes last and replaces the one before in one stroke. Both are checked when they are read: an entry whose
-    contents are not what their digests say is as good as none.
+    Arrays are files of their own, called by their contents, so that nobody's mapped file is ever written to; what an
+    entry consists of stands in a `.json` file, which comes last and replaces the one before in one stroke. Both are
+    checked when they are read: an entry whose contents are not what their digests say is as good as none.
 
     Args:
         path: of the folder, on this machine; made when something is written.
@@ -54,7 +54,10 @@ class ArrayFolder:
             )
 
     def get(self, name: str, identity: Mapping[str, Any]) -> Entry | None:
-        """An entry, mapped, when it is there and was made from `identity`; otherwise None, and the log says why if it is there."""
+        """An entry, mapped, when it is there and was made from `identity`.
+
+        Otherwise None, and the log says why if it is there.
+        """
         described = self._folder / f"{name}.json"
         if not described.exists():
             return None
@@ -63,7 +66,11 @@ class ArrayFolder:
             found = json.loads(described.read_bytes())
             if found["check"] != _check(found):
                 raise ValueError("it is damaged: its contents are not what its digest says")
-            others = [field for field, value in identity.items() if differs(found["identity"].get(field), _plain(value), field)]
+            others = [
+                field
+                for field, value in identity.items()
+                if differs(found["identity"].get(field), _plain(value), field)
+            ]
             if others:
                 _log.warning("%s is of other data (%s differs): it is made anew", described, ", ".join(others))
                 return None

@@ -3,7 +3,9 @@
 from typing import Any
 
 FILES = "files"
-"""The field of an identity that is unknown (None) to a run of several processes, each of which may have its own copy of the data."""
+"""The field of an identity that is unknown (None) to a run of several processes, each of which may have its own copy of
+the data.
+"""
 
 
 def differs(known: Any, asked: Any, field: str) -> bool:

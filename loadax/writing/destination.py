@@ -1,12 +1,14 @@
 """Where a store is written: what may stand there already, its arrays, and the marker files that say how far it is.
 
-- `loadax.partial.json` is written first: what the store will hold. Who goes on with a store compares it with what he has.
+- `loadax.partial.json` is written first: what the store will hold. Who goes on with a store compares it with what he
+  has.
 - `zarr.json` and the shards: the group and the arrays.
 - `loadax.part-0-of-4.json`: a process of several is done.
 - `loadax.json` is written last, once all parts are there; the other markers go then.
 
-A whole store that is to be overwritten stays until the new one is whole: that is written beside it, `.name.<token>.new`, and then takes its
-place: by two renames on a file system, by copying where there are none (object stores). Only files of the store itself are ever deleted.
+A whole store that is to be overwritten stays until the new one is whole: that is written beside it,
+`.name.<token>.new`, and then takes its place: by two renames on a file system, by copying where there are none (object
+stores). Only files of the store itself are ever deleted.
 """
 
 import json
@@ -28,7 +30,8 @@ from loadax.writing.own_files import delete_own, foreign_keys, keys_below, own_k
 from loadax.writing.replacement import copy_objects, swap_folders
 
 _ZARR = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")  # one of them stands in the folder of any zarr array or group
-_PART, _AFTER_PARTS = "loadax.part-", "loadax.part."  # how the markers of single processes begin; a dot follows the hyphen
+# how the markers of single processes begin; a dot follows the hyphen
+_PART, _AFTER_PARTS = "loadax.part-", "loadax.part."
 _DELETING = {"version": VERSION, "deleting": True}
 _SHOWN = 200  # characters of a value in a message
 _NAMED = 3  # foreign files in a message
@@ -54,7 +57,9 @@ class Destination:
 
     def __init__(self, path: str | os.PathLike[str], shown: str | None = None):
         if not isinstance(path, str | os.PathLike):
-            raise ArgumentError(f"path={path!r} is a {type(path).__name__}; pass that of a folder to write to, or its URL")
+            raise ArgumentError(
+                f"path={path!r} is a {type(path).__name__}; pass that of a folder to write to, or its URL"
+            )
         self._path = os.fspath(path)
         self.location = redact(self._path if shown is None else shown)
         self.local = local_path(path)
@@ -65,8 +70,12 @@ class Destination:
         folder = self._path if self._path.endswith("/") else f"{self._path}/"
         self.store: ts.KvStore = wait(ts.KvStore.open(key_value_spec(folder), context=self._context), self.location)
 
-    def begin(self, content: dict[str, Any], *, resume: bool, overwrite: bool, share: Share | None) -> "Destination | None":
-        """Makes a place ready for a store that holds `content`: this one, or one beside the store that will be replaced; None when all is there.
+    def begin(
+        self, content: dict[str, Any], *, resume: bool, overwrite: bool, share: Share | None
+    ) -> "Destination | None":
+        """Makes a place ready for a store that holds `content`.
+
+        This one, or one beside the store that will be replaced; None when all is there.
 
         Args:
             content: what the store will hold, as JSON.
@@ -75,10 +84,11 @@ class Destination:
             share: of several processes that write side by side, if so: one joins what another one has begun.
 
         Raises:
-            ArgumentError: when something stands there and neither may be done, it is something else than `content`, or files that are not the
-                store's own lie in it.
+            ArgumentError: when something stands there and neither may be done, it is something else than `content`, or
+                files that are not the store's own lie in it.
         """
-        # In this order: what another process does meanwhile (marker, arrays, manifest, marker gone) is then never met half-way.
+        # In this order: what another process does meanwhile (marker, arrays, manifest, marker gone) is then never met
+        # half-way.
         occupied, partial, manifest = self._occupied(), self._marker(PARTIAL), self._marker(FINISHED)
         if overwrite:
             if manifest is not None or (partial is None and self._is_zarr()):
@@ -89,12 +99,14 @@ class Destination:
                 self._delete(partial)
             elif occupied:
                 raise ArgumentError(
-                    f"{self.location}: overwrite=True deletes zarr stores, but this is none; choose another path, or delete it yourself"
+                    f"{self.location}: overwrite=True deletes zarr stores, but this is none; choose another path, or "
+                    "delete it yourself"
                 )
         elif manifest is not None:
             if not resume:
                 raise ArgumentError(
-                    f"{self.location}: a finished store of {manifest.get('rows')} rows is there; pass overwrite=True to replace it"
+                    f"{self.location}: a finished store of {manifest.get('rows')} rows is there; pass overwrite=True "
+                    "to replace it"
                 )
             self._compare(manifest, content, share)
             if partial is not None:  # whoever finished it was stopped before he had tidied up
@@ -103,7 +115,8 @@ class Destination:
         elif partial is not None:
             if not resume and share is None:
                 raise ArgumentError(
-                    f"{self.location}: a store that was not written to its end is there; pass resume=True to go on with it, or "
+                    f"{self.location}: a store that was not written to its end is there; pass resume=True to go on "
+                    "with it, or "
                     "overwrite=True to begin anew"
                 )
             self._compare(partial, content, share)
@@ -161,7 +174,9 @@ class Destination:
             else:
                 self._swap(new)
         except BaseException as error:
-            error.add_note(f"loadax: the new store is whole, and lies at {new.address}; move it where it belongs, or delete it")
+            error.add_note(
+                f"loadax: the new store is whole, and lies at {new.address}; move it where it belongs, or delete it"
+            )
             raise
 
     def discard(self) -> None:
@@ -224,7 +239,8 @@ class Destination:
         if foreign:
             more = f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
             raise ArgumentError(
-                f"{self.location}: overwrite=True would delete files that are not the store's own: {', '.join(foreign[:_NAMED])}{more}; move "
+                f"{self.location}: overwrite=True would delete files that are not the store's own: "
+                f"{', '.join(foreign[:_NAMED])}{more}; move "
                 "them elsewhere, or choose another path"
             )
 
@@ -245,7 +261,8 @@ class Destination:
             real = Path(os.path.realpath(self.local))
             if os.path.ismount(real):
                 raise ArgumentError(
-                    f"{self.location}: it is a mount point, so another folder can't take its place; write to a folder in it, or delete the store first"
+                    f"{self.location}: it is a mount point, so another folder can't take its place; write to a folder "
+                    "in it, or delete the store first"
                 )
             beside = Destination(real.with_name(f".{real.name[:200]}.{token}.new"), self.location)
         else:
@@ -253,7 +270,8 @@ class Destination:
             name = spec.get("path", "").strip("/")
             if not name:
                 raise ArgumentError(
-                    f"{self.location}: it is all of its bucket, so there is no place beside it for the new store; write to a folder in it, or delete "
+                    f"{self.location}: it is all of its bucket, so there is no place beside it for the new store; "
+                    "write to a folder in it, or delete "
                     "the store first"
                 )
             beside = Destination(f"{self._path.rstrip('/')}.{token}.new", self.location)
@@ -268,15 +286,21 @@ class Destination:
         except OSError as error:
             raise SourceError(f"{self.location}: the new store can't take the place of the old one: {error}") from error
         for old in moved:
-            manifest = read_marker(Destination(old).store, FINISHED, str(old))  # another process may have put this one there
+            # another process may have put this one there
+            manifest = read_marker(Destination(old).store, FINISHED, str(old))
             if not delete_own(old, own_keys(keys_below(old), _array_names(manifest))):
                 _log.warning("%s: files that appeared while the store was overwritten lie in %s", self.location, old)
 
     def _copy(self, new: "Destination", content: dict[str, Any]) -> None:
-        """As near to a rename as object stores come: what is interrupted in between is not taken for whole, and can be gone on with."""
+        """As near to a rename as object stores come.
+
+        What is interrupted in between is not taken for whole, and can be gone on with.
+        """
         self._delete(None)
         self._write(PARTIAL, content)
-        copy_objects(new.store, self.store, [key for key in new.contents() if key not in (PARTIAL, FINISHED)], self.location)
+        copy_objects(
+            new.store, self.store, [key for key in new.contents() if key not in (PARTIAL, FINISHED)], self.location
+        )
         self._write(FINISHED, content)
         self._tidy()
         new.discard()
@@ -298,14 +322,20 @@ class Destination:
         found = _difference(there, content if share is None else _without_files(content), "")
         if found:
             field, old, new = found
-            meant = " (the names, sizes and times of change of the files that are read)" if field == f"data.{FILES}" else ""
+            meant = (
+                " (the names, sizes and times of change of the files that are read)" if field == f"data.{FILES}" else ""
+            )
             raise ArgumentError(
-                f"{self.location}: it was begun with {field} = {_shown(old)}, now it is {_shown(new)}{meant}; go on with the same data and "
+                f"{self.location}: it was begun with {field} = {_shown(old)}, now it is {_shown(new)}{meant}; go on "
+                "with the same data and "
                 "arguments, or pass overwrite=True to begin anew"
             )
 
     def _group(self, names: list[str]) -> dict[str, Any]:
-        """The node of the group. It repeats its arrays' metadata, so that they are found where folders can't be listed."""
+        """The node of the group.
+
+        It repeats its arrays' metadata, so that they are found where folders can't be listed.
+        """
         answers = [(name, wait(self.store.read(f"{name}/zarr.json"), self.where(name))) for name in names]
         members = {name: json.loads(answer.value) for name, answer in answers}
         consolidated = {"kind": "inline", "must_understand": False, "metadata": members}
@@ -319,7 +349,10 @@ def _array_names(content: dict[str, Any] | None) -> list[str] | None:
 
 
 def _without_files(content: dict[str, Any]) -> dict[str, Any]:
-    """What is to be written, for a process that shares the work: others may have copies of the data, of another time."""
+    """What is to be written, for a process that shares the work.
+
+    Others may have copies of the data, of another time.
+    """
     data = content.get("data")
     return {**content, "data": {**data, FILES: None}} if isinstance(data, dict) else content
 

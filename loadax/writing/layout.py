@@ -1,7 +1,7 @@
 """How rows are laid out in a zarr store: chunks within shards, cut along the rows alone.
 
-A chunk is what is decoded together, so it is small: then rows can be read in any order. A shard is a file, so it is large: then
-there are few of them. Part p of a store is shard p of every one of its arrays.
+A chunk is what is decoded together, so it is small: then rows can be read in any order. A shard is a file, so it is
+large: then there are few of them. Part p of a store is shard p of every one of its arrays.
 """
 
 import math
@@ -25,7 +25,10 @@ _DTYPES = frozenset(
         *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
     )
 )
-"""What zarr3 can hold through TensorStore. A list, since TensorStore ends the process on some names that it does not know."""
+"""What zarr3 can hold through TensorStore.
+
+A list, since TensorStore ends the process on some names that it does not know.
+"""
 
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CHECKSUM = {"name": "crc32c"}
@@ -88,7 +91,11 @@ class Layout:
     def describe(self) -> dict[str, Any]:
         """All of it as JSON."""
         arrays = {
-            each.name: {"shape": [self.rows, *each.spec.shape], "dtype": each.spec.dtype.name, "chunk_rows": each.chunk_rows}
+            each.name: {
+                "shape": [self.rows, *each.spec.shape],
+                "dtype": each.spec.dtype.name,
+                "chunk_rows": each.chunk_rows,
+            }
             for each in self.arrays
         }
         return {"rows": self.rows, "shard_rows": self.shard_rows, "compression": self.compression, "arrays": arrays}
@@ -111,14 +118,20 @@ class Layout:
 
 
 def plan_layout(
-    spec: Tree, rows: int, *, chunk_rows: int | None = None, shard_rows: int | None = None, compression: str | None = "zstd"
+    spec: Tree,
+    rows: int,
+    *,
+    chunk_rows: int | None = None,
+    shard_rows: int | None = None,
+    compression: str | None = "zstd",
 ) -> Layout:
     """How `rows` examples of `spec` are laid out.
 
     Args:
         spec: a tree of `ArraySpec`s.
         rows: how many there are, at least one.
-        chunk_rows: of every array. None: the smallest power of two that has at least 4 KiB raw, so that any shuffle reads it well.
+        chunk_rows: of every array. None: the smallest power of two that has at least 4 KiB raw, so that any shuffle
+            reads it well.
         shard_rows: of every array, a multiple of its chunk_rows. None: about 128 MiB raw, all arrays together.
         compression: `zstd`, `blosc` (bytes shuffled: better for floats), or None. A checksum is written in any case.
 
@@ -135,7 +148,8 @@ def plan_layout(
         if each.dtype.name not in _DTYPES:
             held = "no numbers" if each.dtype.hasobject else str(each.dtype)
             raise LeafTypeError(
-                f"leaf {path or 'of the example'} is {held}: zarr arrays of loadax hold numbers; make numbers of it in a map, "
+                f"leaf {path or 'of the example'} is {held}: zarr arrays of loadax hold numbers; make numbers of it in "
+                "a map, "
                 "or leave it out there"
             )
     chunk = None if chunk_rows is None else integer("chunk_rows", chunk_rows, 1)
@@ -151,7 +165,8 @@ def plan_layout(
     elif shard:
         shard = min(shard, -(-rows // chunk) * chunk if chunk else _power_of_two(rows))
     arrays = tuple(
-        ArrayLayout(name, each, chunk or _default_chunk(each, rows, shard)) for name, each in zip(names, specs, strict=True)
+        ArrayLayout(name, each, chunk or _default_chunk(each, rows, shard))
+        for name, each in zip(names, specs, strict=True)
     )
     return Layout(rows, shard or _default_shard(arrays, rows), compression, arrays)
 

@@ -18,7 +18,9 @@ def array_names(structure: Structure) -> list[str]:
     first: dict[str, str] = {}
     for name, path in zip(names, structure.paths, strict=True):
         if name in first:
-            raise ArgumentError(f"leaves {first[name]} and {path} would both be the array {name!r}; rename one of them in a map")
+            raise ArgumentError(
+                f"leaves {first[name]} and {path} would both be the array {name!r}; rename one of them in a map"
+            )
         first[name] = path
         reason = _reason(name) if path else None
         if reason:

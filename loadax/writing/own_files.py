@@ -13,14 +13,20 @@ _LOCK = ".__lock"  # what TensorStore appends while it writes; stays when the pr
 
 
 def foreign_keys(keys: Collection[str], arrays: Iterable[str] | None = None) -> list[str]:
-    """Those of some keys (paths below the store, parted by slashes) that are neither metadata, nor chunks, nor loadax's markers; sorted.
+    """Those of some keys (paths below the store, parted by slashes) that are neither metadata, nor chunks, nor loadax's
+    markers; sorted.
 
     Args:
         keys: all that lie below the store.
-        arrays: the names of its arrays, where a manifest tells them; None: every zarr array and group below is part of the store.
+        arrays: the names of its arrays, where a manifest tells them; None: every zarr array and group below is part of
+            the store.
     """
     plain = {key: key.removesuffix(_LOCK) for key in keys}
-    nodes = {_parent(name) for name in plain.values() if name.rpartition("/")[2] in _METADATA} if arrays is None else set(arrays)
+    nodes = (
+        {_parent(name) for name in plain.values() if name.rpartition("/")[2] in _METADATA}
+        if arrays is None
+        else set(arrays)
+    )
     return sorted(key for key, name in plain.items() if not _is_own(name, nodes))
 
 

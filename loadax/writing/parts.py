@@ -1,4 +1,6 @@
-"""The parts of a store: read in threads, written by TensorStore while the next one is read, and read back to see what is whole."""
+"""The parts of a store: read in threads, written by TensorStore while the next one is read, and read back to see what
+is whole.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -81,7 +83,8 @@ class Parts:
                         self._stored(*writing.popleft(), done)
                     writing.append((number, self._begin(number, buffers)))
                     count += 1
-                    del buffers  # TensorStore holds them as long as it needs them; so there are never more than are under way
+                    # TensorStore holds them as long as it needs them; so there are never more than are under way
+                    del buffers
                 while writing:
                     self._stored(*writing.popleft(), done)
             except BaseException:
@@ -142,7 +145,10 @@ class Parts:
 
 
 def is_damage(error: SourceError) -> bool:
-    """Whether a read failed for what is stored, or lacking, there; not for a server that gives no answer or no access."""
+    """Whether a read failed for what is stored, or lacking, there.
+
+    Not for a server that gives no answer or no access.
+    """
     return reason(error).startswith(_DAMAGE)
 
 

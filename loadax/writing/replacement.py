@@ -13,9 +13,12 @@ _AT_ONCE = 4  # objects under way
 
 
 def swap_folders(place: Path, new: Path) -> list[Path]:
-    """Renames `new` to `place`, and what stood there to a name beside it, which comes back: mostly one, none when it is gone.
+    """Renames `new` to `place`, and what stood there to a name beside it, which comes back.
 
-    A process that is killed in between leaves both stores, whole, under names that begin with that of `place` and a dot.
+    Mostly one, none when it is gone.
+
+    A process that is killed in between leaves both stores, whole, under names that begin with that of `place` and a
+    dot.
 
     Raises:
         OSError: when it can't be done; `place` is as it was then.

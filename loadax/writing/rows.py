@@ -8,7 +8,8 @@ from loadax.protocols import Integers, Tree
 class Rows(Protocol):
     """What `write_zarr` needs of a dataset.
 
-    `describe()` tells data from other data, so that a store that was begun is never finished with rows of something else.
+    `describe()` tells data from other data, so that a store that was begun is never finished with rows of something
+    else.
     """
 
     @property

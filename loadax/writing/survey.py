@@ -94,7 +94,8 @@ def codecs_of(array: ts.TensorStore) -> list[tuple[str, dict[str, Any]]]:
     # Version 2 and n5 have filters and a compressor instead of codecs.
     older = [*(metadata.get("filters") or []), metadata.get("compressor") or metadata.get("compression") or {}]
     named = [
-        (each.get("name") or each.get("id") or each.get("type"), each.get("configuration", each)) for each in (*codecs, *older)
+        (each.get("name") or each.get("id") or each.get("type"), each.get("configuration", each))
+        for each in (*codecs, *older)
     ]
     return [(name, settings) for name, settings in named if name is not None]
 
@@ -107,7 +108,9 @@ def is_sharded(array: ts.TensorStore) -> bool:
 
 def has_checksum(array: ts.TensorStore) -> bool:
     """Whether flipped bits are noticed."""
-    return any(name in _CHECKED or (name == "zstd" and bool(settings.get("checksum"))) for name, settings in codecs_of(array))
+    return any(
+        name in _CHECKED or (name == "zstd" and bool(settings.get("checksum"))) for name, settings in codecs_of(array)
+    )
 
 
 def raw_bytes(array: ts.TensorStore) -> int:

@@ -72,7 +72,8 @@ class Report:
 def verify(path: str | os.PathLike[str], progress: bool | None = None) -> Report:
     """Reads every chunk of a zarr store, of any writer, and checks what can be checked.
 
-    A flipped bit is found where the store has checksums (all that loadax writes has), a missing or shortened file everywhere.
+    A flipped bit is found where the store has checksums (all that loadax writes has), a missing or shortened file
+    everywhere.
 
     Args:
         path: of an array or a group, local or a URL.
@@ -101,7 +102,9 @@ def _lacking(stored: Stored) -> Iterator[Damage]:
     for name, array in stored.arrays.items():
         has = [list(array.shape), array.dtype.name]
         if name in promised and has != (should := [promised[name]["shape"], promised[name]["dtype"]]):
-            message = f"its zarr.json says {has[1]}{has[0]}, but {FINISHED} says {should[1]}{should[0]}; copy both again"
+            message = (
+                f"its zarr.json says {has[1]}{has[0]}, but {FINISHED} says {should[1]}{should[0]}; copy both again"
+            )
             yield Damage(name, 0, promised[name]["shape"][0], message)
 
 

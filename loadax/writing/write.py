@@ -42,9 +42,9 @@ def write_zarr(
 ) -> None:
     """Writes all rows, in the order of their positions, to a zarr3 store with a checksum on every chunk.
 
-    An example that is one array becomes the array at `path`; one of several leaves a group with an array for each, named by its
-    keys (joined by dots). Memory stays that of a few shards. Until the last part is written nothing opens the store; what was
-    written before a crash can be gone on with.
+    An example that is one array becomes the array at `path`; one of several leaves a group with an array for each,
+    named by its keys (joined by dots). Memory stays that of a few shards. Until the last part is written nothing opens
+    the store; what was written before a crash can be gone on with.
 
     Args:
         rows: what to write.
@@ -52,10 +52,11 @@ def write_zarr(
         chunk_rows: rows that are decoded together; None: at least 4 KiB, which any shuffle reads well.
         shard_rows: rows of a file, a multiple of chunk_rows; None: about 128 MiB, all arrays together.
         compression: `zstd`, `blosc` (better for floats), or None.
-        resume: goes on with a store that was not written to its end: what is there is read back, and kept if it is whole. A finished
-            store is left as it is.
+        resume: goes on with a store that was not written to its end: what is there is read back, and kept if it is
+            whole. A finished store is left as it is.
         overwrite: replaces the zarr store that is there, once the new one is whole.
-        shard: `(i, n)`: this is process i of n that write side by side. Whichever is the last to be done finishes the store.
+        shard: `(i, n)`: this is process i of n that write side by side. Whichever is the last to be done finishes the
+            store.
         progress: whether to show a bar; None: when stderr is a terminal.
         workers: threads that read rows.
         go_on: what to do when the writing was stopped, for messages.
@@ -70,7 +71,9 @@ def write_zarr(
     share = _share(shard)
     if overwrite and (resume or share is not None):
         other = "resume=True" if resume else f"shard={shard!r}"
-        raise ArgumentError(f"overwrite=True with {other}: what one writes the other would delete; delete the old store first")
+        raise ArgumentError(
+            f"overwrite=True with {other}: what one writes the other would delete; delete the old store first"
+        )
     threads = _WORKERS if workers is None else integer("workers", workers, 1)
     layout = plan_layout(rows.spec, len(rows), chunk_rows=chunk_rows, shard_rows=shard_rows, compression=compression)
     content = json.loads(json.dumps({"version": VERSION, **layout.describe(), "data": rows.describe()}))
@@ -91,7 +94,9 @@ def write_zarr(
         if resume:
             _log.info("%s: kept %d parts, wrote %d", destination.location, len(mine) - written, written)
         if not destination.finish(content, share):
-            _log.info("%s: process %d of %d is done; the store is whole when all are", destination.location, index, count)
+            _log.info(
+                "%s: process %d of %d is done; the store is whole when all are", destination.location, index, count
+            )
     if destination is not final:
         final.replace(destination, content)
 
@@ -120,7 +125,9 @@ def _discarding(beside: Destination) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        error.add_note(f"loadax: {beside.location} is as it was: the new store was not written to its end, and is deleted")
+        error.add_note(
+            f"loadax: {beside.location} is as it was: the new store was not written to its end, and is deleted"
+        )
         try:
             beside.discard()
         except (OSError, SourceError) as left:
@@ -133,5 +140,7 @@ def _share(shard: Any) -> Share | None:
         return None
     fits = isinstance(shard, tuple) and len(shard) == 2 and all(type(each) is int for each in shard)
     if not fits or not 0 <= shard[0] < shard[1]:
-        raise ArgumentError(f"shard={shard!r}: pass (i, n) with 0 <= i < n, this process's number and how many there are")
+        raise ArgumentError(
+            f"shard={shard!r}: pass (i, n) with 0 <= i < n, this process's number and how many there are"
+        )
     return shard

@@ -33,7 +33,9 @@ def audit(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Any:
     return run
 
 
-def save(folder: Path, name: str, hosts: int, data: Any = DATA, batch_size: int = 12, skip: Any = (), **how: Any) -> None:
+def save(
+    folder: Path, name: str, hosts: int, data: Any = DATA, batch_size: int = 12, skip: Any = (), **how: Any
+) -> None:
     for host in range(hosts):
         loader = Dataloader(data, batch_size, shard_index=host, shard_count=hosts).skip(skip)
         loader.certificate(**how).save(folder / f"{name}-{host}.json")
@@ -73,7 +75,8 @@ def test_the_first_step_that_differs_is_named(tmp_path: Path, audit: Any) -> Non
     save(tmp_path, "b", 3, changed, **how)
     done = audit("*.json")
     assert done.lines[2] == (
-        f"2 processes and 3 processes: the same batches, bit for bit: NO: step {step} is the first whose contents differ, of the same records; "
+        f"2 processes and 3 processes: the same batches, bit for bit: NO: step {step} is the first whose contents "
+        "differ, of the same records; "
         "the records as such, each as often, are the same"
     )
     assert done.code == 1
@@ -82,14 +85,16 @@ def test_the_first_step_that_differs_is_named(tmp_path: Path, audit: Any) -> Non
         audit("*.json")
         .lines[2]
         .endswith(
-            "NO: step 6 is the first that differs; they are of other steps; the records as such, each as often, are others, too"
+            "NO: step 6 is the first that differs; they are of other steps; the records as such, each as often, are "
+            "others, too"
         )
     )
     save(tmp_path, "b", 3, skip=[7], **how)
     assert "NO: step 7 is in 2 processes alone; they are of other steps;" in audit("*.json").lines[2]
     save(tmp_path, "b", 3, from_arrays({"x": np.arange(96)}).shuffle(2), contents=True)
     assert (
-        "NO: certificates made with per_step=True would tell the first step that differs; the records" in audit("*.json").lines[2]
+        "NO: certificates made with per_step=True would tell the first step that differs; the records"
+        in audit("*.json").lines[2]
     )
     save(tmp_path, "a", 2, per_step=True)
     save(tmp_path, "b", 3, changed, per_step=True, contents=True)

@@ -24,7 +24,9 @@ QUICK = ("--seconds", "0.3", "--step", "2")
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """A simulated one: each look at the clock takes a millisecond, and besides only the map that says so takes any time."""
+    """A simulated one: each look at the clock takes a millisecond, and besides only the map that says so takes any
+    time.
+    """
     machine = Machine(monkeypatch)
     machine.tick = 2.0**-10
     monkeypatch.setattr(cli_bench, "time", SimpleNamespace(perf_counter=machine.perf_counter, sleep=machine.sleep))
@@ -39,7 +41,10 @@ def images(tmp_path: Path) -> str:
 
 @pytest.fixture
 def module(tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module of the user's, in the folder that the command is given in. Its map is slow on the simulated machine, and by the clock of a worker."""
+    """A module of the user's, in the folder that the command is given in.
+
+    Its map is slow on the simulated machine, and by the clock of a worker.
+    """
     source = (
         "import sys, loadax\nfrom loadax.loader.metrics import stages\n\nnow = [0.0]\n"
         "def work(seconds):\n    now[0] += seconds\n\n"
@@ -69,10 +74,21 @@ def test_what_is_said(images: str, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = bench(capfd, images, "--batch-size", 64, "--shuffle", 3, *QUICK)
     assert (code, err) == (0, "")
     lines = dict(re.split(r"  +", line, maxsplit=1) for line in out.splitlines())
-    assert list(lines) == ["data", "first batch", "throughput", "processor", "memory", "work", "what limits it", "steps of 2 ms"]
+    assert list(lines) == [
+        "data",
+        "first batch",
+        "throughput",
+        "processor",
+        "memory",
+        "work",
+        "what limits it",
+        "steps of 2 ms",
+    ]
     assert lines["data"] == "Dataset(4096 rows of arrays memory-mapped.shuffle(3)), on 8 cpu devices"
     assert re.fullmatch(r"\d+ ms after iter\(loader\)", lines["first batch"])
-    assert re.fullmatch(r"[\d,]+ rows/s, [\d.]+ \w+/s, [\d,]+ batches/s of 64 rows, nothing between them", lines["throughput"])
+    assert re.fullmatch(
+        r"[\d,]+ rows/s, [\d.]+ \w+/s, [\d,]+ batches/s of 64 rows, nothing between them", lines["throughput"]
+    )
     assert lines["steps of 2 ms"].startswith("training waited ")
 
 
@@ -84,7 +100,9 @@ def test_figures_for_programs(
         """Processor time is only that of children that have ended."""
         found = resource.getrusage(who)
         return (
-            found if who == resource.RUSAGE_CHILDREN else SimpleNamespace(ru_utime=0.0, ru_stime=0.0, ru_maxrss=found.ru_maxrss)
+            found
+            if who == resource.RUSAGE_CHILDREN
+            else SimpleNamespace(ru_utime=0.0, ru_stime=0.0, ru_maxrss=found.ru_maxrss)
         )
 
     monkeypatch.setattr(cli_bench, "resource", SimpleNamespace(**{**vars(resource), "getrusage": getrusage}))
@@ -191,7 +209,9 @@ def test_array_record_files(given: str, ending: str, tmp_path: Path, capfd: pyte
         (["--num-workers", -1], r"--num-workers -1: pass 0 or more"),
     ],
 )
-def test_bad_arguments(arguments: list[Any], message: str, images: str, module: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_bad_arguments(
+    arguments: list[Any], message: str, images: str, module: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     code, out, err = bench(capfd, images, *arguments, *QUICK)
     assert (code, out) == (2, "")
     assert re.search(message, err), err

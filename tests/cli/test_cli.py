@@ -79,7 +79,9 @@ def member(path: Path, name: str) -> Any:
 
 
 def test_convert_a_zarr_group(fields: Path, tmp_path: Path, command: Any) -> None:
-    done = command("convert", fields, tmp_path / "out", "--variables", "t2m,u10", "--shard-rows", 16, "--compression", "blosc")
+    done = command(
+        "convert", fields, tmp_path / "out", "--variables", "t2m,u10", "--shard-rows", 16, "--compression", "blosc"
+    )
     assert (done.code, done.out, done.err) == (0, f"{tmp_path}/out: written, 100 rows in all\n", "")
     for name in ("t2m", "u10"):
         found, source = member(tmp_path / "out", name), member(fields, name)
@@ -90,9 +92,7 @@ def test_convert_a_zarr_group(fields: Path, tmp_path: Path, command: Any) -> Non
 
 def test_convert_shuffled_has_the_order_of_the_dataset(fields: Path, tmp_path: Path, command: Any) -> None:
     done = command("convert", fields, tmp_path / "out", "--variables", "t2m", "--shuffle", 5, "--workers", 1)
-    note = (
-        f"loadax: the chunks of {fields} hold many rows, and each is decoded many times for this: it takes long, but only once\n"
-    )
+    note = f"loadax: the chunks of {fields} hold many rows, and each is decoded many times for this: it takes long, but only once\n"
     assert (done.code, done.err) == (0, note)
     with pytest.warns(UserWarning, match="decodes up to 20 rows"):
         expected = from_zarr(fields, "t2m").shuffle(5).read(np.arange(100))["t2m"]
@@ -102,7 +102,9 @@ def test_convert_shuffled_has_the_order_of_the_dataset(fields: Path, tmp_path: P
 def test_convert_npy(tmp_path: Path, command: Any) -> None:
     values = made_up(np.int16, (30, 4))
     np.save(tmp_path / "x.npy", values)
-    assert command("convert", tmp_path / "x.npy", tmp_path / "out", "--chunk-rows", 3, "--compression", "none").code == 0
+    assert (
+        command("convert", tmp_path / "x.npy", tmp_path / "out", "--chunk-rows", 3, "--compression", "none").code == 0
+    )
     array = zarr.open_array(tmp_path / "out", mode="r")
     np.testing.assert_array_equal(array[:], values)
     assert array.chunks == (3, 4)
@@ -128,7 +130,9 @@ def test_convert_in_shares_and_resume(fields: Path, tmp_path: Path, command: Any
     done = command(*arguments, "--resume")
     assert done.code == 0
     assert "kept 6 parts, wrote 7" in done.err
-    other = command("convert", fields, tmp_path / "out", "--variables", "t2m", "--shard-rows", 8, "--resume", "--shuffle", 1)
+    other = command(
+        "convert", fields, tmp_path / "out", "--variables", "t2m", "--shard-rows", 8, "--resume", "--shuffle", 1
+    )
     assert other.code == 2
     assert "it was begun with data.order" in other.err
     assert command(*arguments).code == 2
@@ -136,7 +140,18 @@ def test_convert_in_shares_and_resume(fields: Path, tmp_path: Path, command: Any
 
 
 def test_two_shares_in_two_processes(fields: Path, tmp_path: Path) -> None:
-    arguments = ("convert", fields, tmp_path / "out", "--variables", "t2m,u10", "--shard-rows", 4, "--shuffle", 0, "--shards")
+    arguments = (
+        "convert",
+        fields,
+        tmp_path / "out",
+        "--variables",
+        "t2m,u10",
+        "--shard-rows",
+        4,
+        "--shuffle",
+        0,
+        "--shards",
+    )
     children = [start(*arguments, f"{index}/2") for index in range(2)]
     said = [child.communicate(timeout=HANG) for child in children]
     assert [child.returncode for child in children] == [0, 0], said
@@ -167,10 +182,16 @@ def test_an_interrupt_ends_in_a_line_and_resume_goes_on(tmp_path: Path, command:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nowhere", "out"), "nowhere: there is nothing there; pass the path or URL of a zarr array or group (a folder"),
+        (
+            ("nowhere", "out"),
+            "nowhere: there is nothing there; pass the path or URL of a zarr array or group (a folder",
+        ),
         (("words.txt", "out"), "words.txt is of no kind that the command line knows; pass a zarr array or group"),
         (("corpus.bin", "out"), "corpus.bin is a file of tokens: say with --seq-len how many make a row"),
-        (("corpus.bin", "out", "--seq-len", "9", "--variables", "a"), "is a file of tokens, for which --variables means nothing"),
+        (
+            ("corpus.bin", "out", "--seq-len", "9", "--variables", "a"),
+            "is a file of tokens, for which --variables means nothing",
+        ),
         (("x.npy", "out", "--dtype", "int8"), "x.npy is a .npy file, for which --dtype means nothing; leave it out"),
         (("x.npy", "out", "--variables", "a"), "x.npy is a .npy file, for which --variables means nothing"),
         ((".", "out", "--dtype", "int8"), ". is a zarr store, for which --dtype means nothing"),
@@ -274,7 +295,9 @@ def test_verify_images(photos: Path, tmp_path: Path, command: Any) -> None:
     assert (bad.code, bad.err, len(lines)) == (1, "", 3)
     assert lines[0] == f"row 0: {photos}/cat/0.jpg: it does not begin as a file of JPEG, PNG, WEBP or BMP does"
     assert lines[1].startswith(f"row 5: {photos}/dog/1 # \\udcff.jpg: ")
-    assert lines[2] == f"{photos}: 9 images: 2 damaged; copy those files again, or pass --rows FILE.txt for a list of them"
+    assert (
+        lines[2] == f"{photos}: 9 images: 2 damaged; copy those files again, or pass --rows FILE.txt for a list of them"
+    )
 
     listed = command("verify", photos, "--rows", tmp_path / "damaged.txt")
     assert (listed.code, listed.out.splitlines()[:2]) == (1, lines[:2])
@@ -287,7 +310,10 @@ def test_verify_images(photos: Path, tmp_path: Path, command: Any) -> None:
     ("rows", "message"),
     [
         ("damaged.csv", "--rows damaged.csv: pass a name that ends in .txt, which Dataset.exclude reads"),
-        ("/nowhere/at/all.txt", "--rows /nowhere/at/all.txt can't be written: No such file or directory; pass another path"),
+        (
+            "/nowhere/at/all.txt",
+            "--rows /nowhere/at/all.txt can't be written: No such file or directory; pass another path",
+        ),
     ],
 )
 def test_verify_writes_rows_where_it_can(rows: str, message: str, photos: Path, command: Any) -> None:
@@ -306,10 +332,13 @@ def test_verify_lists_rows_of_images_only(fields: Path, command: Any) -> None:
 
 def test_inspect_what_loadax_wrote(tmp_path: Path, command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    write_zarr(TreeRows({"image": np.zeros((5000, 64, 64, 3), np.uint8), "label": np.arange(5000)}), "s", shard_rows=2500)
+    write_zarr(
+        TreeRows({"image": np.zeros((5000, 64, 64, 3), np.uint8), "label": np.arange(5000)}), "s", shard_rows=2500
+    )
     shown = command("inspect", "s")
     sizes = {
-        name: sum(each.stat().st_size for each in Path("s", name).rglob("*") if each.is_file()) for name in ("image", "label")
+        name: sum(each.stat().st_size for each in Path("s", name).rglob("*") if each.is_file())
+        for name in ("image", "label")
     }
     image = f"{size_text(sizes['image'])} ({5000 * 64 * 64 * 3 / sizes['image']:.1f}x)"
     label = f"{size_text(sizes['label'])} ({5000 * 8 / sizes['label']:.1f}x)"
@@ -317,9 +346,12 @@ def test_inspect_what_loadax_wrote(tmp_path: Path, command: Any, monkeypatch: py
         "s: zarr3 group, 2 arrays of 5000 rows\n"
         "manifest: yes (loadax.json): loadax wrote it to its end\n"
         "\n"
-        "array  shape               dtype  chunk               shard                codecs       checksum  raw     on disk\n"
-        f"image  5000 x 64 x 64 x 3  uint8  1 row (12 KiB)      2500 rows (29 MiB)   zstd crc32c  yes       59 MiB  {image}\n"
-        f"label  5000                int64  500 rows (3.9 KiB)  2500 rows (20 KiB)   zstd crc32c  yes       39 KiB  {label}\n"
+        "array  shape               dtype  chunk               shard                codecs       checksum  raw     on "
+        "disk\n"
+        "image  5000 x 64 x 64 x 3  uint8  1 row (12 KiB)      2500 rows (29 MiB)   zstd crc32c  yes       59 MiB  "
+        f"{image}\n"
+        "label  5000                int64  500 rows (3.9 KiB)  2500 rows (20 KiB)   zstd crc32c  yes       39 KiB  "
+        f"{label}\n"
         "\n"
         "what it costs to shuffle\n"
         "  .shuffle(seed): decodes just the rows that are used (array 'image' has most bytes)\n"
@@ -378,7 +410,8 @@ def test_inspect_a_store_of_which_little_is_there(tmp_path: Path, command: Any) 
     (tmp_path / "s/y/zarr.json").unlink()
     out = command("inspect", tmp_path / "s").out
     assert (
-        "manifest: HALF-WRITTEN (no loadax.json): go on with `loadax convert … --resume`, or delete it; nothing opens it\n" in out
+        "manifest: HALF-WRITTEN (no loadax.json): go on with `loadax convert … --resume`, or delete it; nothing opens "
+        "it\n" in out
     )
     assert "array 'y' is not there: " in out
     assert "shuffle" not in out
@@ -424,7 +457,10 @@ def test_help_names_all_kinds_of_data(name: str, command: Any) -> None:
         ("size=(224, 288) is a size; pass size=(height, width)", "--size 224x288 is a size; pass --size heightxwidth"),
         ("variables=['a', 'b']: pass variables=[…]", "--variables a,b: pass --variables …"),
         ("pass overwrite=True, or resume=True", "pass --overwrite, or --resume"),
-        ("from_npy(path, dtype=int) and dtype=int of that size", "from_npy(path, dtype=int) and --dtype int of that size"),
+        (
+            "from_npy(path, dtype=int) and dtype=int of that size",
+            "from_npy(path, dtype=int) and --dtype int of that size",
+        ),
         ("block_size=3, seed=3, a size and a remainder", "block_size=3, seed=3, a size and a remainder"),
     ],
 )
@@ -469,7 +505,14 @@ def test_as_a_module(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (10 << 10, "10 KiB"), (128 << 20, "128 MiB"), (3 << 60, "3072 PiB")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (10 << 10, "10 KiB"),
+        (128 << 20, "128 MiB"),
+        (3 << 60, "3072 PiB"),
+    ],
 )
 def test_sizes(size: int, text: str) -> None:
     assert size_text(size) == text

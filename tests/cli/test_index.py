@@ -91,7 +91,10 @@ def test_groups_by_function_and_by_leaf(command: Callable[..., Outcome], caplog:
     write_zarr(TreeRows({"user": np.arange(40) // 4, "x": np.arange(40)}), "s")
     assert command("s", "--split-by", "user", "--out", "users").out == "users: knows the groups of 40 rows\n"
     assert command("s", "--split-by", "user", "--variables", "user", "--out", "others").code == 0
-    assert command("x.npy", "--split-by", "index_quality:group", "--out", "groups").out == "groups: knows the groups of 30 rows\n"
+    assert (
+        command("x.npy", "--split-by", "index_quality:group", "--out", "groups").out
+        == "groups: knows the groups of 30 rows\n"
+    )
     caplog.clear()
     caplog.set_level(logging.INFO, "loadax")
     from_zarr("s").split_by("user", 0.8, 3, index="users")
@@ -106,7 +109,9 @@ def test_a_dataset_of_a_function(command: Callable[..., Outcome]) -> None:
 def test_a_key_for_what_can_not_be_recognised(command: Callable[..., Outcome]) -> None:
     failed = command("x.npy", "--filter", "index_quality:opaque", "--out", "i")
     assert (failed.code, failed.out) == (2, "")
-    assert "loadax: error: i was not written: the function can't be recognised when it changes; pass --key\n" in failed.err
+    assert (
+        "loadax: error: i was not written: the function can't be recognised when it changes; pass --key\n" in failed.err
+    )
     assert command("x.npy", "--filter", "index_quality:opaque", "--out", "i", "--key", "v1").code == 0
 
 

@@ -44,7 +44,9 @@ def plan(capfd: pytest.CaptureFixture[str], *arguments: Any) -> tuple[int, str, 
 
 
 def test_a_plan_of_tokens(tokens: str, capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, err = plan(capfd, tokens, "--seq-len", 9, "--dtype", "uint16", *MESH, "--partition", "data,seq", "--shuffle", 3)
+    code, out, err = plan(
+        capfd, tokens, "--seq-len", 9, "--dtype", "uint16", *MESH, "--partition", "data,seq", "--shuffle", 3
+    )
     assert (code, err) == (0, "")
     assert "order        111 rows as they lie\n             shuffle(3): each row by itself\n" in out
     assert "batches      16 rows, 1 epoch: 6 steps\n" in out
@@ -59,8 +61,21 @@ def test_a_plan_of_tokens(tokens: str, capfd: pytest.CaptureFixture[str]) -> Non
     )
 
 
-def test_a_plan_of_chunks_as_json_and_as_a_picture(fields: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    options = ("--partition", "t2m=data,-,seq;day=data", "--shuffle", 0, "--block", "chunks", "--epochs", 0, "--remainder", "pad")
+def test_a_plan_of_chunks_as_json_and_as_a_picture(
+    fields: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = (
+        "--partition",
+        "t2m=data,-,seq;day=data",
+        "--shuffle",
+        0,
+        "--block",
+        "chunks",
+        "--epochs",
+        0,
+        "--remainder",
+        "pad",
+    )
     picture = tmp_path / "plan.png"
     code, out, err = plan(capfd, fields, *MESH, *options, "--json", "--picture", picture, "--steps", 3)
     assert code == 0
@@ -83,7 +98,9 @@ def test_a_full_shuffle_is_warned_of_once_with_figures(fields: str, capfd: pytes
 
 
 def test_axes_that_cut_one_dim_together(fields: str, capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = plan(capfd, fields, *MESH, "--partition", "data+seq", "--variables", "t2m", "--block", 16, "--shuffle", 1)
+    code, out, _ = plan(
+        capfd, fields, *MESH, "--partition", "data+seq", "--variables", "t2m", "--block", 16, "--shuffle", 1
+    )
     assert code == 0
     assert "by P(('data', 'seq'))" in out
     assert "blocks of 16 rows" in out
@@ -93,14 +110,23 @@ def test_axes_that_cut_one_dim_together(fields: str, capfd: pytest.CaptureFixtur
     ("arguments", "message"),
     [
         (MESH, "so say which of them the rows go over"),
-        (("--mesh", "data=4,data=2", "--batch-size", "8"), "'data=4,data=2' is no mesh; pass axes and their sizes, each once"),
+        (
+            ("--mesh", "data=4,data=2", "--batch-size", "8"),
+            "'data=4,data=2' is no mesh; pass axes and their sizes, each once",
+        ),
         (("--mesh", "data", "--batch-size", "8"), "'data' is no mesh"),
-        (("--mesh", "data=6", "--batch-size", "8"), "P('data') cuts it in 6. Use a --batch-size that is a multiple of 6"),
+        (
+            ("--mesh", "data=6", "--batch-size", "8"),
+            "P('data') cuts it in 6. Use a --batch-size that is a multiple of 6",
+        ),
         (("--mesh", "data=6", "--hosts", "4", "--batch-size", "6"), "hosts=4 can't own equal runs of the 6 devices"),
         ((*MESH, "--partition", "data", "--block", "16"), "--block 16 is for a shuffle: pass --shuffle SEED as well"),
         ((*MESH, "--partition", "data", "--block", "some"), "'some' is no block; pass a number of rows, or 'chunks'"),
         ((*MESH, "--partition", "data;seq"), "--partition 'data;seq': parts parted by semicolons name their leaves"),
-        ((*MESH, "--partition", "t2m=data;seq"), "'seq' does not say which leaf and how; write LEAF=AXES for each leaf"),
+        (
+            (*MESH, "--partition", "t2m=data;seq"),
+            "'seq' does not say which leaf and how; write LEAF=AXES for each leaf",
+        ),
         ((*MESH, "--partition", "t2m=data"), "Give one spec for all leaves, or name every one of them"),
         ((*MESH, "--partition", "rows"), "names the axis 'rows', the mesh has {'data': 4, 'seq': 2}"),
         ((*MESH, "--partition", "data", "--variables", ","), "',' names no array; pass names parted by commas"),

@@ -1,4 +1,7 @@
-"""Each kind of argument has one checker: what it takes, what it refuses, and that every refusal is a sentence with the name and the value."""
+"""Each kind of argument has one checker.
+
+What it takes, what it refuses, and that every refusal is a sentence with the name and the value.
+"""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -74,7 +77,9 @@ def test_numbers(value: Any) -> None:
     assert number("share", value, "a share") in (0.5, 1.0)
 
 
-@pytest.mark.parametrize("value", [True, np.True_, "0.5", None, np.nan, np.inf, 10**400, [0.5], np.array([0.5]), float, 1j])
+@pytest.mark.parametrize(
+    "value", [True, np.True_, "0.5", None, np.nan, np.inf, 10**400, [0.5], np.array([0.5]), float, 1j]
+)
 def test_what_is_no_number(value: Any) -> None:
     with pytest.raises(ArgumentError, match=r"^share=.*: pass a share$"):
         number("share", value, "a share")
@@ -148,7 +153,9 @@ ONE_OF_EACH: list[Callable[[Any], Any]] = [
 
 
 @pytest.mark.parametrize("check", ONE_OF_EACH)
-@pytest.mark.parametrize("value", [Broken(), Broken, 10**4000, np.zeros((0, 3)), object(), jnp.zeros(2), np.array({}), ...])
+@pytest.mark.parametrize(
+    "value", [Broken(), Broken, 10**4000, np.zeros((0, 3)), object(), jnp.zeros(2), np.array({}), ...]
+)
 def test_no_other_error(check: Callable[[Any], Any], value: Any) -> None:
     try:
         check(value)

@@ -144,7 +144,8 @@ def test_a_jax_array_keeps_its_memory(devices: int) -> None:
     lease.view(np.float32)[:] = 3.0
     start = address(lease)
     array = placed(lease, devices)
-    assert start <= array.addressable_shards[0].data.unsafe_buffer_pointer() < start + SIZE  # it is the lease's memory, no copy
+    # it is the lease's memory, no copy
+    assert start <= array.addressable_shards[0].data.unsafe_buffer_pointer() < start + SIZE
     del lease
     gc.collect()
     assert pool.idle_bytes == 0

@@ -19,7 +19,16 @@ DATA = from_arrays({"x": np.arange(64)})
 @pytest.mark.parametrize(
     "name",
     [
-        *("collate_fn", "shuffle", "drop_last", "sampler", "batch_sampler", "pin_memory", "persistent_workers", "timeout"),
+        *(
+            "collate_fn",
+            "shuffle",
+            "drop_last",
+            "sampler",
+            "batch_sampler",
+            "pin_memory",
+            "persistent_workers",
+            "timeout",
+        ),
         *("worker_init_fn", "generator", "prefetch_factor", "seed", "sharding"),
     ],
 )
@@ -58,7 +67,10 @@ def test_a_dataset_is_copied_pickled_and_asked_as_before() -> None:
     ("name", "match"),
     [
         ("DataLoader", "it is spelt loadax.Dataloader"),
-        ("from_parquet", "not there yet: read it with pyarrow, and pass a dict of its columns .* to loadax.from_arrays"),
+        (
+            "from_parquet",
+            "not there yet: read it with pyarrow, and pass a dict of its columns .* to loadax.from_arrays",
+        ),
         ("from_csv", "not there yet: read it with pandas, and pass a dict of its columns .* to loadax.from_arrays"),
         ("from_json", "not there yet: .* loadax.from_source, such as a list of dicts"),
         ("from_webdataset", "not there yet: .* loadax.from_source"),
@@ -156,7 +168,8 @@ def _sliced(data: loadax.Dataset) -> loadax.Dataset:
 
 
 @pytest.mark.parametrize(
-    "verb", [_sliced, lambda data: data.repeat(1), lambda data: loadax.concat([data, DATA]), lambda data: data.shuffle(seed=0)]
+    "verb",
+    [_sliced, lambda data: data.repeat(1), lambda data: loadax.concat([data, DATA]), lambda data: data.shuffle(seed=0)],
 )
 def test_verbs_in_a_loop(verb: Callable[[loadax.Dataset], loadax.Dataset]) -> None:
     made = [DATA]
@@ -166,7 +179,8 @@ def test_verbs_in_a_loop(verb: Callable[[loadax.Dataset], loadax.Dataset]) -> No
             made.append(verb(made[-1]))
 
     with pytest.raises(
-        ArgumentError, match="made by more than 100 verbs, each upon the one before; where a loop calls one, call it once"
+        ArgumentError,
+        match="made by more than 100 verbs, each upon the one before; where a loop calls one, call it once",
     ):
         loop()
     data = made[-1]

@@ -35,7 +35,9 @@ def test_a_spec_says_native_byte_order() -> None:
     assert normalise_spec(np.zeros(3, ">f4"), "spec") == ArraySpec((3,), F32)
 
 
-@pytest.mark.parametrize("leaf", [jax.ShapeDtypeStruct((2,), np.float32), ArraySpec((2,), F32), np.zeros(2, np.float32)])
+@pytest.mark.parametrize(
+    "leaf", [jax.ShapeDtypeStruct((2,), np.float32), ArraySpec((2,), F32), np.zeros(2, np.float32)]
+)
 def test_anything_with_a_shape_and_a_dtype_is_a_spec(leaf: Any) -> None:
     assert normalise_spec({"x": leaf}, "spec") == {"x": ArraySpec((2,), F32)}
 
@@ -89,9 +91,13 @@ def test_stack_takes_the_other_byte_order_for_what_it_is() -> None:
     [
         (
             {"x": np.zeros(3, np.float32), "y": 1},
-            r"row 9: leaf \['x'\] is float32\[3\], expected float32\[2\]; make all rows alike: these are ragged, so pad .* pass pad_to=",
+            r"row 9: leaf \['x'\] is float32\[3\], expected float32\[2\]; make all rows alike: these are ragged, so "
+            r"pad .* pass pad_to=",
         ),
-        ({"x": np.zeros(2), "y": 1}, r"row 9: leaf \['x'\] is float64\[2\], expected float32\[2\]; .*or state them with spec="),
+        (
+            {"x": np.zeros(2), "y": 1},
+            r"row 9: leaf \['x'\] is float64\[2\], expected float32\[2\]; .*or state them with spec=",
+        ),
         ({"x": np.zeros(2, np.float32), "y": 1.0}, r"row 9: leaf \['y'\] is float64\[\], expected int64\[\]"),
         (
             {"x": np.zeros(2, np.float32)},
@@ -124,7 +130,10 @@ def test_check_batch_lets_a_good_batch_through() -> None:
     ("batch", "message"),
     [
         ({"x": np.zeros((4, 2), np.float32)}, r"it gave the leaves \[.*x.*\], expected \[.*x.*y.*\]"),
-        ({"x": np.zeros((3, 2), np.float32), "y": np.arange(4)}, r"it gave leaf \['x'\] as float32\[3, 2\] for 4 rows, expected"),
+        (
+            {"x": np.zeros((3, 2), np.float32), "y": np.arange(4)},
+            r"it gave leaf \['x'\] as float32\[3, 2\] for 4 rows, expected",
+        ),
         (
             {"x": np.zeros((4, 2), np.float32), "y": np.arange(4.0)},
             r"leaf \['y'\] as float64\[4\] .* expected int64\[4\]; return one",
@@ -143,7 +152,10 @@ LEAVES: list[Any] = [
 ]  # fmt: skip
 
 
-@for_all(st.lists(st.tuples(st.sampled_from(range(len(LEAVES))), st.sampled_from("xyz")), min_size=1, max_size=4), st.booleans())
+@for_all(
+    st.lists(st.tuples(st.sampled_from(range(len(LEAVES))), st.sampled_from("xyz")), min_size=1, max_size=4),
+    st.booleans(),
+)
 def test_leaf_by_leaf_is_row_by_row(chosen: list[tuple[int, str]], bare: bool) -> None:
     """Examples that are easily seen to be alike are stacked otherwise: to the same, or to the same error."""
     rows = [LEAVES[number] if bare else {"a": np.arange(2), name: LEAVES[number]} for number, name in chosen]

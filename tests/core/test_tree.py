@@ -116,7 +116,19 @@ def test_a_defaultdict_is_sorted_as_a_dict_is() -> None:
 
 def test_structures_are_equal_when_and_only_when_the_trees_look_alike() -> None:
     assert flatten({"a": 1, "b": [2]})[1] == flatten({"b": [5], "a": 7})[1]
-    different: list[Any] = [{"a": 1}, {"b": 1}, {"a": [1]}, [1], (1,), 1, None, OrderedDict(a=1), Pair(1, 2), (1, 2), {"a": None}]
+    different: list[Any] = [
+        {"a": 1},
+        {"b": 1},
+        {"a": [1]},
+        [1],
+        (1,),
+        1,
+        None,
+        OrderedDict(a=1),
+        Pair(1, 2),
+        (1, 2),
+        {"a": None},
+    ]
     structures = [flatten(tree)[1] for tree in different]
     for number, structure in enumerate(structures):
         assert structures.index(structure) == number
@@ -178,7 +190,9 @@ def test_a_dataclass_itself_is_a_leaf() -> None:
 
 
 def test_keys_that_cannot_be_sorted() -> None:
-    with pytest.raises(ArgumentError, match=r"keys \['a', 1\] of a dict can't be sorted.*use keys of one type, say strings"):
+    with pytest.raises(
+        ArgumentError, match=r"keys \['a', 1\] of a dict can't be sorted.*use keys of one type, say strings"
+    ):
         flatten({"a": 0, 1: 0})
 
 
@@ -209,7 +223,11 @@ def test_a_prefix_covers_what_is_below_it() -> None:
     full = structure_of({"a": {"x": 0, "y": 0}, "b": 0})
     assert broadcast_prefix("p", full, is_text) == [("p", False)] * 3
     assert broadcast_prefix({"b": "q", "a": "p"}, full, is_text) == [("p", False), ("p", False), ("q", True)]
-    assert broadcast_prefix({"a": {"x": "1", "y": "2"}, "b": "3"}, full, is_text) == [("1", True), ("2", True), ("3", True)]
+    assert broadcast_prefix({"a": {"x": "1", "y": "2"}, "b": "3"}, full, is_text) == [
+        ("1", True),
+        ("2", True),
+        ("3", True),
+    ]
     assert broadcast_prefix("p", LEAF, is_text) == [("p", True)]
     assert broadcast_prefix("p", structure_of({}), is_text) == []
 
@@ -223,7 +241,10 @@ def test_a_prefix_of_an_ordered_dict_follows_the_order_of_the_data() -> None:
     ("prefix", "message"),
     [
         ({"a": "p"}, r"the keys are \['a'\], those of the data are \['a', 'b'\]"),
-        ({"a": {"x": "p", "z": "q"}, "b": "r"}, r"the keys at \['a'\] are \['x', 'z'\], those of the data are \['x', 'y'\]"),
+        (
+            {"a": {"x": "p", "z": "q"}, "b": "r"},
+            r"the keys at \['a'\] are \['x', 'z'\], those of the data are \['x', 'y'\]",
+        ),
         ({"a": "p", "b": {"c": "q"}}, r"{'c': 'q'} at \['b'\] was not expected; the leaves there are \[\"\['b'\]\"\]"),
         (7, r"7 was not expected; the leaves there are"),
     ],

@@ -166,7 +166,8 @@ def test_a_port_that_can_t_be_had() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
-            ArgumentError, match=rf"port={port} of host='127.0.0.1' can't be listened on .*; pass another one, or port=0"
+            ArgumentError,
+            match=rf"port={port} of host='127.0.0.1' can't be listened on .*; pass another one, or port=0",
         ):
             serve(loader(), port=port)
 

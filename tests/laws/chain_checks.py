@@ -108,7 +108,10 @@ def _check_split(chain: Chain) -> None:
         with pytest.raises(LoadaxError, match=r"split\(\)"):
             chain.dataset.split(0.5)
         return
-    sides = [side.order.visits(np.full(len(side), 1), np.arange(len(side))).rows.tolist() for side in chain.dataset.split(0.5)]
+    sides = [
+        side.order.visits(np.full(len(side), 1), np.arange(len(side))).rows.tolist()
+        for side in chain.dataset.split(0.5)
+    ]
     assert not set(sides[0]) & set(sides[1])
     assert sorted(sides[0] + sides[1]) == sorted(visit.row for visit in chain.visits(1))
 

@@ -222,7 +222,12 @@ class Choices:
         window = None if method == "split" else self.random.choice([None, 1, 3, 8])
         packing: Any = (self.random.randint(1, 12), method, long, window)
         lengths = [len(leaves(each)[0]) for each in chain.values()] if self._documents(chain) else []
-        fits = long == "cut" or method == "split" or (long == "error" and max(lengths, default=0) <= packing[0]) or long == "drop"
+        fits = (
+            long == "cut"
+            or method == "split"
+            or (long == "error" and max(lengths, default=0) <= packing[0])
+            or long == "drop"
+        )
         some = any(length and (long != "drop" or length <= packing[0]) for length in lengths)
         if chain.random or chain.batch_mapped or not some or not fits:
             options: Any = {"method": method, "long": long, "window": window, "progress": False}
@@ -269,7 +274,9 @@ class Choices:
             lambda: verbs.map_rows(chain, scaled(number), f"scaled({number})", **self.spec(chain, scaled(number))),
             lambda: verbs.map_rows(chain, raised(number), f"raised({number})"),
             lambda: verbs.map_rows(chain, reversed_rows, "reversed_rows"),
-            lambda: verbs.map_rows(chain, padded(1 + number), f"padded({1 + number})", **self.spec(chain, padded(1 + number))),
+            lambda: verbs.map_rows(
+                chain, padded(1 + number), f"padded({1 + number})", **self.spec(chain, padded(1 + number))
+            ),
             lambda: verbs.map_rows(chain, named, "named"),
             lambda: verbs.map_rows(chain, paired, "paired"),
             lambda: verbs.map_rows(chain, unnamed, "unnamed") if leaves(chain.like) else chain,
@@ -310,7 +317,9 @@ class Choices:
         if kind == "random":
             return verbs.map_batch_random(chain, noisy_batch, noisy, self.seed())
         spec = self.spec(chain, function)
-        return verbs.map_batch(chain, function, function, f"scaled({number}), {kind}", elementwise=kind == "elementwise", **spec)
+        return verbs.map_batch(
+            chain, function, function, f"scaled({number}), {kind}", elementwise=kind == "elementwise", **spec
+        )
 
     def others(self, chain: Chain, depth: int) -> list[Chain]:
         """Chains to be joined with another one: mostly such as go with it."""

@@ -1,6 +1,9 @@
-"""Rows of every kind for random chains: where they come from, what maps make of them, and what it means that two are the same.
+"""Rows of every kind for random chains.
 
-A row is a tree of dicts, tuples and lists whose leaves are numbers, arrays, texts or objects. All of it is plain Python, one row at a time.
+Where they come from, what maps make of them, and what it means that two are the same.
+
+A row is a tree of dicts, tuples and lists whose leaves are numbers, arrays, texts or objects. All of it is plain
+Python, one row at a time.
 """
 
 import math
@@ -384,7 +387,9 @@ def user_source(random: Random, _: Stores, count: int) -> Given:
 
 def faulty(random: Random, stores: Stores, count: int) -> Given:
     inner = random.choice([arrays, items, documents, zarr_array])(random, stores, count)
-    return Given("wrapped " + inner.kind, loadax.from_source(FaultySource(inner.dataset, {})), inner.rows, inner.one_by_one)
+    return Given(
+        "wrapped " + inner.kind, loadax.from_source(FaultySource(inner.dataset, {})), inner.rows, inner.one_by_one
+    )
 
 
 def items(random: Random, _: Stores, count: int) -> Given:
@@ -393,7 +398,9 @@ def items(random: Random, _: Stores, count: int) -> Given:
     made: dict[str, Callable[[], list[Row]]] = {
         "alike": lambda: rows_of(numbers(random, count), count),
         "ragged": lambda: ragged(random, count),
-        "documents": lambda: [{"tokens": each, "weights": each / np.float64(2)} for each in ragged(random, count, least=1)],
+        "documents": lambda: [
+            {"tokens": each, "weights": each / np.float64(2)} for each in ragged(random, count, least=1)
+        ],
         "texts": lambda: ["ab" * (at % 4) + str(at) for at in range(count)],
         "bytes": lambda: [bytes(range(at % 5 + 1)) for at in range(count)],
         "objects": lambda: [{"object": Opaque(at), "n": np.int32(at)} for at in range(count)],

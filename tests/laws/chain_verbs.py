@@ -1,7 +1,7 @@
 """Verbs done to a dataset, and once more to plain lists: the slow and obvious way.
 
-Every epoch of a chain is written out as a list of visits, to which each verb does what it says. It shares nothing with `loadax.plan` and
-`loadax.sources` but hashes and permutations, which `tests/test_seeds.py` is about.
+Every epoch of a chain is written out as a list of visits, to which each verb does what it says. It shares nothing with
+`loadax.plan` and `loadax.sources` but hashes and permutations, which `tests/test_seeds.py` is about.
 """
 
 from collections import Counter
@@ -55,9 +55,15 @@ class Chain:
     one_by_one: bool = False
     """Whether rows come one by one, so that they need not be alike."""
     differs: bool = False
-    """Whether parts that were joined have rows of several kinds, and no map has made them alike since. Each part looks at its first row."""
+    """Whether parts that were joined have rows of several kinds, and no map has made them alike since.
+
+    Each part looks at its first row.
+    """
     unlike: bool = False
-    """Whether a source below has rows of several kinds: then those that verbs leave out may have no meaning for a map of batches."""
+    """Whether a source below has rows of several kinds.
+
+    Then those that verbs leave out may have no meaning for a map of batches.
+    """
     stride: int | None = 1
     """Rows from one position to the next; None behind any verb but slices."""
     maps: int = 0
@@ -154,7 +160,9 @@ def by_reversed_bits(count: int) -> list[int]:
 
 def shuffle(chain: Chain, seed: int) -> Chain:
     def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
-        return [visit._replace(lane=None) for visit in shuffled(chain.epoch(number, keep), derive(seed, "shuffle", number))]
+        return [
+            visit._replace(lane=None) for visit in shuffled(chain.epoch(number, keep), derive(seed, "shuffle", number))
+        ]
 
     return chain.then(f".shuffle({seed})", chain.dataset.shuffle(seed), epoch, varies=True, stride=None)
 
@@ -333,7 +341,9 @@ Segments = dict[int, tuple[int, ...]]
 """From which position on, over all epochs, how many of each part stand in a block."""
 
 
-def mixed(parts: Sequence[Chain], segments: Segments, seed: int, stop: Literal["first", "all", "never"], cut_at: int) -> Chain:
+def mixed(
+    parts: Sequence[Chain], segments: Segments, seed: int, stop: Literal["first", "all", "never"], cut_at: int
+) -> Chain:
     """A mixture; of one that never ends the first so many positions."""
     names = [f"part {number}" for number in range(len(parts))]
     named = {name: part.dataset for name, part in zip(names, parts, strict=True)}
@@ -508,7 +518,11 @@ def packed_row(documents: list[Row], parts: list[Part], seq_len: int, like: Row)
         return row
 
     def entries(key: str) -> list[Any]:
-        return [value for document, start, count in parts for value in documents[document][key][start : start + count].tolist()]
+        return [
+            value
+            for document, start, count in parts
+            for value in documents[document][key][start : start + count].tolist()
+        ]
 
     positions = [entry for _, _, count in parts for entry in range(count)]
     return {

@@ -1,4 +1,7 @@
-"""Random chains for as long as wanted: `python -m tests.laws.fuzz --chains 2000`. Prints what was tried, and how to try a finding again."""
+"""Random chains for as long as wanted: `python -m tests.laws.fuzz --chains 2000`.
+
+Prints what was tried, and how to try a finding again.
+"""
 
 import argparse
 import os
@@ -35,7 +38,9 @@ def main(given: Sequence[str] | None = None, hang: float | None = HANG) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of all that is random")
     parser.add_argument("--first", type=int, default=0, help="number of the first chain")
     parser.add_argument("--processes", type=float, default=0.02, help="share of chains that worker processes load")
-    parser.add_argument("--contract", type=float, default=0.3, help="share of chains whose sources go through check_source")
+    parser.add_argument(
+        "--contract", type=float, default=0.3, help="share of chains whose sources go through check_source"
+    )
     arguments = parser.parse_args(given)
     tally, start = Tally(), time.monotonic()
     findings: list[int] = []
@@ -57,7 +62,10 @@ def main(given: Sequence[str] | None = None, hang: float | None = HANG) -> int:
         if hang is not None:
             faulthandler.cancel_dump_traceback_later()
     print(tally)
-    print(f"{arguments.chains} chains, {time.monotonic() - start:.0f} s, seed {arguments.seed}, findings: {findings or 'none'}")
+    print(
+        f"{arguments.chains} chains, {time.monotonic() - start:.0f} s, seed {arguments.seed}, findings: "
+        f"{findings or 'none'}"
+    )
     return int(bool(findings))
 
 

@@ -1,7 +1,9 @@
-"""Large runs as lists: chosen, split, packed, shuffled and mixed data in batches of scheduled sizes, the slow and obvious way.
+"""Large runs as lists: chosen, split, packed, shuffled and mixed data in batches of scheduled sizes, the slow and
+obvious way.
 
-Every token is another number, so that what a batch holds tells which records it is made of. The oracle shares nothing with `loadax` but
-hashes and permutations, which `tests/test_seeds.py` is about; only into which row a document is fitted is the packer's choice.
+Every token is another number, so that what a batch holds tells which records it is made of. The oracle shares nothing
+with `loadax` but hashes and permutations, which `tests/test_seeds.py` is about; only into which row a document is
+fitted is the packer's choice.
 """
 
 import math
@@ -93,7 +95,9 @@ def documents(count: int, seed: int, first: int, flat: bool) -> Part:
 def whole_rows(count: int, first: int) -> Part:
     """Rows that look like packed ones."""
     rows = [row_of([np.arange(LENGTH, dtype=np.int32) + first + LENGTH * row]) for row in range(count)]
-    return Part(from_arrays({name: np.stack([row[name] for row in rows]) for name in rows[0]}), rows, list(range(count)))
+    return Part(
+        from_arrays({name: np.stack([row[name] for row in rows]) for name in rows[0]}), rows, list(range(count))
+    )
 
 
 def shuffle(part: Part, seed: int) -> Part:
@@ -121,7 +125,11 @@ def keep(part: Part, rest: int, index: Path | None = None) -> Part:
         return int(tokens_of(example).sum()) % 3 != rest
 
     kept = [row for row in part.kept if good(part.examples[row])]
-    return part._replace(dataset=part.dataset.filter(good, index=index, workers=2), kept=kept) if full(part, kept) else part
+    return (
+        part._replace(dataset=part.dataset.filter(good, index=index, workers=2), kept=kept)
+        if full(part, kept)
+        else part
+    )
 
 
 def exclude(part: Part, gone: list[int]) -> Part:
@@ -173,7 +181,9 @@ def pack(part: Part, method: Literal["split", "best_fit", "first_fit"]) -> Part:
     else:
         made = part.dataset.pack(LENGTH, method=method, long="cut")
         places = [made.source.documents(row) or [] for row in range(len(made))]
-        rows = [row_of([part.examples[each.row][each.start : each.start + each.length] for each in row]) for row in places]
+        rows = [
+            row_of([part.examples[each.row][each.start : each.start + each.length] for each in row]) for row in places
+        ]
         # Wherever a document lies, it lies there once, and is only cut where it is longer than a row.
         met = sorted((each.row, each.start, each.length) for row in places for each in row)
         lengths = {row: len(part.examples[row]) for row in part.kept}
@@ -183,7 +193,11 @@ def pack(part: Part, method: Literal["split", "best_fit", "first_fit"]) -> Part:
 
 
 def _row_of_stream(columns: list[tuple[int, int]]) -> Example:
-    bounds = [0, *(place for place in range(1, len(columns)) if columns[place][0] != columns[place - 1][0]), len(columns)]
+    bounds = [
+        0,
+        *(place for place in range(1, len(columns)) if columns[place][0] != columns[place - 1][0]),
+        len(columns),
+    ]
     return row_of([np.array([token for _, token in columns[start:stop]], np.int32) for start, stop in pairwise(bounds)])
 
 
@@ -229,7 +243,12 @@ class Run(NamedTuple):
     def loader(self, **options: Any) -> Dataloader:
         options = {"num_workers": 0, "key_seed": KEY_SEED} | options
         return Dataloader(
-            self.dataset(), self.sizes, seq_len=self.lengths, num_epochs=self.epochs, remainder=self.remainder, **options
+            self.dataset(),
+            self.sizes,
+            seq_len=self.lengths,
+            num_epochs=self.epochs,
+            remainder=self.remainder,
+            **options,
         )
 
     def blocks(self) -> Blocks:
@@ -272,7 +291,11 @@ class Run(NamedTuple):
                     break
             visits.append(next(streams[name]))
             drawn[name] += 1
-            if not size and self.stop == "all" and all(drawn[each] >= len(part.kept) for each, part in self.parts.items()):
+            if (
+                not size
+                and self.stop == "all"
+                and all(drawn[each] >= len(part.kept) for each, part in self.parts.items())
+            ):
                 size = len(visits)
         return visits[size * number : size * (number + 1)]
 
@@ -383,7 +406,9 @@ def runs(choose: st.DrawFn, stops: tuple[str, ...] = ("alone", "first", "all", "
     if stop == "alone" and choose(st.booleans()):  # only here rows stand by lane
         made[""] = shuffle_blocks(made[""], choose(SEEDS), choose(SMALL), choose(SMALL), choose(st.integers(2, 5)))
     by: Any = choose(st.sampled_from(["example", "step"])) if stop == "never" else "example"
-    starts = sorted({0} if stop == "alone" else choose(st.sets(st.integers(1, 60 if by == "example" else 6), max_size=2)) | {0})
+    starts = sorted(
+        {0} if stop == "alone" else choose(st.sets(st.integers(1, 60 if by == "example" else 6), max_size=2)) | {0}
+    )
     positive = st.tuples(*[st.integers(1, 3)] * len(names))
     share = st.tuples(*[st.integers(0, 3)] * len(names)).filter(any) | positive
     weights = {start: choose(positive if start == starts[-1] else share) for start in starts}

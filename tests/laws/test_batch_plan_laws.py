@@ -103,13 +103,16 @@ def test_a_step_depends_on_nothing_but_its_number(made: tuple[BatchPlan, int], d
     assert together.epochs.tolist() == [epoch for visits in sweep[start:stop] for epoch in visits.epochs.tolist()]
 
     step = data.draw(st.integers(0, plan.num_steps - 1))
-    again = BatchPlan(plan.order, plan.batch_size_of(0), None, plan.remainder).visits(step)  # of a run that goes on for ever
+    # of a run that goes on for ever
+    again = BatchPlan(plan.order, plan.batch_size_of(0), None, plan.remainder).visits(step)
     assert again.rows.tolist() == sweep[step].rows.tolist()
 
     positions = np.array(data.draw(st.lists(st.integers(0, plan.batch_size_of(0) - 1), max_size=8)), np.int64)
     part = plan.visits_of(range(start, stop), positions)
     assert part.rows.tolist() == [row for visits in sweep[start:stop] for row in visits.rows[positions].tolist()]
-    assert part.epochs.tolist() == [epoch for visits in sweep[start:stop] for epoch in visits.epochs[positions].tolist()]
+    assert part.epochs.tolist() == [
+        epoch for visits in sweep[start:stop] for epoch in visits.epochs[positions].tolist()
+    ]
 
 
 @settings(deadline=None)
@@ -161,9 +164,14 @@ def check_lanes(order: BlockShuffled, plan: BatchPlan, step: int, hosts: int) ->
     rows = rows[rows >= 0]
     lanes = lanes_of(order, epoch, rows)
     assert (np.diff(lanes) >= 0).all()
-    if len(rows) % hosts or len(set(lanes.tolist())) < order.lanes or max(np.bincount(lanes)) > min(np.bincount(lanes)) + 1:
+    if (
+        len(rows) % hosts
+        or len(set(lanes.tolist())) < order.lanes
+        or max(np.bincount(lanes)) > min(np.bincount(lanes)) + 1
+    ):
         return  # at the end of an epoch, where the lanes that are left have more of the batch
-    # Every lane has its share of the batch, so a host's contiguous share meets its part of the lanes, and one that it shares.
+    # Every lane has its share of the batch, so a host's contiguous share meets its part of the lanes, and one that it
+    # shares.
     for share in np.split(lanes, hosts):
         assert len(set(share.tolist())) <= -(-order.lanes // hosts) + 1
 
@@ -201,10 +209,17 @@ def test_a_host_with_a_contiguous_share_meets_its_lanes_blocks_only() -> None:
 
 def test_lanes_go_on_through_a_repeat_and_a_slice_that_keeps_the_rhythm() -> None:
     inner = BlockShuffled(Sequential(64 * 10), 0, 10, 2, 16)
-    for order in (Repeated(inner, 2), Sliced(inner, 32, 1, 600), Sliced(inner, 7, 1, 600), Repeated(Repeated(inner, 1), 3)):
+    for order in (
+        Repeated(inner, 2),
+        Sliced(inner, 32, 1, 600),
+        Sliced(inner, 7, 1, 600),
+        Repeated(Repeated(inner, 1), 3),
+    ):
         plan = BatchPlan(order, 64)
         visits = plan.visits(1)
-        lanes = np.array([lanes_of(inner, int(e), np.array([r]))[0] for r, e in zip(visits.rows, visits.epochs, strict=True)])
+        lanes = np.array(
+            [lanes_of(inner, int(e), np.array([r]))[0] for r, e in zip(visits.rows, visits.epochs, strict=True)]
+        )
         assert (np.diff(lanes) >= 0).all()
 
 
@@ -236,7 +251,11 @@ def test_slices_of_lanes_that_are_repeated_serve_each_visit_once(data: st.DataOb
     """A slice may begin in the middle of the lanes, and the next turn begins there again."""
     draw = data.draw
     order: Order = BlockShuffled(
-        Sequential(draw(st.integers(4, 60))), 0, draw(st.integers(1, 5)), draw(st.integers(1, 3)), draw(st.integers(2, 6))
+        Sequential(draw(st.integers(4, 60))),
+        0,
+        draw(st.integers(1, 5)),
+        draw(st.integers(1, 3)),
+        draw(st.integers(2, 6)),
     )
     for _ in range(draw(st.integers(1, 2))):
         start = draw(st.integers(0, order.size - 1))

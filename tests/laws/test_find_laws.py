@@ -1,4 +1,7 @@
-"""Law: `find` is the inverse of `rows`. What it finds is where the batches have the row, and all of that; by arithmetic, however large the data."""
+"""Law: `find` is the inverse of `rows`.
+
+What it finds is where the batches have the row, and all of that; by arithmetic, however large the data.
+"""
 
 from functools import partial
 from typing import Any, Literal
@@ -104,7 +107,9 @@ def test_an_empty_slice_backwards_of_an_empty_order_has_nothing() -> None:
     assert not len(hits.asked)
 
 
-@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(
+    max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 @given(orders(), st.data())
 def test_positions_of_is_the_inverse_of_visits(made: tuple[Order, int], data: st.DataObject) -> None:
     order, rows = made
@@ -126,7 +131,9 @@ def test_positions_of_is_the_inverse_of_visits(made: tuple[Order, int], data: st
         assert not len(positions_of(order, np.array([row]), np.array([0]), (0, order.size)).positions)
 
 
-@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(
+    max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 @given(orders(), st.integers(1, 20), st.sampled_from(["drop", "pad"]), st.data())
 def test_find_is_the_inverse_of_rows(
     made: tuple[Order, int], batch_size: int, remainder: Literal["drop", "pad"], data: st.DataObject
@@ -170,7 +177,9 @@ def test_a_schedule_of_batch_sizes() -> None:
     plan = BatchPlan(BlockShuffled(Sequential(101), 3, 4, 2, 5), ((0, 7), (9, 20), (14, 3)), 2, "pad")
     assert plan.num_steps is not None
     for row in range(101):
-        expected = [(step, int(at)) for step in range(plan.num_steps) for at in np.flatnonzero(plan.visits(step).rows == row)]
+        expected = [
+            (step, int(at)) for step in range(plan.num_steps) for at in np.flatnonzero(plan.visits(step).rows == row)
+        ]
         assert find(plan, row, range(plan.num_steps)) == expected
 
 

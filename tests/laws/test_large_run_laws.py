@@ -1,6 +1,8 @@
-"""Laws of large runs: batches are those of the lists in `large_runs.py`, whatever is chosen, split, packed, shuffled, mixed and scheduled.
+"""Laws of large runs: batches are those of the lists in `large_runs.py`, whatever is chosen, split, packed, shuffled,
+mixed and scheduled.
 
-On any number of hosts, from any step on; each record comes when it should, and nothing comes from the other side of a split.
+On any number of hosts, from any step on; each record comes when it should, and nothing comes from the other side of a
+split.
 """
 
 import json
@@ -80,14 +82,17 @@ def records_met(run: Run, steps: int) -> list[tuple[str, int]]:
 @given(runs())
 def test_the_parts_of_any_number_of_hosts_are_one_batch(run: Run) -> None:
     batches = run.batches()
-    loaders = {count: [run.loader(shard_index=index, shard_count=count) for index in range(count)] for count in (1, 2, 4)}
+    loaders = {
+        count: [run.loader(shard_index=index, shard_count=count) for index in range(count)] for count in (1, 2, 4)
+    }
     if not run.endless:
         assert len(loaders[1][0]) == len(batches)
     for step, visits in enumerate(batches[:SOME]):
         expected = run.values(step, visits)
         for hosts in loaders.values():
             assert_equal(
-                jax.tree.map(lambda *leaves: np.concatenate(leaves), *(host.host_batch(step) for host in hosts)), expected
+                jax.tree.map(lambda *leaves: np.concatenate(leaves), *(host.host_batch(step) for host in hosts)),
+                expected,
             )
             assert np.concatenate([host.local_rows(step) for host in hosts]).tolist() == run.ids(visits)
             assert all(host.rows(step).tolist() == run.ids(visits) for host in hosts)
@@ -120,7 +125,9 @@ def part_of_a_batch(batch: Example, index: int, count: int) -> Example:
 
 @settings(max_examples=examples(30), deadline=None, suppress_health_check=SLOW)
 @given(runs(), st.sampled_from([(1, 0), (2, 1), (4, 2)]), st.data())
-def test_a_state_goes_on_with_the_batches_of_the_straight_run(run: Run, share: tuple[int, int], data: st.DataObject) -> None:
+def test_a_state_goes_on_with_the_batches_of_the_straight_run(
+    run: Run, share: tuple[int, int], data: st.DataObject
+) -> None:
     batches = run.batches()
     step = data.draw(st.integers(0, min(len(batches), SOME) - 1))
     count, index = share
@@ -200,9 +207,14 @@ def test_a_state_goes_on_into_another_future(run: Run, data: st.DataObject) -> N
 
 
 def test_a_future_that_moves_the_end_of_the_past_is_refused() -> None:
-    """An epoch ended before example 32, since there the weights changed and its first part would have begun anew; else it would end later."""
+    """An epoch ended before example 32, since there the weights changed and its first part would have begun anew.
+
+    Else it would end later.
+    """
     small, large = whole_rows(16, 1), whole_rows(200, OTHERS)
-    run = Run({"small": small, "large": large}, {0: 8}, {0: LENGTH}, 2, "drop", {0: (1, 1), 32: (1, 0)}, seed=2, stop="first")
+    run = Run(
+        {"small": small, "large": large}, {0: 8}, {0: LENGTH}, 2, "drop", {0: (1, 1), 32: (1, 0)}, seed=2, stop="first"
+    )
     other = run._replace(weights={0: (1, 1)})
     assert [len(each.epoch(0)) for each in (run, other)] == [32, 33]
     _, state = saved(run, 4)
@@ -265,7 +277,9 @@ def two_sides(choose: st.DrawFn, by_group: bool, verbs: list[str]) -> tuple[Part
     """What was split, and both sides, each with verbs of its own behind."""
     packs = choose(st.booleans())
     whole = (
-        documents(choose(st.integers(8, 40)), choose(st.integers(0, 9)), 1, choose(st.booleans())) if packs else whole_rows(24, 1)
+        documents(choose(st.integers(8, 40)), choose(st.integers(0, 9)), 1, choose(st.booleans()))
+        if packs
+        else whole_rows(24, 1)
     )
     whole = choose(behind(whole, VERBS, 2))
     cut = split_groups if by_group else split

@@ -1,4 +1,7 @@
-"""Whatever the mesh, the owners, the spec and the shape: the layouts of all processes are the array, cut as JAX cuts it."""
+"""Whatever the mesh, the owners, the spec and the shape.
+
+The layouts of all processes are the array, cut as JAX cuts it.
+"""
 
 import math
 from dataclasses import dataclass

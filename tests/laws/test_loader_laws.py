@@ -1,4 +1,7 @@
-"""The one idea: a batch is a function of (dataset, step). Whatever mesh, partition, workers, pieces, budget and start."""
+"""The one idea: a batch is a function of (dataset, step).
+
+Whatever mesh, partition, workers, pieces, budget and start.
+"""
 
 import json
 from dataclasses import dataclass
@@ -22,7 +25,18 @@ from loadax.protocols import ArraySpec, Integers
 from loadax.sharding import DataPartitionType, PlannedMesh, plan_mesh
 from loadax.sharding.partition import resolve_partition
 from tests.limits import examples
-from tests.loader.oracle import ELEMENTWISE, NONE, ORDERS, RECIPES, SOURCES, Oracle, Recipe, arrays, assert_placed, mesh_of
+from tests.loader.oracle import (
+    ELEMENTWISE,
+    NONE,
+    ORDERS,
+    RECIPES,
+    SOURCES,
+    Oracle,
+    Recipe,
+    arrays,
+    assert_placed,
+    mesh_of,
+)
 from tests.work import lines_of, peak_of
 
 ROWS = 90
@@ -60,7 +74,11 @@ CUTS = (
     Cut(CUBE, (("batch", ("seq", "data")),)),
     Cut(
         CUBE,
-        {"image": P("data", ("seq", "fsdp")), "label": P(("seq", "fsdp", "data")), "tokens": P("fsdp", ("data", "seq"))},
+        {
+            "image": P("data", ("seq", "fsdp")),
+            "label": P(("seq", "fsdp", "data")),
+            "tokens": P("fsdp", ("data", "seq")),
+        },
         columns=True,
     ),
     Cut(CUBE, {"image": P("seq"), "label": P("data"), "tokens": DataPartitionType.REPLICATED}, columns=True),
@@ -144,7 +162,9 @@ def test_any_run_from_any_step(monkeypatch: pytest.MonkeyPatch, picks: st.DataOb
         recipe = ELEMENTWISE
     source, order = draw(st.sampled_from(sorted(SOURCES))), draw(st.sampled_from(sorted(ORDERS)))
     batch_size, remainder = draw(st.sampled_from([8, 16, 40])), draw(st.sampled_from(["drop", "pad"]))
-    mesh = mesh_of(cut.axes, draw(st.sampled_from([AxisType.Auto, AxisType.Explicit])), draw(st.sampled_from([None, 1])))
+    mesh = mesh_of(
+        cut.axes, draw(st.sampled_from([AxisType.Auto, AxisType.Explicit])), draw(st.sampled_from([None, 1]))
+    )
     if draw(st.booleans()):
         monkeypatch.setattr(RandomPieces, "seed", draw(st.integers(0, 999)))
         monkeypatch.setattr(scheduler, "PieceSizes", RandomPieces)
@@ -207,7 +227,9 @@ def test_pieces_and_workers_never_show(monkeypatch: pytest.MonkeyPatch, pieces: 
 
 @settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 100), st.integers(1, 12), st.integers(1, 3))
-def test_masks_count_every_row_once_an_epoch_and_drop_serves_what_fills_a_batch(rows: int, eighths: int, epochs: int) -> None:
+def test_masks_count_every_row_once_an_epoch_and_drop_serves_what_fills_a_batch(
+    rows: int, eighths: int, epochs: int
+) -> None:
     data = SOURCES["arrays"]({"label": np.arange(rows)}).shuffle(seed=0)
     batch_size = 8 * eighths
     padded = Dataloader(data, batch_size, num_epochs=epochs, remainder="pad", num_workers=0)
@@ -264,7 +286,8 @@ def test_one_of_4096_hosts_plans_its_own_rows_alone(block: int | None) -> None:
         (loader,) = loaders
         step = 10**6 + 19
         assert lines_of(partial(loader.local_rows, step)) < 5000
-        assert peak_of(partial(loader.local_rows, step + 1)) < 1 << 17  # the batch's positions alone are four times that
+        # the batch's positions alone are four times that
+        assert peak_of(partial(loader.local_rows, step + 1)) < 1 << 17
         rows = loader.local_rows(step)
         np.testing.assert_array_equal(rows, loader.rows(step)[host * 16 : (host + 1) * 16])
         found.append(rows)

@@ -1,4 +1,7 @@
-"""Rows of any kind reach the map: they need be alike only where they are stacked, behind the last map of single rows."""
+"""Rows of any kind reach the map.
+
+They need be alike only where they are stacked, behind the last map of single rows.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -67,7 +70,9 @@ def filtered(_: Path) -> tuple[Dataset, Any]:
 
 def documents(path: Path) -> tuple[Dataset, Any]:
     given = [tokens(number).astype(np.uint16) for number in range(COUNT)]
-    return loadax.from_documents(write_pair(path / "x.bin", [[each] for each in given])).map(pad), [pad(each) for each in given]
+    return loadax.from_documents(write_pair(path / "x.bin", [[each] for each in given])).map(pad), [
+        pad(each) for each in given
+    ]
 
 
 def records(path: Path) -> tuple[Dataset, Any]:
@@ -185,7 +190,11 @@ def test_what_numpy_makes_no_array_of_reaches_the_map(tmp_path: Path) -> None:
         def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
             raise RuntimeError("can't call numpy() on a tensor that requires grad")
 
-    data = loadax.from_source([Tensor(number) for number in range(COUNT)]).map(lambda each: each).map(lambda each: each.value)
+    data = (
+        loadax.from_source([Tensor(number) for number in range(COUNT)])
+        .map(lambda each: each)
+        .map(lambda each: each.value)
+    )
     assert data.read(range(COUNT)).tolist() == list(range(COUNT))
     assert [int(each) for each in data.cache(tmp_path / "cache", progress=False)] == list(range(COUNT))
 
@@ -258,7 +267,9 @@ def test_a_map_may_write_to_what_another_one_returned() -> None:
 def test_the_advice_of_ragged_rows_followed(tmp_path: Path) -> None:
     given = [tokens(number) for number in range(COUNT)]
     data = loadax.from_source(given)
-    with pytest.raises(LeafError, match=r"pad or crop them in a map, pass pad_to= where the source takes it, or pack them"):
+    with pytest.raises(
+        LeafError, match=r"pad or crop them in a map, pass pad_to= where the source takes it, or pack them"
+    ):
         data.read(range(COUNT))
     assert data.map(pad).read(range(COUNT)).shape == (COUNT, 10)
     assert data.pack(10).read([0])["tokens"].shape == (1, 10)
@@ -271,7 +282,9 @@ def test_the_advice_of_images_of_many_sizes_followed(tmp_path: Path) -> None:
     for number in range(3):
         Image.fromarray(image(number)).save(tmp_path / f"{number:02}.png")
     data = loadax.from_images(tmp_path)
-    with pytest.raises(SourceError, match=r"pass size=\(height, width\), and all get that size, or crop or resize them in a map"):
+    with pytest.raises(
+        SourceError, match=r"pass size=\(height, width\), and all get that size, or crop or resize them in a map"
+    ):
         data.read([0, 1])
     assert loadax.from_images(tmp_path, size=(6, 7)).read([0, 1])["image"].shape == (2, 6, 7, 3)
     assert data.map(crop).read([0, 1])["image"].shape == (2, 4, 3, 3)
@@ -280,7 +293,8 @@ def test_the_advice_of_images_of_many_sizes_followed(tmp_path: Path) -> None:
 def test_the_advice_of_documents_followed(tmp_path: Path) -> None:
     data = loadax.from_documents(np.arange(6), [0, 2, 6])
     with pytest.raises(
-        SourceError, match=r"pack them into rows of one length with \.pack\(seq_len\), pad or crop them in a map, or look at"
+        SourceError,
+        match=r"pack them into rows of one length with \.pack\(seq_len\), pad or crop them in a map, or look at",
     ):
         data.read([0, 1])
     assert data.pack(3).read([0, 1])["tokens"].tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -292,7 +306,8 @@ def test_parts_that_differ_may_be_made_alike_behind_the_joint() -> None:
     one, other = [np.arange(3), np.arange(5)], [np.arange(4)]
     joined = loadax.concat([one, other])
     with pytest.raises(
-        LeafError, match=r"concat: leaf of the example is int64\[4\] in part 1 and int64\[3\] in part 0; map them to one"
+        LeafError,
+        match=r"concat: leaf of the example is int64\[4\] in part 1 and int64\[3\] in part 0; map them to one",
     ):
         joined.read([0, 2])
     assert joined.map(pad).read([0, 1, 2]).shape == (3, 10)
@@ -310,7 +325,9 @@ def flat(path: Path) -> Dataset:
 def test_joined_documents_pack(join: str, second: str, tmp_path: Path) -> None:
     first = flat(tmp_path)
     others: dict[str, Callable[[], Any]] = {
-        "flat": lambda: loadax.from_documents(write_pair(tmp_path / "y.bin", [[tokens(number)] for number in range(4)])),
+        "flat": lambda: loadax.from_documents(
+            write_pair(tmp_path / "y.bin", [[tokens(number)] for number in range(4)])
+        ),
         "listed": lambda: loadax.from_source([tokens(number) for number in range(4)]),
         "mapped": lambda: first[:4].map(lambda row: row),
     }

@@ -1,4 +1,7 @@
-"""Law: any chain of verbs, over rows of any kind, is what the verbs do to plain lists; so are its batches, and what has no meaning is refused."""
+"""Law: any chain of verbs, over rows of any kind, is what the verbs do to plain lists.
+
+So are its batches, and what has no meaning is refused.
+"""
 
 from random import Random
 

@@ -104,7 +104,10 @@ def random_parts(_: Path) -> BaseSource:
 
 def mixture_of_documents(path: Path) -> BaseSource:
     return loadax.mix(
-        {"a": loadax.from_documents(path / "documents.bin") if documents(path) else None, "b": list(map(as_uint16, lengths()))},
+        {
+            "a": loadax.from_documents(path / "documents.bin") if documents(path) else None,
+            "b": list(map(as_uint16, lengths())),
+        },
         {"a": 1, "b": 1},
     ).source
 
@@ -199,7 +202,9 @@ def test_a_wrapper_answers_for_what_it_wraps(wrapper: str, source: str, tmp_path
     again = WRAPPERS[wrapper](faulty(made)) if fits(wrapper, source, made) and wrapper != "into_rows" else faulty(made)
     check_source(again, loader=False, pickled=False)
     # Nothing below is out of reach of who looks for what is read.
-    assert {each for one in walk(inner) for each in one.addresses} <= {each for one in walk(again) for each in one.addresses}
+    assert {each for one in walk(inner) for each in one.addresses} <= {
+        each for one in walk(again) for each in one.addresses
+    }
     assert any(each is inner for each in walk(again))
 
 

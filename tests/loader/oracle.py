@@ -1,4 +1,7 @@
-"""What a batch must be, one row at a time, the slow and obvious way; and the data, maps and meshes that the loader's tests go through."""
+"""What a batch must be, one row at a time, the slow and obvious way.
+
+And the data, maps and meshes that the loader's tests go through.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +23,10 @@ Example = dict[str, Any]
 
 
 def arrays(rows: int) -> dict[str, Array]:
-    """Three leaves whose every value tells its row and column: uint8[4, 8], int64[] (which JAX narrows) and uint16[16]."""
+    """Three leaves whose every value tells its row and column.
+
+    Uint8[4, 8], int64[] (which JAX narrows) and uint16[16].
+    """
     return {
         "image": ((np.arange(rows)[:, None] * 37 + np.arange(32)) % 251).astype(np.uint8).reshape(rows, 4, 8),
         "label": np.arange(rows, dtype=np.int64) * 1000 - 7,
@@ -84,7 +90,11 @@ class Recipe:
 
 
 def _halve(example: Example) -> Example:
-    return {"label": example["label"], "image": example["image"].astype(np.float32) / 2, "tokens": example["tokens"][::-1] + 1}
+    return {
+        "label": example["label"],
+        "image": example["image"].astype(np.float32) / 2,
+        "tokens": example["tokens"][::-1] + 1,
+    }
 
 
 def _noisy(example: Example, rng: np.random.Generator) -> Example:
@@ -96,7 +106,11 @@ def _widen(batch: Example) -> Example:
 
 
 def _shift(batch: Example) -> Example:
-    return {"image": batch["image"].astype(np.float32) * 3, "label": batch["label"] + 5, "tokens": batch["tokens"] ^ 255}
+    return {
+        "image": batch["image"].astype(np.float32) * 3,
+        "label": batch["label"] + 5,
+        "tokens": batch["tokens"] ^ 255,
+    }
 
 
 def _one_row(function: Callable[[Any], Any]) -> Callable[[Example, int, int], Example]:
@@ -127,7 +141,9 @@ RECIPES = (NONE, MAP, RANDOM, BATCH, ELEMENTWISE, CHAIN)
 SOURCES: dict[str, Callable[[Any], Dataset]] = {
     "arrays": from_arrays,
     "read": lambda tree: from_source(ReadSource(tree)),
-    "objects": lambda tree: from_source([{name: leaf[row] for name, leaf in tree.items()} for row in range(len(tree["label"]))]),
+    "objects": lambda tree: from_source(
+        [{name: leaf[row] for name, leaf in tree.items()} for row in range(len(tree["label"]))]
+    ),
 }
 
 ORDERS: dict[str, Callable[[Dataset], Dataset]] = {
@@ -179,7 +195,10 @@ class Oracle:
         columns = []
         for number, like in enumerate(flatten(self.example(0, 0))[0]):
             narrow = jax.dtypes.canonicalize_dtype(np.asarray(like).dtype)
-            values = [np.zeros_like(like) if row < 0 else flatten(self.example(row, epoch))[0][number] for row, epoch in visits]
+            values = [
+                np.zeros_like(like) if row < 0 else flatten(self.example(row, epoch))[0][number]
+                for row, epoch in visits
+            ]
             columns.append(np.stack(values).astype(narrow))
         batch = structure.build(columns)
         return {**batch, "mask": np.array([row >= 0 for row, _ in visits])} if self.remainder == "pad" else batch
@@ -200,9 +219,17 @@ def assert_placed(batch: Any, expected: Any, mesh: Mesh | None = None) -> None:
     assert structure == wanted_structure
     for path, array, whole in zip(structure.paths, leaves, wanted, strict=True):
         assert isinstance(array, jax.Array), path
-        assert (array.shape, array.dtype, array.weak_type, array.committed) == (whole.shape, whole.dtype, False, True), path
+        assert (array.shape, array.dtype, array.weak_type, array.committed) == (
+            whole.shape,
+            whole.dtype,
+            False,
+            True,
+        ), path
         if mesh is not None:
             assert isinstance(array.sharding, NamedSharding), path
             assert array.sharding.mesh is mesh, path
         for shard in array.addressable_shards:
-            assert np.asarray(shard.data).tobytes() == np.ascontiguousarray(whole[shard.index]).tobytes(), (path, shard.index)
+            assert np.asarray(shard.data).tobytes() == np.ascontiguousarray(whole[shard.index]).tobytes(), (
+                path,
+                shard.index,
+            )

@@ -19,7 +19,10 @@ from tests.clocks import Machine
 
 def names(folder: Path) -> set[str]:
     (found,) = folder.rglob("*.trace.json.gz")
-    return {event.get("name", "").partition("#")[0] for event in json.loads(gzip.decompress(found.read_bytes()))["traceEvents"]}
+    return {
+        event.get("name", "").partition("#")[0]
+        for event in json.loads(gzip.decompress(found.read_bytes()))["traceEvents"]
+    }
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -49,7 +52,9 @@ def test_a_clock_takes_each_stage_by_itself(monkeypatch: pytest.MonkeyPatch) -> 
         machine.work(64.0)  # between the stages
         with clock("assemble"):
             machine.work(0.25)
-    assert clock.timing() == Timing(read=8.0, transform=3.0, assemble=0.5, transform_cpu=1.0, assemble_cpu=0.5, began=began)
+    assert clock.timing() == Timing(
+        read=8.0, transform=3.0, assemble=0.5, transform_cpu=1.0, assemble_cpu=0.5, began=began
+    )
 
 
 def test_its_seconds_are_those_of_the_wall_and_of_this_thread() -> None:

@@ -1,4 +1,7 @@
-"""Pieces into slabs, for hosts that are not there: every box of every host is the oracle's, and each element is read once."""
+"""Pieces into slabs, for hosts that are not there.
+
+Every box of every host is the oracle's, and each element is read once.
+"""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -32,7 +35,10 @@ def partitions(case: MeshCase) -> Iterator[Any]:
 
 
 def fill(share: HostShard, data: Dataset, plan: BatchPlan, seed: int) -> Slab:
-    """The slab of all steps, filled in pieces that are cut anywhere and come in any order; what nobody writes is 0xEE."""
+    """The slab of all steps, filled in pieces that are cut anywhere and come in any order.
+
+    What nobody writes is 0xEE.
+    """
     layout = slab_plan(share)
     memory = aligned_bytes(layout.size(STEPS))
     memory[:] = 0xEE
@@ -67,7 +73,9 @@ def test_every_host_holds_its_boxes_and_reads_each_element_once(case: MeshCase, 
         for process in range(case.processes):
             source = ColumnSource(TREE) if columns else ReadSource(TREE)
             data = recipe.build(from_source(source).shuffle(seed=7))
-            loader = Dataloader(data, SIZE, mesh=case.planned(process), partition=partition, num_epochs=2, remainder=remainder)
+            loader = Dataloader(
+                data, SIZE, mesh=case.planned(process), partition=partition, num_epochs=2, remainder=remainder
+            )
             counts = source.counts if isinstance(source, ColumnSource) else [source.counts]
             for count in counts:
                 count[:] = 0

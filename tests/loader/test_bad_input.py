@@ -1,4 +1,7 @@
-"""One test a message: what is wrong, where, and what to do; as early as it can be known, and the user's own exceptions kept."""
+"""One test a message: what is wrong, where, and what to do.
+
+As early as it can be known, and the user's own exceptions kept.
+"""
 
 import re
 import traceback
@@ -47,7 +50,9 @@ def refused(error: type[Exception], match: str, data: Any = None, batch_size: An
 
 
 def test_no_rows() -> None:
-    refused(ArgumentError, "the dataset has no rows; look at what it was read from", from_arrays({"x": np.zeros((0, 3))}))
+    refused(
+        ArgumentError, "the dataset has no rows; look at what it was read from", from_arrays({"x": np.zeros((0, 3))})
+    )
     refused(ArgumentError, "the dataset has no rows; look at .* the slice", numbers()[:0])
 
 
@@ -57,17 +62,27 @@ def test_no_leaves() -> None:
 
 def test_leaves_whose_lengths_differ() -> None:
     tree = {"x": np.arange(8), "y": {"z": np.arange(9)}}
-    refused(SourceError, r"different numbers of rows \(\['x'\]: 8, \['y'\]\['z'\]: 9\); dim 0 of every leaf must be equal", tree)
+    refused(
+        SourceError,
+        r"different numbers of rows \(\['x'\]: 8, \['y'\]\['z'\]: 9\); dim 0 of every leaf must be equal",
+        tree,
+    )
 
 
 def test_a_leaf_that_is_no_array() -> None:
     refused(
-        SourceError, r"leaf \['y'\] is range range\(0, 2\), not an array; pass numpy arrays", {"x": np.arange(2), "y": range(2)}
+        SourceError,
+        r"leaf \['y'\] is range range\(0, 2\), not an array; pass numpy arrays",
+        {"x": np.arange(2), "y": range(2)},
     )
 
 
 def test_neither_arrays_nor_items() -> None:
-    refused(ArgumentError, "the data is a int without __len__ and __getitem__, so it can't be read at any row; pass a Source", 7)
+    refused(
+        ArgumentError,
+        "the data is a int without __len__ and __getitem__, so it can't be read at any row; pass a Source",
+        7,
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,7 +97,9 @@ def test_neither_arrays_nor_items() -> None:
 )
 def test_what_is_no_number(values: Any, shown: str) -> None:
     refused(
-        LeafTypeError, rf"leaf \['y'\] has dtype {shown}; JAX arrays are numeric. Drop it or encode it in a map", {"y": values}
+        LeafTypeError,
+        rf"leaf \['y'\] has dtype {shown}; JAX arrays are numeric. Drop it or encode it in a map",
+        {"y": values},
     )
 
 
@@ -142,7 +159,9 @@ def test_a_row_whose_dtype_differs() -> None:
 
 
 def test_a_row_with_other_leaves() -> None:
-    with pytest.raises(LeafError, match=r"row 2 has the leaves \[\"\['y'\]\"\], the rows before it had \[\"\['x'\]\"\]"):
+    with pytest.raises(
+        LeafError, match=r"row 2 has the leaves \[\"\['y'\]\"\], the rows before it had \[\"\['x'\]\"\]"
+    ):
         Dataloader([{"x": 1}, {"x": 2}, {"y": 3}, *[{"x": 1}] * 5], 8)[0]
 
 
@@ -164,7 +183,9 @@ def test_a_map_that_breaks_its_own_spec() -> None:
 
 def test_a_map_batch_that_loses_rows() -> None:
     data = numbers().map_batch(lambda batch: {"x": batch["x"][:5]})
-    with pytest.raises(LeafError, match=r"map_batch .* gave leaf \['x'\] as int64\[5\] for 8 rows, expected int64\[8\]"):
+    with pytest.raises(
+        LeafError, match=r"map_batch .* gave leaf \['x'\] as int64\[5\] for 8 rows, expected int64\[8\]"
+    ):
         Dataloader(data, 8)[0]
 
 
@@ -174,7 +195,8 @@ def test_an_elementwise_map_that_changes_a_dtype_later() -> None:
 
     loader = Dataloader(numbers().map_batch(fickle, elementwise=True), 16)
     with pytest.raises(
-        LeafError, match=r"map_batch .*fickle.* gave leaf \['x'\] as float32\[16\], expected int64\[16\]: an elementwise"
+        LeafError,
+        match=r"map_batch .*fickle.* gave leaf \['x'\] as float32\[16\], expected int64\[16\]: an elementwise",
     ):
         loader[0]
 
@@ -202,7 +224,8 @@ class Broken:
 def test_a_source_that_gives_other_shapes_than_it_said() -> None:
     loader = Dataloader(from_source(Broken(lambda rows: np.zeros((len(rows), 2), np.int32))), 8)
     with pytest.raises(
-        LeafError, match=r"the source's read of 8 rows \(8, 9, 10, 11, 12, 13, 14, 15\) gave leaf of the batch as int32\[8, 2\]"
+        LeafError,
+        match=r"the source's read of 8 rows \(8, 9, 10, 11, 12, 13, 14, 15\) gave leaf of the batch as int32\[8, 2\]",
     ):
         loader[1]
 
@@ -368,9 +391,7 @@ def test_columns_that_the_mesh_cant_cut() -> None:
 
 
 def test_several_axes_and_no_partition() -> None:
-    match = (
-        r"the mesh has several axes, \{'data': 4, 'model': 2\}, so say which of them the rows go over: partition=P\(\"data\"\)"
-    )
+    match = r"the mesh has several axes, \{'data': 4, 'model': 2\}, so say which of them the rows go over: partition=P\(\"data\"\)"
     refused(PartitionError, match, mesh=mesh_of(GRID))
     with jax.set_mesh(mesh_of(GRID)):
         refused(PartitionError, match)
@@ -387,7 +408,11 @@ def test_an_unknown_axis() -> None:
 
 def test_an_axis_used_twice() -> None:
     refused(
-        PartitionError, "uses the axis 'data' twice", {"x": np.zeros((8, 8))}, mesh=mesh_of(GRID), partition=P("data", "data")
+        PartitionError,
+        "uses the axis 'data' twice",
+        {"x": np.zeros((8, 8))},
+        mesh=mesh_of(GRID),
+        partition=P("data", "data"),
     )
 
 
@@ -401,24 +426,45 @@ def test_a_spec_longer_than_its_own_leafs_rank() -> None:
         mesh=mesh,
         partition={"x": P("data", "model"), "y": P("data", "model")},
     )
-    refused(PartitionError, "the only leaf has 1 dim, .* has 2 entries", np.zeros(8), mesh=mesh, partition=P("data", "model"))
+    refused(
+        PartitionError,
+        "the only leaf has 1 dim, .* has 2 entries",
+        np.zeros(8),
+        mesh=mesh,
+        partition=P("data", "model"),
+    )
     for given_for_several in (P("data", "model"), {"x": P("data", "model"), "y": P("data")}):
         Dataloader(tree, 8, mesh=mesh, partition=given_for_several)
 
 
 def test_a_partition_for_other_leaves() -> None:
-    refused(ArgumentError, r"the keys are \['z'\], those of the data are \['x'\]", mesh=mesh_of(GRID), partition={"z": P("data")})
+    refused(
+        ArgumentError,
+        r"the keys are \['z'\], those of the data are \['x'\]",
+        mesh=mesh_of(GRID),
+        partition={"z": P("data")},
+    )
 
 
 def test_a_partition_that_is_none() -> None:
     refused(
-        ArgumentError, r"leaf \['x'\]: partition has 'data' there, a str: write P\('data'\)", partition="data", mesh=mesh_of(GRID)
+        ArgumentError,
+        r"leaf \['x'\]: partition has 'data' there, a str: write P\('data'\)",
+        partition="data",
+        mesh=mesh_of(GRID),
     )
-    refused(PartitionError, r"leaf \['x'\]: partition has None there: use P\(\)", partition={"x": None}, mesh=mesh_of(GRID))
+    refused(
+        PartitionError, r"leaf \['x'\]: partition has None there: use P\(\)", partition={"x": None}, mesh=mesh_of(GRID)
+    )
 
 
 def test_rules_without_a_batch() -> None:
-    refused(PartitionError, "has no rule for 'batch' with axes of the mesh", partition=(("embed", "model"),), mesh=mesh_of(GRID))
+    refused(
+        PartitionError,
+        "has no rule for 'batch' with axes of the mesh",
+        partition=(("embed", "model"),),
+        mesh=mesh_of(GRID),
+    )
 
 
 def test_a_sharding_on_another_mesh() -> None:
@@ -440,7 +486,8 @@ def test_placing_on_a_mesh_that_is_not_there() -> None:
     loader = Dataloader(numbers(), 8, mesh=plan_mesh({"data": 8}, hosts=8))
     for use in (iter, lambda loader: loader[0]):
         with pytest.raises(
-            MeshError, match=r"PlannedMesh\(data=8; 8 hosts, as process 0\) is only for planning: no array can be placed"
+            MeshError,
+            match=r"PlannedMesh\(data=8; 8 hosts, as process 0\) is only for planning: no array can be placed",
         ):
             use(loader)
 
@@ -480,11 +527,18 @@ def test_shares_that_are_none(index: Any, count: Any, match: str) -> None:
 def test_shares_that_dont_fit_the_mesh() -> None:
     mesh = plan_mesh({"data": 8}, owners=[0, 1] * 4, process=1)
     match = (
-        r"shard_index=1 of shard_count=2 are the rows 8 to 15 of a batch of 16, but on this mesh this process holds rows 2 to 15, 8 of "
+        r"shard_index=1 of shard_count=2 are the rows 8 to 15 of a batch of 16, but on this mesh this process holds "
+        r"rows 2 to 15, 8 of "
         r"them: leave shard_index and shard_count out"
     )
     refused(PartitionError, match, batch_size=16, mesh=mesh, shard_index=1, shard_count=2)
-    refused(PartitionError, "holds rows 0 to 3, 4 of them", mesh=plan_mesh({"data": 8}, hosts=2), shard_index=0, shard_count=4)
+    refused(
+        PartitionError,
+        "holds rows 0 to 3, 4 of them",
+        mesh=plan_mesh({"data": 8}, hosts=2),
+        shard_index=0,
+        shard_count=4,
+    )
 
 
 def test_a_share_that_the_mesh_cant_cut() -> None:
@@ -496,7 +550,9 @@ def test_a_share_that_the_mesh_cant_cut() -> None:
 
 def test_fewer_rows_than_a_batch() -> None:
     refused(
-        ArgumentError, r"batch_size=72 but the dataset has only 64 rows: remainder='drop' would leave no batch", batch_size=72
+        ArgumentError,
+        r"batch_size=72 but the dataset has only 64 rows: remainder='drop' would leave no batch",
+        batch_size=72,
     )
 
 
@@ -511,9 +567,7 @@ def test_a_remainder_that_is_an_error() -> None:
 
 def test_a_mask_that_has_no_place() -> None:
     def says(problem: str) -> str:
-        return (
-            rf"remainder='pad' adds a leaf 'mask' to every batch, but an example {problem}; make examples dicts without that key"
-        )
+        return rf"remainder='pad' adds a leaf 'mask' to every batch, but an example {problem}; make examples dicts without that key"
 
     refused(ArgumentError, says("has the key 'mask' already"), {"mask": np.arange(8)}, remainder="pad")
     refused(ArgumentError, says("is a tuple"), (np.arange(8), np.arange(8)), remainder="pad")
@@ -584,7 +638,10 @@ def test_the_length_of_what_never_ends() -> None:
         ({"step": True}, "the state's 'step' is True"),
         ({"position": 1.5}, r"the state's 'position' is 1\.5"),
         ({"epoch": "0"}, "the state's 'epoch' is '0'"),
-        ({"batch_size": 16, "position": 20}, "the state's 'position' is 20, inside a batch of batch_size=8 .*saved with 16"),
+        (
+            {"batch_size": 16, "position": 20},
+            "the state's 'position' is 20, inside a batch of batch_size=8 .*saved with 16",
+        ),
         ({"step": 99, "epoch": 9}, "start is step .*, but there are 8 steps"),
     ],
 )
@@ -641,7 +698,9 @@ def test_an_iterator_that_is_closed() -> None:
     batches = iter(Dataloader(numbers(), 8))
     next(batches)
     batches.close()
-    with pytest.raises(LoadaxError, match=r"this iterator is closed; make a new one with iter\(loader\), or loader.iterate"):
+    with pytest.raises(
+        LoadaxError, match=r"this iterator is closed; make a new one with iter\(loader\), or loader.iterate"
+    ):
         next(batches)
 
 
@@ -652,8 +711,14 @@ def notes(error: BaseException) -> str:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: data.map(lambda example: None), r"map .*returned None for row \d+; did you forget to return the example\?"),
-        (lambda data: data.map_batch(lambda batch: None), r"map_batch .*returned None; did you forget to return the batch\?"),
+        (
+            lambda data: data.map(lambda example: None),
+            r"map .*returned None for row \d+; did you forget to return the example\?",
+        ),
+        (
+            lambda data: data.map_batch(lambda batch: None),
+            r"map_batch .*returned None; did you forget to return the batch\?",
+        ),
         (lambda data: data.map(lambda example: {}), "an example has no leaves, it is {}: a batch of it would be empty"),
     ],
 )
@@ -681,7 +746,9 @@ def test_an_rng_that_is_no_flag(rng: Any) -> None:
 
 @pytest.mark.parametrize("index", [[1, 2], np.array([True, False])])
 def test_an_index_of_many(index: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"an index is an int or a slice; many positions at once are ds.read\(positions\)"):
+    with pytest.raises(
+        ArgumentError, match=r"an index is an int or a slice; many positions at once are ds.read\(positions\)"
+    ):
         numbers()[index]
 
 

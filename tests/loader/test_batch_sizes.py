@@ -20,7 +20,9 @@ from tests.loader.oracle import ColumnSource, mesh_of
 ROWS = from_arrays({"x": np.arange(500, dtype=np.int32)})
 
 
-def by_hand(size: int, schedule: list[tuple[int, int]], epochs: int, remainder: Remainder) -> list[tuple[int, int, int, int]]:
+def by_hand(
+    size: int, schedule: list[tuple[int, int]], epochs: int, remainder: Remainder
+) -> list[tuple[int, int, int, int]]:
     """(epoch, first position, rows that are there, batch size) of every step."""
     steps: list[tuple[int, int, int, int]] = []
     for epoch in range(epochs):
@@ -42,7 +44,9 @@ def schedules(choose: st.DrawFn) -> list[tuple[int, int]]:
     return [(first, choose(st.integers(1, 20))) for first in firsts]
 
 
-def plan_or_refused(order: Order, schedule: list[tuple[int, int]], epochs: int, remainder: Remainder) -> BatchPlan | None:
+def plan_or_refused(
+    order: Order, schedule: list[tuple[int, int]], epochs: int, remainder: Remainder
+) -> BatchPlan | None:
     """None where a size is refused because no step has it."""
     try:
         return BatchPlan(order, tuple(schedule), epochs, remainder)
@@ -59,7 +63,9 @@ def test_a_plan_is_what_a_loop_over_steps_gives(
     order = Shuffled(Sequential(size), 3)
     # A size that no step has is refused; without it the steps are the same.
     plan = next(
-        plan for count in range(len(schedule), 0, -1) if (plan := plan_or_refused(order, schedule[:count], epochs, remainder))
+        plan
+        for count in range(len(schedule), 0, -1)
+        if (plan := plan_or_refused(order, schedule[:count], epochs, remainder))
     )
     reached = plan.schedule
     assert all(first >= len(expected) for first, _ in schedule[len(reached) :])
@@ -109,7 +115,9 @@ def test_specs_tell_every_shape_before_the_run() -> None:
     loader = Dataloader(ROWS, batch_size={0: 8, 3: 32}, mesh=mesh_of({"data": 8}))
     assert {first: spec["x"].shape for first, spec in loader.specs.items()} == {0: (8,), 3: (32,)}
     assert loader.spec["x"] == loader.specs[0]["x"]
-    compiled = {first: jax.jit(lambda batch: batch["x"].sum()).lower(spec).compile() for first, spec in loader.specs.items()}
+    compiled = {
+        first: jax.jit(lambda batch: batch["x"].sum()).lower(spec).compile() for first, spec in loader.specs.items()
+    }
     for step, batch in enumerate(loader):
         assert int(compiled[3 if step >= 3 else 0](batch)) == loader.rows(step).sum()
     assert list(Dataloader(ROWS, batch_size=8).specs) == [0]
@@ -157,7 +165,10 @@ def test_a_state_inside_a_batch_of_the_schedule() -> None:
         ({0: 8, 5: 1.5}, r"batch_size\[5\]=1.5: pass an int"),
         ({0: 8, "5": 16}, "a step of batch_size='5': pass an int"),
         ({0: 8, 5: 1000}, "batch_size=1000 but the dataset has only 500 rows"),
-        ({0: 8, 500: 16}, "a batch size or length is scheduled from step 500 on, but there are only 62 steps; leave it out"),
+        (
+            {0: 8, 500: 16},
+            "a batch size or length is scheduled from step 500 on, but there are only 62 steps; leave it out",
+        ),
     ],
 )
 def test_what_is_refused(batch_size: Any, message: str) -> None:
@@ -277,7 +288,9 @@ def test_lengths_leave_the_maps_of_parts_their_epochs(join: Any) -> None:
         return {**example, "tokens": example["tokens"] + rng.integers(1 << 16, dtype=np.int32)}
 
     data = join([from_arrays(TOKENS).map(noisy, rng=True, seed=seed) for seed in range(2)])
-    whole, cut = (Dataloader(data, batch_size=8, num_epochs=2, seq_len=length, mesh=mesh_of({"data": 8})) for length in (None, 4))
+    whole, cut = (
+        Dataloader(data, batch_size=8, num_epochs=2, seq_len=length, mesh=mesh_of({"data": 8})) for length in (None, 4)
+    )
     for step in (0, whole.steps_per_epoch, len(whole) - 1):
         one, other = whole[step], cut[step]
         np.testing.assert_array_equal(np.asarray(one["tokens"])[:, :4], np.asarray(other["tokens"]))

@@ -1,4 +1,7 @@
-"""Certificates: the parts of any hosts, and of any stretches of the run, add up to that of one process; whatever differs shows."""
+"""Certificates: the parts of any hosts, and of any stretches of the run, add up to that of one process.
+
+Whatever differs shows.
+"""
 
 import json
 from collections.abc import Callable
@@ -43,7 +46,9 @@ def test_the_digests_of_a_run_are_those_of_its_batches() -> None:
     # Any one swap, omission or repetition is another digest, and a swap of positions is of the same records.
     turned = loader_of(DATA.map(lambda example: example)).certificate(contents=True)
     assert turned.digest == whole.digest
-    other = loader_of(DATA.map(lambda example: {**example, "x": example["x"] + (example["x"] == 30)})).certificate(contents=True)
+    other = loader_of(DATA.map(lambda example: {**example, "x": example["x"] + (example["x"] == 30)})).certificate(
+        contents=True
+    )
     assert other.total.visits == whole.total.visits
     assert other.total.contents != whole.total.contents
     another = loader_of(from_arrays(TREE).shuffle(3)).certificate()
@@ -137,7 +142,9 @@ def test_positions_that_several_processes_hold_count_once() -> None:
         assert {span.copies for span in merged.spans} == {copies}
         assert (
             merged.digest
-            == loader_of(from_arrays({"x": TREE["x"]}).shuffle(2), 16, num_epochs=1, remainder="drop").certificate().digest
+            == loader_of(from_arrays({"x": TREE["x"]}).shuffle(2), 16, num_epochs=1, remainder="drop")
+            .certificate()
+            .digest
         )
         assert merged.run == "4 processes"
     assert whole.run == "1 process"
@@ -165,7 +172,8 @@ def test_processes_that_had_other_data_are_noticed_though_they_hold_other_positi
         for host, data in enumerate((DATA, from_arrays(TREE).shuffle(3)))
     ]
     with pytest.raises(
-        ArgumentError, match=r"positions 0 to 5 of steps 0 to 17 and positions 6 to 11 of steps 0 to 17 are of different orders"
+        ArgumentError,
+        match=r"positions 0 to 5 of steps 0 to 17 and positions 6 to 11 of steps 0 to 17 are of different orders",
     ):
         hosts[0].merge(hosts[1])
     skipping = [loader_of(shard_index=0, shard_count=2).skip(3), loader_of(shard_index=1, shard_count=2).skip(4)]
@@ -179,21 +187,30 @@ def test_what_cant_be_one_run() -> None:
     loader = loader_of(DATA.map(lambda example: example))
     broken = loader_of(DATA.map(lambda example: {**example, "x": example["x"] * 2}))
     with pytest.raises(
-        ArgumentError, match="two processes certify positions 0 to 11 of steps 0 to 17, and found different records there"
+        ArgumentError,
+        match="two processes certify positions 0 to 11 of steps 0 to 17, and found different records there",
     ):
         loader.certificate(contents=True).merge(broken.certificate(contents=True))
     with pytest.raises(
-        ArgumentError, match="some hold the contents of the records and some do not; make all with contents=True, or none"
+        ArgumentError,
+        match="some hold the contents of the records and some do not; make all with contents=True, or none",
     ):
         loader.certificate().merge(loader.certificate(contents=True))
-    for one, other in (((0, 18, 0, 7), (0, 18, 6, 12)), ((0, 10, 0, 12), (9, 18, 0, 12)), ((0, 10, 3, 4), (5, 6, 0, 12))):
+    for one, other in (
+        ((0, 18, 0, 7), (0, 18, 6, 12)),
+        ((0, 10, 0, 12), (9, 18, 0, 12)),
+        ((0, 10, 3, 4), (5, 6, 0, 12)),
+    ):
         parts = [loader.certificate(range(a, b), positions=range(c, d)) for a, b, c, d in (one, other)]
         with pytest.raises(
             ArgumentError, match=r"overlap in part; make all of equal steps=, and of positions= that are equal or apart"
         ):
             parts[0].merge(parts[1])
     apart = [loader.certificate(range(a, b), positions=range(c, d)) for a, b, c, d in ((0, 10, 0, 6), (5, 18, 6, 12))]
-    assert apart[0].merge(apart[1]).missing() == ["positions 6 to 11 of steps 0 to 4", "positions 0 to 5 of steps 10 to 17"]
+    assert apart[0].merge(apart[1]).missing() == [
+        "positions 6 to 11 of steps 0 to 4",
+        "positions 0 to 5 of steps 10 to 17",
+    ]
 
 
 def test_it_is_kept_in_a_file(tmp_path: Path) -> None:
@@ -211,8 +228,14 @@ def test_it_is_kept_in_a_file(tmp_path: Path) -> None:
         ("[1]", r"this is no certificate; make one with loader.certificate\(\)"),
         ('{"spans": []}', "this is no certificate"),
         ('{"version": 7}', "this is of version 7, and this loadax reads 1; make one"),
-        ('{"version": 1, "run": "a", "contents": true}', r"this certificate is damaged \(KeyError\('spans'\)\); make it anew"),
-        ('{"version": 1, "run": "a", "contents": true, "spans": [{"total": [], "each": []}]}', "this certificate is damaged"),
+        (
+            '{"version": 1, "run": "a", "contents": true}',
+            r"this certificate is damaged \(KeyError\('spans'\)\); make it anew",
+        ),
+        (
+            '{"version": 1, "run": "a", "contents": true, "spans": [{"total": [], "each": []}]}',
+            "this certificate is damaged",
+        ),
     ],
 )
 def test_files_that_are_none(tmp_path: Path, content: str | None, message: str) -> None:
@@ -225,7 +248,11 @@ def test_files_that_are_none(tmp_path: Path, content: str | None, message: str) 
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: loader_of(num_epochs=None).certificate(), ArgumentError, r"goes on for ever; pass steps=range\(start, stop\)"),
+        (
+            lambda: loader_of(num_epochs=None).certificate(),
+            ArgumentError,
+            r"goes on for ever; pass steps=range\(start, stop\)",
+        ),
         (
             lambda: loader_of().certificate(range(0, 8, 2)),
             ArgumentError,
@@ -240,10 +267,26 @@ def test_files_that_are_none(tmp_path: Path, content: str | None, message: str) 
             ArgumentError,
             r"positions=\[3, 2\]: pass a list of ascending ints of at least 0 and below 12",
         ),
-        (lambda: loader_of().certificate(positions=[12]), ArgumentError, r"positions=\[12\]: pass a list of ascending ints"),
-        (lambda: loader_of().certificate(positions=[-1]), ArgumentError, r"positions=\[-1\]: pass a list of ascending ints"),
-        (lambda: loader_of().certificate(positions=[]), ArgumentError, r"positions=\[\]: pass a list of ascending ints"),
-        (lambda: loader_of().certificate(positions=[0.5]), ArgumentError, r"positions=\[0\.5\]: pass a list of ascending ints"),
+        (
+            lambda: loader_of().certificate(positions=[12]),
+            ArgumentError,
+            r"positions=\[12\]: pass a list of ascending ints",
+        ),
+        (
+            lambda: loader_of().certificate(positions=[-1]),
+            ArgumentError,
+            r"positions=\[-1\]: pass a list of ascending ints",
+        ),
+        (
+            lambda: loader_of().certificate(positions=[]),
+            ArgumentError,
+            r"positions=\[\]: pass a list of ascending ints",
+        ),
+        (
+            lambda: loader_of().certificate(positions=[0.5]),
+            ArgumentError,
+            r"positions=\[0\.5\]: pass a list of ascending ints",
+        ),
     ],
 )
 def test_what_cant_be_certified(make: Callable[[], Any], error: type[Exception], message: str) -> None:

@@ -1,4 +1,7 @@
-"""What the loader takes and gives: contexts, dtypes, structures, shares, specs. That the batches are right is for the laws."""
+"""What the loader takes and gives: contexts, dtypes, structures, shares, specs.
+
+That the batches are right is for the laws.
+"""
 
 import threading
 import warnings
@@ -38,7 +41,9 @@ def _legacy(mesh: Mesh) -> AbstractContextManager[Any]:
 @pytest.mark.parametrize("enter", [jax.set_mesh, _legacy], ids=["set_mesh", "with mesh"])
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_callers_mesh(enter: Callable[[Mesh], AbstractContextManager[Any]], axis_type: AxisType, workers: int) -> None:
+def test_the_callers_mesh(
+    enter: Callable[[Mesh], AbstractContextManager[Any]], axis_type: AxisType, workers: int
+) -> None:
     mesh = mesh_of(GRID, axis_type)
     loader = Dataloader(TREE, 16, partition=P("data"), num_workers=workers)  # made outside, used inside
     with enter(mesh):
@@ -128,7 +133,9 @@ def test_batches_go_into_jit_as_they_were_announced() -> None:
         loader = Dataloader(TREE, 16, mesh=mesh, partition=P(("data", "model")), remainder="pad")
         with jax.set_mesh(mesh):
             step = (
-                jax.jit(lambda batch: jax.tree.map(lambda leaf: leaf.astype("float32").sum(), batch)).lower(loader.spec).compile()
+                jax.jit(lambda batch: jax.tree.map(lambda leaf: leaf.astype("float32").sum(), batch))
+                .lower(loader.spec)
+                .compile()
             )
             for number, batch in enumerate(loader):
                 assert float(step(batch)["label"]) == oracle(loader).batch(number)["label"].sum()
@@ -140,7 +147,9 @@ def test_batches_go_into_jit_as_they_were_announced() -> None:
 def test_parts_of_a_batch_are_the_batch() -> None:
     full = Dataloader(from_arrays(TREE).shuffle(seed=1), 32, remainder="pad", num_workers=0)
     parts = [
-        Dataloader(from_arrays(TREE).shuffle(seed=1), 32, remainder="pad", shard_index=index, shard_count=4, num_workers=0)
+        Dataloader(
+            from_arrays(TREE).shuffle(seed=1), 32, remainder="pad", shard_index=index, shard_count=4, num_workers=0
+        )
         for index in range(4)
     ]
     for step in range(len(full)):
@@ -171,7 +180,20 @@ def test_a_planned_mesh_has_shapes_and_no_shardings() -> None:
 # Leaves
 
 
-DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
+DTYPES = [
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+]
 DTYPES += ["complex64", "complex128", "bfloat16", "float8_e4m3fn"]
 
 
@@ -228,12 +250,24 @@ class Record:
 
 def structures() -> Iterator[Any]:
     a, b = np.arange(16, dtype=np.int32), np.arange(32, dtype=np.float32).reshape(16, 2)
-    yield from (a, b, (a, b), Pair(a, b), Record(a, {"z": b, "a": Pair(b, a)}), {"n": None, "x": (a, {"y": b})}, {2: a, 1: b})
+    yield from (
+        a,
+        b,
+        (a, b),
+        Pair(a, b),
+        Record(a, {"z": b, "a": Pair(b, a)}),
+        {"n": None, "x": (a, {"y": b})},
+        {2: a, 1: b},
+    )
 
 
 @pytest.mark.parametrize("tree", list(structures()), ids=lambda tree: type(tree).__name__)
 def test_structures(tree: Any) -> None:
-    for data in (from_arrays(tree), from_arrays(tree).map_batch(lambda batch: batch), from_arrays(tree).map(lambda row: row)):
+    for data in (
+        from_arrays(tree),
+        from_arrays(tree).map_batch(lambda batch: batch),
+        from_arrays(tree).map(lambda row: row),
+    ):
         loader = Dataloader(data, 8)
         batch = loader[1]
         structure: Any = jax.tree.structure(tree)
@@ -243,7 +277,8 @@ def test_structures(tree: Any) -> None:
 
 def test_lists_of_examples_and_tuples_of_arrays() -> None:
     assert Dataloader([{"x": number, "y": (1.5, 2)} for number in range(8)], 8)[0]["y"][0].tolist() == [1.5] * 8
-    lists = [{"tokens": [number, 2], "more": [[1.5], [2.5]]} for number in range(8)]  # as JSON and Hugging Face have them
+    # as JSON and Hugging Face have them
+    lists = [{"tokens": [number, 2], "more": [[1.5], [2.5]]} for number in range(8)]
     batch = Dataloader(lists, 8)[0]
     assert (batch["tokens"].shape, batch["more"].shape) == ((8, 2), (8, 2, 1))
     first, second = Dataloader((np.arange(8), np.arange(8) * 2), 8)[0]

@@ -28,7 +28,11 @@ TREE = arrays(70)
 def scaled(example: Any) -> Any:
     """Exact in binary, so that NumPy and XLA must agree to the bit; a leaf more, one less, one handed on."""
     image = example["image"].astype(np.float32) / 4 - 1
-    return {**{name: leaf for name, leaf in example.items() if name != "tokens"}, "image": image, "first": example["tokens"][0]}
+    return {
+        **{name: leaf for name, leaf in example.items() if name != "tokens"},
+        "image": image,
+        "first": example["tokens"][0],
+    }
 
 
 def elementwise(example: Any) -> Any:
@@ -41,7 +45,8 @@ def by_hand(loader: Dataloader, function: Callable[[Any], Any], step: int, micro
     leaves, structure = flatten(batch)
     rows = [function(structure.build(np.asarray(leaf[row]) for leaf in leaves)) for row in range(len(leaves[0]))]
     columns = [
-        np.stack([np.asarray(value) for value in values]) for values in zip(*(flatten(row)[0] for row in rows), strict=True)
+        np.stack([np.asarray(value) for value in values])
+        for values in zip(*(flatten(row)[0] for row in rows), strict=True)
     ]
     if microbatches > 1:
         columns = [np.stack([column[turn::microbatches] for turn in range(microbatches)]) for column in columns]
@@ -56,7 +61,8 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "keys": (scaled, P("data"), {"key_seed": 3}),
     "microbatches": (scaled, P("data"), {"microbatches": 2, "remainder": "pad", "key_seed": 1}),
     "columns": (elementwise, P("data", "model"), {}),
-    "columns of microbatches": (elementwise, {"image": P("data", None, "model"), "label": P("data"), "tokens": P("data", "model")}, {"microbatches": 2}),
+    "columns of "
+    "microbatches": (elementwise, {"image": P("data", None, "model"), "label": P("data"), "tokens": P("data", "model")}, {"microbatches": 2}),
     "part": (scaled, P("data"), {"shard_index": 1, "shard_count": 2}),
 }  # fmt: skip
 
@@ -79,7 +85,9 @@ def test_batches_are_what_numpy_makes_of_the_rows(name: str, workers: int) -> No
 
 
 def test_what_is_new_is_cut_over_its_rows() -> None:
-    loader = Dataloader(TREE, 16, mesh=mesh_of(GRID), partition=P("data"), device_map=lambda example: (example["image"], 1.0))
+    loader = Dataloader(
+        TREE, 16, mesh=mesh_of(GRID), partition=P("data"), device_map=lambda example: (example["image"], 1.0)
+    )
     assert [leaf.sharding.spec for leaf in loader.spec] == [P("data"), P("data")]
     assert [leaf.shape for leaf in loader[0]] == [(16, 4, 8), (16,)]
     assert loader[0][1].dtype == np.float32
@@ -176,7 +184,9 @@ def test_x64_is_that_of_the_thread_that_made_the_loader() -> None:
     with jax.enable_x64(True):
         loader = Dataloader(wide, 16, device_map=function)
     with iter(loader) as batches:
-        assert_placed(next(batches), {"x": wide["x"][:16] * 2, "y": wide["x"][:16] / 2, "z": np.tile(np.arange(3), (16, 1))})
+        assert_placed(
+            next(batches), {"x": wide["x"][:16] * 2, "y": wide["x"][:16] / 2, "z": np.tile(np.arange(3), (16, 1))}
+        )
         assert loader.spec["y"].dtype == np.float64
     narrow = Dataloader({"x": wide["x"] - 2**40}, 16, device_map=function)
     with jax.enable_x64(True):
@@ -214,7 +224,9 @@ def test_a_planned_mesh_has_shapes_and_no_shardings() -> None:
 
 
 def test_specs_of_lengths_that_change() -> None:
-    loader = Dataloader({"tokens": TREE["tokens"]}, 16, seq_len={0: 4, 2: 16}, device_map=lambda example: example["tokens"] * 2)
+    loader = Dataloader(
+        {"tokens": TREE["tokens"]}, 16, seq_len={0: 4, 2: 16}, device_map=lambda example: example["tokens"] * 2
+    )
     assert {step: spec.shape for step, spec in loader.specs.items()} == {0: (16, 4), 2: (16, 16)}
     assert [batch.shape for batch in loader] == [(16, 4)] * 2 + [(16, 16)] * 2
 
@@ -229,9 +241,13 @@ def refused(error: type[Exception], message: str, function: Any, **others: Any) 
 
 def test_what_the_function_must_give() -> None:
     refused(ArgumentError, r"device_map=3 can't be called; pass a function of one example, traced by JAX", 3)
-    refused(LeafError, r"device_map .*returns_none .* returned None; did you forget to return the example\?", returns_none)
+    refused(
+        LeafError, r"device_map .*returns_none .* returned None; did you forget to return the example\?", returns_none
+    )
     refused(LeafError, r"device_map .* returned \{\}, which has no leaves; return an example", lambda _: {})
-    refused(LeafError, r"device_map .*: leaf \['a'\] of the result is a str, 'text'; return arrays", lambda _: {"a": "text"})
+    refused(
+        LeafError, r"device_map .*: leaf \['a'\] of the result is a str, 'text'; return arrays", lambda _: {"a": "text"}
+    )
 
 
 def returns_none(example: Any) -> None:
@@ -241,7 +257,9 @@ def returns_none(example: Any) -> None:
 def test_what_the_function_raises_says_where() -> None:
     with pytest.raises(KeyError) as caught:
         Dataloader(TREE, 16, mesh=mesh_of({"data": 8}), device_map=lambda example: example["missing"])
-    assert re.fullmatch(r"loadax: in device_map .*lambda.*, which JAX traces with one example", caught.value.__notes__[0])
+    assert re.fullmatch(
+        r"loadax: in device_map .*lambda.*, which JAX traces with one example", caught.value.__notes__[0]
+    )
 
 
 @pytest.mark.parametrize(("name", "argument"), [("key", "key_seed="), ("mask", "remainder='pad'")])
@@ -253,7 +271,12 @@ def test_leaves_that_the_loader_adds_when_asked_to(name: str, argument: str) -> 
     # Where the leaf is there, another thing of that name is missing.
     with pytest.raises(KeyError) as caught:
         Dataloader(
-            TREE, 16, mesh=mesh, device_map=lambda example: (example[name], dict[str, int]()[name]), key_seed=0, remainder="pad"
+            TREE,
+            16,
+            mesh=mesh,
+            device_map=lambda example: (example[name], dict[str, int]()[name]),
+            key_seed=0,
+            remainder="pad",
         )
     assert not any("when the loader gets" in note for note in caught.value.__notes__)
 
@@ -291,19 +314,22 @@ def test_an_axis_of_one_device_cuts_nothing() -> None:
 
 def test_columns_that_a_device_does_not_have() -> None:
     columns: dict[str, Any] = {"partition": P("data", "model")}
-    message = (
-        r"leaf \['copy'\] of the result follows from leaf \['tokens'\], of which .*'model'.* gives a device some columns only"
-    )
+    message = r"leaf \['copy'\] of the result follows from leaf \['tokens'\], of which .*'model'.* gives a device some columns only"
     refused(PartitionError, message, lambda example: {"copy": example["tokens"] * 2}, **columns)
     refused(PartitionError, message, lambda example: {"copy": example["tokens"]}, **columns)
     message = r"leaf \['tokens'\] has the shape \[17\] for an example, and for the columns of a device \[9\]"
     refused(PartitionError, message, lambda example: {"tokens": jnp.append(example["tokens"], 0)}, **columns)
-    kept = Dataloader(TREE, 16, mesh=mesh_of(GRID), device_map=lambda example: {"twice": example["label"] * 2}, **columns)
+    kept = Dataloader(
+        TREE, 16, mesh=mesh_of(GRID), device_map=lambda example: {"twice": example["label"] * 2}, **columns
+    )
     assert_placed(kept[1], {"twice": (2 * TREE["label"][16:32]).astype(np.int32)})
 
 
 def columns(function: Any, **others: Any) -> Dataloader:
-    """A loader whose devices hold half of the columns of "image", 8 wide, and of "tokens", 16 long; its other leaves are whole."""
+    """A loader whose devices hold half of the columns of "image", 8 wide, and of "tokens", 16 long.
+
+    Its other leaves are whole.
+    """
     partition = {"image": P("data", None, "model"), "label": P("data"), "tokens": P("data", "model")}
     return Dataloader(TREE, 16, **{"mesh": mesh_of(GRID), "partition": partition, **others}, device_map=function)
 
@@ -337,26 +363,33 @@ def test_a_function_that_mixes_cut_columns_needs_whole_rows(name: str, microbatc
     whole = columns(MIXED[name], microbatches=microbatches, partition=P("data"))
     by_rows = by_hand(whole, jax.jit(MIXED[name]), 0, microbatches)
     for leaf, wanted in zip(flatten(whole[0])[0], flatten(by_rows)[0], strict=True):
-        np.testing.assert_allclose(np.asarray(leaf, np.complex64), np.asarray(wanted, np.complex64), rtol=0.01, atol=1e-5)
+        np.testing.assert_allclose(
+            np.asarray(leaf, np.complex64), np.asarray(wanted, np.complex64), rtol=0.01, atol=1e-5
+        )
 
 
 def test_the_error_says_which_leaf_is_cut_where() -> None:
     message = (
-        r"^device_map .*: leaf \['image'\] of the result has other values .* whole example: leaf \['image'\] is cut along dim 2 by the mesh "
+        r"^device_map .*: leaf \['image'\] of the result has other values .* whole example: leaf \['image'\] is cut "
+        r"along dim 2 by the mesh "
         r"axis 'model'; partition by rows alone what the function needs whole, or do this in the training step$"
     )
     with pytest.raises(PartitionError, match=message):
         columns(MIXED["turned around"])
     both = {"image": P(None, "data", "model"), "label": P(), "tokens": P(None, ("model", "data"))}
     with pytest.raises(
-        PartitionError, match=r"\['image'\] is cut along dim 1 by the mesh axis 'data' and along dim 2 by the mesh axis 'model'"
+        PartitionError,
+        match=r"\['image'\] is cut along dim 1 by the mesh axis 'data' and along dim 2 by the mesh axis 'model'",
     ):
         columns(MIXED["turned around"], partition=both)
-    with pytest.raises(PartitionError, match=r"\['tokens'\] is cut along dim 1 by the mesh axes 'model' and 'data'; partition"):
+    with pytest.raises(
+        PartitionError, match=r"\['tokens'\] is cut along dim 1 by the mesh axes 'model' and 'data'; partition"
+    ):
         columns(lambda example: {"tokens": example["tokens"][::-1]}, partition=both)
     # What follows from how long a leaf is follows from none of its values.
     with pytest.raises(
-        PartitionError, match=r"\['length'\] of the result .*\['image'\] is cut .*, leaf \['tokens'\] is cut along dim 1 by"
+        PartitionError,
+        match=r"\['length'\] of the result .*\['image'\] is cut .*, leaf \['tokens'\] is cut along dim 1 by",
     ):
         columns(lambda example: {"length": len(example["tokens"])})
 
@@ -364,8 +397,10 @@ def test_the_error_says_which_leaf_is_cut_where() -> None:
 def test_a_function_that_fails_on_cut_columns_is_refused() -> None:
     mean = np.arange(8, dtype=np.float32)
     message = (
-        r"^device_map .* works on a whole example, and on the columns of a device it fails \(ValueError: .*shapes.*\): leaf \['image'\] is cut "
-        r"along dim 2 by the mesh axis 'model', leaf \['tokens'\] is cut .*; partition by rows alone what the function needs whole, or"
+        r"^device_map .* works on a whole example, and on the columns of a device it fails \(ValueError: .*shapes.*\): "
+        r"leaf \['image'\] is cut "
+        r"along dim 2 by the mesh axis 'model', leaf \['tokens'\] is cut .*; partition by rows alone what the function "
+        r"needs whole, or"
     )
     with pytest.raises(PartitionError, match=message) as caught:
         columns(image(lambda x: x - mean))
@@ -373,9 +408,7 @@ def test_a_function_that_fails_on_cut_columns_is_refused() -> None:
     keys = r"fails \(TypeError: .*key.*leaf \['key'\] is cut along dim 1 by the mesh axis 'model'"
     with pytest.raises(PartitionError, match=keys):
         columns(noise, key_seed=1, partition=P("data", "model"))
-    shorter = (
-        r"leaf \['tokens'\] has the shape \[15\] for an example, and for the columns of a device \[7\], which .* does not fit"
-    )
+    shorter = r"leaf \['tokens'\] has the shape \[15\] for an example, and for the columns of a device \[7\], which .* does not fit"
     with pytest.raises(PartitionError, match=shorter):
         columns(lambda example: {"tokens": example["tokens"][:-1]})
 
@@ -403,8 +436,16 @@ def flipped(example: Any) -> Any:
     up = jax.random.bernoulli(jax.random.wrap_key_data(example["key"]))
     pixels = jnp.where(up, example["image"][::-1], example["image"]).astype(jnp.float32)
     rounded = jnp.exp(jnp.sin(pixels / 9)) * jnp.log(pixels - 3) - pixels.mean(axis=0)
-    tokens = {"tokens": (example["tokens"] > 5) & (example["tokens"] < 900), "label": example["label"] * jnp.complex64(1j)}
-    return {"image": rounded.astype(jnp.bfloat16), "coin": up, "own": jax.random.wrap_key_data(example["key"]), **tokens}
+    tokens = {
+        "tokens": (example["tokens"] > 5) & (example["tokens"] < 900),
+        "label": example["label"] * jnp.complex64(1j),
+    }
+    return {
+        "image": rounded.astype(jnp.bfloat16),
+        "coin": up,
+        "own": jax.random.wrap_key_data(example["key"]),
+        **tokens,
+    }
 
 
 @pytest.mark.parametrize("mesh", [GRID, {"data": 2, "model": 2, "one": 1, "copies": 2}])
@@ -422,7 +463,9 @@ def test_what_acts_on_each_column_is_taken(mesh: dict[str, int], microbatches: i
     np.testing.assert_allclose(one["image"].astype(np.float32), other["image"].astype(np.float32), rtol=0.01)
 
 
-@pytest.mark.parametrize("dtype", [bool, np.int8, np.int32, np.uint32, np.float16, jnp.bfloat16, jnp.float8_e5m2, np.complex64])
+@pytest.mark.parametrize(
+    "dtype", [bool, np.int8, np.int32, np.uint32, np.float16, jnp.bfloat16, jnp.float8_e5m2, np.complex64]
+)
 def test_columns_of_every_dtype(dtype: Any) -> None:
     rows: dict[str, Any] = {"x": np.zeros((16, 64), dtype)}
     mesh: dict[str, Any] = {"mesh": mesh_of(GRID), "partition": P("data", "model")}

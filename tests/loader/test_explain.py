@@ -1,4 +1,7 @@
-"""The plan before the run: every figure is what simulating each host, row by row, gives; and it takes no time on thousands of hosts."""
+"""The plan before the run: every figure is what simulating each host, row by row, gives.
+
+And it takes no time on thousands of hosts.
+"""
 
 import json
 import math
@@ -38,7 +41,10 @@ def spread(values: Any) -> Spread:
 
 def loaders(case: MeshCase, data: Any, partition: Any, **options: Any) -> list[Dataloader]:
     """One for each host."""
-    made = (Dataloader(data, BATCH, mesh=case.planned(host), partition=partition, **options) for host in range(case.processes))
+    made = (
+        Dataloader(data, BATCH, mesh=case.planned(host), partition=partition, **options)
+        for host in range(case.processes)
+    )
     return list(made)
 
 
@@ -163,7 +169,8 @@ def test_a_full_shuffle_of_coarse_chunks_is_warned_of() -> None:
     lying = Dataloader(data, 64, **options).explain()
     assert lying.reading.decoded == Spread(8, 8.0, 8)
     assert (
-        "hosts decode 8 rows for each one they use in a step: their shares of it are smaller than the chunks" in lying.warnings[0]
+        "hosts decode 8 rows for each one they use in a step: their shares of it are smaller than the chunks"
+        in lying.warnings[0]
     )
 
 
@@ -205,7 +212,10 @@ def test_lanes_that_hosts_share_are_warned_of(verb: Any, advice: str) -> None:
 
 
 def test_lanes_are_not_shared_by_copies() -> None:
-    """Hosts that hold the same rows decode the same chunks: that is the partition's doing, and no number of lanes helps."""
+    """Hosts that hold the same rows decode the same chunks.
+
+    That is the partition's doing, and no number of lanes helps.
+    """
     data = from_source(ChunkedSource(np.zeros((4096, 8), np.float32), 64)).shuffle(0, block="chunks", lanes=8)
     found = Dataloader(data, 64, mesh=plan_mesh({"data": 8, "seq": 4}, hosts=32), partition=P("data", "seq")).explain()
     assert found.warnings == ()
@@ -236,13 +246,16 @@ def test_other_warnings() -> None:
     found = Dataloader(big, 64, mesh=mesh, partition=P(), prefetch_bytes=1000).explain()
     text = "\n".join(found.warnings)
     assert (
-        "all hosts together read the batch 4.0 times, since several hold the same parts of ['x']; cut these over more axes"
-        in text
+        "all hosts together read the batch 4.0 times, since several hold the same parts of ['x']; cut these over more "
+        "axes" in text
     )
     assert "a step takes 256 KiB on a host, and reading ahead may take 256 KiB: no two steps" in text
     assert "an epoch of 100 rows leaves out 36 of them" in text
     uneven = plan_mesh({"data": 8}, owners=[0, 0, 0, 0, 0, 1, 1, 1])
-    assert "hosts read from 6 to 10 rows a step, and all of them wait" in Dataloader(TREE, 16, mesh=uneven).explain().warnings[0]
+    assert (
+        "hosts read from 6 to 10 rows a step, and all of them wait"
+        in Dataloader(TREE, 16, mesh=uneven).explain().warnings[0]
+    )
 
 
 def test_a_process_with_a_mesh_of_its_own() -> None:
@@ -285,7 +298,9 @@ def test_schedules_microbatches_and_keys() -> None:
 def example() -> Explanation:
     mesh = plan_mesh({"data": 2, "seq": 4}, hosts=4)
     data = from_arrays({"tokens": np.zeros((70, 64), np.uint16), "label": np.zeros(70, np.int32)}).shuffle(7).map(_same)
-    return Dataloader(data, 16, mesh=mesh, partition={"tokens": P("data", "seq"), "label": P("data")}, num_epochs=2).explain()
+    return Dataloader(
+        data, 16, mesh=mesh, partition={"tokens": P("data", "seq"), "label": P("data")}, num_epochs=2
+    ).explain()
 
 
 def test_as_a_table() -> None:

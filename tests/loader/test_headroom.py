@@ -1,4 +1,7 @@
-"""What a perfect loader would gain: replayed batches are the run's own, cost nothing, and are compared over the same steps."""
+"""What a perfect loader would gain.
+
+Replayed batches are the run's own, cost nothing, and are compared over the same steps.
+"""
 
 from typing import Any
 
@@ -105,7 +108,8 @@ def test_in_one_call(machine: Machine) -> None:
     with pytest.raises(ArgumentError, match="steps=11"):
         loader(machine).headroom(step, steps=11)
     with pytest.raises(
-        ArgumentError, match="the run has handed out 5 batches, too few to tell what a step takes; go through at least 12"
+        ArgumentError,
+        match="the run has handed out 5 batches, too few to tell what a step takes; go through at least 12",
     ):
         Dataloader(np.arange(40, dtype=np.int32), 8).headroom(lambda batch: batch)
 
@@ -120,7 +124,11 @@ def test_in_one_call(machine: Machine) -> None:
         (0.025, 0.01, "a perfect loader would take 10 ms a step instead of 25 ms: 2.5 times as fast"),
         (0.0997, 0.01, "a perfect loader would take 10 ms a step instead of 99.7 ms: 10 times as fast"),
         (0.014, 0.001, "a perfect loader would take 1 ms a step instead of 14 ms: 14 times as fast"),
-        (0.0141, 0.014, "a perfect loader would take 14 ms a step, and this one takes 14.1 ms: there is nothing to win"),
+        (
+            0.0141,
+            0.014,
+            "a perfect loader would take 14 ms a step, and this one takes 14.1 ms: there is nothing to win",
+        ),
         (0.013, 0.014, "a perfect loader would take 14 ms a step, and this one takes 13 ms: there is nothing to win"),
         (0.0, 0.0, "a perfect loader would take 0 ms a step, and this one takes 0 ms: there is nothing to win"),
     ],
@@ -140,7 +148,9 @@ def test_a_donated_batch_is_named() -> None:
     step = jax.jit(lambda batch: jax.tree.map(lambda leaf: leaf + 1, batch), donate_argnums=0)
     with loader().replay(1) as replay:
         jax.block_until_ready(step(next(replay)))
-        with pytest.raises(LeafError, match=r"leaf \['x'\] is deleted: the training step donates its batch.*donate_argnums"):
+        with pytest.raises(
+            LeafError, match=r"leaf \['x'\] is deleted: the training step donates its batch.*donate_argnums"
+        ):
             next(replay)
     with Dataloader(jnp.zeros((16, 2)), 8).replay(1) as replay:
         next(replay).delete()

@@ -1,4 +1,7 @@
-"""Where batches came from, where records go, and runs that leave steps out. That `find` undoes `rows` is for the laws."""
+"""Where batches came from, where records go, and runs that leave steps out.
+
+That `find` undoes `rows` is for the laws.
+"""
 
 import json
 from collections.abc import Callable
@@ -56,8 +59,14 @@ def test_a_trace_names_the_dataset_and_its_own_row_and_epoch() -> None:
             assert trace[record.position] == record
             assert not record.padding
             epochs.setdefault(record.dataset, set()).add(record.epoch)
-    # Each part goes through epochs of its own. Of 720 positions 360, 240 and 120 are theirs; the repeated one has two in one of its epochs.
-    assert {name: max(found) for name, found in epochs.items()} == {"web/part 0": 7, "web/part 1": 6, "code": 5, "books": 13}
+    # Each part goes through epochs of its own. Of 720 positions 360, 240 and 120 are theirs; the repeated one has two
+    # in one of its epochs.
+    assert {name: max(found) for name, found in epochs.items()} == {
+        "web/part 0": 7,
+        "web/part 1": 6,
+        "code": 5,
+        "books": 13,
+    }
 
 
 def test_positions_may_be_chosen() -> None:
@@ -97,7 +106,10 @@ def test_packed_rows_tell_their_documents(tmp_path: Path) -> None:
     loader = loader_of(mix({"packs": data.pack(5)}, [1]), 2)
     record = loader.trace(0)[1]
     assert record.documents is not None
-    assert [(part.row, part.start, part.length, part.column) for part in record.documents] == [(2, 2, 2, 0), (3, 0, 3, 2)]
+    assert [(part.row, part.start, part.length, part.column) for part in record.documents] == [
+        (2, 2, 2, 0),
+        (3, 0, 3, 2),
+    ]
     assert json.loads(json.dumps(record.to_dict()))["documents"][0] == {"row": 2, "start": 2, "length": 2, "column": 0}
 
 
@@ -188,7 +200,11 @@ def test_find_looks_where_it_is_told() -> None:
             ArgumentError,
             r"this mixture never ends: pass steps=range\(start, stop\)",
         ),
-        (lambda: loader_of(line(8), 4).find(0, epochs=1, steps=2), ArgumentError, "epochs=1 and steps=2: pass one of them"),
+        (
+            lambda: loader_of(line(8), 4).find(0, epochs=1, steps=2),
+            ArgumentError,
+            "epochs=1 and steps=2: pass one of them",
+        ),
         (
             lambda: loader_of(line(8), 4).find(0, epochs=-1),
             ArgumentError,
@@ -200,7 +216,11 @@ def test_find_looks_where_it_is_told() -> None:
             r"steps=range\(0, 9, 2\): pass an int, or a range",
         ),
         (lambda: loader_of(line(8), 4).find(0, steps=True), ArgumentError, "steps=True: pass an int"),
-        (lambda: loader_of(line(8), 4).trace(2), RowIndexError, "step 2 is not there: steps are at least 0 and below 2"),
+        (
+            lambda: loader_of(line(8), 4).trace(2),
+            RowIndexError,
+            "step 2 is not there: steps are at least 0 and below 2",
+        ),
         (
             lambda: loader_of(line(8), 4).trace(0, [4]),
             RowIndexError,
@@ -238,7 +258,10 @@ def test_a_run_without_some_steps() -> None:
     # Steps of a run that leaves some out are numbered as that run does.
     again = shorter.skip({0, 3}).skip(np.arange(2))
     assert [again.rows(step)[0] for step in range(7)] == [loader.rows(step)[0] for step in (7, 8, 9, 12, 13, 14, 15)]
-    assert loader.skip([]).skip(range(0)).skip(slice(0, 0)).skip(range(6, 2, -2)).rows(5).tolist() == loader.rows(7).tolist()
+    assert (
+        loader.skip([]).skip(range(0)).skip(slice(0, 0)).skip(range(6, 2, -2)).rows(5).tolist()
+        == loader.rows(7).tolist()
+    )
 
 
 def test_epochs_are_as_long_as_what_is_left_of_them() -> None:
@@ -290,10 +313,13 @@ def test_what_will_be_skipped_may_be_changed_and_what_was_skipped_may_not() -> N
     for other in (loader, loader.skip(range(20, 29)), loader.skip([5, *range(20, 30)])):
         with pytest.raises(
             StateError,
-            match=r"the state's 'skipped' is \[\[0, 80, 0, 120\]\], and this loader leaves out .*: leave out with skip\(\)",
+            match=r"the state's 'skipped' is \[\[0, 80, 0, 120\]\], and this loader leaves out .*: leave out with "
+            r"skip\(\)",
         ):
             other.iterate(behind)
-    with pytest.raises(StateError, match=r"'skipped' is \[\], and this loader leaves out \[\[0, 80, 0, 84\]\] before it"):
+    with pytest.raises(
+        StateError, match=r"'skipped' is \[\], and this loader leaves out \[\[0, 80, 0, 84\]\] before it"
+    ):
         careful.iterate(states(loader, 21))
     with careful.iterate(5) as batches:
         batches.set_state(behind)
@@ -359,5 +385,7 @@ def test_steps_that_cant_be_skipped(skip: Callable[[], Any], message: str) -> No
 def test_maps_with_random_numbers_are_left_alone() -> None:
     data = line(40).shuffle(1).map(lambda example, rng: {"x": example["x"], "r": rng.integers(1 << 30)}, rng=True)
     loader = loader_of(data, 4, num_epochs=2)
-    for one, other in zip(flatten(loader.skip(range(5)).host_batch(2))[0], flatten(loader.host_batch(7))[0], strict=True):
+    for one, other in zip(
+        flatten(loader.skip(range(5)).host_batch(2))[0], flatten(loader.host_batch(7))[0], strict=True
+    ):
         np.testing.assert_array_equal(one, other)

@@ -147,7 +147,9 @@ def test_an_epoch_that_was_passed_over_says_so() -> None:
 
 
 @pytest.mark.parametrize("where", ["pause", "__init__"])
-def test_an_interrupt_where_batches_of_another_size_begin_loses_none(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_where_batches_of_another_size_begin_loses_none(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """There the reading begins anew: threads are waited for, and others started."""
     loader = Dataloader(DATA, {0: 8, 3: 16}, num_workers=1)
     original = getattr(Pool, where)
@@ -214,7 +216,9 @@ def test_several_threads_on_one_iterator(schedule: Any, workers: int) -> None:
         errors: list[Any] = []
         begin = threading.Barrier(4)
 
-        def consume(batches: Any = batches, found: list[int] = found, errors: list[Any] = errors, begin: Any = begin) -> None:
+        def consume(
+            batches: Any = batches, found: list[int] = found, errors: list[Any] = errors, begin: Any = begin
+        ) -> None:
             begin.wait()
             try:
                 for batch in batches:
@@ -243,7 +247,9 @@ def test_a_thread_that_waits_when_another_one_takes_the_last_batch_and_leaves() 
             going.wait(60)
         return example
 
-    batches = Dataloader(from_arrays({"x": np.arange(16)}).map(slow, spec={"x": np.int64(0)}), 8, num_workers=1).iterate()
+    batches = Dataloader(
+        from_arrays({"x": np.arange(16)}).map(slow, spec={"x": np.int64(0)}), 8, num_workers=1
+    ).iterate()
     next(batches)
     ended: list[str] = []
 
@@ -285,7 +291,12 @@ def test_a_copy_by_fork_is_refused_at_once(workers: int) -> None:
     print(next(it)[0], flush=True)
     """
     result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=100, check=True, cwd=ROOT
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+        cwd=ROOT,
     )
     first, second, last = result.stdout.splitlines()
     assert first == second

@@ -49,7 +49,9 @@ def assert_same(loader: Dataloader, other: Dataloader) -> int:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("partition", [P("data"), P("data", "model"), P(), COLUMNS], ids=["rows", "columns", "copies", "mixed"])
+@pytest.mark.parametrize(
+    "partition", [P("data"), P("data", "model"), P(), COLUMNS], ids=["rows", "columns", "copies", "mixed"]
+)
 def test_the_oracles_batches(order: str, partition: Any) -> None:
     recipe = {"sequential": NONE, "shuffled": MAP, "lanes": ELEMENTWISE, "repeated slice": BATCH}[order]
     if recipe is BATCH and partition is COLUMNS:
@@ -228,7 +230,8 @@ class Vast:
 def test_what_is_too_much_is_said_before_anything_is_read() -> None:
     loader = Dataloader(from_source(Vast(1_000_000, 1 << 20)), 16, keep_on_device=True)
     message = (
-        r"keep_on_device: the 1000000 rows take 977 GiB of each device, and 4.0 GiB is the limit where devices don't tell how much memory they have; "
+        r"keep_on_device: the 1000000 rows take 977 GiB of each device, and 4.0 GiB is the limit where devices don't "
+        r"tell how much memory they have; "
         r"pass keep_on_device=1048577048576 or more"
     )
     with pytest.raises(ArgumentError, match=message):
@@ -252,7 +255,9 @@ def test_a_limit_that_is_given() -> None:
 
 def test_random_maps_are_refused() -> None:
     data = from_arrays(TREE).map(lambda example, rng: example, rng=True)
-    with pytest.raises(ArgumentError, match=r"keep_on_device: a map has rng=True, so a row is another one in each epoch"):
+    with pytest.raises(
+        ArgumentError, match=r"keep_on_device: a map has rng=True, so a row is another one in each epoch"
+    ):
         Dataloader(data, 16, keep_on_device=True)
     with pytest.raises(ArgumentError, match=r"keep_on_device: a map has rng=True"):
         Dataloader(concat([data, from_arrays(TREE)]), 16, keep_on_device=True)

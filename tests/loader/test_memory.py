@@ -63,7 +63,9 @@ def test_what_somebody_sees_is_never_written_again(name: str, long_runs: bool, m
         monkeypatch.setattr(scheduler, "PieceSizes", Runs)
     axes, partition, array = CASES[name]
     data = from_arrays({"x": array}).shuffle(seed=0)
-    loader = Dataloader(data, 16, mesh=mesh_of(axes), partition=partition, num_epochs=6, num_workers=2, prefetch_bytes=1 << 20)
+    loader = Dataloader(
+        data, 16, mesh=mesh_of(axes), partition=partition, num_epochs=6, num_workers=2, prefetch_bytes=1 << 20
+    )
     random = np.random.default_rng(0)
     kept: list[tuple[int, str, Any]] = []
     for step, batch in enumerate(loader):
@@ -125,7 +127,10 @@ def test_a_batch_never_lies_on_the_sources_memory(name: str) -> None:
 
 
 def test_a_source_that_gives_its_own_memory_away_stays_as_it_is() -> None:
-    """A `read` may return a view of what it has: batches are copies of that, also where no cast or cut stands between."""
+    """A `read` may return a view of what it has.
+
+    Batches are copies of that, also where no cast or cut stands between.
+    """
 
     class Views:
         spec = jax.ShapeDtypeStruct((16,), np.float32)
@@ -210,7 +215,8 @@ def test_an_epoch_over_ten_times_the_budget_keeps_the_process_flat(kind: tuple[s
     assert done.returncode == 0, done.stderr
     steps, before, peak = map(int, done.stdout.split())
     assert steps == 2 * rows // 256
-    # At the first look the budget is not used up yet, nor are the idle buffers, which may be as many; a few batches are placed.
+    # At the first look the budget is not used up yet, nor are the idle buffers, which may be as many; a few batches are
+    # placed.
     assert peak - before < 2 * budget + (12 << 20), f"{before >> 20} MiB became {peak >> 20}"
 
 
@@ -225,7 +231,9 @@ def test_an_epoch_over_ten_times_the_budget_keeps_the_process_flat(kind: tuple[s
     ids=["plain", "map", "random map", "map_batch"],
 )
 def test_no_step_leaves_its_memory_to_the_garbage_collector(change: Any) -> None:
-    """What refers to itself, say a function inside a function that calls itself, keeps arrays until garbage is collected."""
+    """What refers to itself, say a function inside a function that calls itself, keeps arrays until garbage is
+    collected.
+    """
     with iter(Dataloader(change(from_arrays({"x": np.zeros((800, 8), np.float32)})), 64, num_epochs=None)) as batches:
         next(batches)
         gc.collect()
@@ -245,7 +253,10 @@ def feeds() -> list[BatchProducer]:
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_a_closed_iterator_has_no_memory(kind: str) -> None:
-    """Someone may keep it, for what it says of the run: not so what it read with, which has buffers and, for processes, a copy of the data."""
+    """Someone may keep it, for what it says of the run.
+
+    Not so what it read with, which has buffers and, for processes, a copy of the data.
+    """
     others = feeds()
     with iter(Dataloader({"x": np.zeros((800, 64), np.float32)}, 64, num_workers=1, worker_type=kind)) as batches:
         next(batches)

@@ -1,4 +1,7 @@
-"""Microbatches: leaves of shape (k, rows / k, …), on the devices that hold their rows anyway; and random keys for each row."""
+"""Microbatches: leaves of shape (k, rows / k, …), on the devices that hold their rows anyway.
+
+And random keys for each row.
+"""
 
 from typing import Any
 
@@ -85,7 +88,8 @@ def test_with_padding_and_other_batch_sizes() -> None:
         (
             {"batch_size": 16, "microbatches": 4},
             PartitionError,
-            r"leaf \['image'\]: P.* gives a device 2 of the 16 rows, which microbatches=4 does not divide; use a batch_size that is a multiple of 32",
+            r"leaf \['image'\]: P.* gives a device 2 of the 16 rows, which microbatches=4 does not divide; use a "
+            r"batch_size that is a multiple of 32",
         ),
     ],
 )
@@ -96,7 +100,9 @@ def test_what_is_refused(arguments: Any, error: type[Exception], message: str) -
 
 def test_the_size_that_would_do_is_that_of_the_whole_batch() -> None:
     shard: dict[str, Any] = {"shard_index": 1, "shard_count": 2, "mesh": mesh_of({"data": 8}), "microbatches": 4}
-    with pytest.raises(PartitionError, match=r"a device 2 of the 16 rows, .*; use a batch_size that is a multiple of 64"):
+    with pytest.raises(
+        PartitionError, match=r"a device 2 of the 16 rows, .*; use a batch_size that is a multiple of 64"
+    ):
         Dataloader(DATA, batch_size=32, **shard)
     assert Dataloader(DATA, batch_size=64, **shard)[0]["label"].shape == (4, 8)
 
@@ -142,22 +148,28 @@ def test_keys_are_the_same_on_any_share_and_for_padding_zero() -> None:
     assert (keys[rows < 0] == 0).all()
     assert (keys[rows >= 0] != 0).any()
     np.testing.assert_array_equal(whole.host_batch(last)["key"], keys)
-    halves = [Dataloader(DATA, batch_size=64, key_seed=3, remainder="pad", shard_index=i, shard_count=2) for i in range(2)]
+    halves = [
+        Dataloader(DATA, batch_size=64, key_seed=3, remainder="pad", shard_index=i, shard_count=2) for i in range(2)
+    ]
     np.testing.assert_array_equal(np.concatenate([half.host_batch(last)["key"] for half in halves]), keys)
     # A mesh may cut the two halves of a key apart, if somebody wants that.
     cut = {"image": P(), "label": P(), "tokens": P(), "mask": P(), "key": P(None, "data")}
     mesh = mesh_of({"data": 2, "x": 4})
     np.testing.assert_array_equal(
-        np.asarray(Dataloader(DATA, batch_size=64, key_seed=3, remainder="pad", mesh=mesh, partition=cut)[last]["key"]), keys
+        np.asarray(Dataloader(DATA, batch_size=64, key_seed=3, remainder="pad", mesh=mesh, partition=cut)[last]["key"]),
+        keys,
     )
 
 
 def test_keys_need_a_place() -> None:
     with pytest.raises(
-        ArgumentError, match=r"key_seed= adds a leaf 'key' to every batch, but an example has the key 'key' already; make"
+        ArgumentError,
+        match=r"key_seed= adds a leaf 'key' to every batch, but an example has the key 'key' already; make",
     ):
         Dataloader(from_arrays({"key": np.arange(9)}), batch_size=8, key_seed=0)
-    with pytest.raises(ArgumentError, match=r"an example is one bare array; make examples dicts .*, or leave key_seed out"):
+    with pytest.raises(
+        ArgumentError, match=r"an example is one bare array; make examples dicts .*, or leave key_seed out"
+    ):
         Dataloader(np.arange(9), batch_size=8, key_seed=0)
     with pytest.raises(ArgumentError, match=r"key_seed='a': pass an int"):
         Dataloader(DATA, batch_size=8, key_seed="a")  # type: ignore[arg-type]

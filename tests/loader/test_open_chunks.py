@@ -1,4 +1,7 @@
-"""Block shuffles of chunked data: each chunk is decoded once a window and host, whatever runs where; and what that takes is said before."""
+"""Block shuffles of chunked data: each chunk is decoded once a window and host, whatever runs where.
+
+And what that takes is said before.
+"""
 
 import json
 import logging
@@ -74,7 +77,9 @@ class TestTheSameBatches:
         assert sorted(np.concatenate(expected)[:, 0].tolist()) == VALUES[:, 0].tolist()
 
     @pytest.mark.parametrize("into", [True, False])
-    @pytest.mark.parametrize("chunks", [CHUNK, 100, IRREGULAR, IRREGULAR.astype(np.int32)], ids=["64", "100", "int64", "int32"])
+    @pytest.mark.parametrize(
+        "chunks", [CHUNK, 100, IRREGULAR, IRREGULAR.astype(np.int32)], ids=["64", "100", "int64", "int32"]
+    )
     def test_with_and_without_the_cache(self, chunks: Any, into: bool) -> None:
         source, data = chunked(chunks, into=into)
         plain = from_arrays(VALUES).shuffle(3, block=CHUNK, window=3, lanes=8)
@@ -111,7 +116,9 @@ class TestTheSameBatches:
 
     def test_of_a_store_with_columns_cut_over_the_mesh(self, tmp_path: Path) -> None:
         fields = np.arange(256 * 4 * 8, dtype=np.float32).reshape(256, 4, 8)
-        write_zarr({"field": fields, "label": np.arange(256)}, tmp_path / "x", chunk_rows=16, shard_rows=64, progress=False)
+        write_zarr(
+            {"field": fields, "label": np.arange(256)}, tmp_path / "x", chunk_rows=16, shard_rows=64, progress=False
+        )
         data = from_zarr(tmp_path / "x").shuffle(1, block="chunks", window=2, lanes=4)
         mesh = mesh_of({"data": 2, "model": 4})
         partition = {
@@ -133,7 +140,9 @@ class TestWhatIsDecoded:
     def test_each_chunk_once_an_epoch_on_each_host(self, verb: Verb, hosts: int, ahead: int) -> None:
         for host in range(hosts):
             source, data = chunked()
-            used = sum(map(len, run(verb(data), shard_index=host, shard_count=hosts, num_epochs=2, prefetch_bytes=ahead)))
+            used = sum(
+                map(len, run(verb(data), shard_index=host, shard_count=hosts, num_epochs=2, prefetch_bytes=ahead))
+            )
             assert used == 2 * ROWS // hosts
             assert source.counts.sum() <= 1.1 * used
             assert source.reads < used / 4
@@ -180,7 +189,8 @@ class TestWhatIsDecoded:
         source, data = chunked()
         windows = data.windows(4).shuffle(0, block="chunks", window=2, lanes=8)
         assert windows.order.describe()[-1][2] == CHUNK
-        loader = Dataloader(windows, BATCH, prefetch_bytes=HALF_A_BATCH, cache_bytes=32 << 10)  # 16 x 64 windows of 4 rows
+        # 16 x 64 windows of 4 rows
+        loader = Dataloader(windows, BATCH, prefetch_bytes=HALF_A_BATCH, cache_bytes=32 << 10)
         with iter(loader) as batches:
             for step, batch in enumerate(batches):
                 np.testing.assert_array_equal(batch, VALUES[loader.rows(step)[:, None] + np.arange(4)])
@@ -200,7 +210,9 @@ class TestWhatIsDecoded:
 
     def test_a_concatenation_of_shuffles(self, said: Any) -> None:
         parts = [ChunkedSource(VALUES[:2048], 64), ChunkedSource(VALUES[2048:], 32)]
-        data = concat([from_source(part).shuffle(seed, block="chunks", window=2, lanes=4) for seed, part in enumerate(parts)])
+        data = concat(
+            [from_source(part).shuffle(seed, block="chunks", window=2, lanes=4) for seed, part in enumerate(parts)]
+        )
         loader = Dataloader(data, BATCH)
         with iter(loader) as batches:
             for step, batch in enumerate(batches):
@@ -246,12 +258,14 @@ class TestWhatIsSaid:
         (line,) = [record for record in caplog.records if "block shuffle" in record.message]
         assert (line.name, line.levelno) == ("loadax", logging.INFO)
         assert line.message == (
-            "block shuffle: 8 lanes x 2 blocks of 64 rows, chunks of 64; this process has 16 chunks open, 8.0 KiB, and decodes "
+            "block shuffle: 8 lanes x 2 blocks of 64 rows, chunks of 64; this process has 16 chunks open, 8.0 KiB, and "
+            "decodes "
             "1.00 rows for each one used (a full shuffle: up to 64)"
         )
 
     @pytest.mark.parametrize(
-        ("verb", "low", "high"), [(lambda ds: ds[10:], 1.9, 2.0), (lambda ds: ds.split(0.5)[0], 2, 4), (lambda ds: ds[::4], 4, 4)]
+        ("verb", "low", "high"),
+        [(lambda ds: ds[10:], 1.9, 2.0), (lambda ds: ds.split(0.5)[0], 2, 4), (lambda ds: ds[::4], 4, 4)],
     )
     def test_rows_that_share_chunks_with_others(
         self, verb: Verb, low: float, high: float, caplog: pytest.LogCaptureFixture
@@ -268,7 +282,8 @@ class TestWhatIsSaid:
         assert "decodes 4.00 rows for each one used" in caplog.text
 
     @pytest.mark.parametrize(
-        "data", [from_arrays(VALUES).shuffle(0, block=64), chunked()[1].shuffle(0), chunked()[1], chunked()[1][:0].repeat(2)]
+        "data",
+        [from_arrays(VALUES).shuffle(0, block=64), chunked()[1].shuffle(0), chunked()[1], chunked()[1][:0].repeat(2)],
     )
     def test_nothing_where_there_is_nothing_to_keep_open(self, data: Dataset, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.INFO, "loadax"):
@@ -282,8 +297,10 @@ class TestWhatIsRefused:
         data = chunked()[1]
         with pytest.raises(
             ArgumentError,
-            match=r"shuffle\(block=64, window=4, lanes=4\) has 16 chunks open on this process, 8\.0 KiB, and cache_bytes allows "
-            r"5\.9 KiB: every chunk would be decoded again and again; pass window=2 to shuffle, or cache_bytes=8192 to the Dataloader",
+            match=r"shuffle\(block=64, window=4, lanes=4\) has 16 chunks open on this process, 8\.0 KiB, and "
+            r"cache_bytes allows "
+            r"5\.9 KiB: every chunk would be decoded again and again; pass window=2 to shuffle, or cache_bytes=8192 to "
+            r"the Dataloader",
         ):
             run(data.shuffle(0, block="chunks", window=4, lanes=4), cache_bytes=6000)
         assert len(run(data.shuffle(0, block="chunks", window=2, lanes=4), cache_bytes=6000)) == ROWS // BATCH
@@ -294,7 +311,9 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize("lanes", [1, 5, 8])
     @pytest.mark.parametrize("allowed", [600, 1500, 4000])
     @pytest.mark.parametrize("block", ["chunks", 96])
-    def test_what_it_says_works_when_it_is_pasted(self, block: Any, allowed: int, lanes: int, window: int, hosts: int) -> None:
+    def test_what_it_says_works_when_it_is_pasted(
+        self, block: Any, allowed: int, lanes: int, window: int, hosts: int
+    ) -> None:
         def attempt(window: int, lanes: int, cache_bytes: int) -> None:
             data = chunked()[1].shuffle(0, block=block, window=window, lanes=lanes)
             loader = Dataloader(data, BATCH, cache_bytes=cache_bytes, shard_index=0, shard_count=hosts)
@@ -306,7 +325,9 @@ class TestWhatIsRefused:
         except ArgumentError as error:
             message = str(error)
         if message:
-            found = re.search(r"pass (?:window=(\d+)(?: and lanes=(\d+))? to shuffle, or )?cache_bytes=(\d+) to the", message)
+            found = re.search(
+                r"pass (?:window=(\d+)(?: and lanes=(\d+))? to shuffle, or )?cache_bytes=(\d+) to the", message
+            )
             assert found is not None, message
             attempt(window, lanes, int(found[3]))
             if found[1] is not None:
@@ -334,7 +355,8 @@ class TestWhatIsRefused:
     def test_chunks_of_data_that_has_none(self, data: Dataset) -> None:
         with pytest.raises(
             ArgumentError,
-            match=r"block='chunks': .* decodes every row by itself, so a full shuffle costs no more: use shuffle\(seed=7\)",
+            match=r"block='chunks': .* decodes every row by itself, so a full shuffle costs no more: use "
+            r"shuffle\(seed=7\)",
         ):
             data.shuffle(7, block="chunks")
 
@@ -342,7 +364,8 @@ class TestWhatIsRefused:
         parts = [chunked()[1], chunked()[1]]
         joined = concat([part.map(np.negative) for part in parts])
         with pytest.raises(
-            ArgumentError, match=r"concatenation of 2 reads what is decoded in chunks, .* mapped before it is joined; map"
+            ArgumentError,
+            match=r"concatenation of 2 reads what is decoded in chunks, .* mapped before it is joined; map",
         ):
             joined.shuffle(7, block="chunks")
         behind = concat(parts).map(np.negative).shuffle(7, block="chunks")
@@ -352,7 +375,9 @@ class TestWhatIsRefused:
             concat([concat([parts[0], from_arrays(VALUES)])]).shuffle(7, block="chunks")
 
     def test_another_word(self) -> None:
-        with pytest.raises(ArgumentError, match=r"block='shards': pass a number of rows, or 'chunks' for those that the source"):
+        with pytest.raises(
+            ArgumentError, match=r"block='shards': pass a number of rows, or 'chunks' for those that the source"
+        ):
             chunked()[1].shuffle(0, block="shards")
 
     @pytest.mark.parametrize(
@@ -404,7 +429,8 @@ class TestTheDefaultWindow:
     def test_is_four_blocks_or_fewer_where_chunks_are_large(self) -> None:
         assert chunked()[1].shuffle(0, block="chunks").order.describe()[-1][2:5] == [64, 4, 128]
         large = from_source(_Large())
-        assert large.shuffle(0, block="chunks").order.describe()[-1][2:5] == [8, 2, 128]  # 128 lanes of 2 x 4 MiB are 1 GiB
+        # 128 lanes of 2 x 4 MiB are 1 GiB
+        assert large.shuffle(0, block="chunks").order.describe()[-1][2:5] == [8, 2, 128]
         assert large.shuffle(0, block="chunks", lanes=1024).order.describe()[-1][2:5] == [8, 1, 1024]
         assert large.shuffle(0, block="chunks", window=9).order.describe()[-1][2:5] == [8, 9, 128]
         assert large.shuffle(0, block=16).order.describe()[-1][2:5] == [16, 1, 128]
@@ -424,8 +450,12 @@ class _Large:
 
 
 def test_a_mixture_of_block_shuffles_keeps_the_chunks_of_all_its_parts() -> None:
-    sources = [ChunkedSource({"x": np.arange(part * 4096, part * 4096 + 4096)}, range(0, 4096, 64)) for part in range(2)]
-    parts = [from_source(source).shuffle(part, block="chunks", lanes=8, window=2) for part, source in enumerate(sources)]
+    sources = [
+        ChunkedSource({"x": np.arange(part * 4096, part * 4096 + 4096)}, range(0, 4096, 64)) for part in range(2)
+    ]
+    parts = [
+        from_source(source).shuffle(part, block="chunks", lanes=8, window=2) for part, source in enumerate(sources)
+    ]
     mixed = mix(parts, (1, 3))
     loader = Dataloader(mixed, batch_size=32)
     with iter(loader) as batches:
@@ -435,7 +465,8 @@ def test_a_mixture_of_block_shuffles_keeps_the_chunks_of_all_its_parts() -> None
     for source, used in zip(sources, rows, strict=True):
         assert source.counts.sum() <= used + 3 * 8 * 2 * 64  # windows that were begun when the run ended
     with pytest.raises(
-        ArgumentError, match=r"has 16 chunks open on this process, .* KiB; with the other shuffles .* KiB, and cache_bytes"
+        ArgumentError,
+        match=r"has 16 chunks open on this process, .* KiB; with the other shuffles .* KiB, and cache_bytes",
     ):
         Dataloader(mixed, batch_size=32, cache_bytes=8 << 10, mesh=mesh_of({"data": 8}))
 

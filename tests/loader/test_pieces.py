@@ -98,7 +98,9 @@ def test_a_piece_of_a_worker_process_takes_it_some_ten_milliseconds_however_busy
     assert all(0.006 <= seconds <= 0.018 for seconds in seconds_of_pieces(sizes, 64, each))
 
 
-def test_a_batch_of_a_few_milliseconds_is_one_piece_of_a_worker_process_and_several_of_a_thread(machine: Machine) -> None:
+def test_a_batch_of_a_few_milliseconds_is_one_piece_of_a_worker_process_and_several_of_a_thread(
+    machine: Machine,
+) -> None:
     """64 rows of a function in pure Python, as in the benchmark `transform`; with no other program, and with three."""
     for among, of_thread in ((1, 5), (4, 16)):
 
@@ -116,7 +118,9 @@ def test_worker_processes_share_a_dear_batch(machine: Machine) -> None:
 
 
 def test_worker_processes_share_a_batch_whose_rows_wait(machine: Machine) -> None:
-    """Files behind a network: they take next to no processor time, and a run of many steps as one piece would hold up all of these."""
+    """Files behind a network: they take next to no processor time, and a run of many steps as one piece would hold up
+    all of these.
+    """
 
     def wait(rows: int) -> None:
         machine.share(rows * 1e-5, 1)
@@ -127,7 +131,9 @@ def test_worker_processes_share_a_batch_whose_rows_wait(machine: Machine) -> Non
 
 
 @pytest.mark.parametrize(("target", "cut"), [(1e-9, True), (1e9, False)])
-def test_a_loader_with_worker_processes_has_their_target(target: float, cut: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loader_with_worker_processes_has_their_target(
+    target: float, cut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("loadax.loader.execution.piece_size._PROCESS_TARGET", target)
     monkeypatch.setattr("loadax.loader.execution.piece_size._TARGET", 1 / target)
     loader = Dataloader(from_arrays({"x": np.arange(64)}), 8, num_workers=1, worker_type="process", prefetch_bytes=1)

@@ -14,7 +14,10 @@ from tests.limits import HANG, until
 
 
 class Watched:
-    """Rows that are their number; says which were asked for, how many reads run at once, and holds up those of a chosen row."""
+    """Rows that are their number.
+
+    Says which were asked for, how many reads run at once, and holds up those of a chosen row.
+    """
 
     spec = ArraySpec((256,), np.dtype(np.int32))
 
@@ -41,10 +44,14 @@ STEP = 8 * 1024  # bytes of a step of 8 rows
 
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize(("depth", "budget"), [(1, 1), (2, 4 * STEP), (8, STEP)])
-def test_no_more_is_read_ahead_than_allowed(workers: int, depth: int, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_is_read_ahead_than_allowed(
+    workers: int, depth: int, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine = Machine(monkeypatch)
     source = Watched()
-    with iter(Dataloader(from_source(source), 8, num_workers=workers, prefetch=depth, prefetch_bytes=budget)) as batches:
+    with iter(
+        Dataloader(from_source(source), 8, num_workers=workers, prefetch=depth, prefetch_bytes=budget)
+    ) as batches:
         for taken in (0, 1, 30):
             while batches.step < taken:
                 next(batches)

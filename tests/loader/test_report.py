@@ -1,4 +1,7 @@
-"""The verdict follows from what was measured: a table of figures and sentences, and loaders that are slow in each way."""
+"""The verdict follows from what was measured.
+
+A table of figures and sentences, and loaders that are slow in each way.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -71,7 +74,8 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
         WAITING | {"transform": 9.0, "transform_cpu": 8.1, "read": 10.0, "read_cpu": 1.9, "cpu": 11.0},
         ("decode",),
         (
-            "training waited 38% of the time: map decode takes 81% of the work on 2 threads, of which one at a time runs, "
+            "training waited 38% of the time: map decode takes 81% of the work on 2 threads, of which one at a time "
+            "runs, "
             "as code that holds the GIL does; try worker_type='process'"
         ),
     ),
@@ -79,7 +83,8 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
         WAITING | {"longest": 3.0, "transform": 9.0, "transform_cpu": 8.1, "read": 10.0, "read_cpu": 1.9, "cpu": 11.0},
         ("decode",),
         (
-            "training waited 38% of the time: map decode takes 81% of the work on 2 threads, of which one at a time runs, "
+            "training waited 38% of the time: map decode takes 81% of the work on 2 threads, of which one at a time "
+            "runs, "
             "as code that holds the GIL does; try worker_type='process'"
         ),
     ),
@@ -87,7 +92,8 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
         WAITING | {"transform": 9.0, "transform_cpu": 8.1, "read": 10.0, "read_cpu": 1.9, "cpu": 11.0},
         ("decode", "crop"),
         (
-            "training waited 38% of the time: the maps decode, crop take 81% of the work on 2 threads, of which one at a time runs, "
+            "training waited 38% of the time: the maps decode, crop take 81% of the work on 2 threads, of which one at "
+            "a time runs, "
             "as code that holds the GIL does; try worker_type='process'"
         ),
     ),
@@ -111,7 +117,8 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
         WAITING | {"workers": 1, "at_work": 1, "transform": 9.5, "transform_cpu": 9.4, "read": 0.5, "cpu": 12.0},
         ("decode",),
         (
-            "training waited 38% of the time: map decode takes 95% of the work on 1 thread, and the machine has 4 cores; "
+            "training waited 38% of the time: map decode takes 95% of the work on 1 thread, and the machine has 4 "
+            "cores; "
             "try num_workers=4"
         ),
     ),
@@ -135,12 +142,14 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
         WAITING | {"worker_type": "process", "transform": 19.0, "transform_cpu": 18.5, "cpu": 3.0, "cores": 8},
         ("decode",),
         (
-            "training waited 38% of the time: map decode takes 100% of the work on 2 processes, and the machine has 8 cores; "
+            "training waited 38% of the time: map decode takes 100% of the work on 2 processes, and the machine has 8 "
+            "cores; "
             "try num_workers=8"
         ),
     ),
     "processes on all cores": (
-        WAITING | {"worker_type": "process", "transform": 39.0, "transform_cpu": 35.0, "cpu": 3.0, "workers": 4, "at_work": 4},
+        WAITING
+        | {"worker_type": "process", "transform": 39.0, "transform_cpu": 35.0, "cpu": 3.0, "workers": 4, "at_work": 4},
         ("decode",),
         (
             "training waited 38% of the time: map decode takes 100% of the work on 4 processes; "
@@ -164,7 +173,8 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
         ),
     ),
     "processes of which few are of use": (
-        WAITING | {"worker_type": "process", "workers": 8, "at_work": 2, "tried": 4, "transform": 19.0, "transform_cpu": 18.0},
+        WAITING
+        | {"worker_type": "process", "workers": 8, "at_work": 2, "tried": 4, "transform": 19.0, "transform_cpu": 18.0},
         ("decode",),
         (
             "training waited 38% of the time: map decode takes 100% of the work on 8 processes "
@@ -174,7 +184,8 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
     "more that were never tried": (
         WAITING | {"at_work": 1, "tried": 1, "read": 9.0, "read_cpu": 0.5, "cpu": 2.0},
         (),
-        "training waited 38% of the time: reading the source takes 100% of the work on 2 threads (1 at work so far); try num_workers=2",
+        "training waited 38% of the time: reading the source takes 100% of the work on 2 threads (1 at work so far); "
+        "try num_workers=2",
     ),
     "reads on a crowded machine": (
         WAITING | {"read": 19.0, "read_cpu": 4.0, "cpu": 6.0, "load": 8.5},
@@ -195,13 +206,15 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
     "reads from memory, which don't hold the GIL": (
         WAITING | {"read": 12.0, "read_cpu": 9.0, "cpu": 11.0},
         (),
-        "training waited 38% of the time: reading the source takes 100% of the work on 2 threads, and the machine has 4 cores; try num_workers=4",
+        "training waited 38% of the time: reading the source takes 100% of the work on 2 threads, and the machine has "
+        "4 cores; try num_workers=4",
     ),
     "reads in Python, which hold the GIL": (
         WAITING | {"read": 12.0, "read_cpu": 9.0, "cpu": 11.0},
         LoaderInfo(python_source=True),
         (
-            "training waited 38% of the time: reading the source takes 100% of the work on 2 threads, of which one at a time runs, "
+            "training waited 38% of the time: reading the source takes 100% of the work on 2 threads, of which one at "
+            "a time runs, "
             "as code that holds the GIL does; try worker_type='process'"
         ),
     ),
@@ -209,7 +222,8 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
         MEASURED | {"waited": 0.01, "trained": 9.99, "transform": 9.0, "transform_cpu": 4.5, "read_cpu": 6.0},
         ("slow",),
         (
-            "training waited 0.1% of the time, but map slow keeps 45% of a core busy on threads: if it is Python code, it slows the "
+            "training waited 0.1% of the time, but map slow keeps 45% of a core busy on threads: if it is Python code, "
+            "it slows the "
             "step itself; try worker_type='process', or ask loader.headroom(step)"
         ),
     ),
@@ -217,7 +231,8 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
         MEASURED | {"waited": 0.01, "trained": 9.99, "transform": 9.0, "transform_cpu": 10.5, "first": 11.0},
         ("slow", "slower"),
         (
-            "training waited 0.1% of the time, but the maps slow, slower keep 100% of a core busy on threads: if it is Python code, it slows "
+            "training waited 0.1% of the time, but the maps slow, slower keep 100% of a core busy on threads: if it is "
+            "Python code, it slows "
             "the step itself; try worker_type='process', or ask loader.headroom(step) "
             "(but the first batch took 11.00 s, longer than all other steps together)"
         ),
@@ -226,7 +241,8 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
         MEASURED | {"waited": 0.01, "trained": 9.99, "read": 9.0, "read_cpu": 4.5},
         LoaderInfo(python_source=True),
         (
-            "training waited 0.1% of the time, but reading the source keeps 45% of a core busy on threads: if it is Python code, it slows "
+            "training waited 0.1% of the time, but reading the source keeps 45% of a core busy on threads: if it is "
+            "Python code, it slows "
             "the step itself; try worker_type='process', or ask loader.headroom(step)"
         ),
     ),
@@ -264,7 +280,8 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
         WAITING | {"at_work": 1, "transform": 9.5, "transform_cpu": 9.5, "read": 5.0, "read_cpu": 0.5, "cpu": 11.0},
         ("decode",),
         (
-            "training waited 38% of the time: map decode takes 95% of the work on 2 threads, of which one at a time runs, "
+            "training waited 38% of the time: map decode takes 95% of the work on 2 threads, of which one at a time "
+            "runs, "
             "as code that holds the GIL does; try worker_type='process'"
         ),
     ),
@@ -312,7 +329,8 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
         WAITING | {"place": 9.0, "read": 1.0, "prefetch": 0},
         (),
         (
-            "training waited 38% of the time: placing on the devices takes 90% of the work on 2 threads, when it is asked for; "
+            "training waited 38% of the time: placing on the devices takes 90% of the work on 2 threads, when it is "
+            "asked for; "
             "leave prefetch out, so that batches are placed ahead"
         ),
     ),
@@ -463,6 +481,6 @@ def test_an_epoch_reports_of_the_whole_run() -> None:
         for _ in epoch:
             pass
         assert (
-            str(epoch.report())
-            == f"too few steps to tell: {5 * (epoch.number + 1)} batches, the first one after {epoch.stats().first:.2f} s"
+            str(epoch.report()) == f"too few steps to tell: {5 * (epoch.number + 1)} batches, the first one after "
+            f"{epoch.stats().first:.2f} s"
         )

@@ -43,7 +43,11 @@ def test_rows_in_any_pieces(data: st.DataObject) -> None:
 
 
 def test_no_two_boxes_share_a_byte() -> None:
-    specs = {"a": ArraySpec((3, 5), np.dtype("u1")), "b": ArraySpec((), np.dtype("i8")), "c": ArraySpec((6,), np.dtype("f2"))}
+    specs = {
+        "a": ArraySpec((3, 5), np.dtype("u1")),
+        "b": ArraySpec((), np.dtype("i8")),
+        "c": ArraySpec((6,), np.dtype("f2")),
+    }
     mesh = plan_mesh({"x": 2, "y": 2}, hosts=1)
     partition = {"a": P("x"), "b": P(("x", "y")), "c": P("y", "x")}
     plan = slab_plan(resolve_share(batch_spec(specs, []), 8, mesh, partition, None))

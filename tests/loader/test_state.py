@@ -95,7 +95,9 @@ def test_the_order_is_the_same_wherever_the_data_is(tmp_path: Path) -> None:
 
 def test_functions_workers_and_meshes_are_no_part_of_it() -> None:
     one = Dataloader(data().map(lambda example: example), 8, num_workers=0)
-    other = Dataloader(data().map(lambda example: {"x": example["x"] + 1}), 8, num_workers=2, prefetch=5, prefetch_bytes=1000)
+    other = Dataloader(
+        data().map(lambda example: {"x": example["x"] + 1}), 8, num_workers=2, prefetch=5, prefetch_bytes=1000
+    )
     assert state_at(one, 5) == state_at(other, 5)
 
 
@@ -146,7 +148,8 @@ def test_what_decides_the_order_is_part_of_it(other: Dataset) -> None:
         (
             concat([data(), data()]),
             concat([data(), data().shuffle(seed=1)]),
-            r"concat: 0 = 120 rows as they lie, shuffle\(3\).*; 1 = .*shuffle\(1\): each row by itself is not as it was",
+            r"concat: 0 = 120 rows as they lie, shuffle\(3\).*; 1 = .*shuffle\(1\): each row by itself is not as it "
+            r"was",
         ),
     ],
 )

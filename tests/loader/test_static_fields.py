@@ -1,4 +1,7 @@
-"""Batches of users' own pytrees come back as JAX registers them: static fields stay what they are, here and from worker processes."""
+"""Batches of users' own pytrees come back as JAX registers them.
+
+Static fields stay what they are, here and from worker processes.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -120,7 +123,9 @@ def test_rows_that_differ_in_it_are_an_error_that_names_it(kind: Any) -> None:
     mixed = rows(kind, 4) + rows(kind, 4, k=8)
     with pytest.raises(LeafError, match=r"row 4: static field \.k is 8, expected 7; a batch has one value of it"):
         loadax.Dataloader(loadax.from_source(mixed), 8)[0]
-    with pytest.raises(LeafError, match=r"in part 1 static field \.k is 8, expected 7 as in part 0; map them to one value"):
+    with pytest.raises(
+        LeafError, match=r"in part 1 static field \.k is 8, expected 7 as in part 0; map them to one value"
+    ):
         _ = loadax.concat([loadax.from_source(rows(kind)), loadax.from_source(rows(kind, k=8))]).spec
     data = loadax.from_arrays(np.arange(8)).map_batch(lambda x: kind(x=x, k=int(x[0])), spec=kind(x=np.int64(0), k=0))
     with pytest.raises(LeafError, match=r"map_batch .* gave static field \.k is 5, expected 0"):

@@ -89,7 +89,14 @@ def test_adding() -> None:
     stats = Stats()
     stats.add(Timing(1.0, 2.0, 3.0, 4.0, 5, 6))
     stats.add(Timing(read=0.5, rows=1))
-    assert (stats.read, stats.transform, stats.assemble, stats.place, stats.rows, stats.bytes) == (1.5, 2.0, 3.0, 4.0, 6, 6)
+    assert (stats.read, stats.transform, stats.assemble, stats.place, stats.rows, stats.bytes) == (
+        1.5,
+        2.0,
+        3.0,
+        4.0,
+        6,
+        6,
+    )
     assert Stats().rows_per_second == 0.0
     assert isinstance(np.float64(stats.rows_per_second), float)
 
@@ -115,7 +122,9 @@ def test_the_first_steps_are_counted_apart() -> None:
 
 
 def test_what_came_earlier_and_later() -> None:
-    earlier = Stats(steps=3, wait=1.0, first=0.25, longest=0.5, longest_step=2, ready=2, probed=1, workers=1, cpu=1.0, active=2.0)
+    earlier = Stats(
+        steps=3, wait=1.0, first=0.25, longest=0.5, longest_step=2, ready=2, probed=1, workers=1, cpu=1.0, active=2.0
+    )
     later = Stats(
         steps=4,
         wait=2.0,
@@ -213,7 +222,18 @@ def test_one_line() -> None:
 
 def test_what_was_done_before_the_measured_steps() -> None:
     early = Stats(steps=2, read=1.0, transform=4.0, cpu=3.0, active=9.0, rows=16, workers=1)
-    one = Stats(steps=12, measured=10, waited=1.0, read=3.0, transform=4.5, cpu=5.0, active=10.0, rows=96, workers=2, early=early)
+    one = Stats(
+        steps=12,
+        measured=10,
+        waited=1.0,
+        read=3.0,
+        transform=4.5,
+        cpu=5.0,
+        active=10.0,
+        rows=96,
+        workers=2,
+        early=early,
+    )
     settled = one.settled()
     assert (settled.read, settled.transform, settled.cpu, settled.active, settled.rows) == (2.0, 0.5, 2.0, 1.0, 80)
     assert (settled.waited, settled.measured, settled.workers, settled.early) == (1.0, 10, 2, None)

@@ -6,7 +6,10 @@ from loadax.loader.execution.autotune import WorkerAutotuner
 
 
 def run(
-    team: WorkerAutotuner, speed: Callable[[int], float], seconds: float, starving: Callable[[int], bool] = lambda _: True
+    team: WorkerAutotuner,
+    speed: Callable[[int], float],
+    seconds: float,
+    starving: Callable[[int], bool] = lambda _: True,
 ) -> list[int]:
     """The sizes that a team goes through when `speed(size)` batches a second come."""
     now, sizes = 0.0, [team.size]

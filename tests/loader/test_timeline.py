@@ -111,10 +111,16 @@ def test_a_run_is_drawn_as_it_was(workers: int, tmp_path: Path, monkeypatch: pyt
         stats = batches.stats()
     drawn = page_data(tmp_path / "run.html")
     stages = list(drawn["colours"])
-    lanes = {name: [(at, long, stages[what], step, rows) for at, long, what, step, rows in bars] for name, bars in drawn["lanes"]}
+    lanes = {
+        name: [(at, long, stages[what], step, rows) for at, long, what, step, rows in bars]
+        for name, bars in drawn["lanes"]
+    }
     assert {"training"} <= set(lanes) <= {"training", "thread 0", "thread 1"}
     assert (len(lanes) > 1) == (workers > 0)
-    spent = {stage: sum(long for bars in lanes.values() for _, long, what, *_ in bars if what == stage) / 1e6 for stage in stages}
+    spent = {
+        stage: sum(long for bars in lanes.values() for _, long, what, *_ in bars if what == stage) / 1e6
+        for stage in stages
+    }
     assert spent["read"] == pytest.approx(stats.read, abs=1e-3)
     assert spent["transform"] == pytest.approx(stats.transform, abs=1e-3)
     assert spent["waiting"] == pytest.approx(stats.wait, abs=1e-3)
@@ -142,7 +148,11 @@ def test_a_name_can_t_break_the_page(tmp_path: Path) -> None:
     sentence = report(
         Stats(steps=100, measured=100, waited=1, trained=1, wait=1.0, transform=1.0), LoaderInfo(maps=("</script><b>",))
     )
-    draw(Timeline(("</script>",), (Event("placed", 0, 0.0, (1.0, 0.0, 0.0), 0, 0),), 0, 1.0), sentence, tmp_path / "run.html")
+    draw(
+        Timeline(("</script>",), (Event("placed", 0, 0.0, (1.0, 0.0, 0.0), 0, 0),), 0, 1.0),
+        sentence,
+        tmp_path / "run.html",
+    )
     text = (tmp_path / "run.html").read_text()
     assert "<b>" not in text
     assert [name for name, _ in page_data(tmp_path / "run.html")["lanes"]] == ["training", "</script>"]

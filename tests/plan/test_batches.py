@@ -78,7 +78,10 @@ def test_no_steps_are_no_visits() -> None:
         ({"order": Sequential(0)}, r"the dataset has no rows; look at what it was read from, or at the slice or split"),
         ({"order": Sequential(0), "remainder": "pad"}, r"the dataset has no rows"),
         ({"order": Sequential(0), "remainder": "error"}, r"the dataset has no rows"),
-        ({"remainder": "error"}, r"remainder='error': 10 rows leave 2 over after batches of batch_size=4; pass remainder='drop'"),
+        (
+            {"remainder": "error"},
+            r"remainder='error': 10 rows leave 2 over after batches of batch_size=4; pass remainder='drop'",
+        ),
         ({"batch_size": 11, "remainder": "error"}, r"10 rows leave 10 over"),
         (
             {"batch_size": 11},

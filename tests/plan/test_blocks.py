@@ -32,7 +32,9 @@ SIZES = {
 
 @settings(deadline=None)
 @given(**SIZES)
-def test_every_row_is_served_once_an_epoch(size: int, block: int, window: int, lanes: int, seed: int, epoch: int) -> None:
+def test_every_row_is_served_once_an_epoch(
+    size: int, block: int, window: int, lanes: int, seed: int, epoch: int
+) -> None:
     assert sorted(shuffled(size, block, window, lanes, seed, epoch).tolist()) == list(range(size))
 
 
@@ -58,7 +60,11 @@ def test_each_block_is_met_within_one_window_of_one_lane(
     for lane in range(lanes):
         mine = rows[:safe][lane::lanes] // block
         # A missing (ragged) row moves the boundary by less than a block.
-        bounds = [0, *range((window - dealing.places(lanes)[lane] % window) * block, len(mine), window * block), len(mine)]
+        bounds = [
+            0,
+            *range((window - dealing.places(lanes)[lane] % window) * block, len(mine), window * block),
+            len(mine),
+        ]
         for start, stop in itertools.pairwise(bounds):
             assert len(set(mine[start:stop].tolist())) <= window + (size % block > 0) * window
 

@@ -1,4 +1,6 @@
-"""Keep-lists: they go below shuffles and repeats, and a short list of what is missing is as good as a long one of what is there."""
+"""Keep-lists: they go below shuffles and repeats, and a short list of what is missing is as good as a long one of what
+is there.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -89,7 +91,9 @@ def test_a_row_is_found_where_it_stands(build: Callable[[], Order], verb: Callab
     order = Shuffled(verb(build()), 3)
     asked = np.arange(ROWS)
     hits = positions_of(order, asked, np.full(ROWS, 2), (0, order.size))
-    assert sorted(zip(hits.positions.tolist(), asked[hits.asked].tolist(), strict=True)) == list(enumerate(rows(order, 2)))
+    assert sorted(zip(hits.positions.tolist(), asked[hits.asked].tolist(), strict=True)) == list(
+        enumerate(rows(order, 2))
+    )
 
 
 @fixed
@@ -111,7 +115,9 @@ def test_a_list_of_plain_rows_is_not_copied() -> None:
 def test_an_empty_list() -> None:
     none = np.empty(0, np.int64)
     assert rows(keep_rows(Sliced(Sequential(ROWS), 1, 2, 9), "filter", none, ("filter", "x"))) == []
-    assert rows(leave_out_rows(Sliced(Sequential(ROWS), 1, 2, 9), "exclude", none, ("exclude", "x"))) == list(range(1, 19, 2))
+    assert rows(leave_out_rows(Sliced(Sequential(ROWS), 1, 2, 9), "exclude", none, ("exclude", "x"))) == list(
+        range(1, 19, 2)
+    )
 
 
 def test_what_is_left_out_describes_itself_and_is_dealt_to_nobody() -> None:
@@ -123,9 +129,7 @@ def test_what_is_left_out_describes_itself_and_is_dealt_to_nobody() -> None:
 @both
 @pytest.mark.parametrize("parent", [Shuffled(Sequential(9), 0), BlockShuffled(Sequential(9), 0, 2, 2, 2)])
 def test_a_slice_of_a_shuffle_has_other_rows_each_epoch(verb: Callable[[Order], Order], parent: Order) -> None:
-    message = (
-        r"(filter|exclude)\(\) after a slice of a shuffle: which rows are there changes every epoch.*(filter|exclude) first, or"
-    )
+    message = r"(filter|exclude)\(\) after a slice of a shuffle: which rows are there changes every epoch.*(filter|exclude) first, or"
     for order in (Sliced(parent, 0, 1, 4), Shuffled(Repeated(Sliced(parent, 0, 1, 4), 2), 1)):
         with pytest.raises(ArgumentError, match=message):
             verb(order)
@@ -134,5 +138,7 @@ def test_a_slice_of_a_shuffle_has_other_rows_each_epoch(verb: Callable[[Order], 
 @both
 def test_a_mixture_keeps_its_proportions(verb: Callable[[Order], Order]) -> None:
     mixed = Mixed((Sequential(9), Sequential(9)), (9, 9), ("a", "b"), (Segment(0, (1, 1)),), 0, "first")
-    with pytest.raises(ArgumentError, match=r"\(\) behind mix\(\) would break its proportions; call it on the datasets before"):
+    with pytest.raises(
+        ArgumentError, match=r"\(\) behind mix\(\) would break its proportions; call it on the datasets before"
+    ):
         verb(Shuffled(mixed, 0))

@@ -20,7 +20,8 @@ def mixed(sizes: list[int], *segments: tuple[int, tuple[int, ...]], seed: int = 
     # Every third part is no plain shuffle of a source, and every fourth has a seed that no word holds.
     parts: list[Order] = [
         Shuffled(
-            Sliced(Sequential(size), 0, 1, size) if number % 3 == 2 else Sequential(size), number - (number % 4 == 3) * 10**30
+            Sliced(Sequential(size), 0, 1, size) if number % 3 == 2 else Sequential(size),
+            number - (number % 4 == 3) * 10**30,
         )
         for number, size in enumerate(sizes)
     ]
@@ -33,7 +34,9 @@ def walk(order: Mixed, positions: int) -> list[tuple[int, int, int]]:
     visits = order.visits(np.zeros(positions, np.int64), np.arange(positions))
     ends = np.cumsum(order.rows)
     part = np.searchsorted(ends, visits.rows, side="right")
-    return list(zip(part.tolist(), (visits.rows - (ends - order.rows)[part]).tolist(), visits.epochs.tolist(), strict=True))
+    return list(
+        zip(part.tolist(), (visits.rows - (ends - order.rows)[part]).tolist(), visits.epochs.tolist(), strict=True)
+    )
 
 
 def size_unless_refused(order: Mixed) -> float:
@@ -179,9 +182,17 @@ def test_mixture_golden_values() -> None:
 
 def test_weights_by_step_wait_for_a_batch_size() -> None:
     order = Mixed(
-        (Sequential(50), Sequential(50)), (50, 50), ("a", "b"), (Segment(0, (1, 0)), Segment(3, (0, 1))), 0, "first", True
+        (Sequential(50), Sequential(50)),
+        (50, 50),
+        ("a", "b"),
+        (Segment(0, (1, 0)), Segment(3, (0, 1))),
+        0,
+        "first",
+        True,
     )
-    with pytest.raises(ScheduleError, match=r"scheduled by step.*give it to a Dataloader as it is, without another verb behind"):
+    with pytest.raises(
+        ScheduleError, match=r"scheduled by step.*give it to a Dataloader as it is, without another verb behind"
+    ):
         _ = order.size
     with pytest.raises(TypeError):
         _ = Sliced(order, 0, 1, 3).parent.size
@@ -193,7 +204,9 @@ def test_weights_by_step_wait_for_a_batch_size() -> None:
 @pytest.mark.parametrize("stop", ["never", "first"])
 def test_a_slice_of_what_never_ends_has_any_number_of_epochs(stop: Stop) -> None:
     endless = mixed([5, 7], (0, (1, 2)), (4, (2, 1)))
-    order = Sliced(endless if stop == "never" else Mixed((endless,), (12,), ("only",), (Segment(0, (1,)),), 0, stop), 0, 1, 6)
+    order = Sliced(
+        endless if stop == "never" else Mixed((endless,), (12,), ("only",), (Segment(0, (1,)),), 0, stop), 0, 1, 6
+    )
     met = []
     for epoch in (0, 1, 2, 4, 8, (1 << 21) - 1):
         visits = order.visits(np.full(6, epoch), np.arange(6))

@@ -42,7 +42,10 @@ def test_a_histogram_gives_the_rows_that_one_by_one_gives(lengths: list[int], se
 
 
 def rows_of(plan: Any, seq_len: int, lengths: list[int]) -> list[list[tuple[int, int, int]]]:
-    """`(document, entry)` of every column of each row, with the number of the segment; read row by row, and checked against all at once."""
+    """`(document, entry)` of every column of each row, with the number of the segment.
+
+    Read row by row, and checked against all at once.
+    """
     found: list[list[tuple[int, int, int]]] = []
     for row in range(plan.size):
         parts = plan.segments(np.array([row]))
@@ -78,7 +81,11 @@ def test_split_is_the_stream_of_all_documents(lengths: list[int], seq_len: int) 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(
-    LENGTHS, st.integers(1, 50), st.sampled_from(["best_fit", "first_fit"]), st.sampled_from(["cut", "drop"]), st.integers(1, 70)
+    LENGTHS,
+    st.integers(1, 50),
+    st.sampled_from(["best_fit", "first_fit"]),
+    st.sampled_from(["cut", "drop"]),
+    st.integers(1, 70),
 )
 def test_fits_hold_every_entry_once_and_cut_nothing_that_fits(
     lengths: list[int], seq_len: int, method: Any, long: Any, window: int
@@ -90,7 +97,9 @@ def test_fits_hold_every_entry_once_and_cut_nothing_that_fits(
     plan = packed(method, seq_len, plan_arrays(np.array(lengths), seq_len, method, long, window))
     rows = rows_of(plan, seq_len, lengths)
     kept = [document for document, length in enumerate(lengths) if long == "cut" or length <= seq_len]
-    assert sorted(each[:2] for row in rows for each in row) == [(each, entry) for each in kept for entry in range(lengths[each])]
+    assert sorted(each[:2] for row in rows for each in row) == [
+        (each, entry) for each in kept for entry in range(lengths[each])
+    ]
     for row in rows:
         segments: dict[int, list[tuple[int, int]]] = {}
         for document, entry, number in row:
@@ -119,7 +128,9 @@ def test_a_million_documents_take_little_work_and_little_memory(method: Any) -> 
     plan = packed(method, 2048, plan_arrays(lengths, 2048, method, long, 1 << 18))
     assert lengths.sum() / (plan.size * 2048) > 0.999
     assert peak_of(lambda: plan_arrays(lengths, 2048, method, long, 1 << 18)) < 100 * len(lengths)  # bytes a document
-    few, many = (lines_of(partial(plan_arrays, lengths[:count], 2048, method, long, 1 << 18)) for count in (1 << 15, 1 << 18))
+    few, many = (
+        lines_of(partial(plan_arrays, lengths[:count], 2048, method, long, 1 << 18)) for count in (1 << 15, 1 << 18)
+    )
     assert many < 2 * few
 
 
@@ -138,7 +149,8 @@ def test_the_cost_is_that_of_the_distinct_lengths() -> None:
         (
             [3, 9, 4, 5],
             (4, "best_fit", "error", 9),
-            r"row 101 is a document of 9, longer than seq_len=4, as are 1 more of 4; pass long='cut' .* long='drop' .* or method='split'",
+            r"row 101 is a document of 9, longer than seq_len=4, as are 1 more of 4; pass long='cut' .* long='drop' .* "
+            r"or method='split'",
         ),
         ([9, 0, 5], (4, "first_fit", "drop", 9), r"long='drop': all 3 documents are empty or longer than seq_len=4"),
     ],
@@ -156,7 +168,9 @@ def test_plans_and_digests_stay_what_they_are() -> None:
     assert digest(lengths) != digest(lengths[::-1])
     methods: list[Any] = ["split", "best_fit", "first_fit"]
     found = {
-        method: digest(packed(method, 64, plan_arrays(lengths, 64, method, "error", 500)).segments(np.arange(50)).documents)
+        method: digest(
+            packed(method, 64, plan_arrays(lengths, 64, method, "error", 500)).segments(np.arange(50)).documents
+        )
         for method in methods
     }
     assert found == {"split": "a8dd11ebf0f06cc6", "best_fit": "c1e70cd072c15ede", "first_fit": "e603bffa3ac2279b"}

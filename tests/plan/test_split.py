@@ -62,7 +62,9 @@ def test_a_row_keeps_its_side_whatever_slice_it_is_in(side: int) -> None:
 @pytest.mark.parametrize("side", [0, 1])
 def test_rows_of_a_concatenation_are_told_apart_by_their_own_numbers(side: int) -> None:
     whole = rows(split(Sequential(60), 0.4, 1)[side])
-    parts = Concatenated((Sequential(20), Shuffled(Concatenated((Sequential(15), Sequential(25)), (15, 25)), 1)), (20, 40))
+    parts = Concatenated(
+        (Sequential(20), Shuffled(Concatenated((Sequential(15), Sequential(25)), (15, 25)), 1)), (20, 40)
+    )
     assert sorted(rows(split(parts, 0.4, 1)[side], 2)) == whole
 
 
@@ -80,7 +82,9 @@ def test_nothing_splits_into_nothing() -> None:
 
 @pytest.mark.parametrize("parent", [Shuffled(Sequential(9), 0), BlockShuffled(Sequential(9), 0, 2, 2, 2)])
 def test_a_slice_of_a_shuffle_cannot_be_split(parent: Order) -> None:
-    message = r"split\(\) after a slice of a shuffle: which rows are there changes every epoch.*split first, or slice before"
+    message = (
+        r"split\(\) after a slice of a shuffle: which rows are there changes every epoch.*split first, or slice before"
+    )
     for order in (Sliced(parent, 0, 1, 4), Shuffled(Repeated(Sliced(parent, 0, 1, 4), 2), 1)):
         with pytest.raises(ArgumentError, match=message):
             split(order, 0.5, 0)

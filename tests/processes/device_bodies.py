@@ -1,4 +1,7 @@
-"""What the real processes of `test_device_processes.py` do: whatever is computed on devices is computed by each process alone."""
+"""What the real processes of `test_device_processes.py` do.
+
+Whatever is computed on devices is computed by each process alone.
+"""
 
 from typing import Any
 
@@ -31,7 +34,12 @@ def every_mesh() -> None:
         first, *rest = case.axes
         mesh = case.real(AxisType.Explicit if number % 2 else AxisType.Auto)
         for turn, partition in enumerate([P(first), *(P(second, first) for second in rest)]):
-            given: dict[str, Any] = {"mesh": mesh, "partition": partition, "remainder": "pad", "num_workers": number % 3}
+            given: dict[str, Any] = {
+                "mesh": mesh,
+                "partition": partition,
+                "remainder": "pad",
+                "num_workers": number % 3,
+            }
             keep = bool((number + turn) % 2)
             loader = Dataloader(data, BATCH, device_map=shifted, keep_on_device=keep, **given)
             for step, batch in enumerate(loader):
@@ -77,10 +85,15 @@ def holds_nothing() -> None:
 
 
 def late_host(folder: str) -> None:
-    """The first process does nothing until the others are through: they compile, keep, map and place all their batches without it."""
+    """The first process does nothing until the others are through.
+
+    They compile, keep, map and place all their batches without it.
+    """
     with first_process_last(folder):
         for case in zoo(jax.process_count())[:3]:
-            loader = Dataloader(TREE, BATCH, mesh=case.real(), partition=P(case.axes[0]), keep_on_device=True, device_map=shifted)
+            loader = Dataloader(
+                TREE, BATCH, mesh=case.real(), partition=P(case.axes[0]), keep_on_device=True, device_map=shifted
+            )
             loader.warmup()
             jax.block_until_ready([*loader, loader[3]])
 

@@ -34,7 +34,8 @@ def everything(folder: str) -> None:
     train, test = dataset.split_by("user", 0.5, index=f"{folder}/leaf")
     assert not set(rows_of(train)) & set(rows_of(test))
     assert len(data().split_by(user, 0.5, index=f"{folder}/function")[0]) < ROWS
-    other = data().filter(lambda example: example["x"] > 90, index=f"{folder}/filter")  # the file is of another question
+    # the file is of another question
+    other = data().filter(lambda example: example["x"] > 90, index=f"{folder}/filter")
     assert rows_of(other) == np.flatnonzero(VALUES > 90).tolist()
     few = data()[:1].filter(lambda example: True, index=f"{folder}/few")  # fewer rows than processes
     assert rows_of(few) == [0]
@@ -49,15 +50,24 @@ def everything(folder: str) -> None:
     looked = [json.loads(Path(folder, f"calls-{number}.json").read_text()) for number in range(me.count)]
     assert sum(looked) == ROWS
     assert min(looked) > 0
-    assert [name for name in files(Path(folder)) if not name.startswith("calls")] == ["few", "filter", "function", "leaf"]
+    assert [name for name in files(Path(folder)) if not name.startswith("calls")] == [
+        "few",
+        "filter",
+        "function",
+        "leaf",
+    ]
 
 
 def refusals(folder: str) -> None:
     """Without a shared index, and with a function of which nobody knows whether it is the same."""
-    message = r"filter\(\) without index=, in a run of 2 processes: .*`loadax index SRC --filter MODULE:FUNCTION --out PATH`"
+    message = (
+        r"filter\(\) without index=, in a run of 2 processes: .*`loadax index SRC --filter MODULE:FUNCTION --out PATH`"
+    )
     with pytest.raises(ArgumentError, match=message):
         data().filter(small)
-    with pytest.raises(ArgumentError, match=r"split_by\(\) without index=.*`loadax index SRC --split-by MODULE:FUNCTION --out"):
+    with pytest.raises(
+        ArgumentError, match=r"split_by\(\) without index=.*`loadax index SRC --split-by MODULE:FUNCTION --out"
+    ):
         data().split_by("user", 0.5)
     with pytest.raises(ArgumentError, match="2 processes share an index, and must know that it is this one"):
         data().filter(Opaque(), index=f"{folder}/i")
@@ -96,7 +106,9 @@ def late(folder: str) -> None:
         assert now[0] > multiprocess.PATIENCE
         assert any("waiting for the shares of 1 of 3 processes: 1" in each for each in log.messages), log.messages
     if me == 2:
-        assert any("waiting for process 0, which puts the index together" in each for each in log.messages), log.messages
+        assert any("waiting for process 0, which puts the index together" in each for each in log.messages), (
+            log.messages
+        )
     multihost_utils.sync_global_devices("all have it")
     assert files(Path(folder)) == ["i"]
 

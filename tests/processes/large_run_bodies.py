@@ -1,4 +1,7 @@
-"""What the real processes of `test_large_runs.py` do. Every process works out every whole batch by itself, from lists."""
+"""What the real processes of `test_large_runs.py` do.
+
+Every process works out every whole batch by itself, from lists.
+"""
 
 import json
 from pathlib import Path
@@ -30,7 +33,10 @@ GONE = range(11, 14)
 
 
 def composed(folder: Path) -> Run:
-    """Chosen, split, packed and shuffled parts, mixed; weights, sizes and lengths are scheduled. What is chosen is found out together."""
+    """Chosen, split, packed and shuffled parts, mixed; weights, sizes and lengths are scheduled.
+
+    What is chosen is found out together.
+    """
     web = shuffle(keep(documents(120, 0, 1, flat=True), 1, folder / f"filter-{jax.process_count()}"), 3)
     web = shuffle_blocks(pack(web, "split"), 5, block=4, window=2, lanes=3)
     code = split(shuffle(documents(110, 1, 10_001, flat=False), 4), 0.7, 0)[0]

@@ -11,7 +11,9 @@ from tests.limits import until
 
 @contextmanager
 def first_process_last(folder: str) -> Iterator[None]:
-    """What is done here the first process begins when all others are through with it. When they wait for it, it never begins, and fails.
+    """What is done here the first process begins when all others are through with it.
+
+    When they wait for it, it never begins, and fails.
 
     Args:
         folder: an empty one that all see.

@@ -1,9 +1,11 @@
-"""Runs a function in several real `jax.distributed` processes on this machine, and fails the test when any of them fails or hangs.
+"""Runs a function in several real `jax.distributed` processes on this machine, and fails the test when any of them
+fails or hangs.
 
     def test_something() -> None:
         run_processes("tests.processes.some_bodies:some_function", processes=2, devices=4, args={"steps": 3})
 
-The function gets `args` (anything JSON can carry) as keywords, after `jax.distributed.initialize`; it asserts where it stands.
+The function gets `args` (anything JSON can carry) as keywords, after `jax.distributed.initialize`; it asserts where it
+stands.
 """
 
 import json
@@ -29,7 +31,10 @@ from tests.limits import HANG
 
 ROOT = Path(__file__).parents[2]
 GRACE = 5.0
-"""Seconds that the others have to end by themselves when one has failed: they may be about to fail for the same reason."""
+"""Seconds that the others have to end by themselves when one has failed.
+
+They may be about to fail for the same reason.
+"""
 
 
 def run_processes(
@@ -60,7 +65,9 @@ def run_processes(
             if sys.exc_info()[0] is not None:  # pytest's own time limit, or Ctrl-C
                 print(_together(outputs))  # noqa: T201
     if problem:
-        pytest.fail(f"{body} on {processes} processes of {devices} devices: {problem}\n{_together(outputs)}", pytrace=False)
+        pytest.fail(
+            f"{body} on {processes} processes of {devices} devices: {problem}\n{_together(outputs)}", pytrace=False
+        )
     return outputs
 
 
@@ -118,7 +125,10 @@ def _together(outputs: list[str]) -> str:
 def main(job: dict[str, Any]) -> None:
     """One of the processes."""
     jax.distributed.initialize(
-        f"127.0.0.1:{job['port']}", num_processes=job["processes"], process_id=job["process"], initialization_timeout=int(HANG)
+        f"127.0.0.1:{job['port']}",
+        num_processes=job["processes"],
+        process_id=job["process"],
+        initialization_timeout=int(HANG),
     )
     module, function = job["body"].split(":")
     try:

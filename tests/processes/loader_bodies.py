@@ -1,4 +1,7 @@
-"""What the real processes of `test_loader_processes.py` do. Every process works out every whole batch by itself, the slow way."""
+"""What the real processes of `test_loader_processes.py` do.
+
+Every process works out every whole batch by itself, the slow way.
+"""
 
 import json
 from collections.abc import Iterator
@@ -112,7 +115,8 @@ def columns_of_a_store(folder: str) -> None:
         metadata = {"shape": [64, 4096], "data_type": "float32", "chunk_grid": grid, "codecs": codecs}
         ts.open({**spec, "metadata": metadata, "create": True}).result().write(whole).result()
     multihost_utils.sync_global_devices("written")
-    mesh = Mesh(np.array(jax.devices()).reshape(count, -1).T, ("data", "seq"))  # each host has its own columns of all rows
+    # each host has its own columns of all rows
+    mesh = Mesh(np.array(jax.devices()).reshape(count, -1).T, ("data", "seq"))
     for mapped in (False, True):
         data = from_tensorstore({"field": spec})
         if mapped:
@@ -135,7 +139,8 @@ def bytes_read() -> int:
 def late_host(folder: str) -> None:
     """The first process is late; the others place all their batches meanwhile."""
     loaders = [
-        Dataloader(TREE, BATCH, mesh=case.real(), partition=P(case.axes[0]), num_epochs=4) for case in zoo(jax.process_count())
+        Dataloader(TREE, BATCH, mesh=case.real(), partition=P(case.axes[0]), num_epochs=4)
+        for case in zoo(jax.process_count())
     ]
     multihost_utils.sync_global_devices("together")
     with first_process_last(folder):
@@ -176,11 +181,17 @@ def restore(folder: str, step: int) -> None:
 def errors_alike() -> None:
     """What can be known before the first step is said on every host, and no host is left waiting."""
     mesh = data_parallel()
-    with pytest.raises(PartitionError, match=r"dim 0 has 12 rows, .* cuts it in 8. Use a batch_size that is a multiple of 8"):
+    with pytest.raises(
+        PartitionError, match=r"dim 0 has 12 rows, .* cuts it in 8. Use a batch_size that is a multiple of 8"
+    ):
         Dataloader(TREE, 12, mesh=mesh)
     with pytest.raises(PartitionError, match="leave shard_index and shard_count out, the mesh decides"):
         Dataloader(
-            TREE, BATCH, mesh=mesh, shard_index=jax.process_count() - 1 - jax.process_index(), shard_count=jax.process_count()
+            TREE,
+            BATCH,
+            mesh=mesh,
+            shard_index=jax.process_count() - 1 - jax.process_index(),
+            shard_count=jax.process_count(),
         )
     fits = Dataloader(TREE, BATCH, mesh=mesh, shard_index=jax.process_index(), shard_count=jax.process_count())
     assert_placed(fits[2], Oracle(TREE, fits.dataset.order, NONE, BATCH).batch(2), mesh)

@@ -24,7 +24,9 @@ def packed_batches(index: str) -> None:
             loader = Dataloader(packed, 8, mesh=mesh, partition=P("data", "seq"), num_epochs=2)
             seen = []
             for step, batch in enumerate(loader):
-                expected = packed.read(np.arange(8) + 8 * (step % loader.steps_per_epoch), epoch=step // loader.steps_per_epoch)
+                expected = packed.read(
+                    np.arange(8) + 8 * (step % loader.steps_per_epoch), epoch=step // loader.steps_per_epoch
+                )
                 assert_placed(batch, expected, mesh)
                 seen += expected["tokens"][expected["segment_ids"] > 0].tolist()
             assert max(np.unique(seen, return_counts=True)[1]) == 2  # once an epoch

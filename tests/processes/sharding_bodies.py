@@ -1,4 +1,7 @@
-"""What the real processes of `test_sharding_processes.py` do. Expectations come from JAX's own index maps, one device at a time."""
+"""What the real processes of `test_sharding_processes.py` do.
+
+Expectations come from JAX's own index maps, one device at a time.
+"""
 
 import re
 import time
@@ -43,7 +46,9 @@ def seed_functions() -> None:
     for case in zoo(jax.process_count()):
         for axis_type in (AxisType.Auto, AxisType.Explicit):
             mesh = case.real(axis_type)
-            mine = [place for place, device in enumerate(mesh.devices.flat) if device.process_index == jax.process_index()]
+            mine = [
+                place for place, device in enumerate(mesh.devices.flat) if device.process_index == jax.process_index()
+            ]
             rows = np.concatenate([np.arange(2 * place, 2 * place + 2) for place in mine])
             tree = {"x": WHOLE[rows], "y": WHOLE[rows, 0].astype(np.float32)}
             with jax.set_mesh(mesh):
@@ -89,7 +94,8 @@ def local_part(mesh: Mesh, spec: P) -> np.ndarray[Any, Any]:
     extents = NamedSharding(mesh, spec).shard_shape(WHOLE.shape)
     starts = held_starts(mesh, spec, jax.process_index())
     spans = [
-        np.concatenate([np.arange(start, start + extent) for start in held]) for held, extent in zip(starts, extents, strict=True)
+        np.concatenate([np.arange(start, start + extent) for start in held])
+        for held, extent in zip(starts, extents, strict=True)
     ]
     return WHOLE[np.ix_(*spans)]
 
@@ -129,7 +135,10 @@ def host_local_examples() -> None:
     line, grid = zoo(jax.process_count())[0].real(), hybrid()
     for mesh, spec in ((line, P("data")), (grid, P("data")), (line, P()), (grid, P())):
         data = local if spec != P() else np.arange(5.0, dtype=np.float32)
-        mine, theirs = host_local_to_global(data, mesh, spec), multihost_utils.host_local_array_to_global_array(data, mesh, spec)
+        mine, theirs = (
+            host_local_to_global(data, mesh, spec),
+            multihost_utils.host_local_array_to_global_array(data, mesh, spec),
+        )
         assert mine.shape == theirs.shape
         assert mine.sharding == theirs.sharding
         for one, other in zip(mine.addressable_shards, theirs.addressable_shards, strict=True):

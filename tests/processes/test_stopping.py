@@ -1,4 +1,5 @@
-"""However a loop over batches ends, no thread is left, nothing is printed, and the program exits without waiting for its workers' work.
+"""However a loop over batches ends, no thread is left, nothing is printed, and the program exits without waiting for
+its workers' work.
 
 That no thread is left is also seen to by the fixture `no_leaks`, around every test.
 """
@@ -50,7 +51,9 @@ def wait_for_the_end(*, collecting: bool = False) -> None:
 
     def ended() -> bool:
         if collecting:
-            gc.collect()  # again and again: it does nothing while a worker is in the middle of a collection, perhaps of the youngest only
+            # again and again: it does nothing while a worker is in the middle of a collection, perhaps of the youngest
+            # only
+            gc.collect()
         return workers() == 0
 
     until(ended)

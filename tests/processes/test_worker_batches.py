@@ -1,4 +1,6 @@
-"""Worker processes give the very batches that the caller's own thread makes, whatever the data, the verbs and the mesh are."""
+"""Worker processes give the very batches that the caller's own thread makes, whatever the data, the verbs and the mesh
+are.
+"""
 
 import os
 import pickle
@@ -28,7 +30,17 @@ from loadax import (
     write_zarr,
 )
 from loadax.loader.workers.process_pool import ProcessPool
-from tests.loader.oracle import BATCH, CHAIN, ELEMENTWISE, RANDOM, ColumnSource, ReadSource, arrays, assert_placed, mesh_of
+from tests.loader.oracle import (
+    BATCH,
+    CHAIN,
+    ELEMENTWISE,
+    RANDOM,
+    ColumnSource,
+    ReadSource,
+    arrays,
+    assert_placed,
+    mesh_of,
+)
 from tests.loader.workers import maps
 from tests.sources.token_corpora import write_bin, write_pair
 
@@ -52,7 +64,9 @@ def of_memmaps(folder: Path) -> Dataset:
     np.arange(4 * 4000, dtype=np.uint16).tofile(folder / "small.bin")
     mapped = np.memmap(folder / "big.bin", ">i4", "r", shape=(4000,))
     wide = np.memmap(folder / "small.bin", np.uint16, "r", offset=8, shape=(2000, 6))
-    return from_arrays({"big": mapped[5:206:2], "wide": wide[:ROWS, 1:4], "view": wide.view(np.ndarray)[100 : 100 + ROWS]})
+    return from_arrays(
+        {"big": mapped[5:206:2], "wide": wide[:ROWS, 1:4], "view": wide.view(np.ndarray)[100 : 100 + ROWS]}
+    )
 
 
 def of_npy(folder: Path) -> Dataset:
@@ -130,13 +144,19 @@ SOURCES: dict[str, Build] = {
     "a user's source": lambda _: from_source(maps.Numbers(ROWS)),
     "a user's items": lambda _: from_source(maps.Items(ROWS)),
     "a list": lambda _: from_source([{"x": np.int32(row)} for row in range(ROWS)]),
-    "concat": lambda folder: concat([of_npy(folder), from_arrays({"x": numbers(30) + 7, "y": np.arange(30)})]).shuffle(2),
-    "mix": lambda folder: mix([of_npy(folder).shuffle(1), from_arrays({"x": numbers(30) + 7, "y": np.arange(30)})], [3, 1]),
-    "filter": lambda _: from_arrays({"x": np.arange(ROWS * 2)}).filter(lambda row: row["x"] % 2 == 1, progress=False).shuffle(1),
+    "concat": lambda folder: concat([of_npy(folder), from_arrays({"x": numbers(30) + 7, "y": np.arange(30)})]).shuffle(
+        2
+    ),
+    "mix": lambda folder: mix(
+        [of_npy(folder).shuffle(1), from_arrays({"x": numbers(30) + 7, "y": np.arange(30)})], [3, 1]
+    ),
+    "filter": lambda _: (
+        from_arrays({"x": np.arange(ROWS * 2)}).filter(lambda row: row["x"] % 2 == 1, progress=False).shuffle(1)
+    ),
     "exclude": lambda _: from_arrays({"x": np.arange(ROWS)}).exclude([3, 5, 70]),
-    "split": lambda _: from_arrays({"x": np.arange(ROWS * 2), "g": np.arange(ROWS * 2) % 9}).split_by("g", 0.5, progress=False)[
-        0
-    ],
+    "split": lambda _: from_arrays({"x": np.arange(ROWS * 2), "g": np.arange(ROWS * 2) % 9}).split_by(
+        "g", 0.5, progress=False
+    )[0],
     "repeated": lambda _: from_arrays({"x": np.arange(30)}).shuffle(4)[2:].repeat(3),
 }
 
@@ -218,7 +238,9 @@ def test_every_kind_of_map_on_columns(recipe: Any) -> None:
 
 
 def test_sequence_lengths_by_schedule() -> None:
-    data = from_arrays({"tokens": np.arange(ROWS * 32, dtype=np.int32).reshape(ROWS, 32), "label": np.arange(ROWS)}).shuffle(1)
+    data = from_arrays(
+        {"tokens": np.arange(ROWS * 32, dtype=np.int32).reshape(ROWS, 32), "label": np.arange(ROWS)}
+    ).shuffle(1)
     shapes = [batch["tokens"].shape[1] for batch in assert_same(data, seq_len={0: 8, 2: 20, 4: 32})]
     assert sorted(set(shapes)) == [8, 20, 32]
 

@@ -1,4 +1,7 @@
-"""Worker processes in whole programs: however these are started, their functions are there; however they end, nothing stays."""
+"""Worker processes in whole programs: however these are started, their functions are there.
+
+However they end, nothing stays.
+"""
 
 import os
 import signal
@@ -131,7 +134,9 @@ def as_input(_: Path) -> tuple[list[str], str]:
 
 
 @pytest.mark.parametrize("way", [as_script, as_module, as_command, as_input])
-def test_functions_of_a_program_without_a_main_guard(way: Callable[[Path], tuple[list[str], str]], tmp_path: Path) -> None:
+def test_functions_of_a_program_without_a_main_guard(
+    way: Callable[[Path], tuple[list[str], str]], tmp_path: Path
+) -> None:
     """Its flags are its own, and a module beside it can be imported."""
     (tmp_path / "sibling.py").write_text(SIBLING)
     given, text = way(tmp_path)
@@ -148,7 +153,9 @@ def test_functions_of_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "sibling.py").write_text(SIBLING)
     v4: Any = nbformat.v4  # it has no types
     notebook = v4.new_notebook(cells=[v4.new_code_cell(each) for each in USES.split("\n\n")])
-    client = NotebookClient(notebook, timeout=int(HANG), kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}})
+    client = NotebookClient(
+        notebook, timeout=int(HANG), kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    )
     client.execute()
     (output,) = notebook.cells[-1].outputs
     assert output.text.startswith("ok ")

@@ -172,7 +172,8 @@ def test_an_interpreter_that_is_gone_while_it_is_needed(monkeypatch: pytest.Monk
 def test_an_interpreter_that_can_not_begin_is_not_tried_for_ever(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     message = (
-        rf"{count + 2} worker processes ended before they had taken up the data; the last one \(\d+\) ended with exit code 1\. "
+        rf"{count + 2} worker processes ended before they had taken up the data; the last one \(\d+\) ended with exit "
+        r"code 1\. "
         r"What they wrote to stderr may say why; or use worker_type='thread'"
     )
     with warnings.catch_warnings(record=True) as caught:
@@ -212,7 +213,9 @@ def test_workers_share_the_arrays_that_their_functions_hold() -> None:
         ("exit", RuntimeError, "raised SystemExit(3)"),
     ],
 )
-def test_an_error_keeps_its_type_and_comes_at_its_step(way: str, kind: type[Exception], message: str, count: int) -> None:
+def test_an_error_keeps_its_type_and_comes_at_its_step(
+    way: str, kind: type[Exception], message: str, count: int
+) -> None:
     with iter(loader(maps.raises(way), num_workers=count)) as batches:
         assert [next(batches)["x"].tolist() for _ in range(2)] == [numbers(0), numbers(1)]
         with pytest.raises(kind) as caught:
@@ -261,7 +264,8 @@ def test_a_source_that_does_not_pickle_is_named_when_iteration_begins() -> None:
     unwilling = Dataloader(from_source(maps.Unwilling(64)), 8, num_workers=1, worker_type="process")
     with pytest.raises(
         WorkerError,
-        match=r"the source, Unwilling\(64\) can't be sent to a worker process: TypeError: cannot pickle '_thread.lock' object; "
+        match=r"the source, Unwilling\(64\) can't be sent to a worker process: TypeError: cannot pickle '_thread.lock' "
+        r"object; "
         r"make it picklable \(open files and connections again in __setstate__\), or use worker_type='thread'",
     ):
         iter(unwilling)
@@ -276,7 +280,8 @@ def test_a_map_that_does_not_pickle_is_named() -> None:
             return example
 
     with pytest.raises(
-        WorkerError, match=r"map .*locked \(.*\) can't be sent to a worker process: TypeError: cannot pickle '_thread.lock'"
+        WorkerError,
+        match=r"map .*locked \(.*\) can't be sent to a worker process: TypeError: cannot pickle '_thread.lock'",
     ):
         iter(loader(locked))
     wait_for_the_end()
@@ -304,7 +309,9 @@ def module_that_workers_lack(folder: Path, monkeypatch: pytest.MonkeyPatch, text
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_functions_of_a_module_that_workers_lack_go_by_value(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_of_a_module_that_workers_lack_go_by_value(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = "class Low(Exception): pass\nBASE = 40\ndef top(row):\n    if row['x'] == 9: raise Low('nine')\n    return {'x': row['x'] + BASE}\n"
     module = module_that_workers_lack(tmp_path, monkeypatch, text)
     with iter(loader(module.top, num_workers=count)) as batches:
@@ -344,7 +351,8 @@ def test_a_module_that_neither_has() -> None:
         iter(Dataloader(from_source(Elsewhere()), 8, num_workers=2, worker_type="process")) as batches,
         pytest.raises(
             WorkerError,
-            match=r"a worker process can't import 'nobody_has_this', which the data or its maps need; install it, or put",
+            match=r"a worker process can't import 'nobody_has_this', which the data or its maps need; install it, or "
+            r"put",
         ),
     ):
         next(batches)
@@ -377,8 +385,10 @@ def test_a_worker_that_is_killed_is_replaced() -> None:
     for pid in killed:
         (message,) = (each for each in told if f"({pid})" in each)
         assert re.fullmatch(
-            rf"a worker process \({pid}\) was killed by signal 9 \(SIGKILL: often the system, when memory is short\) while it "
-            r"(read (row \d+|\d+ rows, \[[\d, …]+\]); another one is started, which reads them again|had nothing to do; another one is started)",
+            rf"a worker process \({pid}\) was killed by signal 9 \(SIGKILL: often the system, when memory is short\) "
+            r"while it "
+            r"(read (row \d+|\d+ rows, \[[\d, …]+\]); another one is started, which reads them again|had nothing to "
+            r"do; another one is started)",
             message,
         ), message
 
@@ -398,7 +408,8 @@ def test_all_killed_at_once_while_they_have_nothing_to_do(count: int) -> None:
             reads_on(batches, 0, 10)
 
         with pytest.warns(
-            RuntimeWarning, match=r"killed by signal 9 .* (while it had nothing to do|before it had taken up the data); another"
+            RuntimeWarning,
+            match=r"killed by signal 9 .* (while it had nothing to do|before it had taken up the data); another",
         ):
             go_on_without_them()
 
@@ -416,7 +427,9 @@ def test_all_killed_while_they_begin(pause: float, tmp_path: Path) -> None:
 
     with iter(loader(maps.Awaited(held_up), num_workers=2)) as batches:
         time.sleep(pause)
-        with pytest.warns(RuntimeWarning, match=r"killed by signal 9 .* before it had taken up the data; another one is started"):
+        with pytest.warns(
+            RuntimeWarning, match=r"killed by signal 9 .* before it had taken up the data; another one is started"
+        ):
             killed(batches)
 
 
@@ -445,8 +458,10 @@ def test_all_killed_at_work() -> None:
 )
 def test_a_row_that_kills_whoever_reads_it_is_named(way: str, ended: str, count: int) -> None:
     message = (
-        rf"2 worker processes died, one after the other, reading (row 21|8 rows, \[16, .*23\]|\d rows, \[.*21.*\]); the last one "
-        rf"\(\d+\) {ended}\. Look at these rows, and at what the maps do with them, with num_workers=0; or use fewer workers"
+        r"2 worker processes died, one after the other, reading (row 21|8 rows, \[16, .*23\]|\d rows, \[.*21.*\]); "
+        r"the last one "
+        rf"\(\d+\) {ended}\. Look at these rows, and at what the maps do with them, with num_workers=0; or use fewer "
+        r"workers"
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -579,7 +594,8 @@ def test_set_state_while_they_are_busy_does_not_wait_for_them(stuck: Stuck) -> N
     wait_for_the_end()
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork:DeprecationWarning")  # from Python 3.12 on
+# from Python 3.12 on
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork:DeprecationWarning")
 def test_a_copy_of_the_trainer_by_fork_ends_none_of_them() -> None:
     """At its own end it runs what this process would have run at its end."""
     with iter(loader(maps.slow_who)) as batches:
@@ -642,7 +658,10 @@ def _segments() -> int:
 
 
 def _ended(pid: int) -> bool:
-    """Whether a child has ended, with all its threads; it stays a zombie, so that loadax can ask the same, if it has not yet."""
+    """Whether a child has ended, with all its threads.
+
+    It stays a zombie, so that loadax can ask the same, if it has not yet.
+    """
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
     except ChildProcessError:

@@ -49,7 +49,9 @@ def test_killed_at_any_moment_it_goes_on(seed: int, tmp_path: Path, undisturbed:
     progress = [0]
     for attempt in range(6):
         # It never comes to its end by itself: from a few parts on its rows are endless.
-        child = start(path, rows=ROWS, shard_rows=SHARD, pause=0.02, resume=True, endless_from=(progress[-1] + 4) * SHARD)
+        child = start(
+            path, rows=ROWS, shard_rows=SHARD, pause=0.02, resume=True, endless_from=(progress[-1] + 4) * SHARD
+        )
         wait_until_it_begins(child)
         if attempt >= 2:  # the first two are killed among the markers and the metadata
             wait_for(path / f"image/c/{progress[-1] + 1}", child)
@@ -73,7 +75,9 @@ def test_killed_at_any_moment_it_goes_on(seed: int, tmp_path: Path, undisturbed:
 def test_killed_shares_go_on(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     path = tmp_path / "s"
     arguments: dict[str, Any] = {"rows": ROWS, "shard_rows": SHARD, "pause": 0.01}
-    children = [start(path, **arguments, shard=(index, 3), endless_from=[ROWS, 10 * SHARD, ROWS][index]) for index in range(3)]
+    children = [
+        start(path, **arguments, shard=(index, 3), endless_from=[ROWS, 10 * SHARD, ROWS][index]) for index in range(3)
+    ]
     wait_for(path / "image/c/1", children[1])
     children[1].kill()
     codes = [child.communicate(timeout=HANG) and child.returncode for child in children]

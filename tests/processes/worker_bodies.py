@@ -28,7 +28,9 @@ def every_mesh() -> None:
         first, last = case.axes[0], case.axes[-1]
         partition = {"image": P(None, None, last), "label": P(first), "tokens": P(last)}
         mesh = case.real(AxisType.Auto)
-        with Dataloader(data, BATCH, mesh=mesh, partition=partition, num_workers=1, worker_type="process").iterate() as batches:
+        with Dataloader(
+            data, BATCH, mesh=mesh, partition=partition, num_workers=1, worker_type="process"
+        ).iterate() as batches:
             for step, batch in enumerate(batches):
                 assert_placed(batch, oracle.batch(step))
         assert step == ROWS // BATCH - 1
@@ -38,7 +40,13 @@ def deaths() -> None:
     """One host's workers die, and no host notices: the others don't wait, and the batches are the same."""
     padded = Oracle(TREE, from_arrays(TREE).order, NONE, BATCH, "pad")
     mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
-    options: Any = {"remainder": "pad", "num_epochs": 5, "num_workers": 1, "worker_type": "process", "prefetch_bytes": 1}
+    options: Any = {
+        "remainder": "pad",
+        "num_epochs": 5,
+        "num_workers": 1,
+        "worker_type": "process",
+        "prefetch_bytes": 1,
+    }
     loader = Dataloader(ReadSource(TREE), BATCH, mesh=mesh, **options)
     with loader.iterate() as batches, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

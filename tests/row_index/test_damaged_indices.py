@@ -1,4 +1,7 @@
-"""Indices of filters and packs with flipped bits: what is found is right, or an error says what is wrong; never other rows."""
+"""Indices of filters and packs with flipped bits: what is found is right, or an error says what is wrong.
+
+Never other rows.
+"""
 
 import random
 from collections.abc import Callable
@@ -24,7 +27,9 @@ def filtered(index: Path) -> Dataset:
 
 
 def grouped(index: Path) -> Dataset:
-    return loadax.from_arrays({"user": np.arange(300) % 40}).split_by("user", 0.5, index=index / "g.idx", progress=False)[0]
+    return loadax.from_arrays({"user": np.arange(300) % 40}).split_by(
+        "user", 0.5, index=index / "g.idx", progress=False
+    )[0]
 
 
 def packed(index: Path, method: Any) -> Dataset:
@@ -100,7 +105,8 @@ def test_a_damaged_index_does_not_pass_for_the_run_of_the_intact_one(tmp_path: P
 
 @pytest.mark.parametrize("name", ["lengths.json", "best_fit-32-error-1048576.json"])
 @pytest.mark.parametrize(
-    "text", ["", "[]", "3", "null", '{"arrays": 3}', "[" * 100_000, '{"identity": {}, "arrays": {"a": "x"}, "facts": {}}']
+    "text",
+    ["", "[]", "3", "null", '{"arrays": 3}', "[" * 100_000, '{"identity": {}, "arrays": {"a": "x"}, "facts": {}}'],
 )
 def test_anything_else_in_a_packs_description(name: str, text: str, tmp_path: Path) -> None:
     expected = contents(packed(tmp_path, "best_fit"))

@@ -119,7 +119,9 @@ def test_documents_of_any_length() -> None:
 def test_rows_of_several_datasets() -> None:
     both = concat([data(100).filter(small), data(50).map(lambda example: {**example, "x": example["x"] + 1})])
     kept = both.filter(lambda example: example["x"] % 2 == 0)
-    expected = [row for row in SMALL if row < 100 and VALUES[row] % 2 == 0] + [100 + row for row in range(50) if VALUES[row] % 2]
+    expected = [row for row in SMALL if row < 100 and VALUES[row] % 2 == 0] + [
+        100 + row for row in range(50) if VALUES[row] % 2
+    ]
     assert rows_of(kept) == expected
 
 
@@ -187,7 +189,11 @@ def test_an_index_of_something_else_is_built_anew(tmp_path: Path, log: pytest.Lo
         (other_values[:-1], lambda example: example["x"] > 4, "dataset"),
         (other_values[1:], lambda example: example["x"] > 4, "dataset"),
         (data(400), lambda example: example["x"] > 4, "dataset"),
-        (data(400).map(lambda example: {**example, "x": example["x"] + 0}), lambda example: example["x"] > 4, "dataset"),
+        (
+            data(400).map(lambda example: {**example, "x": example["x"] + 0}),
+            lambda example: example["x"] > 4,
+            "dataset",
+        ),
         (data(400).map(lambda example: {"x": example["x"]}), lambda example: example["x"] > 4, "dataset"),
     ]
     for dataset, fn, differs in steps:
@@ -287,7 +293,9 @@ def test_what_the_function_raises_names_the_row() -> None:
     with pytest.raises(KeyError) as caught:
         data().filter(fails)
     row = VALUES.tolist().index(VALUES[123])
-    assert caught.value.__notes__[0].startswith("loadax: in filter test_what_the_function_raises_names_the_row.<locals>.fails (")
+    assert caught.value.__notes__[0].startswith(
+        "loadax: in filter test_what_the_function_raises_names_the_row.<locals>.fails ("
+    )
     assert caught.value.__notes__[0].endswith(f"on row {row}")
 
 
@@ -355,7 +363,9 @@ def test_arguments_that_can_not_be_used(arguments: dict[str, Any], message: str)
 
 def test_nobodys_file_is_overwritten(tmp_path: Path) -> None:
     np.save(tmp_path / "train.npy", VALUES)
-    with pytest.raises(ArgumentError, match=r"index .*train.npy is a file of another kind; choose another path, or delete it"):
+    with pytest.raises(
+        ArgumentError, match=r"index .*train.npy is a file of another kind; choose another path, or delete it"
+    ):
         data().filter(small, index=tmp_path / "train.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "train.npy"), VALUES)
 
@@ -419,6 +429,8 @@ print(peak() - before)
 
 def test_memory_is_bounded() -> None:
     """Of 200 MB of rows only a few runs of 4 MB are held at a time."""
-    done = subprocess.run([sys.executable, "-c", MUCH], cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", MUCH], cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 60

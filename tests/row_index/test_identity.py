@@ -54,7 +54,9 @@ def windows(values: Any) -> Dataset:
 @pytest.mark.parametrize("other", [NEW, ONE], ids=["201 rows", "one row"])
 def test_a_cache_of_other_data_in_memory_is_refused(made: Callable[[Any], Dataset], other: Any, tmp_path: Path) -> None:
     made(OLD).map(double).cache(tmp_path / "c", progress=False)
-    with pytest.raises(ArgumentError, match=r"c: it was begun with data\.(sample|memory) = .*pass overwrite=True to begin anew"):
+    with pytest.raises(
+        ArgumentError, match=r"c: it was begun with data\.(sample|memory) = .*pass overwrite=True to begin anew"
+    ):
         made(other).map(double).cache(tmp_path / "c", progress=False)
     with pytest.raises(ArgumentError, match=r"c: it was begun with data\."):
         loadax.write_zarr(made(other).map(double), tmp_path / "c", resume=True, progress=False)
@@ -73,7 +75,10 @@ def test_a_pack_of_other_documents_is_made_anew(tmp_path: Path) -> None:
     documents = [np.full(5, number) for number in range(200)]
     loadax.from_source(documents).pack(16, index=tmp_path, progress=False)
     documents[101] = np.full(9, 101)
-    again, fresh = loadax.from_source(documents).pack(16, index=tmp_path, progress=False), loadax.from_source(documents).pack(16)
+    again, fresh = (
+        loadax.from_source(documents).pack(16, index=tmp_path, progress=False),
+        loadax.from_source(documents).pack(16),
+    )
     assert again.read(range(len(again)))["tokens"].tolist() == fresh.read(range(len(fresh)))["tokens"].tolist()
     flat, offsets = np.arange(1000), np.arange(0, 1001, 5)
     loadax.from_documents(flat, offsets).pack(16, index=tmp_path, method="best_fit", progress=False)

@@ -1,4 +1,7 @@
-"""Functions are told apart by whatever decides what they do, as far as it can be seen; else it is said that they can't be."""
+"""Functions are told apart by whatever decides what they do, as far as it can be seen.
+
+Else it is said that they can't be.
+"""
 
 import functools
 import json
@@ -60,7 +63,10 @@ CHANGES: dict[str, tuple[str, str]] = {
         "import re\nY = re.compile('b')\ndef fn(x): return Y.match(x)",
     ),
     "a bound method": ("fn = {1, 2}.__contains__", "fn = {1, 3}.__contains__"),
-    "a class": ("import numpy as np\ndef fn(x): return np.float32(x) > 0\nY = 1", "def fn(x): return float(x) > 0\nY = 1"),
+    "a class": (
+        "import numpy as np\ndef fn(x): return np.float32(x) > 0\nY = 1",
+        "def fn(x): return float(x) > 0\nY = 1",
+    ),
 }
 
 
@@ -99,12 +105,15 @@ def test_functions_may_call_themselves_and_each_other() -> None:
 def test_it_is_the_same_in_every_process() -> None:
     """Also where sets of texts stand in another order."""
     script = (
-        "import json\nfrom loadax.row_index.fingerprint import recognise\nfrom tests.row_index.filters import small, user\n"
+        "import json\nfrom loadax.row_index.fingerprint import recognise\nfrom tests.row_index.filters import small, "
+        "user\n"
         "NAMES = frozenset('abcdefgh')\ndef fn(x): return x in NAMES or x in {'p', 'q', 'r', 's'} or small(x)\n"
         "print(json.dumps([recognise(each) for each in (small, user, fn)]))"
     )
     runs = [
-        subprocess.run([sys.executable, "-c", script], cwd=ROOT, env={"PYTHONHASHSEED": seed}, capture_output=True, check=True)
+        subprocess.run(
+            [sys.executable, "-c", script], cwd=ROOT, env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        )
         for seed in ("1", "2")
     ]
     one, two = (json.loads(run.stdout) for run in runs)

@@ -61,7 +61,10 @@ def test_a_group_keeps_its_side_when_rows_are_appended(users: list[int], more: i
 
 
 def test_before_and_after_a_shuffle_it_is_the_same() -> None:
-    one, two = data().split_by("user", 0.5)[0].shuffle(3).repeat(2), data().shuffle(3).repeat(2).split_by("user", 0.5)[0]
+    one, two = (
+        data().split_by("user", 0.5)[0].shuffle(3).repeat(2),
+        data().shuffle(3).repeat(2).split_by("user", 0.5)[0],
+    )
     assert rows_of(one, 1) == rows_of(two, 1)
     assert one.describe() == two.describe()
 
@@ -82,7 +85,9 @@ def test_names_of_leaves_further_down() -> None:
 
 
 def test_texts_as_leaves_and_documents_of_any_length() -> None:
-    names = from_source([{"name": f"user {group}", "words": np.zeros(row % 5)} for row, group in enumerate(GROUPS.tolist())])
+    names = from_source(
+        [{"name": f"user {group}", "words": np.zeros(row % 5)} for row, group in enumerate(GROUPS.tolist())]
+    )
     assert rows_of(names.split_by("name", 0.5)[0]) == rows_of(data().split_by(user, 0.5)[0])
 
 
@@ -129,10 +134,15 @@ def test_a_side_may_be_empty() -> None:
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("nobody", r"key='nobody' is not the name of one leaf; the leaves are \['image', 'score', 'user'\]; or pass a function"),
+        (
+            "nobody",
+            r"key='nobody' is not the name of one leaf; the leaves are \['image', 'score', 'user'\]; or pass a "
+            r"function",
+        ),
         (
             "image",
-            r"key='image' is a leaf of uint8\[2\]; a group's key is one whole number or text: pass a function of one example",
+            r"key='image' is a leaf of uint8\[2\]; a group's key is one whole number or text: pass a function of one "
+            r"example",
         ),
         ("score", r"key='score' is a leaf of float32\[\]"),
         (3, "key=3: pass the name of a leaf, or a function of one example"),
@@ -146,13 +156,16 @@ def test_keys_that_can_not_be_used(key: Any, message: str) -> None:
 
 @pytest.mark.parametrize("key", [1.5, None, (1, 2), [1], np.ones(2)])
 def test_what_a_function_must_not_give(key: Any) -> None:
-    with pytest.raises(LeafTypeError, match=r"split_by: .*<lambda>.* is .* for row 0; a group's key is an int, a str or bytes"):
+    with pytest.raises(
+        LeafTypeError, match=r"split_by: .*<lambda>.* is .* for row 0; a group's key is an int, a str or bytes"
+    ):
         data().split_by(lambda example: key, 0.5)
 
 
 def test_a_leaf_of_other_objects() -> None:
     with pytest.raises(
-        LeafTypeError, match=r"split_by: leaf 'who' is np.float64\(1.5\) for row 1; a group's key is an int, a str or bytes"
+        LeafTypeError,
+        match=r"split_by: leaf 'who' is np.float64\(1.5\) for row 1; a group's key is an int, a str or bytes",
     ):
         from_source([{"who": "a"}, {"who": 1.5}]).split_by("who", 0.5)
 

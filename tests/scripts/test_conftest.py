@@ -1,4 +1,7 @@
-"""Leaks and hangs fail the test that has them and no other, and tests run in their order. Each case is a test session of its own."""
+"""Leaks and hangs fail the test that has them and no other, and tests run in their order.
+
+Each case is a test session of its own.
+"""
 
 from pathlib import Path
 
@@ -105,7 +108,9 @@ def test_a_test_whose_time_is_up_fails_alone_and_takes_its_processes_along(pytes
     mark = f"left by {pytester.path.name}"
     result = run(pytester, HANGING.replace("LEFT", mark), "-n", "1", "--timeout", "3")
     result.assert_outcomes(passed=3, failed=3)
-    result.stdout.fnmatch_lines([f"worker 'gw*' crashed while running '*::test_it[[]{number}[]]'" for number in (1, 2, 4)])
+    result.stdout.fnmatch_lines(
+        [f"worker 'gw*' crashed while running '*::test_it[[]{number}[]]'" for number in (1, 2, 4)]
+    )
     result.stderr.fnmatch_lines(["Timeout (0:00:03)!", "* in test_it"] * 2 + ["Timeout (0:00:03)!", "* in __str__"])
     assert (pytester.path / "ran").read_text().split() == ["0", "1", "2", "3", "4", "5"], "each ran once"
     assert not [each for each in psutil.process_iter(["cmdline"]) if mark in " ".join(each.info["cmdline"] or ())]
@@ -120,7 +125,11 @@ def test_unit_tests_come_first_and_folders_are_markers(pytester: pytest.Pytester
     (tests / "conftest.py").write_text(CONFTEST)
     (pytester.path / "pytest.ini").write_text("[pytest]\nmarkers = servers\n  processes\n  scripts\n")
     order = ["plan", "first", "laws", "servers", "processes", "scripts"]
-    for chosen, expected in {"": order, "not (scripts or processes or servers)": order[:3], "servers": ["servers"]}.items():
+    for chosen, expected in {
+        "": order,
+        "not (scripts or processes or servers)": order[:3],
+        "servers": ["servers"],
+    }.items():
         result = pytester.runpytest_subprocess("-q", "--collect-only", "-m", chosen)
         found = [line.split("test_")[1].split(".py")[0] for line in result.outlines if "::" in line]
         assert found == expected

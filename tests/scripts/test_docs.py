@@ -1,8 +1,8 @@
 """The documentation can't lie: every Python block of every page is run.
 
 The blocks of a page are one program: they run in order, in a process of their own, in an empty folder. A block is left
-out only by a comment on the line before it, `<!-- not run: why -->`. A `text` block right behind a Python block is what that one
-prints; `…` in it stands for anything.
+out only by a comment on the line before it, `<!-- not run: why -->`. A `text` block right behind a Python block is what
+that one prints; `…` in it stands for anything.
 """
 
 import os
@@ -30,7 +30,8 @@ def program(page: str) -> str:
 
 
 def parse(page: str) -> tuple[list[str], dict[int, str | None]]:
-    """The lines of a page's program, and what each of its blocks must print (None: anything), by its opening line's index.
+    """The lines of a page's program, and what each of its blocks must print (None: anything), by its opening line's
+    index.
 
     Raises:
         ValueError: for a block in a language that is not known, or one that never ends.
@@ -47,7 +48,9 @@ def parse(page: str) -> tuple[list[str], dict[int, str | None]]:
             continue
         fence, language = opening[1], opening[2].split()[0] if opening[2].split() else ""
         if language not in LANGUAGES:
-            raise ValueError(f"line {number + 1}: a block is marked {language!r}; mark it with one of {sorted(LANGUAGES)}")
+            raise ValueError(
+                f"line {number + 1}: a block is marked {language!r}; mark it with one of {sorted(LANGUAGES)}"
+            )
         end = next((i for i in range(number + 1, len(lines)) if lines[i].strip() == fence), None)
         if end is None:
             raise ValueError(f"line {number + 1}: this block never ends")
@@ -116,7 +119,8 @@ def test_the_readme_has_an_example_that_runs() -> None:
 
 def test_blocks_of_a_page_share_their_names(tmp_path: Path) -> None:
     result = run(
-        "```python\nx = 1\n```\ntext\n```bash\nfalse\n```\n    ```python\n    if x:\n        print(x + 1)\n    ```\n", tmp_path
+        "```python\nx = 1\n```\ntext\n```bash\nfalse\n```\n    ```python\n    if x:\n        print(x + 1)\n    ```\n",
+        tmp_path,
     )
     assert result.stdout == "@0\n@7\n2\n", result.stderr
 

@@ -82,7 +82,14 @@ def run_python(code: str, env: Mapping[str, str | None] | None = None, timeout: 
     command = [sys.executable, "-W", "error", "-X", "faulthandler", "-c", code]
     try:
         done = subprocess.run(
-            command, cwd=ROOT, env=environment, timeout=timeout, check=False, stdout=-1, stderr=subprocess.STDOUT, text=True
+            command,
+            cwd=ROOT,
+            env=environment,
+            timeout=timeout,
+            check=False,
+            stdout=-1,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
     except subprocess.TimeoutExpired as late:
         said = late.stdout.decode(errors="replace") if isinstance(late.stdout, bytes) else late.stdout

@@ -29,9 +29,10 @@ class Fault:
     """A rule: which requests are spoilt, and how. Several may meet in one request.
 
     Args:
-        kind: `status`: an error with the XML body that S3 sends; `reset`: the connection breaks in mid-body; `truncate`: it ends
-            there, politely; `corrupt`: one byte of the body is another one; `delay`: the answer comes later; `silent`: it never
-            comes; `drip`: the body comes in small pieces; `together`: no answer comes before so many requests wait for one.
+        kind: `status`: an error with the XML body that S3 sends; `reset`: the connection breaks in mid-body;
+            `truncate`: it ends there, politely; `corrupt`: one byte of the body is another one; `delay`: the answer
+            comes later; `silent`: it never comes; `drip`: the body comes in small pieces; `together`: no answer comes
+            before so many requests wait for one.
         match: part of the path, or a function of the path and the Range header.
         every: only each such request of those that match, beginning with the first.
         times: how often; None: for ever.
@@ -91,7 +92,8 @@ class FaultProxy:
 
     Attributes:
         url: to use in the server's place.
-        log: every exchange, in the order of the answers; written before the answer's last byte, so who has that, sees it here.
+        log: every exchange, in the order of the answers; written before the answer's last byte, so who has that, sees
+            it here.
     """
 
     def __init__(self, upstream: str):
@@ -210,14 +212,17 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
             self._send(sent, faults.get("drip"))
             if broken:
                 self.close_connection = True
-            if "reset" in faults:  # to linger for no time is to send a reset, when the last who holds the connection closes it
+            # to linger for no time is to send a reset, when the last who holds the connection closes it
+            if "reset" in faults:
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 for each in (self.rfile, self.wfile, self.connection):
                     each.close()
                 raise ConnectionAbortedError  # http.server would go on to flush what is closed
 
         def _send(self, body: bytes, drip: Fault | None) -> None:
-            pieces = [body] if drip is None else [body[at : at + _DRIP_BYTES] for at in range(0, len(body), _DRIP_BYTES)]
+            pieces = (
+                [body] if drip is None else [body[at : at + _DRIP_BYTES] for at in range(0, len(body), _DRIP_BYTES)]
+            )
             for number, piece in enumerate(pieces):
                 if number and drip is not None:
                     proxy.closing.wait(drip.seconds)

@@ -1,7 +1,7 @@
 """The servers as fixtures: a test module asks for them with `pytest_plugins = ["tests.servers.fixtures"]`.
 
-The servers that take a second to start live as long as the module's tests. They start before `no_leaks` looks at what runs, since
-pytest sets up wider scopes first.
+The servers that take a second to start live as long as the module's tests. They start before `no_leaks` looks at what
+runs, since pytest sets up wider scopes first.
 """
 
 from collections.abc import Callable, Iterator

@@ -23,7 +23,18 @@ class GcsServer:
     """
 
     def __init__(self) -> None:
-        command = ["-W", "error", "-m", "gcp_storage_emulator", "start", "-H", "127.0.0.1", "--in-memory", "--quiet", "--port"]
+        command = [
+            "-W",
+            "error",
+            "-m",
+            "gcp_storage_emulator",
+            "start",
+            "-H",
+            "127.0.0.1",
+            "--in-memory",
+            "--quiet",
+            "--port",
+        ]
         self._server = ChildServer(lambda port: [*command, str(port)], "/")
         self.url = self._server.url
         self._numbers = itertools.count()

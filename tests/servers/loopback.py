@@ -9,7 +9,8 @@ from typing import Any, final
 
 from tests.limits import HANG
 
-BACKLOG = 256  # clients open dozens of connections at once; what does not fit is tried again by the kernel, a second later
+# clients open dozens of connections at once; what does not fit is tried again by the kernel, a second later
+BACKLOG = 256
 
 
 @final

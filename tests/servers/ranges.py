@@ -64,7 +64,9 @@ def serve_file(handler: BaseHTTPRequestHandler, root: Path) -> None:
         return answer(handler, 416, {**headers, "Content-Range": f"bytes */{size}"}, b"")
     with path.open("rb") as file:
         file.seek(start)
-        return answer(handler, 206, {**headers, "Content-Range": f"bytes {start}-{stop - 1}/{size}"}, file.read(stop - start))
+        return answer(
+            handler, 206, {**headers, "Content-Range": f"bytes {start}-{stop - 1}/{size}"}, file.read(stop - start)
+        )
 
 
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:

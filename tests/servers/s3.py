@@ -25,7 +25,9 @@ class S3Server:
     """
 
     def __init__(self) -> None:
-        self._server = ChildServer(lambda port: ["-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], "/moto-api/data.json")
+        self._server = ChildServer(
+            lambda port: ["-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], "/moto-api/data.json"
+        )
         self.url = self._server.url
         self._numbers = itertools.count()
         self._client: Any = boto3.client(
@@ -46,7 +48,9 @@ class S3Server:
         """Copies the files below `folder` to keys that begin with `prefix`, which needs its own slash at the end."""
         for path in sorted(folder.rglob("*")):
             if path.is_file():
-                self._client.put_object(Bucket=bucket, Key=prefix + path.relative_to(folder).as_posix(), Body=path.read_bytes())
+                self._client.put_object(
+                    Bucket=bucket, Key=prefix + path.relative_to(folder).as_posix(), Body=path.read_bytes()
+                )
 
     def delete(self, bucket: str, key: str) -> None:
         """Takes an object away."""

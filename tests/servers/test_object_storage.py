@@ -1,4 +1,7 @@
-"""Data in object storage is as good as data on disk: the same batches whatever the network does, or a clear error in bounded time."""
+"""Data in object storage is as good as data on disk.
+
+The same batches whatever the network does, or a clear error in bounded time.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -33,7 +36,9 @@ CHECKED = [{"name": "bytes"}, {"name": "crc32c"}]
 SHARDED = [{"name": "sharding_indexed", "configuration": {"chunk_shape": [1, 8, 64], "codecs": CHECKED}}]
 
 
-def write_array(folder: Path, values: np.ndarray[Any, Any], codecs: list[dict[str, Any]] = CHECKED, rows: int = 32) -> None:
+def write_array(
+    folder: Path, values: np.ndarray[Any, Any], codecs: list[dict[str, Any]] = CHECKED, rows: int = 32
+) -> None:
     """With so many rows a file."""
     metadata = {
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [rows, *values.shape[1:]]}},
@@ -126,7 +131,12 @@ class TestTheSameBatches:
 
     @pytest.mark.parametrize(
         ("kind", "matches"),
-        [("status", chunk(2)), ("status", chunk(2, data=False)), ("corrupt", chunk(2)), ("corrupt", chunk(2, data=False))],
+        [
+            ("status", chunk(2)),
+            ("status", chunk(2, data=False)),
+            ("corrupt", chunk(2)),
+            ("corrupt", chunk(2, data=False)),
+        ],
         ids=["404 chunk", "404 index", "corrupt chunk", "corrupt index"],
     )
     def test_when_an_answer_is_wrong_once(self, kind: Kind, matches: Matches, remote: Remote, folder: Path) -> None:
@@ -232,7 +242,8 @@ class TestAStepOfScatteredRowsTakesOneRoundTrip:
 
 
 def assert_one_round_trip(opened: Callable[[], loadax.Dataset], values: Any, proxy: FaultProxy) -> None:
-    # Two of them, since what was read once may be kept: one tells how many requests a step has, the other one must make them all at once.
+    # Two of them, since what was read once may be kept: one tells how many requests a step has, the other one must make
+    # them all at once.
     first, second = (loadax.Dataloader(opened().shuffle(seed=1), 64) for _ in range(2))
     for step in range(4):
         first[step], second[step]  # metadata and the shards' indexes
@@ -263,7 +274,9 @@ def test_a_host_fetches_only_the_latitudes_it_holds(kind: str, s3_server: S3Serv
 
 class TestWhatCanNotBeRead:
     def test_nobody_answers(self, s3_server: S3Server, dead_port: DeadPort) -> None:
-        """Six tries, then an error: a dead server gets the few seconds that it may need to come back, a silent one six time limits.
+        """Six tries, then an error.
+
+        A dead server gets the few seconds that it may need to come back, a silent one six time limits.
 
         How long silence may last is read once a process, so this needs one of its own: with one second instead of ten.
         """
@@ -288,7 +301,9 @@ with ThreadPoolExecutor(3) as pool:
             run_python(code, {**s3_server.environment(proxy.url), "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "1"}, HANG)
             assert len(proxy.log) >= 12
 
-    def test_the_server_dies_under_way(self, s3_server: S3Server, s3_proxy: FaultProxy, bucket: str, folder: Path) -> None:
+    def test_the_server_dies_under_way(
+        self, s3_server: S3Server, s3_proxy: FaultProxy, bucket: str, folder: Path
+    ) -> None:
         s3_server.upload(folder, bucket)
         data = loadax.from_zarr(f"s3://{bucket}/long").shuffle(seed=3)
         loader = loadax.Dataloader(data, BATCH, prefetch=1, prefetch_bytes=1 << 16)
@@ -310,14 +325,18 @@ with ThreadPoolExecutor(3) as pool:
 
     def test_a_credential_is_refused(self, remote: Remote) -> None:
         remote.proxy.add(Fault("status", status=403))
-        with pytest.raises(SourceError, match=rf"{remote.url}/weather can't be read: PERMISSION_DENIED.*check the credentials"):
+        with pytest.raises(
+            SourceError, match=rf"{remote.url}/weather can't be read: PERMISSION_DENIED.*check the credentials"
+        ):
             remote.open()
         assert set(remote.proxy.requests.values()) == {1}  # what is refused is not asked for again
 
     def test_a_credential_is_refused_for_a_chunk(self, remote: Remote) -> None:
         data = remote.open()
         remote.proxy.add(Fault("status", chunk(1), status=403))
-        with pytest.raises(SourceError, match=rf"{remote.url}/weather/field.*PERMISSION_DENIED.*c/1/0/0.*check the credentials"):
+        with pytest.raises(
+            SourceError, match=rf"{remote.url}/weather/field.*PERMISSION_DENIED.*c/1/0/0.*check the credentials"
+        ):
             data.read(np.array([40]))
         assert_row(data, 5)  # what went wrong elsewhere has not spoilt it
 

@@ -67,7 +67,9 @@ def over_s3(url: str, bucket: str) -> dict[str, Any]:
     return {"driver": "s3", **where, "aws_credentials": credentials}
 
 
-def ask(url: str, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], bytes]:
+def ask(
+    url: str, path: str, method: str = "GET", headers: dict[str, str] | None = None
+) -> tuple[int, dict[str, str], bytes]:
     with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=HANG)) as connection:
         connection.request(method, path, headers=headers or {})
         response = connection.getresponse()
@@ -256,7 +258,9 @@ class TestFaultProxy:
         assert b"<Code>SlowDown</Code>" in answers[0][2]
         assert fault.hits == 2
 
-    @pytest.mark.parametrize(("status", "code"), [(403, "AccessDenied"), (404, "NoSuchKey"), (429, "TooMany"), (500, "Internal")])
+    @pytest.mark.parametrize(
+        ("status", "code"), [(403, "AccessDenied"), (404, "NoSuchKey"), (429, "TooMany"), (500, "Internal")]
+    )
     def test_other_status(self, status: int, code: str, proxy: FaultProxy) -> None:
         proxy.add(Fault("status", status=status))
         found, _, body = ask(proxy.url, "/text")
@@ -352,7 +356,9 @@ class TestFaultProxy:
 
 
 @pytest.fixture(params=["http", "s3"])
-def store(request: pytest.FixtureRequest, s3_server: S3Server, tmp_path: Path) -> Iterator[tuple[FaultProxy, dict[str, Any]]]:
+def store(
+    request: pytest.FixtureRequest, s3_server: S3Server, tmp_path: Path
+) -> Iterator[tuple[FaultProxy, dict[str, Any]]]:
     """An array of four shards behind a proxy, and where TensorStore finds it."""
     write(tmp_path / "x")
     if request.param == "s3":
@@ -374,7 +380,9 @@ class TestTensorStoreSeesTheFaults:
         index = 16 * 16 + 4
         assert [exchange.sent for exchange in proxy.log if "/c/" in exchange.path] == [index, ROW_BYTES]
 
-    @pytest.mark.parametrize("fault", [Fault("status"), Fault("status", status=500), Fault("reset"), Fault("truncate")], ids=str)
+    @pytest.mark.parametrize(
+        "fault", [Fault("status"), Fault("status", status=500), Fault("reset"), Fault("truncate")], ids=str
+    )
     def test_what_passes_is_tried_again(self, fault: Fault, store: tuple[FaultProxy, dict[str, Any]]) -> None:
         proxy, where = store
         proxy.add(passing := Fault(fault.kind, match="c/1/", status=fault.status, times=2))
@@ -394,11 +402,16 @@ class TestTensorStoreSeesTheFaults:
         [
             (Fault("status", "c/1/", status=403), "PERMISSION_DENIED|AccessDenied"),
             (Fault("status", "c/1/", status=404, times=1), "NOT_FOUND"),
-            (Fault("corrupt", lambda path, span: span is not None and "c/1/" in path, times=1), "CRC-32C|checksum|[Dd]igest"),
+            (
+                Fault("corrupt", lambda path, span: span is not None and "c/1/" in path, times=1),
+                "CRC-32C|checksum|[Dd]igest",
+            ),
         ],
         ids=["403", "404", "corrupt"],
     )
-    def test_what_is_not_tried_again(self, fault: Fault, message: str, store: tuple[FaultProxy, dict[str, Any]]) -> None:
+    def test_what_is_not_tried_again(
+        self, fault: Fault, message: str, store: tuple[FaultProxy, dict[str, Any]]
+    ) -> None:
         proxy, where = store
         proxy.add(Fault(fault.kind, fault.match, status=fault.status, times=fault.times))
         with pytest.raises(ValueError, match=message):
@@ -427,7 +440,9 @@ def test_nobody_listens_on_a_dead_port(dead_port: DeadPort) -> None:
         read(over_http(dead_port.url))
 
 
-def test_proxies_before_any_server(make_proxy: Callable[[str], FaultProxy], range_server: RangeServer, tmp_path: Path) -> None:
+def test_proxies_before_any_server(
+    make_proxy: Callable[[str], FaultProxy], range_server: RangeServer, tmp_path: Path
+) -> None:
     (tmp_path / "text").write_bytes(TEXT)
     outer = make_proxy(make_proxy(range_server.url).url)
     assert ask(outer.url, "/text")[2] == TEXT
@@ -466,5 +481,7 @@ class TestChildren:
 
     def test_it_is_killed_when_it_is_late(self) -> None:
         code = f"import time; print('about to sleep', flush=True); time.sleep({ENDLESS})"
-        with pytest.raises(pytest.fail.Exception, match=r"(?s)still running after 5 s:.*" + re.escape("about to sleep")):
+        with pytest.raises(
+            pytest.fail.Exception, match=r"(?s)still running after 5 s:.*" + re.escape("about to sleep")
+        ):
             run_python(code, timeout=5)

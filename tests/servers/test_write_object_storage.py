@@ -26,7 +26,8 @@ def test_a_store_in_a_bucket(s3_server: S3Server, bucket: str) -> None:
     rows, address = TreeRows(tree_of(ROWS)), f"s3://{bucket}/deep/train"
     write_zarr(rows, address, shard_rows=20)
     np.testing.assert_array_equal(from_zarr(address).read(np.arange(ROWS))["image"], rows.tree["image"])
-    assert len(keys(s3_server, bucket)) == 1 + 1 + 3 * (1 + 3)  # manifest, group, and for each array its metadata and 3 shards
+    # manifest, group, and for each array its metadata and 3 shards
+    assert len(keys(s3_server, bucket)) == 1 + 1 + 3 * (1 + 3)
     assert verify(address).damages == ()
     with pytest.raises(ArgumentError, match=rf"{address}: a finished store of 60 rows is there; pass overwrite=True"):
         write_zarr(rows, address)
@@ -89,7 +90,9 @@ def test_no_access_is_no_damage(s3_proxy: FaultProxy, bucket: str) -> None:
 
 
 def test_a_bucket_that_is_not_there(s3_environment: None) -> None:
-    with pytest.raises(SourceError, match=r"s3://nobucket/train: loadax\.partial\.json: .*NoSuchBucket|s3://nobucket/train"):
+    with pytest.raises(
+        SourceError, match=r"s3://nobucket/train: loadax\.partial\.json: .*NoSuchBucket|s3://nobucket/train"
+    ):
         write_zarr(TreeRows(tree_of(ROWS)), "s3://nobucket/train")
 
 

@@ -15,7 +15,18 @@ from loadax.sharding.dtypes import host_array, placed_dtype
     [
         *(
             (name, name)
-            for name in ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "float32", "complex64")
+            for name in (
+                "bool",
+                "int8",
+                "uint8",
+                "int16",
+                "uint16",
+                "int32",
+                "uint32",
+                "float16",
+                "float32",
+                "complex64",
+            )
         ),
         *((dtype, dtype) for dtype in (ml_dtypes.bfloat16, ml_dtypes.int4, ml_dtypes.float8_e4m3fn)),
         ("int64", "int32"),
@@ -58,7 +69,13 @@ def test_the_only_leaf_is_named_so() -> None:
 
 
 def test_python_scalars_become_arrays() -> None:
-    for scalar, dtype in ((3, "int64"), (2.5, "float64"), (True, "bool"), (np.float32(1), "float32"), (2**63, "uint64")):
+    for scalar, dtype in (
+        (3, "int64"),
+        (2.5, "float64"),
+        (True, "bool"),
+        (np.float32(1), "float32"),
+        (2**63, "uint64"),
+    ):
         array = host_array(scalar, "")
         assert (type(array), array.shape, array.dtype) == (np.ndarray, (), np.dtype(dtype))
 
@@ -72,7 +89,11 @@ def test_arrays_and_local_jax_arrays_are_taken() -> None:
 @pytest.mark.parametrize(
     ("leaf", "kind", "message"),
     [
-        (np.ma.masked_array([1, 2], [True, False]), LeafTypeError, r"leaf \['x'\] is a masked array; JAX has no masks. Fill it"),
+        (
+            np.ma.masked_array([1, 2], [True, False]),
+            LeafTypeError,
+            r"leaf \['x'\] is a masked array; JAX has no masks. Fill it",
+        ),
         (2**64, LeafError, r"leaf \['x'\]: the value 18446744073709551616 does not fit 64 bits"),
         (-(2**63) - 1, LeafError, r"does not fit 64 bits. Make it smaller"),
     ],
@@ -88,5 +109,7 @@ def test_random_keys_are_no_host_data() -> None:
 
 
 def test_traced_arrays_are_no_host_data() -> None:
-    with pytest.raises(LeafTypeError, match=r"leaf \['x'\] is traced by jax.jit; only arrays on the host can be placed"):
+    with pytest.raises(
+        LeafTypeError, match=r"leaf \['x'\] is traced by jax.jit; only arrays on the host can be placed"
+    ):
         jax.jit(lambda x: host_array(x, "['x']"))(1.0)

@@ -30,7 +30,9 @@ def test_a_leaf_is_held_as_each_process_plans_it(case: MeshCase) -> None:
             boxes = []
             for shard in held.shard[held.host == host].tolist():
                 place = np.unravel_index(shard, held.cuts)
-                boxes.append(tuple((int(at) * size, (int(at) + 1) * size) for at, size in zip(place, held.extents, strict=True)))
+                boxes.append(
+                    tuple((int(at) * size, (int(at) + 1) * size) for at, size in zip(place, held.extents, strict=True))
+                )
             assert tuple(boxes) == layout.boxes
             assert held.counts[host] == len(boxes)
 

@@ -50,7 +50,9 @@ def test_numbers_come_out_as_python_integers() -> None:
 
 
 def test_a_dim_that_cannot_be_cut_is_an_error() -> None:
-    with pytest.raises(PartitionError, match=r"dim 1 of an array of shape \(4, 10\) can't be cut by 'y' in 4 equal parts"):
+    with pytest.raises(
+        PartitionError, match=r"dim 1 of an array of shape \(4, 10\) can't be cut by 'y' in 4 equal parts"
+    ):
         plan_leaf(CHECKER, ("x", "y"), (4, 10))
 
 

@@ -44,7 +44,9 @@ class TestCurrentMesh:
         assert current_mesh() is None
 
     @pytest.mark.parametrize("private", [None, SimpleNamespace(), SimpleNamespace(thread_resources=SimpleNamespace())])
-    def test_goes_on_when_the_private_place_has_moved(self, mesh: Mesh, private: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_goes_on_when_the_private_place_has_moved(
+        self, mesh: Mesh, private: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(compat, "_private", private)
         assert compat.legacy_mesh() is None
         assert current_mesh() is None
@@ -100,7 +102,10 @@ class TestPlanMesh:
         assert plan_mesh({"a": 2, "b": 4}, hosts=4).owners.tolist() == [[0, 0, 1, 1], [2, 2, 3, 3]]
 
     def test_repr_says_what_it_is(self) -> None:
-        assert repr(plan_mesh({"data": 512, "seq": 64}, hosts=4096)) == "PlannedMesh(data=512, seq=64; 4096 hosts, as process 0)"
+        assert (
+            repr(plan_mesh({"data": 512, "seq": 64}, hosts=4096))
+            == "PlannedMesh(data=512, seq=64; 4096 hosts, as process 0)"
+        )
         assert repr(plan_mesh({"data": 2}, owners=[3, 3], process=3)) == "PlannedMesh(data=2; 1 host, as process 3)"
 
     def test_its_owners_are_a_copy_that_nobody_changes(self) -> None:
@@ -122,10 +127,18 @@ class TestPlanMesh:
             ([("data", 2)], {"hosts": 1}, r"axes=\[\('data', 2\)\]: a dict of axis names"),
             ({"data": 8}, {}, r"hosts=None and owners=None: give exactly one of the two"),
             ({"data": 2}, {"hosts": 1, "owners": [0, 0]}, r"hosts=1 and owners=\[0, 0\]: give exactly one"),
-            ({"data": 8}, {"hosts": 3}, r"hosts=3 can't own equal runs of the 8 devices of {'data': 8}; use a divisor of 8"),
+            (
+                {"data": 8},
+                {"hosts": 3},
+                r"hosts=3 can't own equal runs of the 8 devices of {'data': 8}; use a divisor of 8",
+            ),
             ({"data": 8}, {"hosts": 0}, r"hosts=0 can't own equal runs"),
             ({"data": 2}, {"owners": [[0, 1]]}, r"owners has the shape \(1, 2\), the axes make a mesh of shape \(2,\)"),
-            ({"data": 2}, {"owners": [0, -1]}, r"owners=\[0, -1\]: the processes that own the devices are integers from 0 on"),
+            (
+                {"data": 2},
+                {"owners": [0, -1]},
+                r"owners=\[0, -1\]: the processes that own the devices are integers from 0 on",
+            ),
             ({"data": 2}, {"owners": [0.0, 1.0]}, r"owners=\[0.0, 1.0\]: the processes"),
             ({"data": 2}, {"hosts": 1, "process": -1}, r"process=-1: the process to plan as is a number from 0 on"),
         ],
@@ -196,8 +209,14 @@ class TestPresets:
         [
             ({"inside": 3}, r"inside={'fsdp': 3} takes 3 devices at a time, which does not divide the 8 there are"),
             ({"between": 5}, r"between={'data': 5} takes 5 devices at a time"),
-            ({"inside": 2, "between": 2}, r"between={'data': 2} and inside={'fsdp': 2} make a mesh of 4 devices, there are 8"),
-            ({"inside": {"data": 2}}, r"inside={'data': 2} and between={'data': 4} both name the axis 'data': rename one"),
+            (
+                {"inside": 2, "between": 2},
+                r"between={'data': 2} and inside={'fsdp': 2} make a mesh of 4 devices, there are 8",
+            ),
+            (
+                {"inside": {"data": 2}},
+                r"inside={'data': 2} and between={'data': 4} both name the axis 'data': rename one",
+            ),
             ({"inside": 0}, r"inside={'fsdp': 0}: a dict of axis names and positive sizes is needed"),
             ({"between": "data"}, r"between='data': a dict of axis names and positive sizes is needed"),
             ({"devices": []}, r"devices=\[\] is empty: a mesh needs at least one"),

@@ -24,7 +24,10 @@ def own(array: Placed) -> OwnDevices:
 
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
 def test_every_device_has_its_part_and_the_result_the_very_sharding(axis_type: AxisType) -> None:
-    before, after = placed((8, 6), P("data", "model"), axis_type=axis_type), placed((8,), P("data"), axis_type=axis_type)
+    before, after = (
+        placed((8, 6), P("data", "model"), axis_type=axis_type),
+        placed((8,), P("data"), axis_type=axis_type),
+    )
     devices = own(before)
     assert len(devices) == 8
     assert devices.part(before) == (2, 3)
@@ -62,5 +65,7 @@ def test_wide_arrays_are_wide_on_any_thread() -> None:
 
 
 def test_an_array_needs_a_mesh() -> None:
-    with pytest.raises(MeshError, match=r"ShapeDtypeStruct.* is on no mesh that is there; pass mesh= a jax.sharding.Mesh"):
+    with pytest.raises(
+        MeshError, match=r"ShapeDtypeStruct.* is on no mesh that is there; pass mesh= a jax.sharding.Mesh"
+    ):
         OwnDevices.part(jax.ShapeDtypeStruct((8,), np.float32))

@@ -58,7 +58,11 @@ def test_specs_and_prefixes(partition: Any, specs: list[P], mesh: Any) -> None:
 def test_a_named_sharding_stands_for_its_spec() -> None:
     mesh = real_mesh()
     sharding = NamedSharding(mesh, P("data", "model"))
-    assert resolve({"image": sharding, "label": P(), "nested": sharding}, mesh) == [P("data", "model"), P(), P("data", "model")]
+    assert resolve({"image": sharding, "label": P(), "nested": sharding}, mesh) == [
+        P("data", "model"),
+        P(),
+        P("data", "model"),
+    ]
     placed = jax.device_put(np.zeros((2, 4)), sharding).sharding
     assert resolve({"image": placed, "label": P(), "nested": P()}, mesh)[0] == P("data", "model")
 
@@ -74,7 +78,9 @@ def test_a_named_sharding_on_another_mesh_is_an_error_that_shows_both(mesh: Any)
 def test_a_named_sharding_in_another_memory_is_not_supported() -> None:
     mesh = real_mesh()
     sharding = NamedSharding(mesh, P("data"), memory_kind="pinned_host")
-    with pytest.raises(UnsupportedError, match="partition asks for the memory 'pinned_host'; batches go to the devices' own"):
+    with pytest.raises(
+        UnsupportedError, match="partition asks for the memory 'pinned_host'; batches go to the devices' own"
+    ):
         resolve(sharding, mesh)
 
 
@@ -103,9 +109,7 @@ def test_the_first_rule_for_batch_whose_axes_are_there_is_taken(rules: Any, spec
 
 
 def test_without_a_rule_for_batch_there_is_an_error() -> None:
-    message = (
-        "partition=(('batch', 'x'), ('embed', 'model')) has no rule for 'batch' with axes of the mesh, which are {'data': 2,"
-    )
+    message = "partition=(('batch', 'x'), ('embed', 'model')) has no rule for 'batch' with axes of the mesh, which are {'data': 2,"
     with pytest.raises(PartitionError, match=re.escape(message)):
         resolve((("batch", "x"), ("embed", "model")))
 
@@ -118,8 +122,14 @@ def test_a_tuple_of_specs_is_a_prefix_and_no_rules() -> None:
 @pytest.mark.parametrize(
     ("partition", "message"),
     [
-        ({"image": P(), "label": None, "nested": P()}, "leaf ['label']: partition has None there: use P() to replicate"),
-        (P("date"), "leaf ['image']: P('date') names the axis 'date', the mesh has {'data': 2, 'model': 4}: use one of these"),
+        (
+            {"image": P(), "label": None, "nested": P()},
+            "leaf ['label']: partition has None there: use P() to replicate",
+        ),
+        (
+            P("date"),
+            "leaf ['image']: P('date') names the axis 'date', the mesh has {'data': 2, 'model': 4}: use one of these",
+        ),
         (
             P("data", None, "data"),
             "leaf ['image']: P('data', None, 'data') uses the axis 'data' twice: an axis can cut one dim only",
@@ -145,7 +155,10 @@ def test_specs_that_do_not_fit(partition: Any, message: str) -> None:
     ("partition", "message"),
     [
         ("data", "leaf ['image']: partition has 'data' there, a str: write P('data')"),
-        ({"image": P(), "label": P()}, "the keys are ['image', 'label'], those of the data are ['image', 'label', 'nested']"),
+        (
+            {"image": P(), "label": P()},
+            "the keys are ['image', 'label'], those of the data are ['image', 'label', 'nested']",
+        ),
         (3, "3 was not expected"),
     ],
 )
@@ -165,7 +178,9 @@ def test_a_batch_that_the_mesh_cannot_cut_is_an_error() -> None:
     message = "leaf ['tokens']: dim 0 has 10 rows, P('data') cuts it in 8. Use a batch_size that is a multiple of 8"
     with pytest.raises(PartitionError, match=re.escape(message)):
         resolve_partition(P("data"), structure, [(10,)], data_parallel())
-    message = "leaf ['tokens']: dim 1 has 101 columns, P(None, 'model') cuts it in 4. Pad it to a multiple of 4 in a map"
+    message = (
+        "leaf ['tokens']: dim 1 has 101 columns, P(None, 'model') cuts it in 4. Pad it to a multiple of 4 in a map"
+    )
     with pytest.raises(PartitionError, match=re.escape(message)):
         resolve_partition(P(None, "model"), structure, [(10, 101)], PLANNED)
 
@@ -199,7 +214,13 @@ def test_logical_names(names: Any, spec: P) -> None:
 def test_logical_names_are_those_of_flax() -> None:
     flax = pytest.importorskip("flax.linen")
     rules = (("batch", "data"), ("embed", "model"), ("heads", "model"), ("batch", "model"), ("length", None))
-    for names in (("batch", "embed"), ("heads", "embed"), ("embed", "heads", "batch"), ("length", "batch"), (None, "heads")):
+    for names in (
+        ("batch", "embed"),
+        ("heads", "embed"),
+        ("embed", "heads", "batch"),
+        ("length", "batch"),
+        (None, "heads"),
+    ):
         assert logical_specs(names, rules, PLANNED) == flax.logical_to_mesh_axes(names, rules)
 
 
@@ -214,7 +235,9 @@ def test_only_the_two_types_are_known() -> None:
     assert is_full(DataPartitionType.FULL)
     assert not is_full(DataPartitionType.REPLICATED)
     for error in (NotImplementedError, UnsupportedError):
-        with pytest.raises(error, match=r"partition='full': only DataPartitionType.FULL and DataPartitionType.REPLICATED"):
+        with pytest.raises(
+            error, match=r"partition='full': only DataPartitionType.FULL and DataPartitionType.REPLICATED"
+        ):
             is_full("full")
 
 
@@ -222,7 +245,10 @@ def test_only_the_two_types_are_known() -> None:
     ("sizes", "advice"),
     [
         ({"replica": 1, "data": 8, "model": 1}, 'partition=P("data")'),
-        ({"replica": 2, "data": 4, "model": 1}, 'partition=P("replica"), or over all of them: partition=P(("replica", "data"))'),
+        (
+            {"replica": 2, "data": 4, "model": 1},
+            'partition=P("replica"), or over all of them: partition=P(("replica", "data"))',
+        ),
         ({"data": 1, "model": 1}, 'partition=P("data")'),
     ],
 )

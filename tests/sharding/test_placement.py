@@ -52,7 +52,9 @@ def boxes_of(whole: np.ndarray[Any, Any], layout: LeafLayout) -> list[np.ndarray
 
 
 class TestPlacer:
-    @pytest.mark.parametrize("spec", [P(), P("data"), P("model", "data"), P(None, ("model", "data")), P(("data", "model"), None)])
+    @pytest.mark.parametrize(
+        "spec", [P(), P("data"), P("model", "data"), P(None, ("model", "data")), P(("data", "model"), None)]
+    )
     @pytest.mark.parametrize("types", [(AUTO, AUTO), (EXPLICIT, EXPLICIT)])
     def test_every_device_gets_its_box(self, spec: P, types: Any) -> None:
         mesh = make_mesh(types)
@@ -134,7 +136,9 @@ class TestHostToGlobal:
 
     def test_replicated(self) -> None:
         mesh = make_mesh()
-        array = host_to_global_device_array({"w": WHOLE, "rate": 0.5, "step": 3, "on": True}, partition=REPLICATED, mesh=mesh)
+        array = host_to_global_device_array(
+            {"w": WHOLE, "rate": 0.5, "step": 3, "on": True}, partition=REPLICATED, mesh=mesh
+        )
         assert {leaf.sharding for leaf in jax.tree.leaves(array)} == {NamedSharding(mesh, P())}
         assert {name: leaf.dtype.name for name, leaf in array.items()} == {
             "w": "int32", "rate": "float32", "step": "int32", "on": "bool",
@@ -200,7 +204,11 @@ class TestHostToGlobal:
                 "dim 0 has 10 rows here, and this process holds 8 of the 8 shards of P('data',).",
             ),
             (3.5, PartitionError, "has no rows to cut, value 3.5: use partition=DataPartitionType.REPLICATED for it"),
-            (np.array(["a"] * 8), LeafTypeError, "has dtype <U1; JAX arrays are numeric. Drop it or encode it in a map"),
+            (
+                np.array(["a"] * 8),
+                LeafTypeError,
+                "has dtype <U1; JAX arrays are numeric. Drop it or encode it in a map",
+            ),
             (np.full(8, 2**40), LeafError, f"the int64 value {2**40} does not fit int32. Set jax_enable_x64"),
         ],
     )
@@ -238,7 +246,9 @@ class TestGlobalToHost:
     def test_traced_arrays_and_keys_are_not_fetched(self) -> None:
         with pytest.raises(LeafTypeError, match=r"no jax.Array: only placed arrays can be fetched, outside jit"):
             jax.jit(global_to_host_array)(WHOLE)
-        with pytest.raises(LeafTypeError, match=r"has dtype key<fry>, which NumPy has not: fetch jax.random.key_data\(it\)"):
+        with pytest.raises(
+            LeafTypeError, match=r"has dtype key<fry>, which NumPy has not: fetch jax.random.key_data\(it\)"
+        ):
             global_to_host_array(jax.random.key(0))
 
 
@@ -260,13 +270,21 @@ class TestHostLocalToGlobal:
             (None, ArgumentError, "pspecs has None in it: pass PartitionSpecs; P() replicates"),
             ("data", ArgumentError, "pspecs has 'data' in it"),
             ({"y": P()}, ArgumentError, "pspecs={'y': P()} is no prefix of the inputs"),
-            (P("rows"), PartitionError, "leaf ['x']: P('rows') names the axis 'rows', the mesh has {'data': 2, 'model': 4}"),
+            (
+                P("rows"),
+                PartitionError,
+                "leaf ['x']: P('rows') names the axis 'rows', the mesh has {'data': 2, 'model': 4}",
+            ),
             (
                 P(None, None, "data"),
                 PartitionError,
                 "leaf ['x'] has 2 dims, P(None, None, 'data') has 3 entries: use P(None, None)",
             ),
-            (P(None, ("data", "model")), PartitionError, "leaf ['x']: dim 1 has 20 rows here, and this process holds 8 of the 8"),
+            (
+                P(None, ("data", "model")),
+                PartitionError,
+                "leaf ['x']: dim 1 has 20 rows here, and this process holds 8 of the 8",
+            ),
         ],
     )
     def test_specs_that_do_not_fit(self, specs: Any, error: type[Exception], message: str) -> None:
@@ -314,7 +332,9 @@ class TestConstraint:
     def test_a_prefix(self) -> None:
         mesh = make_mesh()
         tree = {"a": jax.numpy.asarray(WHOLE), "b": [jax.numpy.asarray(WHOLE)] * 2}
-        out = with_sharding_constraint(tree, {"a": NamedSharding(mesh, P("data")), "b": NamedSharding(mesh, P("model"))})
+        out = with_sharding_constraint(
+            tree, {"a": NamedSharding(mesh, P("data")), "b": NamedSharding(mesh, P("model"))}
+        )
         assert [leaf.sharding.spec for leaf in jax.tree.leaves(out)] == [P("data"), P("model"), P("model")]
 
     def test_without_a_mesh_or_on_one_device_it_is_x_itself(self) -> None:
@@ -328,7 +348,9 @@ class TestConstraint:
 
     def test_one_dim_cut_by_axes_of_both_kinds_is_not_supported(self) -> None:
         sharding = NamedSharding(make_mesh((AUTO, EXPLICIT)), P(("data", "model")))
-        with pytest.raises(UnsupportedError, match=r"cuts one dim by Auto and Explicit axes of .*: use axes of one kind for it"):
+        with pytest.raises(
+            UnsupportedError, match=r"cuts one dim by Auto and Explicit axes of .*: use axes of one kind for it"
+        ):
             with_sharding_constraint(jax.numpy.asarray(WHOLE), sharding)
 
     @pytest.mark.parametrize(

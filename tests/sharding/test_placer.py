@@ -1,4 +1,6 @@
-"""Many arrays alike: the first one in JAX's public way, the others by what that ends in, and no difference between them."""
+"""Many arrays alike: the first one in JAX's public way, the others by what that ends in, and no difference between
+them.
+"""
 
 from typing import Any
 from unittest import mock
@@ -18,7 +20,9 @@ from loadax.sharding.placer import Placer
 SPECS = (P("data"), P(), P("data", "model"), P(None, "model"), P(("model", "data")))
 
 
-def placer_and_boxes(spec: P, array: NDArray[Any], types: AxisType = AxisType.Auto) -> tuple[Placer, list[NDArray[Any]]]:
+def placer_and_boxes(
+    spec: P, array: NDArray[Any], types: AxisType = AxisType.Auto
+) -> tuple[Placer, list[NDArray[Any]]]:
     mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(types, types))
     layout = plan_leaf(grid_of(mesh), spec, array.shape)
     boxes = [array[tuple(slice(*bounds) for bounds in box)].copy() for box in layout.boxes]
@@ -53,7 +57,9 @@ def test_only_the_first_is_made_in_the_public_way(monkeypatch: pytest.MonkeyPatc
 def other_signature(_aval: Any, _sharding: Any) -> None: ...
 
 
-@pytest.mark.parametrize("newer", [None, type("pxla", (), {}), type("pxla", (), {"batched_device_put": other_signature})])
+@pytest.mark.parametrize(
+    "newer", [None, type("pxla", (), {}), type("pxla", (), {"batched_device_put": other_signature})]
+)
 def test_all_are_made_in_the_public_way_where_jax_has_no_other(newer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compat, "_pxla", newer)
     assert asked(*placer_and_boxes(P("data"), np.arange(32).reshape(16, 2)), monkeypatch) == 3

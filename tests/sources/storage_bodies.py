@@ -1,4 +1,6 @@
-"""What the real processes of `test_object_storage.py` do, each with a proxy of its own that counts what it alone fetches."""
+"""What the real processes of `test_object_storage.py` do, each with a proxy of its own that counts what it alone
+fetches.
+"""
 
 import os
 from contextlib import closing
@@ -15,7 +17,8 @@ from tests.loader.oracle import assert_placed
 from tests.servers.faults import FaultProxy
 
 LATITUDES = np.arange(64 * 8 * 512, dtype=np.float32).reshape(64, 8, 512)
-_CHUNK = (1, 4, 512)  # half the latitudes of a row: 8 KiB, since TensorStore joins ranges that lie within 4 KiB of each other
+# half the latitudes of a row: 8 KiB, since TensorStore joins ranges that lie within 4 KiB of each other
+_CHUNK = (1, 4, 512)
 _SHARD = (16, 8, 512)
 _INDEX = 16 * 2 * 16 + 4  # bytes: offset and size of each chunk of a shard, and a checksum
 
@@ -32,7 +35,9 @@ def write_latitudes(folder: Path) -> None:
 
 
 def only_its_latitudes(server: str, url: str, environment: dict[str, str]) -> None:
-    """A host that holds half the latitudes of all rows fetches these and the shards' indexes, each once, and nothing else."""
+    """A host that holds half the latitudes of all rows fetches these and the shards' indexes, each once, and nothing
+    else.
+    """
     count = jax.process_count()
     mesh = Mesh(np.array(jax.devices()).reshape(count, -1).T, ("data", "latitude"))
     with closing(FaultProxy(server)) as proxy:

@@ -33,7 +33,9 @@ def write(path: Path, records: Sequence[bytes], options: str = "group_size:1") -
 
 def tokens(count: int, seed: int = 0, shortest: int = 0) -> list[bytes]:
     random = np.random.default_rng(seed)
-    return [random.integers(0, 2**16, length, np.uint16).tobytes() for length in random.integers(shortest, PAD + 1, count)]
+    return [
+        random.integers(0, 2**16, length, np.uint16).tobytes() for length in random.integers(shortest, PAD + 1, count)
+    ]
 
 
 def padded(records: Sequence[bytes], rows: Sequence[int], length: int = PAD, dtype: Any = np.uint16) -> dict[str, Any]:
@@ -190,7 +192,8 @@ def test_paths(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     order = {"file": [1], "path": [1], "url": [1], "list": [2, 1, 0], "tuple of globs": [2, 0, 1]}.get(kind, [0, 1, 2])
     data = loadax.from_array_record(paths)
     assert (
-        repr(data) == f"Dataset({40 * len(order)} rows of {'an ArrayRecord file' if len(order) == 1 else '3 ArrayRecord files'})"
+        repr(data)
+        == f"Dataset({40 * len(order)} rows of {'an ArrayRecord file' if len(order) == 1 else '3 ArrayRecord files'})"
     )
     assert data.source.read(np.arange(len(data))).tolist() == [RECORDS[40 * n + i] for n in order for i in range(40)]
     source: Any = data.source
@@ -211,7 +214,11 @@ def test_files_without_records_among_others(tmp_path: Path) -> None:
 
 def test_chunks_are_told_of_where_records_are_decoded_together(folder: Path) -> None:
     paths = [folder / f"t.array_record-{number}-of-3" for number in range(3)]
-    assert open_source(paths, dtype=np.uint16, pad_to=PAD).chunks.tolist() == [*range(40), *range(40, 80, 8), *range(80, 120)]
+    assert open_source(paths, dtype=np.uint16, pad_to=PAD).chunks.tolist() == [
+        *range(40),
+        *range(40, 80, 8),
+        *range(80, 120),
+    ]
     assert open_source(paths[0], dtype=np.uint16, pad_to=PAD).chunks is None
 
 
@@ -253,7 +260,9 @@ def test_no_more_files_are_open_than_half_of_those_that_may_be(folder: Path) -> 
     assert len(source._files._open) == 15
 
 
-def test_a_pickle_is_small_and_opens_the_files_anew(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickle_is_small_and_opens_the_files_anew(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(folder.parent)
     source = open_source(Path(folder.name), dtype=np.uint16, pad_to=PAD)  # relative
     source.read(ROWS)
@@ -267,11 +276,14 @@ def test_neither_jax_nor_tensorstore_is_needed_to_read(folder: Path, tmp_path: P
     source = open_source(folder, dtype=np.uint16, pad_to=PAD)
     (tmp_path / "source").write_bytes(pickle.dumps(source))
     code = (
-        "import pickle, sys, numpy; source = pickle.load(open('source', 'rb')); print(source.read(numpy.arange(120))['length'].sum());"
+        "import pickle, sys, numpy; source = pickle.load(open('source', 'rb')); "
+        "print(source.read(numpy.arange(120))['length'].sum());"
         "assert not {'jax', 'tensorstore'} & set(sys.modules)"
     )
     environment = {"PYTHONPATH": str(Path(loadax.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
     assert int(done.stdout) == sum(len(record) // 2 for record in RECORDS)
 
 
@@ -300,7 +312,10 @@ def test_rows_that_are_not_there(folder: Path) -> None:
         ({"dtype": "many"}, r"dtype='many' is no dtype; pass say 'uint16'"),
         ({"dtype": "U4"}, r"dtype='U4' is <U4, and entries are numbers; .*decode the bytes in a map"),
         ({"dtype": object}, r"is object, and entries are numbers"),
-        ({"decode": bytes}, r"decode= is for what pad_to= pads; without it, write from_array_record\(paths\)\.map\(decode\)"),
+        (
+            {"decode": bytes},
+            r"decode= is for what pad_to= pads; without it, write from_array_record\(paths\)\.map\(decode\)",
+        ),
         ({"decode": bytes, "pad_to": 8}, r"pad_to=8: beside decode=, pass a dict of leaves and their lengths"),
         ({"decode": bytes, "pad_to": {}}, r"pad_to=\{\}: beside decode="),
         ({"decode": bytes, "pad_to": {"x": -1}}, r"pad_to\['x'\]=-1: pass how many"),
@@ -315,7 +330,9 @@ def test_arguments_that_can_not_be_used(arguments: dict[str, Any], message: str,
 
 @pytest.mark.parametrize("paths", [7, [7], b"x", {"a": "b"}])
 def test_what_is_no_path(paths: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"paths=.* is a \w+; pass the path of an ArrayRecord file, or a list of paths"):
+    with pytest.raises(
+        ArgumentError, match=r"paths=.* is a \w+; pass the path of an ArrayRecord file, or a list of paths"
+    ):
         loadax.from_array_record(paths)
 
 
@@ -332,7 +349,9 @@ def test_urls_are_refused(url: str) -> None:
 
 def test_without_the_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "array_record.python", None)
-    with pytest.raises(UnsupportedError, match=r"read by array_record, which can't be imported \(.*\): pip install array-record"):
+    with pytest.raises(
+        UnsupportedError, match=r"read by array_record, which can't be imported \(.*\): pip install array-record"
+    ):
         loadax.from_array_record(folder)
 
 
@@ -355,10 +374,16 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 
 def test_files_of_another_kind(folder: Path, tmp_path: Path) -> None:
     whole = (folder / "t.array_record-0-of-3").read_bytes()
-    for name, content in {"text": b"text" * 50_000, "short": b"text", "cut": whole[:-1], "tail": whole[70_000:]}.items():
+    for name, content in {
+        "text": b"text" * 50_000,
+        "short": b"text",
+        "cut": whole[:-1],
+        "tail": whole[70_000:],
+    }.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(
-            SourceError, match=rf"/{name}: it can't be opened as ArrayRecord: \w.*; it is of another kind, or its writer"
+            SourceError,
+            match=rf"/{name}: it can't be opened as ArrayRecord: \w.*; it is of another kind, or its writer",
         ):
             loadax.from_array_record([folder, tmp_path / name])
 
@@ -385,7 +410,9 @@ def test_files_without_anything(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("group", "named"), [(1, r"record 120 can't"), (8, r"records 120 to 121 can't")])
 @pytest.mark.parametrize("slow", [1e9, 0.0], ids=["one by one", "together"])
-def test_a_damaged_record_is_named(group: int, named: str, slow: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_record_is_named(
+    group: int, named: str, slow: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "_SLOW", slow)
     records = [np.random.default_rng(number).bytes(1000) for number in range(200)]
     path = write(tmp_path / "x", records, f"group_size:{group},uncompressed")
@@ -394,7 +421,9 @@ def test_a_damaged_record_is_named(group: int, named: str, slow: float, tmp_path
     path.write_bytes(content)
     source = open_source(path)
     rows = np.array([*range(0, 80, 4), 120, 121, 190])
-    with pytest.raises(SourceError, match=rf"/x: {named} be read: .*; the file is damaged, or was changed: copy it again"):
+    with pytest.raises(
+        SourceError, match=rf"/x: {named} be read: .*; the file is damaged, or was changed: copy it again"
+    ):
         source.read(rows)
     good = np.array([*range(0, 80, 4), 190])
     assert source.read(good).tolist() == [records[row] for row in good]
@@ -427,14 +456,16 @@ def test_ragged_rows_are_named(tmp_path: Path) -> None:
     assert data[17].tolist() == list(range(7))
     with pytest.raises(
         LeafError,
-        match=r"row 12 \(.*/x, record 3\) has 3 entries and row 1 has 5: the rows are ragged; pass pad_to=.*or pack them with \.pack",
+        match=r"row 12 \(.*/x, record 3\) has 3 entries and row 1 has 5: the rows are ragged; pass pad_to=.*or pack "
+        r"them with \.pack",
     ):
         data.source.read(np.array([1, 12, 3]))
     assert data.filter(lambda row: len(row) == 3).read([1, 0]).tolist() == [[0, 1, 2]] * 2
     assert data.source.read(np.empty(0, np.int64)).shape == (0, 5)
     parsed = loadax.from_array_record(path).map(lambda record: np.frombuffer(record, np.uint16))
     with pytest.raises(
-        LeafError, match=r"row 3: leaf of the example is uint16\[3\], expected uint16\[5\]; .*these are ragged.*pass pad_to="
+        LeafError,
+        match=r"row 3: leaf of the example is uint16\[3\], expected uint16\[5\]; .*these are ragged.*pass pad_to=",
     ):
         parsed.read([1, 3])
 
@@ -458,7 +489,8 @@ def test_bytes_that_are_no_whole_entries(tmp_path: Path) -> None:
     for arguments in ({"dtype": "u2"}, {"dtype": "u2", "pad_to": 9}):
         data = loadax.from_array_record(path, **arguments)
         with pytest.raises(
-            SourceError, match=r"row 1 \(.*/x, record 1\) has 7 bytes, .* no whole number of uint16 entries of 2; is dtype="
+            SourceError,
+            match=r"row 1 \(.*/x, record 1\) has 7 bytes, .* no whole number of uint16 entries of 2; is dtype=",
         ):
             data[1]
 
@@ -469,7 +501,10 @@ def test_bytes_that_are_no_whole_entries(tmp_path: Path) -> None:
         (len, r"row 1 \(.*/x, record 1\): decode returned a int; pad_to= names leaves of a dict"),
         (lambda record: {"x": record}, r"leaf 'x' is \|S3\[\], and pad_to= pads the first dimension of arrays"),
         (lambda record: {"x": len(record)}, r"leaf 'x' is int64\[\], and pad_to="),
-        (lambda record: {"y": len(record)}, r"decode returned the leaves \['y'\]; for pad_to=\{'x': 8\} there must be 'x'"),
+        (
+            lambda record: {"y": len(record)},
+            r"decode returned the leaves \['y'\]; for pad_to=\{'x': 8\} there must be 'x'",
+        ),
         (
             lambda record: {"x": [1], "x_length": 1},
             r"there must be 'x', and no 'x_length', which is what its length will be called",

@@ -160,7 +160,10 @@ def test_rows_that_are_no_integers(rows: Any) -> None:
         ({"x": [1, 2, 3]}, r"leaf \['x'\]\[0\] is int 1, not an array; pass numpy arrays, one row an entry of dim 0"),
         ({"x": "text"}, r"leaf \['x'\] is str 'text', not an array"),
         ("t" * 500, r"leaf given is str 't{5,60}\.\.\., not an array"),
-        ({"x": np.float32(3)}, r"leaf \['x'\] is a single value, float32 .*: it has no rows; give it a first dimension"),
+        (
+            {"x": np.float32(3)},
+            r"leaf \['x'\] is a single value, float32 .*: it has no rows; give it a first dimension",
+        ),
         (np.array(5), r"leaf given is a single value"),
         (
             {"x": np.zeros(3), "y": np.zeros((4, 2))},

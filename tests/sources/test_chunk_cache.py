@@ -56,7 +56,11 @@ def test_what_is_read_is_what_the_source_has(data: st.DataObject) -> None:
     rows = data.draw(st.integers(2, 40))
     tree = {
         name: numbered(rows, tuple(shape), data.draw(st.sampled_from(DTYPES)))
-        for name, shape in {"a": (), "b": (5,), "c": data.draw(st.lists(st.integers(0, 4), min_size=2, max_size=2))}.items()
+        for name, shape in {
+            "a": (),
+            "b": (5,),
+            "c": data.draw(st.lists(st.integers(0, 4), min_size=2, max_size=2)),
+        }.items()
     }
     leaves = [tree[name] for name in "abc"]
     starts = data.draw(chunkings(rows))
@@ -65,7 +69,9 @@ def test_what_is_read_is_what_the_source_has(data: st.DataObject) -> None:
     source = ChunkedSource(tree, starts, into=data.draw(st.booleans()))
     shapes = [leaf.shape[1:] for leaf in leaves]
     known = [data.draw(boxes_of(shape)) for shape in shapes] if data.draw(st.booleans()) else None
-    cache = cached(source, data.draw(st.integers(0, 12)), times=data.draw(st.sampled_from([0.5, 1.0, 3.0])), boxes=known)
+    cache = cached(
+        source, data.draw(st.integers(0, 12)), times=data.draw(st.sampled_from([0.5, 1.0, 3.0])), boxes=known
+    )
     assert len(cache) == rows
     for _ in range(data.draw(st.integers(1, 6))):
         where = np.array(data.draw(st.lists(st.integers(0, rows - 1), max_size=20)), np.int64)
@@ -75,9 +81,17 @@ def test_what_is_read_is_what_the_source_has(data: st.DataObject) -> None:
                 np.testing.assert_array_equal(values, tree[name][where])
             continue
         boxes = [data.draw(boxes_of(shape)) for shape in shapes]
-        padded = [None if box is None else _surrounded(len(where), box, leaf) for box, leaf in zip(boxes, leaves, strict=True)]
-        inner = [None if each is None else each[(slice(1, -1), *(slice(1, None) for _ in each.shape[1:]))] for each in padded]
-        out = [None if each is None else np.ascontiguousarray(each) for each in inner] if data.draw(st.booleans()) else inner
+        padded = [
+            None if box is None else _surrounded(len(where), box, leaf) for box, leaf in zip(boxes, leaves, strict=True)
+        ]
+        inner = [
+            None if each is None else each[(slice(1, -1), *(slice(1, None) for _ in each.shape[1:]))] for each in padded
+        ]
+        out = (
+            [None if each is None else np.ascontiguousarray(each) for each in inner]
+            if data.draw(st.booleans())
+            else inner
+        )
         cache.read_into(where, boxes, list(out))
         for box, values, around, leaf in zip(boxes, out, padded, leaves, strict=True):
             if box is not None and values is not None and around is not None:
@@ -132,7 +146,10 @@ def test_columns_that_are_served_one_after_the_other_count_together() -> None:
 
 @pytest.mark.parametrize("slots", [0, 1, 3])
 def test_too_few_slots_cost_reads_and_nothing_else(slots: int) -> None:
-    """The chunk that was asked for longest ago gives way; a read of more chunks than there is room for goes past the cache."""
+    """The chunk that was asked for longest ago gives way.
+
+    A read of more chunks than there is room for goes past the cache.
+    """
     values = numbered(64)
     source = ChunkedSource(values, 8)
     cache = cached(source, slots)

@@ -1,4 +1,7 @@
-"""Data frames: a dict of columns with their own dtypes; nulls and what is no number are refused with the line that helps."""
+"""Data frames: a dict of columns with their own dtypes.
+
+Nulls and what is no number are refused with the line that helps.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -47,7 +50,9 @@ def some() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("make", FRAMES.values(), ids=FRAMES)
-@pytest.mark.parametrize("way", [loadax.as_dataset, loadax.from_source, lambda frame: loadax.Dataloader(frame, 8).dataset])
+@pytest.mark.parametrize(
+    "way", [loadax.as_dataset, loadax.from_source, lambda frame: loadax.Dataloader(frame, 8).dataset]
+)
 def test_columns_keep_their_names_values_and_dtypes(make: Make, way: Any) -> None:
     data = way(make(some()))
     assert data.spec == {name: ArraySpec((), column.dtype) for name, column in some().items()}
@@ -72,7 +77,9 @@ def test_an_integer_that_does_not_fit_is_an_error_as_ever(make: Make) -> None:
 
 def test_mixtures_and_concatenations_take_frames_too() -> None:
     frames = [make(some()) for make in FRAMES.values()]
-    assert loadax.concat(frames).read([8 * number for number in range(len(frames))])["id"].tolist() == [IDS[0]] * len(frames)
+    assert loadax.concat(frames).read([8 * number for number in range(len(frames))])["id"].tolist() == [IDS[0]] * len(
+        frames
+    )
     assert len(loadax.mix(frames[:2], weights=[1, 1])) == 16
 
 
@@ -99,9 +106,13 @@ def test_nan_of_numpys_own_dtype_is_a_number() -> None:
 @pytest.mark.parametrize("name", FRAMES)
 def test_a_column_of_strings_is_an_error_that_names_it(name: str) -> None:
     frame = FRAMES[name]({"x": [1, 2], "name": ["a", "bc"]})
-    with pytest.raises(LeafTypeError, match=r"column 'name' holds .*, which is no array of numbers; leave it out:") as caught:
+    with pytest.raises(
+        LeafTypeError, match=r"column 'name' holds .*, which is no array of numbers; leave it out:"
+    ) as caught:
         loadax.as_dataset(frame)
-    left_out, mapped = follow(caught.value, data=frame, fn=lambda row: {"x": row["x"], "length": len(row["name"])}, **NAMES)
+    left_out, mapped = follow(
+        caught.value, data=frame, fn=lambda row: {"x": row["x"], "length": len(row["name"])}, **NAMES
+    )
     assert left_out.spec == {"x": ArraySpec((), np.dtype(np.int64))}
     assert mapped.read([0, 1])["length"].tolist() == [1, 2]
 

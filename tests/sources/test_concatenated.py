@@ -116,7 +116,10 @@ def test_reads_under_way_are_those_of_the_part_that_waits_most() -> None:
             {"x": WHOLE[:, :3]},
             r"concat: leaf \['x'\] is int32\[3\] in part 1 and int32\[6\] in part 0; map them to one shape",
         ),
-        ({"x": WHOLE.astype(np.int64)}, r"leaf \['x'\] is int64\[6\] in part 1 and int32\[6\] in part 0; .* and dtype first"),
+        (
+            {"x": WHOLE.astype(np.int64)},
+            r"leaf \['x'\] is int64\[6\] in part 1 and int32\[6\] in part 0; .* and dtype first",
+        ),
         ({"y": WHOLE}, r"concat: part 1 has the leaves \[\"\['y'\]\"\], part 0 has \[\"\['x'\]\"\]"),
         (WHOLE, r"concat: part 1 has the leaves \[''\], part 0 has"),
     ],

@@ -1,4 +1,6 @@
-"""The cache of remote blocks: what was read once is not asked for again, by whoever shares the folder, and the limit holds."""
+"""The cache of remote blocks: what was read once is not asked for again, by whoever shares the folder, and the limit
+holds.
+"""
 
 import errno
 import json
@@ -151,7 +153,9 @@ def test_what_a_writer_that_died_left_is_deleted(tmp_path: Path) -> None:
     assert (old.exists(), new.exists()) == (False, True)
 
 
-def test_a_full_disk_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     cache = DiskCache(tmp_path, 10 * HELD)
 
     def full(*_: object, **__: object) -> None:
@@ -326,7 +330,9 @@ def test_a_process_that_is_killed_leaves_a_folder_that_works(tmp_path: Path, htt
         child.wait()
     source = open_tokens(url, 1000, dtype="uint16", cache=folder, cache_bytes=5 * HELD)
     rows = np.arange(len(source))
-    np.testing.assert_array_equal(source.read(rows)["tokens"], open_tokens(path, 1000, dtype="uint16").read(rows)["tokens"])
+    np.testing.assert_array_equal(
+        source.read(rows)["tokens"], open_tokens(path, 1000, dtype="uint16").read(rows)["tokens"]
+    )
     assert len(blocks(folder)) <= 5
 
 

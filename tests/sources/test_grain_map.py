@@ -38,7 +38,9 @@ def _x64() -> Any:
         yield
 
 
-@pytest.mark.parametrize("workers", [{"num_workers": 0}, {"num_workers": 3}, {"worker_type": "process", "num_workers": 2}])
+@pytest.mark.parametrize(
+    "workers", [{"num_workers": 0}, {"num_workers": 3}, {"worker_type": "process", "num_workers": 2}]
+)
 @pytest.mark.parametrize("batch_size", [64, 16])
 def test_epochs_are_grains_own(workers: dict[str, Any], batch_size: int) -> None:
     expected = grains(pipeline(), 3)
@@ -109,7 +111,9 @@ def test_any_grain_chain_gives_its_own_epochs() -> None:
     for chain in chains:
         size = len(chain)
         loader = loadax.Dataloader(chain, size, num_epochs=2, partition=jax.sharding.PartitionSpec())
-        assert [batch.tolist() for batch in loader] == [[chain[epoch * size + row] for row in range(size)] for epoch in range(2)]
+        assert [batch.tolist() for batch in loader] == [
+            [chain[epoch * size + row] for row in range(size)] for epoch in range(2)
+        ]
 
 
 def test_where_a_record_stood_is_found() -> None:
@@ -132,7 +136,8 @@ def test_a_filter_of_grain_is_refused_and_loadax_filters() -> None:
     base = grain.MapDataset.range(16).map(lambda x: {"x": x})
     for sparse in (base.filter(even), base.filter(even).map(lambda row: row), base.shuffle(seed=1).filter(even)):
         with pytest.raises(
-            ArgumentError, match=r"hand over the dataset before it, and filter .*loadax\.from_source\(base\)\.filter\(fn\)"
+            ArgumentError,
+            match=r"hand over the dataset before it, and filter .*loadax\.from_source\(base\)\.filter\(fn\)",
         ):
             loadax.Dataloader(sparse, 8)
     loader = loadax.Dataloader(loadax.from_source(base).filter(even).shuffle(0), 8)
@@ -162,7 +167,9 @@ def test_one_without_end_is_refused_and_runs_for_ever_otherwise() -> None:
 
 
 def test_batches_are_refused_and_made_by_the_loader() -> None:
-    message = r"makes batches \(BatchMapDataset\(batch_size=8.*hand over the dataset before \.batch\(\), and pass batch_size="
+    message = (
+        r"makes batches \(BatchMapDataset\(batch_size=8.*hand over the dataset before \.batch\(\), and pass batch_size="
+    )
     for batched in (pipeline().batch(8), pipeline().batch(8).map(lambda batch: batch)):
         with pytest.raises(ArgumentError, match=message):
             loadax.Dataloader(batched, 2)
@@ -173,12 +180,15 @@ def test_batches_are_refused_and_made_by_the_loader() -> None:
 
 def test_what_grain_iterates_over_is_refused() -> None:
     for iterated in (pipeline().to_iter_dataset(), iter(pipeline().to_iter_dataset())):
-        with pytest.raises(ArgumentError, match=r"Grain's \w+, .*hand over the MapDataset before \.to_iter_dataset\(\)"):
+        with pytest.raises(
+            ArgumentError, match=r"Grain's \w+, .*hand over the MapDataset before \.to_iter_dataset\(\)"
+        ):
             loadax.Dataloader(iterated, 8)
     source = [{"x": row} for row in range(8)]
     sampler = grain.samplers.IndexSampler(8, shard_options=grain.sharding.NoSharding(), shuffle=False, num_epochs=1)
     with pytest.raises(
-        ArgumentError, match=r"hand over its data source, .*: loadax\.from_source\(data_source\)\.shuffle\(seed\)\.map\(fn\)"
+        ArgumentError,
+        match=r"hand over its data source, .*: loadax\.from_source\(data_source\)\.shuffle\(seed\)\.map\(fn\)",
     ):
         loadax.Dataloader(grain.DataLoader(data_source=source, sampler=sampler), 8)
     followed = loadax.Dataloader(loadax.from_source(source).shuffle(0).map(lambda row: row), 8)

@@ -1,4 +1,7 @@
-"""Files that are no regular files, have become shorter, or say what can't be: refused by name, never waited for, never fatal."""
+"""Files that are no regular files, have become shorter, or say what can't be.
+
+Refused by name, never waited for, never fatal.
+"""
 
 import os
 import pickle
@@ -108,7 +111,12 @@ def run(code: str, folder: Path) -> str:
     program = f"import os, sys\nimport numpy as np\nimport loadax\nos.chdir(sys.argv[1])\n{code}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-c", program, str(folder)], env=environment, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", program, str(folder)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
     return done.stdout
@@ -132,17 +140,20 @@ CUT = r"it has become shorter since it was opened; data must not change while it
     [
         ("np.save('a.npy', np.zeros((1000, 1000))); dataset = loadax.from_npy({'x': 'a.npy'})", "a.npy", 9000),
         (
-            "np.save('a.npy', np.zeros((1000, 1000))); dataset = loadax.from_arrays(np.load('a.npy', mmap_mode='r')[5:])",
+            "np.save('a.npy', np.zeros((1000, 1000))); dataset = loadax.from_arrays(np.load('a.npy', "
+            "mmap_mode='r')[5:])",
             "a.npy",
             9000,
         ),
         (
-            "import zarr\nzarr.create_array('r', data=np.ones((1000, 1000)), compressors=None, chunks=(1000, 1000))\ndataset = loadax.from_zarr('r')",
+            "import zarr\nzarr.create_array('r', data=np.ones((1000, 1000)), compressors=None, chunks=(1000, "
+            "1000))\ndataset = loadax.from_zarr('r')",
             "r/c/0/0",
             9000,
         ),
         (
-            "np.save('a.npy', np.arange(1000000)); dataset = loadax.from_documents(np.load('a.npy', mmap_mode='r'), [0, 5, 1000000]).pack(1000)",
+            "np.save('a.npy', np.arange(1000000)); dataset = loadax.from_documents(np.load('a.npy', mmap_mode='r'), "
+            "[0, 5, 1000000]).pack(1000)",
             "a.npy",
             9000,
         ),
@@ -179,7 +190,9 @@ def test_a_worker_that_maps_a_file_anew_says_that_it_was_cut_short(tmp_path: Pat
     with pytest.raises(SourceError, match=CUT):
         pickle.loads(parcel.message)
     (tmp_path / "a.npy").unlink()
-    with pytest.raises(SourceError, match=r"a\.npy: a worker process can't open it .*; restore the file, or open it anew"):
+    with pytest.raises(
+        SourceError, match=r"a\.npy: a worker process can't open it .*; restore the file, or open it anew"
+    ):
         pickle.loads(parcel.message)
 
 
@@ -281,7 +294,8 @@ def test_rows_larger_than_memory_name_their_leaf(tmp_path: Path) -> None:
     with pytest.raises(LoadaxError, match=r"leaf \['wide'\].* no memory"):
         dataset.read([0])
     with pytest.raises(
-        LeafError, match=r"leaf \['wide'\] is uint8\[144115188075855872\], .* there is no memory for .* choose a smaller"
+        LeafError,
+        match=r"leaf \['wide'\] is uint8\[144115188075855872\], .* there is no memory for .* choose a smaller",
     ):
         next(iter(loadax.Dataloader(dataset, batch_size=8)))
 
@@ -301,9 +315,15 @@ def test_what_numpy_cannot_take_names_the_map(verb: str) -> None:
         return {"x": example["x"], "y": Tensor()}
 
     dataset = getattr(loadax.from_arrays({"x": np.arange(8)}), verb)(gives)
-    reads: list[Any] = [lambda: dataset.spec, lambda: dataset[0], lambda: next(iter(loadax.Dataloader(dataset, batch_size=8)))]
+    reads: list[Any] = [
+        lambda: dataset.spec,
+        lambda: dataset[0],
+        lambda: next(iter(loadax.Dataloader(dataset, batch_size=8))),
+    ]
     for read in reads:
-        with pytest.raises(LeafError, match=r"leaf \['y'\].* that NumPy can't make an array of \(Got unsupported") as caught:
+        with pytest.raises(
+            LeafError, match=r"leaf \['y'\].* that NumPy can't make an array of \(Got unsupported"
+        ) as caught:
             read()
         assert "tensor.detach().float().numpy()" in str(caught.value)
         assert "gives" in str(caught.value) + "".join(getattr(caught.value, "__notes__", ()))
@@ -314,6 +334,8 @@ def test_what_numpy_cannot_take_in_a_later_row() -> None:
         return {"y": np.zeros(2) if example["x"] < 5 else Tensor()}
 
     dataset = loadax.from_arrays({"x": np.arange(8)}).map(gives)
-    with pytest.raises(LeafError, match=r"row 5: leaf \['y'\] is a .*Tensor that NumPy can't make an array of") as caught:
+    with pytest.raises(
+        LeafError, match=r"row 5: leaf \['y'\] is a .*Tensor that NumPy can't make an array of"
+    ) as caught:
         dataset.read(range(8))
     assert "gives" in "".join(getattr(caught.value, "__notes__", ()))

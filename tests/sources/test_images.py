@@ -74,7 +74,8 @@ def noise(seed: int, height: int = 20, width: int = 30) -> Image.Image:
 def animals(tmp_path: Path) -> Path:
     """Two classes of small images, whose rows are told apart by their pixels."""
     return write(
-        tmp_path, {f"{name}/{i}.png": encoded(noise(i + 10 * n), "PNG") for n, name in enumerate("ab") for i in range(5)}
+        tmp_path,
+        {f"{name}/{i}.png": encoded(noise(i + 10 * n), "PNG") for n, name in enumerate("ab") for i in range(5)},
     )
 
 
@@ -102,7 +103,9 @@ def test_what_is_hidden_or_no_image_is_left_out(tmp_path: Path) -> None:
     good = encoded(noise(1), "PNG")
     write(
         tmp_path,
-        dict.fromkeys(["a/1.png", "a/.2.png", "a/notes.txt", ".cache/3.png", "a/.deep/4.png", ".5.png", "labels.csv"], good),
+        dict.fromkeys(
+            ["a/1.png", "a/.2.png", "a/notes.txt", ".cache/3.png", "a/.deep/4.png", ".5.png", "labels.csv"], good
+        ),
     )
     source: Any = loadax.from_images(tmp_path).source
     assert source.classes == ("a",)
@@ -150,9 +153,15 @@ def test_links_are_followed_and_those_that_lead_back_refused(tmp_path: Path) -> 
     ("make", "message"),
     [
         (lambda folder: folder / "nowhere", r"nowhere: there is no such folder; pass a folder of images"),
-        (lambda folder: write(folder, {"x.png": b""}) / "x.png", r"x\.png: it can't be listed: .*; pass a folder of images"),
+        (
+            lambda folder: write(folder, {"x.png": b""}) / "x.png",
+            r"x\.png: it can't be listed: .*; pass a folder of images",
+        ),
         (lambda folder: write(folder, {"a/x.txt": b""}), r"there is no image in it; their names end in \.jpg, "),
-        (lambda folder: write(folder, {"a/x.png": b"", "y.png": b""}), r"in folders \(a, …\) and beside them \(y\.png, …\), so"),
+        (
+            lambda folder: write(folder, {"a/x.png": b"", "y.png": b""}),
+            r"in folders \(a, …\) and beside them \(y\.png, …\), so",
+        ),
     ],
 )
 def test_folders_that_are_none(make: Callable[[Path], Path], message: str, tmp_path: Path) -> None:
@@ -161,7 +170,9 @@ def test_folders_that_are_none(make: Callable[[Path], Path], message: str, tmp_p
 
 
 def test_a_folder_elsewhere_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"s3://bucket/images is not on this machine, .*; copy the folder to a local disk"):
+    with pytest.raises(
+        UnsupportedError, match=r"s3://bucket/images is not on this machine, .*; copy the folder to a local disk"
+    ):
         loadax.from_images("s3://bucket/images")
 
 
@@ -188,7 +199,8 @@ def test_a_library_that_is_missing(module: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(
         UnsupportedError,
-        match=rf"by Pillow, .*can't be imported \(import of {module} .*\); pip install opencv-python-headless pillow simplejpeg",
+        match=rf"by Pillow, .*can't be imported \(import of {module} .*\); pip install opencv-python-headless pillow "
+        r"simplejpeg",
     ):
         loadax.from_images(tmp_path)
 
@@ -253,7 +265,9 @@ def test_images_are_turned_as_exif_says(orientation: int, kind: str, tmp_path: P
     exif[0x0112] = orientation
     content = encoded(photograph("rocket", 401, 250), kind, exif=exif)
     upright = ImageOps.exif_transpose(opened(content))
-    np.testing.assert_array_equal(loadax.from_images(write(tmp_path, {"x.jpg": content}))[0]["image"], np.asarray(upright))
+    np.testing.assert_array_equal(
+        loadax.from_images(write(tmp_path, {"x.jpg": content}))[0]["image"], np.asarray(upright)
+    )
     for fit, pillow in PILLOW.items():
         for size in ((30, 50), (100, 40)):
             image = loadax.from_images(tmp_path, size, fit=fit)[0]["image"]
@@ -356,7 +370,9 @@ def test_the_filter_keeps_the_brightness_and_lies_where_it_should(scale: float, 
 def test_what_has_the_size_already_is_left_as_it_is() -> None:
     content = encoded(photograph("coffee", 60, 40))
     for fit in PILLOW:
-        np.testing.assert_array_equal(Rendering((40, 60), fit, fast=False, strict=True)(content), np.asarray(opened(content)))
+        np.testing.assert_array_equal(
+            Rendering((40, 60), fit, fast=False, strict=True)(content), np.asarray(opened(content))
+        )
 
 
 # ---- what is wrong with them
@@ -367,7 +383,8 @@ def test_images_of_different_sizes_without_a_size(tmp_path: Path) -> None:
     data = loadax.from_images(tmp_path)
     with pytest.raises(
         SourceError,
-        match=r"row 1, .*a/2\.png: the image is 30x20 pixels \(height x width\), but the first, .*a/1\.png, is 20x30; pass size=",
+        match=r"row 1, .*a/2\.png: the image is 30x20 pixels \(height x width\), but the first, .*a/1\.png, is 20x30; "
+        r"pass size=",
     ):
         data.read([0, 1])
 
@@ -497,11 +514,17 @@ def test_other_threads_run_meanwhile(stage: str) -> None:
     pixels = np.tile(np.asarray(photograph("coffee")), (15, 10, 1))
     content = encoded(Image.fromarray(pixels)) if stage == "decode" else b""
     axis = Axis(0.5, 5900.0, 3000)
-    work = partial(Rendering(None, "crop", fast=False, strict=True), content) if content else partial(resize, pixels, axis, axis)
+    work = (
+        partial(Rendering(None, "crop", fast=False, strict=True), content)
+        if content
+        else partial(resize, pixels, axis, axis)
+    )
     work()
 
     def runs_meanwhile() -> bool:
-        """Whether this thread ran before another half of the work was done, always, by the processor time that the work took."""
+        """Whether this thread ran before another half of the work was done, always, by the processor time that the work
+        took.
+        """
         done: list[float] = []
         end = threading.Event()
 
@@ -522,7 +545,8 @@ def test_other_threads_run_meanwhile(stage: str) -> None:
         thread.join(HANG)
         return bool(np.diff(moments).max() < done[0] / 2)
 
-    # Of a call that keeps the lock this thread sees its two ends only, each time; on a busy machine so it may be with others, for a while.
+    # Of a call that keeps the lock this thread sees its two ends only, each time; on a busy machine so it may be with
+    # others, for a while.
     until(runs_meanwhile)
 
 
@@ -548,6 +572,10 @@ def test_a_loader_trains_on_it(animals: Path) -> None:
 def test_a_function_of_ones_own_over_paths(animals: Path) -> None:
     """For decoders of one's own: a list of paths, and a map that opens them."""
     paths = sorted(str(path) for path in animals.rglob("*.png"))
-    data = loadax.from_source(paths).map(lambda path: np.asarray(Image.open(str(path)).convert("RGB").resize((8, 8), BILINEAR)))
+    data = loadax.from_source(paths).map(
+        lambda path: np.asarray(Image.open(str(path)).convert("RGB").resize((8, 8), BILINEAR))
+    )
     loader = loadax.Dataloader(data, batch_size=8)
-    np.testing.assert_array_equal(np.asarray(loader[0]), loadax.from_images(animals, 8, fit="stretch").read(range(8))["image"])
+    np.testing.assert_array_equal(
+        np.asarray(loader[0]), loadax.from_images(animals, 8, fit="stretch").read(range(8))["image"]
+    )

@@ -1,4 +1,6 @@
-"""`where`: the bytes that it names are the row, and the files that it names are those without which the row can't be read."""
+"""`where`: the bytes that it names are the row, and the files that it names are those without which the row can't be
+read.
+"""
 
 import shutil
 from pathlib import Path
@@ -61,7 +63,11 @@ def test_of_several_leaves_those_that_are_mapped(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", values)
     np.save(tmp_path / "f.npy", np.asfortranarray(values))
     mapped = open_npy({"x": tmp_path / "x.npy", "f": tmp_path / "f.npy"})
-    tree = {"memory": values, "f": np.load(tmp_path / "f.npy", mmap_mode="r"), "x": np.load(tmp_path / "x.npy", mmap_mode="r")}
+    tree = {
+        "memory": values,
+        "f": np.load(tmp_path / "f.npy", mmap_mode="r"),
+        "x": np.load(tmp_path / "x.npy", mmap_mode="r"),
+    }
     for source in (mapped, ArraySource(tree)):
         fortran, plain = source.locate(7)
         assert Location(*fortran) == Location(str(tmp_path / "f.npy"), part="['f']")
@@ -160,7 +166,11 @@ def test_a_window_lies_where_its_rows_do(tmp_path: Path) -> None:
     assert WindowSource(objects, np.zeros((), np.int64), (0, 20), 4, 2, None, 1).locate(3) == []
 
 
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 30), st.integers(0, 3), st.sampled_from(["", "p"])), max_size=8))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 30), st.integers(0, 3), st.sampled_from(["", "p"])), max_size=8
+    )
+)
 def test_joined_places_name_the_same_bytes(given: list[tuple[str, int, int, str]]) -> None:
     places = [Location(file, first, first + more, part) for file, first, more, part in given]
     found = joined(places)

@@ -39,7 +39,9 @@ def test_dtypes(name: str, tmp_path: Path) -> None:
 def test_an_index_of_many_sequences_is_read_in_pieces(tmp_path: Path) -> None:
     count = 1_200_000  # 9.6 MB of pointers
     head = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 1, count, 2)
-    content = head + np.ones(count, "<i4").tobytes() + np.arange(count, dtype="<i8").tobytes() + struct.pack("<2q", 0, count)
+    content = (
+        head + np.ones(count, "<i4").tobytes() + np.arange(count, dtype="<i8").tobytes() + struct.pack("<2q", 0, count)
+    )
     found = read_index(LocalFiles(), index(tmp_path, content))
     assert (found.tokens, found.begins.tolist()) == (count, [0])
 
@@ -53,16 +55,23 @@ def test_an_index_of_many_sequences_is_read_in_pieces(tmp_path: Path) -> None:
             r"it is no Megatron index, it begins with b'no index '; pass the \.bin file itself, with dtype=",
         ),
         (index_bytes(8, [3], [0], [0, 1], version=2), r"its version is 2, and only version 1 is known; write it anew"),
-        (index_bytes(6, [3], [0], [0, 1]), r"the dtype of its tokens has the code 6, which is float64: tokens are integers"),
+        (
+            index_bytes(6, [3], [0], [0, 1]),
+            r"the dtype of its tokens has the code 6, which is float64: tokens are integers",
+        ),
         (index_bytes(9, [3], [0], [0, 1]), r"the dtype of its tokens has the code 9, which is unknown"),
         (GOOD[:-1], r"it is cut short: 3 sequences and 3 document indices take 94 bytes; copy it again"),
         (GOOD[:40], r"it is cut short: 3 sequences and 3 document indices take 94 bytes; copy it again"),
         (
             index_bytes(8, [3, 4], [0, 8], [0, 2]),
-            r"sequence 1 has 4 tokens and begins at byte 8, expected byte 6, right behind the one before; the file is damaged",
+            r"sequence 1 has 4 tokens and begins at byte 8, expected byte 6, right behind the one before; the file is "
+            r"damaged",
         ),
         (index_bytes(8, [3, -4], [0, 6], [0, 2]), r"sequence 1 has -4 tokens and begins at byte 6, expected byte 6"),
-        (index_bytes(8, [3, 4], [0, 6], [0, 1]), r"its 2 document indices don't ascend from 0 to 2, the number of its sequences"),
+        (
+            index_bytes(8, [3, 4], [0, 6], [0, 1]),
+            r"its 2 document indices don't ascend from 0 to 2, the number of its sequences",
+        ),
         (index_bytes(8, [3, 4], [0, 6], [0, 2, 1, 2]), r"its 4 document indices don't ascend from 0 to 2"),
         (index_bytes(8, [3, 4], [0, 6], [1, 2]), r"its 2 document indices don't ascend from 0 to 2"),
         (index_bytes(8, [3, 4], [0, 6], []), r"its 0 document indices don't ascend from 0 to 2"),
@@ -79,7 +88,8 @@ def test_a_pair_that_does_not_match(tmp_path: Path) -> None:
     for changed, how in {content[:-2]: "shorter", content + b"\x00": "longer", b"": "shorter"}.items():
         path.write_bytes(changed)
         with pytest.raises(
-            SourceError, match=rf"x\.bin: it is {how} than the 100 bytes \(50 tokens of uint16\) that .*x\.idx says; copy"
+            SourceError,
+            match=rf"x\.bin: it is {how} than the 100 bytes \(50 tokens of uint16\) that .*x\.idx says; copy",
         ):
             open_tokens(path, 4)
     path.write_bytes(content)

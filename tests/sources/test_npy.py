@@ -12,7 +12,9 @@ from loadax.sources.npy.source import open_npy
 VALUES = np.arange(60, dtype=np.float32).reshape(12, 5)
 
 
-@pytest.mark.parametrize("stored", [VALUES, np.asfortranarray(VALUES), VALUES.astype(">f4")], ids=["C", "fortran", "big-endian"])
+@pytest.mark.parametrize(
+    "stored", [VALUES, np.asfortranarray(VALUES), VALUES.astype(">f4")], ids=["C", "fortran", "big-endian"]
+)
 @pytest.mark.parametrize("kind", [str, Path])
 def test_a_file_is_read_as_it_was_written(stored: Any, kind: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", stored)
@@ -80,7 +82,9 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 
 def test_several_arrays_in_one_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "both.npz", a=VALUES, b=VALUES)
-    with pytest.raises(SourceError, match=r"both\.npz holds several arrays \(\.npz\), which can't be mapped; save each"):
+    with pytest.raises(
+        SourceError, match=r"both\.npz holds several arrays \(\.npz\), which can't be mapped; save each"
+    ):
         open_npy(tmp_path / "both.npz")
 
 

@@ -1,4 +1,7 @@
-"""Packed rows and documents as sources: against a slow oracle, in whole rows and in columns, from memory, files and a server."""
+"""Packed rows and documents as sources.
+
+Against a slow oracle, in whole rows and in columns, from memory, files and a server.
+"""
 
 import pickle
 from collections.abc import Callable
@@ -100,7 +103,14 @@ def as_files(given: list[Array], folder: Path) -> Dataset:
     return from_documents(folder / "big.bin", write_npy(folder / "offsets.npy", offsets), dtype=">u2")
 
 
-FORMS: tuple[Callable[[list[Array], Path], Dataset], ...] = (in_memory, as_objects, as_lists, as_pair, as_pairs, as_files)
+FORMS: tuple[Callable[[list[Array], Path], Dataset], ...] = (
+    in_memory,
+    as_objects,
+    as_lists,
+    as_pair,
+    as_pairs,
+    as_files,
+)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -229,10 +239,18 @@ TOKENS = np.arange(10, dtype=np.uint16)
         ),
         (lambda _: (TOKENS, [0]), ArgumentError, r"offsets are int64\[1\]"),
         (lambda _: (TOKENS, [[0, 10]]), ArgumentError, r"offsets are int64\[1, 2\]"),
-        (lambda _: (TOKENS, [0, 5]), SourceError, "the offsets go from 0 to 5, and there are 10 entries; they must ascend"),
+        (
+            lambda _: (TOKENS, [0, 5]),
+            SourceError,
+            "the offsets go from 0 to 5, and there are 10 entries; they must ascend",
+        ),
         (lambda _: (TOKENS, [2, 10]), SourceError, "the offsets go from 2 to 10, and there are 10"),
         (lambda _: (TOKENS, [0, 7, 3, 10]), SourceError, "the offsets go back from 7 to 3, and there are 10"),
-        (lambda _: (TOKENS.reshape(2, 5), [0, 10]), ArgumentError, r"data is uint16\[2, 5\]: documents lie in a flat array"),
+        (
+            lambda _: (TOKENS.reshape(2, 5), [0, 10]),
+            ArgumentError,
+            r"data is uint16\[2, 5\]: documents lie in a flat array",
+        ),
         (lambda _: ({"a": 3}, [0, 10]), ArgumentError, "data is a int; pass a flat array, the path of one, or a dict"),
         (
             lambda _: ({"a": TOKENS, "b": TOKENS[:3]}, [0, 10]),
@@ -292,8 +310,14 @@ ONE = np.arange(3)
         ),
         ([{"a": ONE}, {"b": ONE}], r"row 1 is a document with the leaves \[\"\['b'\]\"\], others have \[\"\['a'\]\"\]"),
         ([ONE, ONE * 1.5], r"row 1: leaf \['tokens'\] is float64, in other documents it is int64; cast it in a map"),
-        (["ab", "c"], r"row 0 is str 'ab': pack\(\) wants tokens; make them in a map before it: \.map\(tokenize\)\.pack"),
-        ([(ONE, ONE)], r"row 0 is tuple \(array\(\[0, 1, 2\]\), array\(\[0, 1, 2\]\)\); a document is a one-dimensional"),
+        (
+            ["ab", "c"],
+            r"row 0 is str 'ab': pack\(\) wants tokens; make them in a map before it: \.map\(tokenize\)\.pack",
+        ),
+        (
+            [(ONE, ONE)],
+            r"row 0 is tuple \(array\(\[0, 1, 2\]\), array\(\[0, 1, 2\]\)\); a document is a one-dimensional",
+        ),
         ([3, 4], r"row 0 is int64 3; a document is a one-dimensional array, or a dict of these"),
         ([{}], "row 0 is a document without leaves; give it at least one array"),
     ],
@@ -305,7 +329,9 @@ def test_what_is_no_document(given: list[Any], message: str) -> None:
 
 def test_leaves_that_pack_adds_by_itself() -> None:
     for name in ("segment_ids", "positions", "loss_mask"):
-        with pytest.raises(ArgumentError, match=f"the documents have a leaf '{name}', which pack\\(\\) adds by itself; rename"):
+        with pytest.raises(
+            ArgumentError, match=f"the documents have a leaf '{name}', which pack\\(\\) adds by itself; rename"
+        ):
             from_source([{"tokens": ONE, name: ONE}]).pack(4)
 
 

@@ -30,7 +30,9 @@ OPENERS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("opener", OPENERS)
-@pytest.mark.parametrize("path", ["", "a\0b", "/tmp/a\0b", "file:///tmp/a%00b", LONG, f"/tmp/{LONG}", "a/" * 2500 + "b"])
+@pytest.mark.parametrize(
+    "path", ["", "a\0b", "/tmp/a\0b", "file:///tmp/a%00b", LONG, f"/tmp/{LONG}", "a/" * 2500 + "b"]
+)
 def test_what_can_be_no_path(opener: str, path: str) -> None:
     with pytest.raises(LoadaxError, match=r"is empty|NUL character|has \d+ characters; a path has at most") as caught:
         OPENERS[opener](path)

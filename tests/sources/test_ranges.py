@@ -1,4 +1,6 @@
-"""Ranges of remote files: the same bytes as from local ones, in few requests, over HTTP and S3, also when something goes wrong."""
+"""Ranges of remote files: the same bytes as from local ones, in few requests, over HTTP and S3, also when something
+goes wrong.
+"""
 
 import pickle
 import re
@@ -74,18 +76,30 @@ def test_a_file_that_is_gone_while_its_size_is_found_is_an_error(tmp_path: Path,
 def test_local_and_remote_files_say_the_same(tmp_path: Path, http_proxy: FaultProxy) -> None:
     (tmp_path / "x.bin").write_bytes(bytes(range(200)))
     (tmp_path / "empty.bin").touch()
-    for files, base in ((LocalFiles(), str(tmp_path)), (RemoteFiles(), http_proxy.url), (RemoteFiles(), f"file://{tmp_path}")):
+    for files, base in (
+        (LocalFiles(), str(tmp_path)),
+        (RemoteFiles(), http_proxy.url),
+        (RemoteFiles(), f"file://{tmp_path}"),
+    ):
         x, empty, nowhere = (f"{base}/{name}.bin" for name in ("x", "empty", "nowhere"))
         assert files.there([x, nowhere, empty]) == [True, False, True]
         assert files.sizes([x, empty]) == [200, 0]
-        assert files.reach([ByteRange(x, 199, 200), ByteRange(x, 200, 201), ByteRange(empty, 0, 1), ByteRange(empty, 0, 0)]) == [
+        assert files.reach(
+            [ByteRange(x, 199, 200), ByteRange(x, 200, 201), ByteRange(empty, 0, 1), ByteRange(empty, 0, 0)]
+        ) == [
             True,
             False,
             False,
             True,
         ]
-        assert files.read([ByteRange(x, 5, 8), ByteRange(x, 5, 5), ByteRange(x, 198, 200)]) == [b"\x05\x06\x07", b"", b"\xc6\xc7"]
-        with pytest.raises(SourceError, match=r"x\.bin: it has no bytes 199 to 200: it is cut short, or of another kind"):
+        assert files.read([ByteRange(x, 5, 8), ByteRange(x, 5, 5), ByteRange(x, 198, 200)]) == [
+            b"\x05\x06\x07",
+            b"",
+            b"\xc6\xc7",
+        ]
+        with pytest.raises(
+            SourceError, match=r"x\.bin: it has no bytes 199 to 200: it is cut short, or of another kind"
+        ):
             files.read([ByteRange(x, 199, 201)])
         for ask in (files.read, files.reach):
             with pytest.raises(SourceError, match=r"nowhere\.bin(, bytes 0 to 0)?: there is no such file"):
@@ -99,7 +113,8 @@ def laid_out(folder: Path, base: str) -> tuple[list[Segment], list[Segment], byt
     for name, (begin, part) in parts.items():
         (folder / name).write_bytes(b"#" * begin + part + b"behind")
     local, remote = (
-        [Segment(f"{where}/{name}", begin, len(part)) for name, (begin, part) in parts.items()] for where in (folder, base)
+        [Segment(f"{where}/{name}", begin, len(part)) for name, (begin, part) in parts.items()]
+        for where in (folder, base)
     )
     return local, remote, content
 
@@ -138,7 +153,9 @@ def test_near_ranges_are_one_request_and_far_ones_are_not(tmp_path: Path, http_p
         assert spans(http_proxy) == expected
 
 
-def test_joined_ranges_end_and_memory_is_bounded(tmp_path: Path, http_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joined_ranges_end_and_memory_is_bounded(
+    tmp_path: Path, http_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     size = 30 * MIB
     content = np.random.default_rng(0).integers(0, 256, size, np.uint8)
     content.tofile(tmp_path / "x")
@@ -187,7 +204,9 @@ def test_remote_tokens_are_the_local_ones(targets: bool, tmp_path: Path, http_pr
     assert len(http_proxy.log) <= 4  # they lie near each other, and inputs and targets come together
     for name in local.spec:
         np.testing.assert_array_equal(other[name], one[name])
-    assert remote.locate(290) == [each._replace(file=f"{http_proxy.url}/{Path(each.file).name}") for each in local.locate(290)]
+    assert remote.locate(290) == [
+        each._replace(file=f"{http_proxy.url}/{Path(each.file).name}") for each in local.locate(290)
+    ]
     mixed = open_tokens([tmp_path / names[0], *urls[1:]], 100, dtype="int32", stride=70, targets=targets)
     for name, leaf in mixed.read(rows).items():
         np.testing.assert_array_equal(leaf, one[name])
@@ -311,7 +330,9 @@ def test_a_remote_file_that_shrinks(tmp_path: Path, http_proxy: FaultProxy) -> N
     path = write_bin(tmp_path / "x.bin", stream(5000))
     source = open_tokens(f"{http_proxy.url}/x.bin", 1000, dtype="uint16")
     path.write_bytes(path.read_bytes()[:7000])
-    with pytest.raises(SourceError, match=r"/x\.bin: it has no bytes 6000 to 8001: it is cut short, or of another kind"):
+    with pytest.raises(
+        SourceError, match=r"/x\.bin: it has no bytes 6000 to 8001: it is cut short, or of another kind"
+    ):
         source.read(np.array([3]))
 
 

@@ -37,7 +37,10 @@ def write(
     folder: Path, values: Any = VALUES, chunk: Any = (8, 32, 512), codecs: Any = (BYTES,), order: Any = None
 ) -> dict[str, Any]:
     """Writes an array; the spec that opens it."""
-    metadata = {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}}, "codecs": list(codecs)}
+    metadata = {
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
+        "codecs": list(codecs),
+    }
     if order is not None:
         metadata["chunk_key_encoding"] = order
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{folder}/"}}
@@ -107,7 +110,9 @@ def check_columns(source: TensorStoreSource, values: Any, rows: Any, columns: An
 
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_rows_and_columns_are_those_of_numpy(mapped: TensorStoreSource, small: TensorStoreSource, data: st.DataObject) -> None:
+def test_rows_and_columns_are_those_of_numpy(
+    mapped: TensorStoreSource, small: TensorStoreSource, data: st.DataObject
+) -> None:
     """Of large rows and of small ones, which are copied in other ways."""
     source, values = data.draw(st.sampled_from([(mapped, VALUES), (small, SMALL)]))
     rows = np.array(data.draw(st.lists(st.integers(0, len(values) - 1), max_size=12)), np.int64)
@@ -203,7 +208,16 @@ def test_what_zarr_python_wrote(tmp_path: Path) -> None:
         {"chunk": (8, 32, 600)},
         {"chunk": (1, 32, 512), "values": VALUES[:5]},
     ],
-    ids=["compressed", "checksum", "transposed", "big-endian", "sharded", "column-chunked", "wide chunks", "small chunks"],
+    ids=[
+        "compressed",
+        "checksum",
+        "transposed",
+        "big-endian",
+        "sharded",
+        "column-chunked",
+        "wide chunks",
+        "small chunks",
+    ],
 )
 def test_what_is_more_than_its_rows_is_left_to_tensorstore(options: Any, tmp_path: Path) -> None:
     spec = write(tmp_path / "x", **options)
@@ -275,7 +289,8 @@ class TestWhatIsWrong:
         np.testing.assert_array_equal(source.read(np.array([0, 36]))["field"], VALUES[[0, 36]])
         message = (
             rf"leaf \['field'\] at file://\S*x/: chunk {re.escape(str(missing))}, which holds rows 8 to 16, is missing "
-            r"\(No such file or directory\); the copy is incomplete, or its writer left out chunks that hold only the fill value: "
+            r"\(No such file or directory\); the copy is incomplete, or its writer left out chunks that hold only the "
+            r"fill value: "
             r"copy it again, or pass missing='fill' if those are right"
         )
         for _ in range(2):
@@ -296,7 +311,8 @@ class TestWhatIsWrong:
         size = 8 * 32 * 512 * 2
         with pytest.raises(
             SourceError,
-            match=rf"the store at file://\S*x/: chunk {re.escape(str(file))}, which holds rows 32 to 37, has {size + change} bytes "
+            match=rf"the store at file://\S*x/: chunk {re.escape(str(file))}, which holds rows 32 to 37, has "
+            rf"{size + change} bytes "
             rf"instead of {size}; copy it again",
         ):
             source.read(np.array([33]))
@@ -347,7 +363,9 @@ def test_it_pickles_as_a_path(mapped: TensorStoreSource) -> None:
 
 
 def test_what_it_says_of_itself(mapped: TensorStoreSource) -> None:
-    """Rows of mapped files are read one by one at no extra cost, so there are no chunks to keep, and nothing to wait for."""
+    """Rows of mapped files are read one by one at no extra cost, so there are no chunks to keep, and nothing to wait
+    for.
+    """
     assert mapped.chunks is None
     assert mapped.concurrent_reads == 1
     (array,) = mapped._arrays

@@ -87,7 +87,10 @@ def of_tensorstore(path: Path) -> tuple[Any, Callable[[], int]]:
         out[...] = values()[tuple(slice(each.inclusive_min, each.exclusive_max) for each in domain)]
 
     store = tensorstore.virtual_chunked(
-        read, dtype=tensorstore.int32, shape=(ROWS, COLUMNS), chunk_layout=tensorstore.ChunkLayout(read_chunk_shape=(16, COLUMNS))
+        read,
+        dtype=tensorstore.int32,
+        shape=(ROWS, COLUMNS),
+        chunk_layout=tensorstore.ChunkLayout(read_chunk_shape=(16, COLUMNS)),
     )
     return store, lambda: asked[0]
 

@@ -12,7 +12,16 @@ import tensorstore as ts
 
 from loadax.errors import SourceError
 from loadax.sources.io import kvstore
-from loadax.sources.io.kvstore import address_of, at_endpoint, brief, failure, key_value_spec, local_path, new_context, wait
+from loadax.sources.io.kvstore import (
+    address_of,
+    at_endpoint,
+    brief,
+    failure,
+    key_value_spec,
+    local_path,
+    new_context,
+    wait,
+)
 from tests.limits import HANG
 
 AWS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID")
@@ -123,7 +132,14 @@ class TestPlaces:
 
     @pytest.mark.parametrize(
         "location",
-        ["s3://weather/a/b/", "gs://weather/a/", "http://host:80/a/", "https://host/a", "file:///a%20b/", "file:///a.zip|zip:b/"],
+        [
+            "s3://weather/a/b/",
+            "gs://weather/a/",
+            "http://host:80/a/",
+            "https://host/a",
+            "file:///a%20b/",
+            "file:///a.zip|zip:b/",
+        ],
     )
     def test_are_said_as_they_were_given(self, location: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
@@ -144,7 +160,11 @@ class TestEndpoints:
             ({"AWS_ENDPOINT_URL": "http://all", "AWS_ENDPOINT_URL_S3": "http://s3"}, "http://s3", "us-east-1"),
             ({"AWS_ENDPOINT_URL": "http://all", "AWS_ENDPOINT_URL_S3": ""}, "http://all", "us-east-1"),
             ({"AWS_ENDPOINT_URL": "http://all", "AWS_DEFAULT_REGION": "eu-1"}, "http://all", "eu-1"),
-            ({"AWS_ENDPOINT_URL": "http://all", "AWS_DEFAULT_REGION": "eu-1", "AWS_REGION": "eu-2"}, "http://all", "eu-2"),
+            (
+                {"AWS_ENDPOINT_URL": "http://all", "AWS_DEFAULT_REGION": "eu-1", "AWS_REGION": "eu-2"},
+                "http://all",
+                "eu-2",
+            ),
         ],
     )
     def test_of_the_environment(
@@ -162,7 +182,13 @@ class TestEndpoints:
     def test_that_are_given_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://all")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-        own = {**S3, "path": "a/", "endpoint": "http://own", "aws_region": "eu-3", "aws_credentials": {"type": "anonymous"}}
+        own = {
+            **S3,
+            "path": "a/",
+            "endpoint": "http://own",
+            "aws_region": "eu-3",
+            "aws_credentials": {"type": "anonymous"},
+        }
         assert at_endpoint(own) == own
         region = {**S3, "path": "a/", "aws_region": "eu-3"}
         assert at_endpoint(region) == {**region, "endpoint": "http://all", "aws_credentials": {"type": "environment"}}
@@ -176,7 +202,10 @@ class TestEndpoints:
         filled = {**S3, "path": "a/", "endpoint": "http://all", "aws_region": "us-east-1"}
         assert at_endpoint({"driver": "ocdbt", "base": "s3://weather/a/"}) == {"driver": "ocdbt", "base": filled}
         assert at_endpoint("s3://weather/a/") == filled
-        assert at_endpoint({"driver": "ocdbt", "base": {"driver": "zip", "base": S3}})["base"]["base"]["endpoint"] == "http://all"
+        assert (
+            at_endpoint({"driver": "ocdbt", "base": {"driver": "zip", "base": S3}})["base"]["base"]["endpoint"]
+            == "http://all"
+        )
         for other in ({"driver": "gcs", "bucket": "weather"}, {"driver": "http", "base_url": "http://s3"}, None):
             assert at_endpoint(other) == other
         assert "endpoint" not in S3
@@ -187,7 +216,11 @@ def test_terms() -> None:
     context = new_context(12345)
     assert context["cache_pool"].to_json() == {"total_bytes_limit": 12345}
     for kind in ("http", "s3", "gcs"):
-        assert context[f"{kind}_request_retries"].to_json() == {"max_retries": 5, "initial_delay": "200ms", "max_delay": "3s"}
+        assert context[f"{kind}_request_retries"].to_json() == {
+            "max_retries": 5,
+            "initial_delay": "200ms",
+            "max_delay": "3s",
+        }
         assert context[f"{kind}_request_concurrency"].to_json() == {"limit": 64}
 
 
@@ -199,7 +232,9 @@ def test_stalled_transfers_are_given_up_unless_the_user_says_otherwise(given: st
     if given is not None:
         environment[name] = given
     code = f"import os, loadax.sources.io.kvstore; print(os.environ[{name!r}])"
-    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=HANG)
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=HANG
+    )
     assert run.stdout.strip() == (given or "10")
 
 
@@ -221,7 +256,9 @@ class TestWaiting:
         with caplog.at_level(logging.WARNING, "loadax"):
             assert wait(Late(clock, 50.0), "leaf ['x'] at s3://b/x/") == 7
         messages = [record.message for record in caplog.records]
-        assert messages == [f"leaf ['x'] at s3://b/x/: no answer for {seconds} s, still waiting" for seconds in (5, 15, 35)]
+        assert messages == [
+            f"leaf ['x'] at s3://b/x/: no answer for {seconds} s, still waiting" for seconds in (5, 15, 35)
+        ]
         assert {(record.name, record.levelno) for record in caplog.records} == {("loadax", logging.WARNING)}
         assert clock == [1050.0]
 
@@ -236,7 +273,9 @@ class TestWaiting:
         assert len(caplog.records) == 2
 
     @pytest.mark.parametrize("patience", [0.0, 2.0**-7])
-    def test_less_than_a_log_line_takes(self, patience: float, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    def test_less_than_a_log_line_takes(
+        self, patience: float, clock: list[float], caplog: pytest.LogCaptureFixture
+    ) -> None:
         with pytest.raises(SourceError, match="no answer after 0 s"):
             wait(Late(clock, 3600.0), "x", patience)
         assert not caplog.records
@@ -277,14 +316,21 @@ class TestMessages:
             (
                 "NOT_FOUND: chunk {3} stored at x is missing",
                 (
-                    "the copy is incomplete, or its writer left out chunks that hold only the fill value: copy it again, or pass "
+                    "the copy is incomplete, or its writer left out chunks that hold only the fill value: copy it "
+                    "again, or pass "
                     "missing='fill' if those are right"
                 ),
             ),
             ("Failed to find valid ZIP EOCD", "the file is no zip file, or was cut short: copy it again"),
             ("DATA_LOSS: Error decoding", "the stored bytes are damaged: copy that file again"),
-            ("PERMISSION_DENIED: 403", "access was refused: check the credentials in the environment, and their rights"),
-            ("UNAVAILABLE: All 6 retry attempts failed", "no answer after 6 tries: is the server up, and the address right?"),
+            (
+                "PERMISSION_DENIED: 403",
+                "access was refused: check the credentials in the environment, and their rights",
+            ),
+            (
+                "UNAVAILABLE: All 6 retry attempts failed",
+                "no answer after 6 tries: is the server up, and the address right?",
+            ),
         ],
     )
     def test_say_what_can_be_done(self, text: str, remedy: str) -> None:

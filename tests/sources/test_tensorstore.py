@@ -1,4 +1,7 @@
-"""TensorStore arrays of several drivers: any rows, only the columns that are wanted, and no zeros for what is missing."""
+"""TensorStore arrays of several drivers.
+
+Any rows, only the columns that are wanted, and no zeros for what is missing.
+"""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +38,9 @@ DRIVERS = {"zarr": ZARR, "zarr3": ZARR3, "sharded": SHARDED, "n5": N5, "big-endi
 def write(folder: Path, spec: dict[str, Any] = ZARR3, values: Any = VALUES) -> dict[str, Any]:
     """Writes an array; the spec that opens it."""
     short = {"driver": spec["driver"], "kvstore": {"driver": "file", "path": f"{folder}/"}}
-    store = ts.open({**short, "metadata": spec["metadata"]}, create=True, dtype=values.dtype, shape=values.shape).result()
+    store = ts.open(
+        {**short, "metadata": spec["metadata"]}, create=True, dtype=values.dtype, shape=values.shape
+    ).result()
     store.write(values).result()
     return short
 
@@ -162,7 +167,9 @@ FORMS: list[Callable[[dict[str, Any]], Any]] = [
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_missing_chunk_is_an_error_however_the_store_was_given(form: Callable[[dict[str, Any]], Any], tmp_path: Path) -> None:
+def test_a_missing_chunk_is_an_error_however_the_store_was_given(
+    form: Callable[[dict[str, Any]], Any], tmp_path: Path
+) -> None:
     given = form(write(tmp_path))
     np.testing.assert_array_equal(TensorStoreSource(given).read(ROWS), VALUES[ROWS])
     (tmp_path / "c" / "0" / "1" / "0").unlink()
@@ -213,7 +220,8 @@ def test_a_wrapped_store_in_memory_is_taken_when_it_is_strict() -> None:
     assert base.kvstore is not None
     with pytest.raises(
         SourceError,
-        match=r"leaf \['x'\] at memory://x/ can't be opened again with missing chunks as errors: .*open it yourself with",
+        match=r"leaf \['x'\] at memory://x/ can't be opened again with missing chunks as errors: .*open it yourself "
+        r"with",
     ):
         TensorStoreSource({"x": ts.cast(base, ts.int64)})
     strict = ts.open(
@@ -236,7 +244,9 @@ VIEWS: dict[str, Callable[[ts.TensorStore], tuple[Any, Any]]] = {
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
 @pytest.mark.parametrize("where", ["memory", "file"])
-def test_a_view_of_an_open_store_is_a_dataset_of_the_view(view: Callable[[Any], Any], where: str, tmp_path: Path) -> None:
+def test_a_view_of_an_open_store_is_a_dataset_of_the_view(
+    view: Callable[[Any], Any], where: str, tmp_path: Path
+) -> None:
     """Rows and columns count from 0, wherever the view's own indices begin."""
     store, expected = view(in_memory() if where == "memory" else ts.open(write(tmp_path)).result())
     source = TensorStoreSource(store)
@@ -291,7 +301,10 @@ def test_a_row_that_is_not_there(row: int) -> None:
     ("tree", "message"),
     [
         ({}, "there is no array: pass at least one leaf"),
-        ({"x": 3}, r"leaf \['x'\] is a int: pass a TensorStore spec \(a dict with the key 'driver'\), a URL, or an open store"),
+        (
+            {"x": 3},
+            r"leaf \['x'\] is a int: pass a TensorStore spec \(a dict with the key 'driver'\), a URL, or an open store",
+        ),
         (VALUES, "the store is a ndarray: pass a TensorStore spec"),
         ({"x": "no/url"}, r"leaf \['x'\]: this is no TensorStore spec: .*unsupported URL scheme"),
         ({"driver": "zarrr"}, "the store: this is no TensorStore spec: .*is not a registered TensorStore driver"),

@@ -38,7 +38,9 @@ def test_a_row_is_the_tokens_that_are_read_and_the_one_more_that_is_predicted(tm
 
 
 def test_with_the_default_stride_each_token_is_a_target_once(tmp_path: Path) -> None:
-    source = open_tokens(write_bin(tmp_path / "x.bin", np.arange(101, dtype=np.uint16)), 10, dtype="uint16", targets=True)
+    source = open_tokens(
+        write_bin(tmp_path / "x.bin", np.arange(101, dtype=np.uint16)), 10, dtype="uint16", targets=True
+    )
     batch = source.read(np.arange(len(source)))
     assert batch["targets"].reshape(-1).tolist() == list(range(1, 101))
     assert batch["inputs"].reshape(-1).tolist() == list(range(100))
@@ -129,7 +131,9 @@ def test_documents_are_numbered_within_each_window(
         for number, documents in enumerate(files):
             parts = []
             for document in documents:
-                parts.append([tokens[place + sum(document[:k]) : place + sum(document[: k + 1])] for k in range(len(document))])
+                parts.append(
+                    [tokens[place + sum(document[:k]) : place + sum(document[: k + 1])] for k in range(len(document))]
+                )
                 place += sum(document)
             paths.append(write_pair(Path(folder) / f"{number}.bin", parts))
         expected = document_numbers(lengths, seq_len, stride or seq_len)
@@ -222,7 +226,9 @@ def test_eight_threads_read_what_one_reads(tmp_path: Path) -> None:
             np.testing.assert_array_equal(batch["tokens"], expected[rows])
 
 
-@pytest.mark.parametrize("arguments", [{}, {"targets": True}, {"segment_ids": True, "targets": True}, {"stride": 7}], ids=str)
+@pytest.mark.parametrize(
+    "arguments", [{}, {"targets": True}, {"segment_ids": True, "targets": True}, {"stride": 7}], ids=str
+)
 def test_it_keeps_the_contract_of_a_source(arguments: dict[str, Any], tmp_path: Path) -> None:
     tokens = stream(3000)
     pair = write_pair(tmp_path / "a.bin", [[tokens[:700]], [tokens[700:710]], [tokens[710:1800]]])
@@ -235,7 +241,10 @@ def test_its_name_shows_the_numbers_and_the_files(tmp_path: Path) -> None:
         write_bin(tmp_path / name, stream(50))
     data = from_tokens(tmp_path, seq_len=10, dtype="uint16", stride=5)
     assert repr(data) == f"Dataset(18 rows of 10 + 1 of 100 uint16 tokens, every 5, in {tmp_path}/a.bin and 1 more)"
-    assert repr(open_tokens(tmp_path / "a.bin", 3, dtype=">u2")) == f"3 + 1 of 50 uint16 tokens, every 3, in {tmp_path}/a.bin"
+    assert (
+        repr(open_tokens(tmp_path / "a.bin", 3, dtype=">u2"))
+        == f"3 + 1 of 50 uint16 tokens, every 3, in {tmp_path}/a.bin"
+    )
 
 
 @pytest.mark.parametrize("rows", [[0, 9], [-1], [2**40]])
@@ -306,12 +315,15 @@ def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     (tmp_path / "folder.bin").mkdir()
     (tmp_path / "folder.bin" / "notes.txt").write_text("x")
     for path, message in {
-        odd: r"odd\.bin: its 21 bytes are no whole number of uint16 tokens of 2 bytes; is it cut short, or dtype= another\?",
-        table: r"table\.npy is int32\[6, 4\]: a stream of tokens has one dimension; open an array of rows with loadax\.from_npy",
+        odd: r"odd\.bin: its 21 bytes are no whole number of uint16 tokens of 2 bytes; is it cut short, or dtype= "
+        r"another\?",
+        table: r"table\.npy is int32\[6, 4\]: a stream of tokens has one dimension; open an array of rows with "
+        r"loadax\.from_npy",
         floats: r"floats\.npy is float64\[6\]: tokens are integers",
         wide: r"wide\.npy holds int64 tokens, and dtype=uint16 was passed; leave dtype out",
         objects: r"objects\.npy holds Python objects; write it with numpy\.save",
-        cut: r"cut\.npy: it is cut short: its header says int64\[6\], which ends at byte 176, and the file ends before; copy it again",
+        cut: r"cut\.npy: it is cut short: its header says int64\[6\], which ends at byte 176, and the file ends "
+        r"before; copy it again",
         text: r"text\.npy: it is no \.npy file, it begins with b'this i'; write it with numpy\.save",
         short: r"short\.npy: it has no bytes 0 to 11: it is cut short, or of another kind",
         header: r"header\.npy: the header of this \.npy file can't be read: 'descr'; copy it again",
@@ -320,7 +332,8 @@ def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
         tmp_path / "nowhere.npy": r"nowhere\.npy: there is no such file",
         tmp_path / "nowhere.idx": r"nowhere\.idx: there is no such file",
         tmp_path / "no*.bin": r"no\*\.bin: no file matches this pattern",
-        tmp_path / "folder.bin": r"folder\.bin: the folder has no \.bin or \.npy file in it, but notes\.txt; pass the files",
+        tmp_path
+        / "folder.bin": r"folder\.bin: the folder has no \.bin or \.npy file in it, but notes\.txt; pass the files",
     }.items():
         with pytest.raises(SourceError, match=message):
             open_tokens([path], 4, dtype="uint16")
@@ -328,7 +341,9 @@ def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
         wide: r"flat\.bin holds uint16 tokens and .*wide\.npy int64; the files of a stream must be alike",
         big: r"flat\.bin holds uint16 tokens and .*big\.npy uint16 \(big-endian\); the files of a stream must be alike",
     }.items():
-        with pytest.raises(SourceError, match=message if other is big else r"wide\.npy holds int64 tokens, and dtype=uint16"):
+        with pytest.raises(
+            SourceError, match=message if other is big else r"wide\.npy holds int64 tokens, and dtype=uint16"
+        ):
             open_tokens([flat, other], 4, dtype="uint16")
     narrow = write_npy(tmp_path / "narrow.npy", stream(20))
     with pytest.raises(
@@ -377,7 +392,8 @@ def test_more_files_than_a_process_may_open(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/dev/fd").iterdir())) + 8, hard))
     try:
         with pytest.raises(
-            SourceError, match=r"\.bin: it can't be mapped into memory: .*; a process may have more files open after `ulimit"
+            SourceError,
+            match=r"\.bin: it can't be mapped into memory: .*; a process may have more files open after `ulimit",
         ):
             source.read(np.arange(len(source)))
     finally:

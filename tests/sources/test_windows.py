@@ -83,7 +83,10 @@ class TestWhatIsRead:
                     expected.append(None)
                     continue
                 low = data.draw(st.integers(0, count - 1))
-                box = ((low, data.draw(st.integers(low + 1, count))), *((0, 1 + extent // 2) for extent in values.shape[1:]))
+                box = (
+                    (low, data.draw(st.integers(low + 1, count))),
+                    *((0, 1 + extent // 2) for extent in values.shape[1:]),
+                )
                 cut = tuple(slice(*each) for each in box)
                 boxes.append(box)
                 expected.append(sliced(values, (rows * stride + first).tolist(), count)[(slice(None), *cut)])
@@ -166,7 +169,8 @@ class TestThroughALoader:
 
     def test_a_state_belongs_to_windows_of_that_kind(self) -> None:
         hashes = {
-            OrderHash(from_arrays(TREE).windows(*arguments))(0, 0) for arguments in ((3,), (4,), (3, 2), (3, 1, 1), (3, 1, 1, 2))
+            OrderHash(from_arrays(TREE).windows(*arguments))(0, 0)
+            for arguments in ((3,), (4,), (3, 2), (3, 1, 1), (3, 1, 1, 2))
         }
         assert len(hashes) == 5
 
@@ -232,7 +236,9 @@ class TestChunks:
 def test_what_it_says_of_itself() -> None:
     data = from_arrays(TREE)
     assert repr(data.windows(3)) == "Dataset(38 rows of windows (length=3, stride=1) of arrays in memory)"
-    assert repr(data.windows(3, 2, 4, 2).source) == "windows (length=3, stride=2, lead=4, targets=2) of arrays in memory"
+    assert (
+        repr(data.windows(3, 2, 4, 2).source) == "windows (length=3, stride=2, lead=4, targets=2) of arrays in memory"
+    )
     source = counting()
     source.concurrent_reads = 4  # type: ignore[attr-defined]
     windows = from_source(source).windows(3).source
@@ -266,7 +272,11 @@ def test_rows_that_are_not_there(row: int) -> None:
         (lambda ds: ds.windows(3, lead=-2), "lead=-2: the first target would lie before the window; pass -1 or more"),
         (lambda ds: ds.windows(3, lead=1, targets=0), "targets=0: pass 1 or more"),
         *(
-            (verb, r"windows\(\) is about rows that follow each other: call it first, and shuffle, split or map the windows")
+            (
+                verb,
+                r"windows\(\) is about rows that follow each other: call it first, and shuffle, split or map the "
+                r"windows",
+            )
             for verb in (
                 lambda ds: ds.shuffle(0).windows(2),
                 lambda ds: ds[::2].windows(2),
@@ -288,8 +298,14 @@ def test_what_is_refused(verb: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("verb", "message"),
     [
-        (lambda ds: ds.windows(41), r"a window needs 41 rows \(length=41, stride=1\), and there are only 40; use a shorter one"),
-        (lambda ds: ds[:5].windows(4, 2, 2), r"needs 6 rows \(length=4, stride=2, lead=2, targets=1\), and there are only 5"),
+        (
+            lambda ds: ds.windows(41),
+            r"a window needs 41 rows \(length=41, stride=1\), and there are only 40; use a shorter one",
+        ),
+        (
+            lambda ds: ds[:5].windows(4, 2, 2),
+            r"needs 6 rows \(length=4, stride=2, lead=2, targets=1\), and there are only 5",
+        ),
         (lambda ds: ds[:0].windows(1), "needs 1 rows .* and there are only 0"),
     ],
 )

@@ -27,7 +27,9 @@ def write_array(path: Path, version: int = 3, values: Any = VALUES) -> None:
     driver = "zarr3" if version == 3 else "zarr"
     layout = ts.ChunkLayout(chunk_shape=[2] * values.ndim)
     spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{path}/"}}
-    ts.open(spec, create=True, dtype=values.dtype, shape=values.shape, chunk_layout=layout).result().write(values).result()
+    ts.open(spec, create=True, dtype=values.dtype, shape=values.shape, chunk_layout=layout).result().write(
+        values
+    ).result()
 
 
 def write_group(path: Path, version: int = 3, names: tuple[str, ...] = ("x", "y"), consolidated: bool = False) -> Path:
@@ -127,7 +129,9 @@ def test_what_was_not_chosen_need_not_fit(tmp_path: Path) -> None:
     group = write_group(tmp_path / "g")
     write_array(group / "longitude", 3, np.arange(4))
     assert list(open_zarr(group, "x").read(np.array([0]))) == ["x"]
-    with pytest.raises(SourceError, match=r"different numbers of rows \(\['longitude'\]: 4, \['x'\]: 10, \['y'\]: 10\)"):
+    with pytest.raises(
+        SourceError, match=r"different numbers of rows \(\['longitude'\]: 4, \['x'\]: 10, \['y'\]: 10\)"
+    ):
         open_zarr(group, None)
 
 
@@ -150,7 +154,8 @@ def test_over_http_a_group_needs_no_listing(version: int, url: str, tmp_path: Pa
     assert sorted(open_zarr(f"{url}/listed/", None).read(np.array([3]))) == ["x", "y"]
     with pytest.raises(
         SourceError,
-        match=r"plain can't be listed, and has no consolidated metadata; check the URL, and if it is a group name its arrays in",
+        match=r"plain can't be listed, and has no consolidated metadata; check the URL, and if it is a group name its "
+        r"arrays in",
     ):
         open_zarr(f"{url}/plain", None)
     with pytest.raises(SourceError, match=r"plain has no zarr array 'z'; its arrays are not listed"):
@@ -179,7 +184,9 @@ def test_a_missing_variable_shows_those_that_are_there(version: int, tmp_path: P
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_array_has_no_variables(version: int, tmp_path: Path) -> None:
     write_array(tmp_path / "x", version)
-    with pytest.raises(SourceError, match=r"x is an array, not a group, so variables=\['a'\] can't be chosen; leave it out"):
+    with pytest.raises(
+        SourceError, match=r"x is an array, not a group, so variables=\['a'\] can't be chosen; leave it out"
+    ):
         open_zarr(tmp_path / "x", ["a"])
 
 
@@ -197,13 +204,17 @@ def test_metadata_that_was_cut_short(tmp_path: Path) -> None:
 
 
 def test_a_url_of_another_kind() -> None:
-    with pytest.raises(SourceError, match=r"foo://x/: .*unsupported URL scheme.*; pass a local path, or a file://, s3://, gs://"):
+    with pytest.raises(
+        SourceError, match=r"foo://x/: .*unsupported URL scheme.*; pass a local path, or a file://, s3://, gs://"
+    ):
         open_zarr("foo://x", None)
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(SourceError, match=r"file is a file; pass the folder of a zarr array or group, or a \.zip file of one"):
+    with pytest.raises(
+        SourceError, match=r"file is a file; pass the folder of a zarr array or group, or a \.zip file of one"
+    ):
         open_zarr(tmp_path / "file", None)
     with pytest.raises(SourceError, match=r"file/x can't be read: .*[Nn]ot a directory"):
         open_zarr(tmp_path / "file" / "x", None)
@@ -257,7 +268,9 @@ class TestContainers:
             open_zarr(zipped, None)
 
     def test_a_zip_file_that_is_not_there(self, tmp_path: Path) -> None:
-        with pytest.raises(SourceError, match=r"none\.zip: there is no zarr array here, and no group of arrays; check the path"):
+        with pytest.raises(
+            SourceError, match=r"none\.zip: there is no zarr array here, and no group of arrays; check the path"
+        ):
             open_zarr(tmp_path / "none.zip", None)
 
     def test_a_database(self, tmp_path: Path) -> None:
@@ -291,7 +304,12 @@ class TestChunksThatAreNotThere:
         np.testing.assert_array_equal(from_zarr(group, missing="fill").read(rows)["x"], expected)
         for given in (spec, ts.Spec(spec), {**spec, "fill_missing_data_reads": False}, strict):
             np.testing.assert_array_equal(from_tensorstore(given, missing="fill").read(rows), expected)
-        for given in (spec, ts.Spec(spec), {**spec, "fill_missing_data_reads": True}, ts.open(spec, read=True).result()):
+        for given in (
+            spec,
+            ts.Spec(spec),
+            {**spec, "fill_missing_data_reads": True},
+            ts.open(spec, read=True).result(),
+        ):
             with pytest.raises(SourceError, match=r"NOT_FOUND: chunk.*or pass missing='fill' if those are right"):
                 from_tensorstore(given).read(rows)
         with pytest.raises(SourceError, match="or pass missing='fill' if those are right"):
@@ -307,7 +325,8 @@ class TestChunksThatAreNotThere:
         write_array(tmp_path / "x")
         given = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/x/"} if door is from_tensorstore else tmp_path / "x"
         with pytest.raises(
-            ArgumentError, match=r"missing='zeros': pass 'error', or 'fill' to read chunks that are not there as the fill value"
+            ArgumentError,
+            match=r"missing='zeros': pass 'error', or 'fill' to read chunks that are not there as the fill value",
         ):
             door(given, missing="zeros")
 
@@ -326,7 +345,9 @@ class TestStoresThatLoadaxWrote:
         """The group is refused, and so is each array inside it, which looks whole."""
         group = self.written(tmp_path / "g")
         (group / "loadax.json").rename(group / "loadax.partial.json")
-        message = r"it was not written to its end \(no loadax\.json\); go on with `loadax convert … --resume` or write_zarr"
+        message = (
+            r"it was not written to its end \(no loadax\.json\); go on with `loadax convert … --resume` or write_zarr"
+        )
         for variables in (None, "x", ["x", "y"]):
             with pytest.raises(SourceError, match=rf"^{group}: {message}"):
                 open_zarr(group, variables)

@@ -37,7 +37,9 @@ def write_pair(path: Path, documents: Sequence[Sequence[NDArray[Any]]]) -> Path:
     return path
 
 
-def index_bytes(code: int, lengths: Sequence[int], starts: Sequence[int], firsts: Sequence[int], version: int = 1) -> bytes:
+def index_bytes(
+    code: int, lengths: Sequence[int], starts: Sequence[int], firsts: Sequence[int], version: int = 1
+) -> bytes:
     head = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", version, code, len(lengths), len(firsts))
     return head + struct.pack(f"<{len(lengths)}i{len(starts)}q{len(firsts)}q", *lengths, *starts, *firsts)
 

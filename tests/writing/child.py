@@ -43,7 +43,9 @@ def start(path: Path, **arguments: Any) -> subprocess.Popen[str]:
     """Starts to write `rows` rows of `tree_of` to `path`; see `main` for the rest."""
     command = [sys.executable, "-W", "error", "-m", "tests.writing.child", json.dumps({"path": str(path), **arguments})]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def main(

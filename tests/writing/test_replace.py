@@ -42,7 +42,10 @@ def test_a_source_that_fails_leaves_the_old_store(store: Path, tmp_path: Path) -
     failing = TreeRows({"x": np.arange(1000)}, fails_at=900)
     with pytest.raises(OSError, match="position 900 is gone") as caught:
         write_zarr(failing, store, shard_rows=100, overwrite=True)
-    assert f"loadax: {store} is as it was: the new store was not written to its end, and is deleted" in caught.value.__notes__
+    assert (
+        f"loadax: {store} is as it was: the new store was not written to its end, and is deleted"
+        in caught.value.__notes__
+    )
     assert files(store) == before
     assert names(tmp_path) == {"s"}
     whole = TreeRows({"x": np.arange(1000)})
@@ -140,7 +143,16 @@ def test_several_at_once(store: Path, tmp_path: Path) -> None:
 class TestForeignFiles:
     @pytest.mark.parametrize(
         "name",
-        ["thesis.txt", "old/notes.md", "old/c/readme", "more/zarr.json", "0/1", "results/0/1", "old/sub/zarr.json", ".hidden"],
+        [
+            "thesis.txt",
+            "old/notes.md",
+            "old/c/readme",
+            "more/zarr.json",
+            "0/1",
+            "results/0/1",
+            "old/sub/zarr.json",
+            ".hidden",
+        ],
     )
     def test_are_refused_by_name_and_stay(self, name: str, store: Path) -> None:
         (store / name).parent.mkdir(parents=True, exist_ok=True)
@@ -216,7 +228,17 @@ def test_which_keys_are_a_stores_own() -> None:
         "a/c.0.1",
         "a/c/0.__lock",
     ]
-    foreign = ["a.txt", "a/b/c/0", "a/loadax.json", "b/c/0", "b/zarr.json", "a/c/x", "a/c/0/x", "c.txt", "loadax.x.json"]
+    foreign = [
+        "a.txt",
+        "a/b/c/0",
+        "a/loadax.json",
+        "b/c/0",
+        "b/zarr.json",
+        "a/c/x",
+        "a/c/0/x",
+        "c.txt",
+        "loadax.x.json",
+    ]
     assert foreign_keys([*own, *foreign], ["a"]) == sorted(foreign)
     assert foreign_keys([".zgroup", ".zattrs", "x/.zarray", "x/0.0", "x/0/0", "x/y/.zgroup"]) == []
 
@@ -230,7 +252,9 @@ def test_a_folder_that_cannot_be_renamed_stays(store: Path, monkeypatch: pytest.
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", refuses)
-    with pytest.raises(SourceError, match=r"s: the new store can't take the place of the old one: .*Permission denied") as caught:
+    with pytest.raises(
+        SourceError, match=r"s: the new store can't take the place of the old one: .*Permission denied"
+    ) as caught:
         write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
     assert len(loadax.from_zarr(store)) == 500
     assert len(loadax.from_zarr(caught.value.__notes__[0].split(" lies at ")[1].split(";")[0])) == 7
@@ -238,7 +262,9 @@ def test_a_folder_that_cannot_be_renamed_stays(store: Path, monkeypatch: pytest.
 
 def test_a_mount_point_is_refused_before_anything_is_written(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os.path, "ismount", lambda path: str(path) == str(store))
-    with pytest.raises(ArgumentError, match=r"s: it is a mount point, .*; write to a folder in it, or delete the store first"):
+    with pytest.raises(
+        ArgumentError, match=r"s: it is a mount point, .*; write to a folder in it, or delete the store first"
+    ):
         write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
     assert len(loadax.from_zarr(store)) == 500
 

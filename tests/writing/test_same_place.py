@@ -48,7 +48,9 @@ NAMES = (
 
 @pytest.mark.parametrize("read", ["data/src.zarr", "link.zarr", "linked/src.zarr"])
 @pytest.mark.parametrize("written", NAMES)
-def test_by_links_and_dots(read: str, written: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_links_and_dots(
+    read: str, written: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     before = contents(store)
     dataset = loadax.from_zarr(read)
@@ -113,7 +115,9 @@ def of_a_cast(folder: Path) -> Dataset:
     return loadax.from_tensorstore({"driver": "cast", "dtype": "float32", "base": inner})
 
 
-@pytest.mark.parametrize("opened", [of_npy, of_tokens, of_documents, of_mapped_documents, of_images, of_zarr, of_a_cast])
+@pytest.mark.parametrize(
+    "opened", [of_npy, of_tokens, of_documents, of_mapped_documents, of_images, of_zarr, of_a_cast]
+)
 def test_of_every_kind_of_data(opened: Callable[[Path], Dataset], tmp_path: Path) -> None:
     """Around what is read: the folder that its files are in."""
     (tmp_path / "real").mkdir()

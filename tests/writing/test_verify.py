@@ -124,7 +124,11 @@ def test_metadata_that_say_something_else_than_the_manifest(path: Path) -> None:
     node.write_text("{")
     (damage,) = verify(path).damages
     assert (damage.array, damage.start, damage.stop) == ("more.label", 0, ROWS)
-    assert "Error parsing JSON" in damage.message or "DATA_LOSS" in damage.message or "FAILED_PRECONDITION" in damage.message
+    assert (
+        "Error parsing JSON" in damage.message
+        or "DATA_LOSS" in damage.message
+        or "FAILED_PRECONDITION" in damage.message
+    )
 
 
 def test_the_group_itself(path: Path) -> None:
@@ -195,7 +199,13 @@ def foreign(path: Path, kind: str) -> dict[tuple[int, int], Path]:
 def test_stores_of_others(kind: str, tmp_path: Path) -> None:
     chunks = foreign(tmp_path, kind)
     report = verify(tmp_path)
-    assert (report.rows, report.arrays, report.nbytes, report.damages, report.ours) == (50, 2, 50 * 6 * 8 + 28, (), False)
+    assert (report.rows, report.arrays, report.nbytes, report.damages, report.ours) == (
+        50,
+        2,
+        50 * 6 * 8 + 28,
+        (),
+        False,
+    )
     assert ("x" in report.unchecked) == (kind not in CHECKED)
     (first, lost), *_, (last, short) = chunks.items()
     rows = 20 if "shards" in kind else 10

@@ -90,7 +90,9 @@ def test_a_tree_is_a_group_of_dotted_names(tmp_path: Path) -> None:
     assert sorted(found) == sorted(NAMES)
     np.testing.assert_array_equal(found["more.field"], tree["more"]["field"])
     np.testing.assert_array_equal(found["more.label"], tree["more"]["label"])
-    parts = {f"{name}/c/{part}{tail}" for part in range(3) for name, tail in zip(NAMES, ("/0/0/0", "/0", ""), strict=True)}
+    parts = {
+        f"{name}/c/{part}{tail}" for part in range(3) for name, tail in zip(NAMES, ("/0/0/0", "/0", ""), strict=True)
+    }
     nodes = {f"{name}/zarr.json" for name in NAMES}
     assert set(files(tmp_path / "s")) == {"zarr.json", "loadax.json", *nodes, *parts}
 
@@ -175,13 +177,19 @@ def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
     rows, path = TreeRows(tree_of(10)), tmp_path / "s"
     write_zarr(rows, path)
     before = files(path)
-    with pytest.raises(ArgumentError, match=r"s: a finished store of 10 rows is there; pass overwrite=True to replace it"):
+    with pytest.raises(
+        ArgumentError, match=r"s: a finished store of 10 rows is there; pass overwrite=True to replace it"
+    ):
         write_zarr(rows, path)
     (tmp_path / "f").mkdir()
     (tmp_path / "f/notes.txt").write_text("mine")
-    with pytest.raises(ArgumentError, match=r"f: there is something that loadax did not begin to write; choose another path"):
+    with pytest.raises(
+        ArgumentError, match=r"f: there is something that loadax did not begin to write; choose another path"
+    ):
         write_zarr(rows, tmp_path / "f", resume=True)
-    with pytest.raises(ArgumentError, match=r"f: overwrite=True deletes zarr stores, but this is none; choose another path"):
+    with pytest.raises(
+        ArgumentError, match=r"f: overwrite=True deletes zarr stores, but this is none; choose another path"
+    ):
         write_zarr(rows, tmp_path / "f", overwrite=True)
     with pytest.raises(ArgumentError, match=r"notes.txt is a file; pass the path of a folder that is not there yet"):
         write_zarr(rows, tmp_path / "f/notes.txt")
@@ -223,14 +231,23 @@ def test_a_store_that_was_about_to_be_deleted_is_not_gone_on_with(tmp_path: Path
         ({"chunk_rows": 0}, r"chunk_rows=0: pass 1 or more"),
         ({"chunk_rows": 2.5}, r"chunk_rows=2\.5: pass an int"),
         ({"shard_rows": True}, r"shard_rows=True: pass an int"),
-        ({"chunk_rows": 4, "shard_rows": 10}, r"shard_rows=10 is no multiple of chunk_rows=4; pass shard_rows=12, or another"),
+        (
+            {"chunk_rows": 4, "shard_rows": 10},
+            r"shard_rows=10 is no multiple of chunk_rows=4; pass shard_rows=12, or another",
+        ),
         ({"compression": "lz4"}, r"compression='lz4': pass 'zstd', 'blosc' or None"),
         ({"shard": (2, 2)}, r"shard=\(2, 2\): pass \(i, n\) with 0 <= i < n"),
         ({"shard": (0, True)}, r"shard=\(0, True\): pass \(i, n\)"),
         ({"shard": 3}, r"shard=3: pass \(i, n\)"),
         ({"workers": 0}, r"workers=0: pass 1 or more"),
-        ({"overwrite": True, "resume": True}, r"overwrite=True with resume=True: what one writes the other would delete"),
-        ({"overwrite": True, "shard": (0, 2)}, r"overwrite=True with shard=\(0, 2\): what one writes the other would delete"),
+        (
+            {"overwrite": True, "resume": True},
+            r"overwrite=True with resume=True: what one writes the other would delete",
+        ),
+        (
+            {"overwrite": True, "shard": (0, 2)},
+            r"overwrite=True with shard=\(0, 2\): what one writes the other would delete",
+        ),
     ],
 )
 def test_arguments_that_cannot_be_used(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -244,7 +261,10 @@ def test_arguments_that_cannot_be_used(arguments: dict[str, Any], message: str, 
     [
         ({}, r"the examples have no leaves: there is nothing to write"),
         ({"a": {"b": 0}, "a.b": 0}, r"leaves \['a'\]\['b'\] and \['a\.b'\] would both be the array 'a\.b'; rename one"),
-        ({"": 0}, r"leaf \[''\] would be the array '', but a name needs a character that is no dot; rename it in a map"),
+        (
+            {"": 0},
+            r"leaf \[''\] would be the array '', but a name needs a character that is no dot; rename it in a map",
+        ),
         ({"..": 0}, r"array '\.\.', but a name needs a character that is no dot"),
         ({"a/b": 0}, r"leaf \['a/b'\] would be the array 'a/b', but a slash parts the names of folders"),
         ({"a\\b": 0}, r"a slash parts the names of folders"),
@@ -275,10 +295,13 @@ class Empty:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "held"), [("O", "no numbers"), ("M8[s]", r"datetime64\[s\]"), ("V3", r"\|V3"), ("U4", "<U4"), ("g", "float128")]
+    ("dtype", "held"),
+    [("O", "no numbers"), ("M8[s]", r"datetime64\[s\]"), ("V3", r"\|V3"), ("U4", "<U4"), ("g", "float128")],
 )
 def test_leaves_that_are_no_numbers(dtype: str, held: str, tmp_path: Path) -> None:
-    with pytest.raises(LeafTypeError, match=rf"leaf \['x'\] is {held}: zarr arrays of loadax hold numbers; make numbers of it"):
+    with pytest.raises(
+        LeafTypeError, match=rf"leaf \['x'\] is {held}: zarr arrays of loadax hold numbers; make numbers of it"
+    ):
         write_zarr(TreeRows({"x": np.zeros(3, dtype)}), tmp_path / "s")
 
 
@@ -342,7 +365,9 @@ def test_what_was_not_written_to_its_end_is_not_opened(tmp_path: Path) -> None:
     refusal = r"s: it was not written to its end \(no loadax\.json\); go on with `loadax convert … --resume` or write_zarr\(\.\.\., resume=True\), or delete it"
     with pytest.raises(SourceError, match=refusal):
         from_zarr(path)
-    with pytest.raises(ArgumentError, match=r"s: a store that was not written to its end is there; pass resume=True to go on"):
+    with pytest.raises(
+        ArgumentError, match=r"s: a store that was not written to its end is there; pass resume=True to go on"
+    ):
         write_zarr(rows, path, shard_rows=10)
 
 
@@ -416,7 +441,11 @@ def test_a_finished_store_is_left_as_it_is(tmp_path: Path, caplog: pytest.LogCap
 @pytest.mark.parametrize(
     ("other", "arguments", "message"),
     [
-        (tree_of(60), {"shard_rows": 20}, r"it was begun with shard_rows = 10, now it is 20; go on with the same data and"),
+        (
+            tree_of(60),
+            {"shard_rows": 20},
+            r"it was begun with shard_rows = 10, now it is 20; go on with the same data and",
+        ),
         (tree_of(60), {"compression": None}, r"begun with compression = \"zstd\", now it is null"),
         (tree_of(61), {}, r"begun with rows = 60, now it is 61"),
         ({"image": tree_of(60)["image"]}, {}, r"begun with arrays\.more\.field = \{.*\}, now it is null"),
@@ -471,7 +500,9 @@ def test_shares_in_threads_at_once(tmp_path: Path) -> None:
         path, gate = tmp_path / f"s{attempt}", threading.Barrier(4)
         errors: list[BaseException] = []
 
-        def body(index: int, path: Path = path, gate: threading.Barrier = gate, errors: list[BaseException] = errors) -> None:
+        def body(
+            index: int, path: Path = path, gate: threading.Barrier = gate, errors: list[BaseException] = errors
+        ) -> None:
             gate.wait(HANG)
             try:
                 write_zarr(TreeRows(tree), path, shard_rows=4, shard=(index, 4))
@@ -494,7 +525,9 @@ def test_more_shares_than_parts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(stored(tmp_path / "s")[""], rows.tree)
 
 
-def test_a_share_that_is_not_done_leaves_the_store_half_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_share_that_is_not_done_leaves_the_store_half_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     rows, path = TreeRows(made_up(np.int8, (50, 3))), tmp_path / "s"
     with caplog.at_level(logging.INFO, "loadax"):
         write_zarr(rows, path, shard_rows=5, shard=(1, 2))

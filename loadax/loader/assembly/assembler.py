@@ -103,9 +103,12 @@ class _Job:
 
 
 def made(name: str, visits: Visits, key_seed: int | None) -> NDArray[Any]:
-    """A leaf that the loader makes, for these visits: whether a row is there, or the data of a JAX random key of its own.
+    """A leaf that the loader makes, for these visits.
 
-    A key is uint32[2], as JAX's default generator (Threefry) has it: a function of the seed, the epoch and the row, and zeros for padding.
+    Whether a row is there, or the data of a JAX random key of its own.
+
+    A key is uint32[2], as JAX's default generator (Threefry) has it: a function of the seed, the epoch and the row, and
+    zeros for padding.
     """
     there = visits.rows >= 0
     if name == MASK:
@@ -172,7 +175,9 @@ class Assembler:
             for number, tile in self._data:
                 values, real = leaves[_source(tile)], job.real(tile)
                 values = values if real is None else values[real]
-                job.deliver(number, tile, values if tile.whole else values[(slice(None), *(slice(*c) for c in tile.columns))])
+                job.deliver(
+                    number, tile, values if tile.whole else values[(slice(None), *(slice(*c) for c in tile.columns))]
+                )
 
     def _plain_columns(self, job: _Job, clock: StageClock) -> None:
         """The columns that are held, from the source to where they belong, in one go where there are no gaps."""
@@ -213,16 +218,22 @@ class Assembler:
             leaves, structure = flatten(batch)
             if structure != self._structure:
                 expected = self._structure.paths
-                raise LeafError(f"map_batch {name_of(each.function)} gave the leaves {structure.paths}, expected {expected}")
+                raise LeafError(
+                    f"map_batch {name_of(each.function)} gave the leaves {structure.paths}, expected {expected}"
+                )
             for path, leaf, shape, wanted in zip(structure.paths, leaves, shapes, flatten_spec(spec)[0], strict=False):
                 if np.shape(leaf) != shape or np.asarray(leaf).dtype != wanted.dtype:
                     raise LeafError(
-                        f"map_batch {name_of(each.function)} gave leaf {path or 'of the batch'} as {np.asarray(leaf).dtype}"
-                        f"{list(np.shape(leaf))}, expected {wanted.dtype}{list(shape)}: an elementwise map keeps every shape"
+                        f"map_batch {name_of(each.function)} gave leaf {path or 'of the batch'} as "
+                        f"{np.asarray(leaf).dtype}"
+                        f"{list(np.shape(leaf))}, expected {wanted.dtype}{list(shape)}: an elementwise map keeps every "
+                        "shape"
                     )
         return [np.asarray(leaf) for leaf in flatten(batch)[0]]
 
-    def _read(self, job: _Job, tiles: list[tuple[int, ColumnTile]], targets: list[NDArray[Any] | None]) -> list[NDArray[Any]]:
+    def _read(
+        self, job: _Job, tiles: list[tuple[int, ColumnTile]], targets: list[NDArray[Any] | None]
+    ) -> list[NDArray[Any]]:
         """One call of `read_into` for tiles of different leaves that want the same rows."""
         real = job.real(tiles[0][1])
         rows = job.visits.rows if real is None else job.visits.rows[real]

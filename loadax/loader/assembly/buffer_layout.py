@@ -1,8 +1,8 @@
 """Buffer layout of a group of steps: each box of each leaf as its device wants it, 64-byte aligned, in one lease.
 
 A tile is the boxes of one leaf that have the same columns. In a slab of k steps a tile is an array of shape
-(k, boxes, height, *columns) whose boxes may have gaps between them, so that each begins on a 64-byte boundary. Mostly there are
-no gaps, and then all rows of all k steps lie one behind the other and a source can read them in one go.
+(k, boxes, height, *columns) whose boxes may have gaps between them, so that each begins on a 64-byte boundary. Mostly
+there are no gaps, and then all rows of all k steps lie one behind the other and a source can read them in one go.
 """
 
 import math
@@ -103,8 +103,10 @@ class BufferLayout:
         tile = max(self.tiles, key=lambda each: each.boxes * each.stride)
         leaf = tile.leaf
         return (
-            f"leaf {leaf.path or 'of the example'} is {leaf.dtype}{list(leaf.spec.shape)}, {size_text(tile.row_bytes)} a row on this host: there is no memory "
-            f"for {count} steps of {size_text(self.bytes_per_step)}; choose a smaller batch_size or prefetch, or check what the data says of its shape"
+            f"leaf {leaf.path or 'of the example'} is {leaf.dtype}{list(leaf.spec.shape)}, {size_text(tile.row_bytes)} "
+            "a row on this host: there is no memory "
+            f"for {count} steps of {size_text(self.bytes_per_step)}; choose a smaller batch_size or prefetch, or check "
+            "what the data says of its shape"
         )
 
     def slab(self, memory: NDArray[np.uint8], count: int) -> "Slab":
@@ -127,7 +129,10 @@ class Slab:
         self._tiles = plan.tiles
 
     def rows(self, number: int) -> NDArray[Any] | None:
-        """All rows of tile `number`, step by step and box by box, as one array to write to; None when there are gaps."""
+        """All rows of tile `number`, step by step and box by box, as one array to write to.
+
+        None when there are gaps.
+        """
         tile, view = self._tiles[number], self._views[number]
         return view.reshape(len(view) * tile.rows, *tile.extents) if tile.gapless else None
 
@@ -146,7 +151,9 @@ class Slab:
         else:
             for box in range(low // tile.height, -(-high // tile.height)):
                 start, stop = max(low, box * tile.height), min(high, (box + 1) * tile.height)
-                destination = view[box // tile.boxes, box % tile.boxes, start - box * tile.height : stop - box * tile.height]
+                destination = view[
+                    box // tile.boxes, box % tile.boxes, start - box * tile.height : stop - box * tile.height
+                ]
                 cast_into(destination, values[start - low : stop - low], tile.leaf.path)
 
     def buffers(self, leaf: int, step: int) -> list[NDArray[Any]]:

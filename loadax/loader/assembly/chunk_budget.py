@@ -1,7 +1,8 @@
 """Chunks that a block shuffle keeps open on this process, and the memory they need, computed before the run.
 
-A source that decodes rows in chunks is read row by row at the price of a chunk for every row, unless the chunks that a window of the shuffle
-is made of are kept until it is over. How many those are follows from the order and from this process's share of a batch.
+A source that decodes rows in chunks is read row by row at the price of a chunk for every row, unless the chunks that a
+window of the shuffle is made of are kept until it is over. How many those are follows from the order and from this
+process's share of a batch.
 """
 
 import logging
@@ -32,7 +33,8 @@ from loadax.sources.wrappers.packed import PackedSource
 
 _SAMPLE = 64  # blocks that are looked at to see which chunks a block lies in
 _MOST_STEPS = 256  # that are looked at to see which lanes this process meets
-_SPARE = 2  # times the chunks that are open: while one window ends, the next begins. Memory that is not used costs nothing
+# times the chunks that are open: while one window ends, the next begins. Memory that is not used costs nothing
+_SPARE = 2
 
 _log = logging.getLogger("loadax")
 
@@ -46,7 +48,8 @@ class OpenChunks:
         shuffle: which.
         chunk_rows: rows of the largest chunk.
         chunks: open at once, by this process.
-        amplification: rows decoded for every row used, here: chunks that two blocks share, and lanes that two processes share.
+        amplification: rows decoded for every row used, here: chunks that two blocks share, and lanes that two processes
+            share.
         chunk_bytes: of memory for one.
         lanes: that this process meets.
         touched: chunks that one block lies in, at most.
@@ -70,8 +73,10 @@ class OpenChunks:
     def __str__(self) -> str:
         shuffle = self.shuffle
         return (
-            f"block shuffle: {shuffle.lanes} lanes x {shuffle.window} blocks of {shuffle.block} rows, chunks of {self.chunk_rows}; this process has "
-            f"{self.chunks} chunks open, {size_text(self.bytes)}, and decodes {self.amplification:.2f} rows for each one used "
+            f"block shuffle: {shuffle.lanes} lanes x {shuffle.window} blocks of {shuffle.block} rows, chunks of "
+            f"{self.chunk_rows}; this process has "
+            f"{self.chunks} chunks open, {size_text(self.bytes)}, and decodes {self.amplification:.2f} rows for each "
+            "one used "
             f"(a full shuffle: up to {self.chunk_rows})"
         )
 
@@ -116,7 +121,8 @@ def check_memory(found: list[OpenChunks], limit: int | None, processes: int = 1)
         processes: that read, each with chunks of its own.
 
     Raises:
-        ArgumentError: when more is open than `limit` bytes (None: half of this machine's memory); shows the numbers and what would fit.
+        ArgumentError: when more is open than `limit` bytes (None: half of this machine's memory); shows the numbers and
+            what would fit.
     """
     most = (limit if limit is not None else _machine_memory() // 2) // processes
     for each in found:
@@ -130,8 +136,10 @@ def check_memory(found: list[OpenChunks], limit: int | None, processes: int = 1)
         others = f"; with the other shuffles {size_text(needed)}" if len(found) > 1 else ""
         others += f", in each of {processes} worker processes" if processes > 1 else ""
         raise ArgumentError(
-            f"shuffle(block={each.shuffle.block}, window={each.shuffle.window}, lanes={each.shuffle.lanes}) has {each.chunks} chunks open on this process, "
-            f"{size_text(each.bytes)}{others}, and cache_bytes allows {size_text(most)}: every chunk would be decoded again and "
+            f"shuffle(block={each.shuffle.block}, window={each.shuffle.window}, lanes={each.shuffle.lanes}) has "
+            f"{each.chunks} chunks open on this process, "
+            f"{size_text(each.bytes)}{others}, and cache_bytes allows {size_text(most)}: every chunk would be decoded "
+            "again and "
             "again; pass "
             + (f"{fitting} to shuffle, or " if fitting else "")
             + f"cache_bytes={needed * processes} to the Dataloader"
@@ -153,7 +161,8 @@ def keep_open_chunks(
         found: what is open.
         limit: bytes, as for `check_memory`.
         boxes: the columns of every leaf of the source that this process holds; None: not known.
-        ahead: bytes of rows that are read ahead: where rows are small those may be many windows, and their chunks are open as well.
+        ahead: bytes of rows that are read ahead: where rows are small those may be many windows, and their chunks are
+            open as well.
         processes: that read, each with chunks of its own.
     """
     if not found:
@@ -259,7 +268,10 @@ def _lanes_met(plan: BatchPlan, shuffle: BlockShuffled, positions: Integers) -> 
 
 
 def _chunks_of_blocks(shuffle: BlockShuffled, starts: Integers | range, length: int) -> tuple[int, float]:
-    """How many chunks a block lies in, at most, and how many rows these have for each of its own; both of a sample of blocks."""
+    """How many chunks a block lies in, at most, and how many rows these have for each of its own.
+
+    Both of a sample of blocks.
+    """
     blocks = np.unique(np.linspace(0, shuffle.blocks - 1, min(_SAMPLE, shuffle.blocks)).astype(np.int64))
     bounds = np.asarray(starts, np.int64) if not isinstance(starts, range) else None
     most, decoded, used = 1, 0, 0

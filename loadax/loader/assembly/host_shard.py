@@ -131,7 +131,12 @@ class HostShard:
 
 
 def resolve_share(
-    batch: BatchSpec, batch_size: int, mesh: Mesh | PlannedMesh, partition: Any, part: ShardSpec | None, microbatches: int = 1
+    batch: BatchSpec,
+    batch_size: int,
+    mesh: Mesh | PlannedMesh,
+    partition: Any,
+    part: ShardSpec | None,
+    microbatches: int = 1,
 ) -> HostShard:
     """Works out this process's share.
 
@@ -156,8 +161,10 @@ def resolve_share(
         if any(start % microbatches or stop % microbatches for (start, stop), *_ in layout.boxes):
             (start, stop), *_ = layout.boxes[0]
             raise PartitionError(
-                f"leaf {leaf.path or 'of the example'}: {spec} gives a device {stop - start} of the {batch_size} rows, which microbatches={microbatches} "
-                f"does not divide; use a batch_size that is a multiple of {batch_size // (stop - start) * microbatches * parts}"
+                f"leaf {leaf.path or 'of the example'}: {spec} gives a device {stop - start} of the {batch_size} rows, "
+                f"which microbatches={microbatches} "
+                "does not divide; use a batch_size that is a multiple of "
+                f"{batch_size // (stop - start) * microbatches * parts}"
             )
     share = HostShard(batch, mesh, tuple(specs), layouts, batch_size, first, microbatches)
     if part is not None and spans:
@@ -166,13 +173,17 @@ def resolve_share(
 
 
 def _resolve_specs(batch: BatchSpec, shapes: list[tuple[int, ...]], mesh: Any, partition: Any) -> list[PartitionSpec]:
-    missing = [leaf.made for leaf in batch.leaves if leaf.made and isinstance(partition, dict) and leaf.made not in partition]
+    missing = [
+        leaf.made for leaf in batch.leaves if leaf.made and isinstance(partition, dict) and leaf.made not in partition
+    ]
     if not missing:
         return resolve_partition(partition, batch.structure, shapes, mesh)
     # A partition that names the leaves, but not what the loader makes: that is cut like the rows of the first leaf.
     example = batch.structure.build(range(len(batch.leaves)))
     numbers, structure = flatten({name: number for name, number in example.items() if name not in missing})
-    specs = dict(zip(numbers, resolve_partition(partition, structure, [shapes[number] for number in numbers], mesh), strict=True))
+    specs = dict(
+        zip(numbers, resolve_partition(partition, structure, [shapes[number] for number in numbers], mesh), strict=True)
+    )
     first = PartitionSpec(*specs[numbers[0]][:1])
     for name in missing:
         specs[example[name]] = resolve_partition(first, flatten(0)[1], [shapes[example[name]]], mesh)[0]
@@ -186,6 +197,8 @@ def _check_part(share: HostShard, part: ShardSpec) -> None:
     if not np.array_equal(held, wanted):
         shown = f"rows {held[0]} to {held[-1]}, {len(held)} of them" if len(held) else "no rows"
         raise PartitionError(
-            f"shard_index={part.index} of shard_count={part.count} are the rows {wanted[0]} to {wanted[-1]} of a batch of "
-            f"{share.batch_size}, but on this mesh this process holds {shown}: leave shard_index and shard_count out, the mesh decides"
+            f"shard_index={part.index} of shard_count={part.count} are the rows {wanted[0]} to {wanted[-1]} of a batch "
+            "of "
+            f"{share.batch_size}, but on this mesh this process holds {shown}: leave shard_index and shard_count out, "
+            "the mesh decides"
         )

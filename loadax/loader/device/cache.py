@@ -1,8 +1,9 @@
 """Caches a small dataset in device memory and gathers batches from it.
 
-Every device keeps, of all rows, the columns that it holds of a batch. Then a step needs nothing from the host but the numbers of its rows,
-and those travel as any batch does: read ahead, placed ahead, padded, cut in microbatches. What is made of rows, visit by visit, is
-left to the devices, too: which row comes where, and which are padding, is decided by the same plan, so the batches are the same.
+Every device keeps, of all rows, the columns that it holds of a batch. Then a step needs nothing from the host but the
+numbers of its rows, and those travel as any batch does: read ahead, placed ahead, padded, cut in microbatches. What is
+made of rows, visit by visit, is left to the devices, too: which row comes where, and which are padding, is decided by
+the same plan, so the batches are the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,13 +49,17 @@ def check_fixed(dataset: Dataset) -> None:
     check_fixed_rows(dataset.order, "keep_on_device")
     if dataset.reader.random:
         raise ArgumentError(
-            "keep_on_device: a map has rng=True, so a row is another one in each epoch, and can't be read once for all; leave keep_on_device out, "
+            "keep_on_device: a map has rng=True, so a row is another one in each epoch, and can't be read once for "
+            "all; leave keep_on_device out, "
             "or make the random part a device_map, with key_seed= for its random keys"
         )
 
 
 def usual_limit(stats: Sequence[Mapping[str, int]]) -> tuple[int, str]:
-    """How many bytes a device may keep when nobody says it, by what the devices tell of their memory; and why so many."""
+    """How many bytes a device may keep when nobody says it, by what the devices tell of their memory.
+
+    And why so many.
+    """
     limits = [each["bytes_limit"] for each in stats if "bytes_limit" in each]
     if not limits:
         return _UNKNOWN_LIMIT, "where devices don't tell how much memory they have"
@@ -77,19 +82,26 @@ class DeviceCache:
         ArgumentError: when that is too much for a device; says how much.
     """
 
-    def __init__(self, dataset: Dataset, share: HostShard, limit: int | None, budget: int, workers: int, in_processes: bool):
+    def __init__(
+        self, dataset: Dataset, share: HostShard, limit: int | None, budget: int, workers: int, in_processes: bool
+    ):
         mesh = share.mesh
         assert isinstance(mesh, Mesh)
         self._mesh = mesh
         self._devices = OwnDevices(mesh)
         self._source = RowIndexSource(_rows_of(dataset), dataset.reader.num_rows)
-        given = {leaf.source: (leaf, spec) for leaf, spec in zip(share.batch.leaves, share.specs, strict=True) if not leaf.made}
+        given = {
+            leaf.source: (leaf, spec)
+            for leaf, spec in zip(share.batch.leaves, share.specs, strict=True)
+            if not leaf.made
+        }
         example = batch_spec(dataset.spec, [])  # without what the loader makes
         batch = BatchSpec(example.structure, tuple(given[leaf.source][0] for leaf in example.leaves))
         # Rows stand whole on each device, columns are cut as in a batch.
         self._specs = tuple(PartitionSpec(None, *given[leaf.source][1][1:]) for leaf in batch.leaves)
         self._placed = [
-            self._on_mesh((1 + self._source.count, *leaf.spec.shape), leaf, spec) for leaf, spec in self._each(batch.leaves)
+            self._on_mesh((1 + self._source.count, *leaf.spec.shape), leaf, spec)
+            for leaf, spec in self._each(batch.leaves)
         ]
         self._check_size(limit)
         self._batch = batch
@@ -112,14 +124,18 @@ class DeviceCache:
     def _check_size(self, limit: int | None) -> None:
         rows = self._source.count
         if rows >= np.iinfo(NUMBER).max:
-            raise ArgumentError(f"keep_on_device: the dataset has {rows} rows, more than {NUMBER} can number; leave it out")
+            raise ArgumentError(
+                f"keep_on_device: the dataset has {rows} rows, more than {NUMBER} can number; leave it out"
+            )
         size = sum(prod(each.sharding.shard_shape(each.shape)) * each.dtype.itemsize for each in self._placed)
         known = [device.memory_stats() or {} for device in self._mesh.local_devices]
         most, why = (limit, "that it was given") if limit is not None else usual_limit(known)
         if size > most:
             raise ArgumentError(
-                f"keep_on_device: the {rows} rows take {size_text(size)} of each device, and {size_text(most)} is the limit {why}; pass "
-                f"keep_on_device={size} or more if the device has that to spare, partition columns over more devices, or leave it out"
+                f"keep_on_device: the {rows} rows take {size_text(size)} of each device, and {size_text(most)} is the "
+                f"limit {why}; pass "
+                f"keep_on_device={size} or more if the device has that to spare, partition columns over more devices, "
+                "or leave it out"
             )
 
     def _read(self, dataset: Dataset, budget: int, workers: int, in_processes: bool) -> list[jax.Array]:
@@ -130,7 +146,9 @@ class DeviceCache:
         height = -(-rows // -(-rows // most))  # as few blocks as need be, about equal
         blocks = _Blocks(self._source.rows, rows, height)
         grid = grid_of(self._mesh)
-        layouts = tuple(plan_leaf(grid, spec, (height, *leaf.spec.shape)) for leaf, spec in self._each(self._batch.leaves))
+        layouts = tuple(
+            plan_leaf(grid, spec, (height, *leaf.spec.shape)) for leaf, spec in self._each(self._batch.leaves)
+        )
         share = HostShard(self._batch, self._mesh, self._specs, layouts, height, 0)
         plan = BatchPlan(blocks, height)
         arrays, write = self._writer(share, height)
@@ -175,7 +193,8 @@ class DeviceCache:
             # The first row is one of zeros: padding.
             start = jax.numpy.minimum(1 + number[0] * height, last)
             written = [
-                jax.lax.dynamic_update_slice_in_dim(whole, block, start, 0) for whole, block in zip(kept, blocks, strict=True)
+                jax.lax.dynamic_update_slice_in_dim(whole, block, start, 0)
+                for whole, block in zip(kept, blocks, strict=True)
             ]
             return [*written, number + 1]
 
@@ -185,7 +204,10 @@ class DeviceCache:
 
 
 def _rows_of(dataset: Dataset) -> Integers | None:
-    """The rows that the dataset ever meets, ascending; None: all of its source, or which ones is not known before an epoch begins."""
+    """The rows that the dataset ever meets, ascending.
+
+    None: all of its source, or which ones is not known before an epoch begins.
+    """
     if dataset.order.size >= dataset.reader.num_rows:
         return None
     try:

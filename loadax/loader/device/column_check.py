@@ -1,7 +1,7 @@
 """Checks that a `device_map` function gives the same values on cut columns as on whole examples.
 
-Shapes don't tell: less its own mean, or turned around, a part has the shape that it should have. So the function is run on examples that are
-made up, whole and by parts, on one device.
+Shapes don't tell: less its own mean, or turned around, a part has the shape that it should have. So the function is run
+on examples that are made up, whole and by parts, on one device.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,9 @@ Shape = jax.ShapeDtypeStruct
 
 _MOST_EXAMPLES, _ENOUGH = 16, 16 << 20
 _LARGEST = 64 << 20
-"""Bytes of an example, or of its results, from which on it would take too long, and more memory than a device that holds parts may have."""
+"""Bytes of an example, or of its results, from which on it would take too long, and more memory than a device that
+holds parts may have.
+"""
 
 
 def first_difference(
@@ -39,7 +41,8 @@ def first_difference(
         results: the same of what the function gives.
 
     Returns:
-        None when there is none, or none can be looked for: an example is too large, or no device of the mesh is this process's.
+        None when there is none, or none can be looked for: an example is too large, or no device of the mesh is this
+        process's.
     """
     size = max(sum(shape.size * shape.dtype.itemsize for shape, _ in each) for each in (leaves, results))
     if size > _LARGEST or not mesh.local_devices:
@@ -82,7 +85,10 @@ def _is_key(array: jax.Array) -> bool:
 
 
 def _made_up(rng: np.random.Generator, count: int, leaf: Shape, dims: Sequence[int]) -> NDArray[Any]:
-    """That many examples of a leaf. The second half is sorted along its cut dims, so that no two parts have like means, extremes or sums."""
+    """That many examples of a leaf.
+
+    The second half is sorted along its cut dims, so that no two parts have like means, extremes or sums.
+    """
     shape = (count, *leaf.shape)
     values: NDArray[Any]
     if leaf.dtype == bool:

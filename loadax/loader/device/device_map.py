@@ -1,7 +1,8 @@
 """Applies a user's function to each row of a batch on the devices, vmapped and without communication.
 
-The function is one of an example, as that of `map` is, so it can't mix rows, and the devices need not talk: every one of them maps the
-rows that it holds. What the result looks like is found out by tracing the function once, before there is any batch.
+The function is one of an example, as that of `map` is, so it can't mix rows, and the devices need not talk: every one
+of them maps the rows that it holds. What the result looks like is found out by tracing the function once, before there
+is any batch.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -42,7 +43,8 @@ class DeviceMap:
     def __init__(self, function: Any):
         if not callable(function):
             raise ArgumentError(
-                f"device_map={function!r} can't be called; pass a function of one example, traced by JAX, that returns an example"
+                f"device_map={function!r} can't be called; pass a function of one example, traced by JAX, that returns "
+                "an example"
             )
         self._function: Function = function
         self._x64 = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
@@ -135,10 +137,13 @@ class Mapped:
         for path, axes, spec in zip(paths, rows, share.specs, strict=True):
             if axes != rows[0]:
                 raise PartitionError(
-                    f"{self._name}: {leaf_name(paths[0])} is partitioned {share.specs[0]} and {leaf_name(path)} {spec}, so a device holds other "
+                    f"{self._name}: {leaf_name(paths[0])} is partitioned {share.specs[0]} and {leaf_name(path)} "
+                    f"{spec}, so a device holds other "
                     "rows of the one than of the other; give all leaves the same rows, or leave device_map out"
                 )
-        given = {path: (leaf.spec, spec) for path, leaf, spec in zip(paths, share.batch.leaves, share.specs, strict=True)}
+        given = {
+            path: (leaf.spec, spec) for path, leaf, spec in zip(paths, share.batch.leaves, share.specs, strict=True)
+        }
         specs = []
         for path, shape in zip(self._paths, self._traced.shapes, strict=True):
             before, spec = given.get(path, (None, share.specs[0]))
@@ -156,16 +161,22 @@ class Mapped:
             for number in sorted(sources):
                 if not held.issuperset(self._axes(share.specs[number][1:])):
                     raise PartitionError(
-                        f"{self._name}: {leaf_name(path)} of the result follows from {leaf_name(share.batch.leaves[number].path)}, of which "
-                        f"{share.specs[number]} gives a device some columns only; put the result in that leaf's place, with as many dims, "
+                        f"{self._name}: {leaf_name(path)} of the result follows from "
+                        f"{leaf_name(share.batch.leaves[number].path)}, of which "
+                        f"{share.specs[number]} gives a device some columns only; put the result in that leaf's place, "
+                        "with as many dims, "
                         "or partition its rows alone"
                     )
-        for path, spec, whole, part in zip(self._paths, specs, self._traced.shapes, self._results_of_parts(), strict=True):
+        for path, spec, whole, part in zip(
+            self._paths, specs, self._traced.shapes, self._results_of_parts(), strict=True
+        ):
             counts = self._counts(spec, len(part.shape))
             if whole.shape != tuple(size * count for size, count in zip(part.shape, counts, strict=True)):
                 raise PartitionError(
-                    f"{self._name}: {leaf_name(path)} has the shape {list(whole.shape)} for an example, and for the columns of a device "
-                    f"{list(part.shape)}, which {spec} does not fit; where columns are cut, the function must act on each by itself"
+                    f"{self._name}: {leaf_name(path)} has the shape {list(whole.shape)} for an example, and for the "
+                    "columns of a device "
+                    f"{list(part.shape)}, which {spec} does not fit; where columns are cut, the function must act on "
+                    "each by itself"
                 )
         self._check_values(specs)
 
@@ -181,7 +192,8 @@ class Mapped:
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise PartitionError(
-                f"{self._name} works on a whole example, and on the columns of a device it fails ({reason}): {self._cut_leaves()}; {_NO_COLUMNS}"
+                f"{self._name} works on a whole example, and on the columns of a device it fails ({reason}): "
+                f"{self._cut_leaves()}; {_NO_COLUMNS}"
             ) from error
 
     def _check_values(self, specs: Sequence[PartitionSpec]) -> None:
@@ -198,7 +210,8 @@ class Mapped:
         if found is not None:
             number = changed[found]
             raise PartitionError(
-                f"{self._name}: {leaf_name(self._paths[number])} of the result has other values where a device has some columns only than in a "
+                f"{self._name}: {leaf_name(self._paths[number])} of the result has other values where a device has "
+                "some columns only than in a "
                 f"whole example: {self._cut_leaves(self._traced.sources[number])}; {_NO_COLUMNS}"
             )
 
@@ -252,10 +265,15 @@ class _Example:
         values, self.result = flatten(result)
         if not values:
             raise LeafError(f"{self._name} returned {result!r}, which has no leaves; return an example")
-        return [_strong(value, f"{self._name}: {leaf_name(path)}") for value, path in zip(values, self.result.paths, strict=True)]
+        return [
+            _strong(value, f"{self._name}: {leaf_name(path)}")
+            for value, path in zip(values, self.result.paths, strict=True)
+        ]
 
     def fresh(self) -> Callable[..., list[jax.Array]]:
-        """Another function for each trace: JAX would hand out an earlier trace, made before a function that is called was edited.
+        """Another function for each trace.
+
+        JAX would hand out an earlier trace, made before a function that is called was edited.
 
         It is called as the user's is, in the errors that JAX raises.
         """

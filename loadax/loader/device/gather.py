@@ -68,7 +68,9 @@ class DeviceGather:
         share: of batches of these.
     """
 
-    def __init__(self, share: HostShard, numbers: RowIndexSource, placed: Sequence[Placed], arrays: Sequence[jax.Array]):
+    def __init__(
+        self, share: HostShard, numbers: RowIndexSource, placed: Sequence[Placed], arrays: Sequence[jax.Array]
+    ):
         assert isinstance(share.mesh, Mesh)
         self._arrays = list(arrays)
         data = [
@@ -91,8 +93,12 @@ class DeviceGather:
             return [kept[source or 0].at[rows[cut]].get(mode="promise_in_bounds") for source, cut in wanted]
 
         inputs = flatten(self.share.shape_dtypes)[0]
-        outputs = [each for each, leaf in zip(flatten(share.shape_dtypes)[0], share.batch.leaves, strict=True) if not leaf.made]
-        self._program = OwnDevices(share.mesh).compile(pick, [*placed, *(inputs[place] for place in self._numbers)], outputs)
+        outputs = [
+            each for each, leaf in zip(flatten(share.shape_dtypes)[0], share.batch.leaves, strict=True) if not leaf.made
+        ]
+        self._program = OwnDevices(share.mesh).compile(
+            pick, [*placed, *(inputs[place] for place in self._numbers)], outputs
+        )
 
     def __call__(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
         """The leaves of the batch whose rows have these numbers. Never communicates, and waits for nothing."""
@@ -101,10 +107,15 @@ class DeviceGather:
 
 
 def _of_numbers(share: HostShard, spec: Tree, cuts: Sequence[PartitionSpec]) -> HostShard:
-    """The share of batches that have numbers in place of rows, cut in each of these ways; what the loader makes is as it was."""
+    """The share of batches that have numbers in place of rows, cut in each of these ways.
+
+    What the loader makes is as it was.
+    """
     as_before = {leaf.made: spec for leaf, spec in zip(share.batch.leaves, share.specs, strict=True) if leaf.made}
     batch = batch_spec(spec, list(as_before))
     specs = tuple(as_before[leaf.made] if leaf.made else cuts[leaf.source or 0] for leaf in batch.leaves)
     grid, rows = grid_of(share.mesh), share.batch_size
-    layouts = tuple(plan_leaf(grid, spec, (rows, *leaf.spec.shape)) for leaf, spec in zip(batch.leaves, specs, strict=True))
+    layouts = tuple(
+        plan_leaf(grid, spec, (rows, *leaf.spec.shape)) for leaf, spec in zip(batch.leaves, specs, strict=True)
+    )
     return replace(share, batch=batch, specs=specs, layouts=layouts)

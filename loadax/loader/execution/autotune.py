@@ -12,8 +12,9 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 120.0  # seconds until more are tried again,
 class WorkerAutotuner:
     """Begins with few workers and takes on more while the consumer waits for rows and more of them serve it faster.
 
-    More may be no use, or do harm: threads whose maps hold the interpreter only take it from each other, and a disk that is busy is no faster for
-    being asked twice as often. What was of no use is tried again later, after longer and longer pauses.
+    More may be no use, or do harm: threads whose maps hold the interpreter only take it from each other, and a disk
+    that is busy is no faster for being asked twice as often. What was of no use is tried again later, after longer and
+    longer pauses.
 
     Args:
         least: workers to begin with.

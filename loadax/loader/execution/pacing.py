@@ -6,7 +6,8 @@ from typing import final
 
 _WEIGHT = 0.25  # of the newest measurement in the running averages
 _SHORTEST_NAP, _LONGEST_NAP = 0.0005, 0.05  # seconds
-_ENDURED, _ENDURED_IF_AWAY = 0.2, 0.005  # shares of the time of a consumer that only takes batches, and of one that trains
+# shares of the time of a consumer that only takes batches, and of one that trains
+_ENDURED, _ENDURED_IF_AWAY = 0.2, 0.005
 _WORTH = 2.0  # a batch is placed ahead when the consumer stays away for so many times as long as placing takes
 
 
@@ -14,12 +15,13 @@ _WORTH = 2.0  # a batch is placed ahead when the consumer stays away for so many
 class ConsumerPace:
     """How long the consumer stays away between two batches, beside how long it takes to place one.
 
-    Handing a batch from thread to thread costs about as much as placing it. So a consumer that comes back at once is served
-    fastest when it places for itself, while the workers read; for one that trains in between, batches are placed ahead.
+    Handing a batch from thread to thread costs about as much as placing it. So a consumer that comes back at once is
+    served fastest when it places for itself, while the workers read; for one that trains in between, batches are placed
+    ahead.
 
     Args:
-        to_accelerator: placing begins a copy to another device, which should be under way while that one computes: then a batch is placed as
-            soon as it is there, whoever has to be woken for it.
+        to_accelerator: placing begins a copy to another device, which should be under way while that one computes: then
+            a batch is placed as soon as it is there, whoever has to be woken for it.
     """
 
     def __init__(self, to_accelerator: bool = False):

@@ -5,10 +5,13 @@ from typing import final
 from loadax.loader.metrics.stats import Timing
 
 _TARGET = (
-    0.002  # seconds: far above what handing a piece to a thread costs, and little enough memory to stay in the caches of a core
+    # seconds: far above what handing a piece to a thread costs, and little enough memory to stay in the caches of a
+    # core
+    0.002
 )
 _PROCESS_TARGET = 0.012  # processor seconds: a piece costs the trainer's process 0.25 ms of its own
-_CONTENTION = 4  # a piece that takes more than so many times its processor time waits for a disk or a network, not for a core
+# a piece that takes more than so many times its processor time waits for a disk or a network, not for a core
+_CONTENTION = 4
 _MOST_STEPS = 16  # the steps of a run share memory, which comes back when the last of them is gone
 _SLICES_PER_WORKER = 4
 _KEPT = 0.75  # of the weight of what was measured before, at each new measurement
@@ -18,8 +21,8 @@ _KEPT = 0.75  # of the weight of what was measured before, at each new measureme
 class PieceSizes:
     """Chooses how many steps a run has, or in how many slices a step is cut. Only ever a matter of speed.
 
-    A piece takes `delay + rows * each` seconds, a line fitted to what pieces took: cutting a step helps where rows take time, and does
-    harm where it is the delay of a disk or a network, which every slice has anew.
+    A piece takes `delay + rows * each` seconds, a line fitted to what pieces took: cutting a step helps where rows take
+    time, and does harm where it is the delay of a disk or a network, which every slice has anew.
 
     Args:
         rows_per_step: Rows that this process reads in a step.

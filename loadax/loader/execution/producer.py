@@ -26,7 +26,8 @@ from loadax.sharding.placer import Placer
 
 Finish = Callable[[list[Any]], Tree]
 
-_LOOKAHEAD = 1 << 16  # visits computed in one call: then its fixed cost, and waiting for the GIL, is spread over so many
+# visits computed in one call: then its fixed cost, and waiting for the GIL, is spread over so many
+_LOOKAHEAD = 1 << 16
 
 _MOST_STEPS = 256  # lanes are sorted step by step: no batch should wait for more
 
@@ -35,7 +36,8 @@ _MOST_STEPS = 256  # lanes are sorted step by step: no batch should wait for mor
 class VisitLookahead:
     """The visits of a plan's steps at some positions, computed for many steps in one call and kept for the next ones.
 
-    It begins with what is asked for, and looks twice as far ahead each time: the first batch does not wait for later ones.
+    It begins with what is asked for, and looks twice as far ahead each time: the first batch does not wait for later
+    ones.
     """
 
     def __init__(self, plan: BatchPlan, positions: Integers, end: int | None):

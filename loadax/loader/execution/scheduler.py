@@ -1,9 +1,9 @@
 """PrefetchScheduler: what is read and placed next, how far ahead, and what the consumer gets.
 
-A window over the steps to come. At its far end runs of steps are opened, as long as there is room; their pieces are read by
-whoever asks for work, in any order; at its near end steps whose memory is full are placed, in order, until `depth` of them wait
-for the consumer. All threads do the same: claim a task, do it without any lock, hand in the result. The consumer helps with
-placing when it would have to wait; with no workers at all it does everything.
+A window over the steps to come. At its far end runs of steps are opened, as long as there is room; their pieces are
+read by whoever asks for work, in any order; at its near end steps whose memory is full are placed, in order, until
+`depth` of them wait for the consumer. All threads do the same: claim a task, do it without any lock, hand in the
+result. The consumer helps with placing when it would have to wait; with no workers at all it does everything.
 """
 
 import os
@@ -28,7 +28,8 @@ from loadax.protocols import Tree
 Task = Callable[[], None]
 
 _RUNS_IN_BUDGET = 16
-_RUNS_PER_WORKER = 2  # one to read, one that is full, for each worker: more than a core's caches hold makes reading slower
+# one to read, one that is full, for each worker: more than a core's caches hold makes reading slower
+_RUNS_PER_WORKER = 2
 _MOST_RUNS = 64  # for a consumer that trains in between, which may come back any time and wants a stock
 
 
@@ -93,7 +94,8 @@ class PrefetchScheduler:
         self._began, self._cpu_began = perf_counter(), process_time()
         self._left = self._began  # when the consumer got its last batch
         self._final: Stats | None = None  # once it is closed
-        self._feed: BatchProducer | None = feed  # until it is closed: it has memory, and a copy of the data where processes read
+        # until it is closed: it has memory, and a copy of the data where processes read
+        self._feed: BatchProducer | None = feed
         self._rows_per_step, self._bytes_per_step = feed.rows_per_step, feed.bytes_per_step
         self._next, self._stop = first, stop  # the step to open next, and the end
         self._depth, self._budget, self._workers = depth, budget, workers
@@ -133,7 +135,10 @@ class PrefetchScheduler:
             return None
 
     def _preparation(self) -> Task:
-        """Makes ready for a team that has grown: of all workers, the one that does this has no piece in hand that anybody waits for."""
+        """Makes ready for a team that has grown.
+
+        Of all workers, the one that does this has no piece in hand that anybody waits for.
+        """
         assert self._feed is not None
         feed, size = self._feed, self._team.size
         self._prepared = size
@@ -163,7 +168,9 @@ class PrefetchScheduler:
                         self._wake_worker()
                     return taken
                 if self._closed:
-                    raise ClosedError("this iterator is closed; make a new one with iter(loader), or loader.iterate(start=state)")
+                    raise ClosedError(
+                        "this iterator is closed; make a new one with iter(loader), or loader.iterate(start=state)"
+                    )
                 error = self._broken or (self._runs[0].error if self._runs else None)
                 if error is not None:
                     raise error
@@ -204,7 +211,9 @@ class PrefetchScheduler:
         """Begins the statistics anew: what was done so far was done before anybody waited for it."""
         with self._work:
             now = self.stats
-            self.stats = Stats(probed=now.probed, workers=now.workers, prefetch=now.prefetch, prefetch_bytes=now.prefetch_bytes)
+            self.stats = Stats(
+                probed=now.probed, workers=now.workers, prefetch=now.prefetch, prefetch_bytes=now.prefetch_bytes
+            )
             self.recorder = recorder
             self._began, self._cpu_began = perf_counter(), process_time()
             self._left = self._began
@@ -270,8 +279,8 @@ class PrefetchScheduler:
     def _rest(self, naps: int) -> None:
         """Waits for something to do.
 
-        One worker looks again by itself from time to time, to place ahead: being woken for that would cost the consumer, who is
-        to train, more time than all the rest of `take`.
+        One worker looks again by itself from time to time, to place ahead: being woken for that would cost the
+        consumer, who is to train, more time than all the rest of `take`.
         """
         self._idle += 1
         if not self._napping:
@@ -285,8 +294,9 @@ class PrefetchScheduler:
     def _wake_worker(self) -> None:
         """Wakes one more worker, when there is something for it to do.
 
-        One that is awake goes on by itself as long as it finds something. So this is called when all are idle, and when the
-        consumer has to wait: the more threads, the more they get in each other's way, and a consumer that is served needs no more.
+        One that is awake goes on by itself as long as it finds something. So this is called when all are idle, and when
+        the consumer has to wait: the more threads, the more they get in each other's way, and a consumer that is served
+        needs no more.
         """
         if self._idle and self._awake() < self._team.size and self._available():
             self._work.notify()
@@ -361,7 +371,8 @@ class PrefetchScheduler:
 
     def _failed(self, run: StepGroup, error: BaseException) -> None:
         if isinstance(error, StopIteration | SystemExit | GeneratorExit):
-            # As `loadax.transforms.blame` does where it knows the row: it would end the training loop as if the data had ended.
+            # As `loadax.transforms.blame` does where it knows the row: it would end the training loop as if the data
+            # had ended.
             stopped, error = error, RuntimeError(f"a source or a map raised {error!r}")
             error.__cause__ = stopped
             for note in getattr(stopped, "__notes__", ()):

@@ -8,7 +8,8 @@ from typing import final
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.workers.process_pool import ProcessPool
 
-_PATIENCE = 1.0  # seconds that closing waits for pieces under way, in all; the threads are daemons, so none can hold up the end
+# seconds that closing waits for pieces under way, in all; the threads are daemons, so none can hold up the end
+_PATIENCE = 1.0
 _NAME = "loadax-worker-"
 
 
@@ -27,7 +28,8 @@ class Pool:
         self._processes = processes
         self._process = os.getpid()
         self._threads = [
-            threading.Thread(target=_work, args=(window,), name=f"{_NAME}{number}", daemon=True) for number in range(workers)
+            threading.Thread(target=_work, args=(window,), name=f"{_NAME}{number}", daemon=True)
+            for number in range(workers)
         ]
         try:
             for thread in self._threads:
@@ -39,16 +41,20 @@ class Pool:
     def close(self) -> None:
         """As `pause`, and ends the processes too."""
         if os.getpid() != self._process:
-            return  # a copy of this process by fork, at its end: it has none of the threads, and the processes are not its own
+            # a copy of this process by fork, at its end: it has none of the threads, and the processes are not its own
+            return
         self._window.close()
         if self._processes is not None:
             self._processes.close()
         self.pause()
 
     def pause(self) -> bool:
-        """Closes the window and waits for the threads, not for long; whether all have ended. Idempotent; from any thread.
+        """Closes the window and waits for the threads, not for long; whether all have ended.
 
-        A worker (of any pool) that collected the iterator as garbage does not wait: it may hold a lock that others need to end.
+        Idempotent; from any thread.
+
+        A worker (of any pool) that collected the iterator as garbage does not wait: it may hold a lock that others need
+        to end.
         """
         self._window.close()
         if threading.current_thread().name.startswith(_NAME):

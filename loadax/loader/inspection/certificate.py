@@ -1,8 +1,8 @@
 """Certificates: which records were where in a run, as a few numbers that hosts compute for their own part and add up.
 
-Every (step, position, row, epoch) has a 128-bit hash, and a certificate holds their sum: so the parts of hosts and of stretches of a run
-add up to what one process finds for all of it, in whatever order, on any number of hosts. The hashes guard against mistakes, not against
-somebody who wants two runs to look alike.
+Every (step, position, row, epoch) has a 128-bit hash, and a certificate holds their sum: so the parts of hosts and of
+stretches of a run add up to what one process finds for all of it, in whatever order, on any number of hosts. The hashes
+guard against mistakes, not against somebody who wants two runs to look alike.
 """
 
 import hashlib
@@ -35,7 +35,8 @@ class Digests(NamedTuple):
 
     Args:
         visits: of (step, position, row, epoch): equal when every batch is.
-        records: of (row, epoch) alone: equal when the same records were met equally often, in whatever order and batches.
+        records: of (row, epoch) alone: equal when the same records were met equally often, in whatever order and
+            batches.
         contents: of (step, position) and the bytes of the record there; 0 where they were not read.
     """
 
@@ -71,7 +72,9 @@ class Span(NamedTuple):
     copies: int = 1
 
     def __str__(self) -> str:
-        return f"positions {self.positions[0]} to {self.positions[1] - 1} of steps {self.steps[0]} to {self.steps[1] - 1}"
+        return (
+            f"positions {self.positions[0]} to {self.positions[1] - 1} of steps {self.steps[0]} to {self.steps[1] - 1}"
+        )
 
 
 @final
@@ -138,7 +141,9 @@ class Certificate:
         found = []
         for start, stop in pairwise(ends):
             here = sorted(
-                (*span.positions, span.batch_size) for span in self.spans if span.steps[0] <= start and stop <= span.steps[1]
+                (*span.positions, span.batch_size)
+                for span in self.spans
+                if span.steps[0] <= start and stop <= span.steps[1]
             )
             reached = 0
             for first, last, _ in [*here, *((size, size, size) for *_, size in here[:1])]:
@@ -159,12 +164,15 @@ class Certificate:
         of_steps: dict[tuple[int, int], Span] = {}
         for part in (self, *others):
             if part.contents != self.contents:
-                raise ArgumentError("some hold the contents of the records and some do not; make all with contents=True, or none")
+                raise ArgumentError(
+                    "some hold the contents of the records and some do not; make all with contents=True, or none"
+                )
             for span in part.spans:
                 first = of_steps.setdefault(span.steps, span)
                 if (first.order, first.batch_size) != (span.order, span.batch_size):
                     raise ArgumentError(
-                        f"{first} and {span} are of different orders: those processes had other data, seeds, verbs or batch sizes"
+                        f"{first} and {span} are of different orders: those processes had other data, seeds, verbs or "
+                        "batch sizes"
                     )
                 same = spans.get((span.steps, span.positions))
                 if same is not None and same.total != span.total:
@@ -197,12 +205,15 @@ class Certificate:
         except ArgumentError as error:
             raise SourceError(f"{path}: {error}") from error
         except ValueError as error:
-            raise SourceError(f"{path}: this is no JSON ({error}); write it with loader.certificate().save(path)") from error
+            raise SourceError(
+                f"{path}: this is no JSON ({error}); write it with loader.certificate().save(path)"
+            ) from error
 
     def to_dict(self) -> dict[str, Any]:
         """The same, as JSON takes it."""
         spans = [
-            {**span._asdict(), "total": _texts(span.total), "each": [_texts(each) for each in span.each]} for span in self.spans
+            {**span._asdict(), "total": _texts(span.total), "each": [_texts(each) for each in span.each]}
+            for span in self.spans
         ]
         return {"version": _VERSION, "run": self.run, "contents": self.contents, "spans": spans}
 
@@ -215,7 +226,11 @@ class Certificate:
         """
         version = values.get("version") if isinstance(values, dict) else None
         if version != _VERSION:
-            hint = "is no certificate" if version is None else f"is of version {version!r}, and this loadax reads {_VERSION}"
+            hint = (
+                "is no certificate"
+                if version is None
+                else f"is of version {version!r}, and this loadax reads {_VERSION}"
+            )
             raise ArgumentError(f"this {hint}; make one with loader.certificate()")
         try:
             return Certificate(values["run"], values["contents"], tuple(map(_span, values["spans"])))
@@ -239,8 +254,8 @@ def certify(
         order: hashes what decides it.
         run: what it is called.
         steps: of the run.
-        pieces_of: which positions of the batch of a step, as stretches `(first, behind the last)`, ascending: a span for each. What several
-            processes hold must be cut alike.
+        pieces_of: which positions of the batch of a step, as stretches `(first, behind the last)`, ascending: a span
+            for each. What several processes hold must be cut alike.
         read: gives the leaves of a batch of such visits; None: without contents.
         per_step: whether the sums of every step are kept.
     """
@@ -266,7 +281,9 @@ def certify(
         described = _described(make_state(plan, order, stop))
         for reach, found in zip(reaches, sums, strict=True):
             each = found.each()
-            span = Span((start, stop), reach, stretch.batch_size, described, found.rows, _summed(each), each if per_step else ())
+            span = Span(
+                (start, stop), reach, stretch.batch_size, described, found.rows, _summed(each), each if per_step else ()
+            )
             spans.append(span)
         start = stop
     return Certificate(run, read is not None, tuple(spans))
@@ -302,7 +319,8 @@ def _check_apart(spans: Iterable[Span]) -> None:
             for one, another in pairwise(sorted(both, key=lambda span: span.positions)):
                 if another.positions[0] < one.positions[1]:
                     raise ArgumentError(
-                        f"{one} and {another} overlap in part; make all of equal steps=, and of positions= that are equal or apart"
+                        f"{one} and {another} overlap in part; make all of equal steps=, and of positions= that are "
+                        "equal or apart"
                     )
 
 
@@ -323,7 +341,8 @@ class _Sums:
     def each(self) -> tuple[Digests, ...]:
         columns = self._words.T.tolist()
         return tuple(
-            Digests(*(high << 64 | low for high, low in zip(column[::2], column[1::2], strict=True))) for column in columns
+            Digests(*(high << 64 | low for high, low in zip(column[::2], column[1::2], strict=True)))
+            for column in columns
         )
 
 

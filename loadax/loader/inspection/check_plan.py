@@ -49,8 +49,12 @@ class PlanCheck:
     def __str__(self) -> str:
         whole = "endless" if self.all_steps is None else f"{self.all_steps:,}"
         steps = "all" if self.steps == self.all_steps else f"{self.steps:,} of {whole}"
-        hosts = "the one host that holds it" if self.copies == (1, 1) else f"the {_range(self.copies)} hosts that hold it"
-        shares = several(self.shares, "different share") + (f", {self.asked:,} in turn" if self.asked < self.shares else "")
+        hosts = (
+            "the one host that holds it" if self.copies == (1, 1) else f"the {_range(self.copies)} hosts that hold it"
+        )
+        shares = several(self.shares, "different share") + (
+            f", {self.asked:,} in turn" if self.asked < self.shares else ""
+        )
         once = "at most once" if self.visits == 1 else f"up to {self.visits:,} times"
         return f"checked {steps} steps on {several(self.hosts, 'host')} ({shares}): each row is read by just {hosts}, and stands in these steps {once}"
 
@@ -68,8 +72,8 @@ def check_run(plan: BatchPlan, share_at: Callable[[int], HostShard], steps: int 
         steps: how many, evenly spread; None: all, or as many as take about a second.
 
     Raises:
-        ConformanceError: when a host would read another row than stands in the batch, or a row is read by more or fewer hosts than hold
-            it; shows where.
+        ConformanceError: when a host would read another row than stands in the batch, or a row is read by more or fewer
+            hosts than hold it; shows where.
     """
     stretches = [(each.first, plan.stretch(each.first)[1] or each.first + each.epoch_steps) for each in plan.stretches]
     rows: list[Integers] = []
@@ -92,7 +96,10 @@ def check_run(plan: BatchPlan, share_at: Callable[[int], HostShard], steps: int 
 
 
 def _shares(everybody: Everybody) -> list[tuple[int, Integers]]:
-    """The positions that hosts read, as each of them works it out by itself; each with the first host of those that read the same."""
+    """The positions that hosts read, as each of them works it out by itself.
+
+    Each with the first host of those that read the same.
+    """
     shares: dict[bytes, tuple[int, Integers]] = {}
     loaded = np.zeros(everybody.batch_size, np.int64)
     for host in range(len(everybody.processes)):
@@ -104,7 +111,8 @@ def _shares(everybody: Everybody) -> list[tuple[int, Integers]]:
     if not np.array_equal(loaded, expected):
         wrong = int(np.flatnonzero(loaded != expected)[0])
         raise ConformanceError(
-            f"position {wrong} of the batch would be read by {loaded[wrong]} hosts, and {expected[wrong]} hold it: this is a bug of loadax; report "
+            f"position {wrong} of the batch would be read by {loaded[wrong]} hosts, and {expected[wrong]} hold it: "
+            "this is a bug of loadax; report "
             f"it with the mesh {everybody.one.mesh!r} and the partition {everybody.one.specs!r}"
         )
     return list(shares.values())
@@ -120,7 +128,9 @@ def _check_step(plan: BatchPlan, step: int, shares: list[tuple[int, Integers]]) 
             place = int(np.flatnonzero(different)[0])
             at = int(positions[place])
             raise ConformanceError(
-                f"step {step}, position {at}: host {host} would read row {mine.rows[place]} (epoch {mine.epochs[place]}), but row {whole.rows[at]} "
-                f"(epoch {whole.epochs[at]}) stands there in the whole batch; the order's visits() must answer for each position by itself"
+                f"step {step}, position {at}: host {host} would read row {mine.rows[place]} (epoch "
+                f"{mine.epochs[place]}), but row {whole.rows[at]} "
+                f"(epoch {whole.epochs[at]}) stands there in the whole batch; the order's visits() must answer for "
+                "each position by itself"
             )
     return whole.rows

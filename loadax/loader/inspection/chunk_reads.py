@@ -64,7 +64,10 @@ def open_on_hosts(reader: Reader, plan: BatchPlan, everybody: Everybody) -> list
 
 
 def sample_groups(held: HeldRows, most_entries: int) -> list[Integers]:
-    """Groups of hosts that read the same rows, evenly spread over all of these, of so many rows together; one at least."""
+    """Groups of hosts that read the same rows, evenly spread over all of these, of so many rows together.
+
+    One at least.
+    """
     groups = held.alike
     rows = sum(int(held.counts[group[0]]) for group in groups)
     count = max(1, min(len(groups), len(groups) * most_entries // max(1, rows)))
@@ -125,7 +128,10 @@ def _rows_below(levels: Sequence[BaseSource], rows: Integers) -> tuple[Integers,
 
 
 def file_counts(plan: BatchPlan, step: int, held: HeldRows, source: BaseSource) -> Integers | None:
-    """In how many files the rows of a step lie, for some hosts; None when there are none, or too many rows to ask for each."""
+    """In how many files the rows of a step lie, for some hosts.
+
+    None when there are none, or too many rows to ask for each.
+    """
     if int(held.counts.max()) > _MOST_CALLS:
         return None
     rows = plan.visits(step).rows

@@ -121,7 +121,9 @@ def _reading(setting: Setting, everybody: Everybody, opened: list[Opened], steps
     if opened:
         decoded = spread_of(
             [
-                np.average([each.amplification for each in one.shuffles], weights=[each.shuffle.size for each in one.shuffles])
+                np.average(
+                    [each.amplification for each in one.shuffles], weights=[each.shuffle.size for each in one.shuffles]
+                )
                 for one in opened
             ]
         )

@@ -76,8 +76,8 @@ class Reading:
         copies: how many hosts read each row.
         chunks: of the source, that the rows of a step lie in; None when it decodes row by row.
         files: that they lie in; None when the source does not say.
-        decoded: rows decoded for each row used; None as for `chunks`. With `kept_open`, over a run; else for a step by itself, so
-            caches may do better.
+        decoded: rows decoded for each row used; None as for `chunks`. With `kept_open`, over a run; else for a step by
+            itself, so caches may do better.
         kept_open: whether a block shuffle's chunks are kept until they are used up.
         steps: that were looked at for `chunks`, `files` and `decoded`.
         hosts: that were looked at for `chunks` and `decoded`.
@@ -118,7 +118,9 @@ class Memory:
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
-    """What a run will do, in figures. `print` it; `to_dict()` for programs; `picture(path)` and `text_picture()` to look at.
+    """What a run will do, in figures.
+
+    `print` it; `to_dict()` for programs; `picture(path)` and `text_picture()` to look at.
 
     Args:
         data: what is read.
@@ -169,7 +171,9 @@ class Explanation:
         self.territory.png(path)
 
     def __str__(self) -> str:
-        facts = [(name if place == 0 else "", text) for name, lines in self._facts() for place, text in enumerate(lines)]
+        facts = [
+            (name if place == 0 else "", text) for name, lines in self._facts() for place, text in enumerate(lines)
+        ]
         width = max(len(name) for name, _ in facts) + 2
         text = "".join(f"{name:{width}}{line}\n" for name, line in facts)
         text += "\n" + table(("a host and step", "least", "median", "most"), list(self._figures()))
@@ -187,13 +191,19 @@ class Explanation:
         yield "batches", list(self._batches())
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh.items())
         yield "mesh", [f"{axes}: {several(self.devices, 'device')} on {several(self.hosts, 'host')}"]
-        yield "leaves", [f"{leaf.path or 'the batch'} {leaf.dtype}{list(leaf.shape)} by {leaf.partition}" for leaf in self.leaves]
+        yield (
+            "leaves",
+            [f"{leaf.path or 'the batch'} {leaf.dtype}{list(leaf.shape)} by {leaf.partition}" for leaf in self.leaves],
+        )
         least, most = int(reading.copies.least), int(reading.copies.most)
         copies = several(most, "host") if least == most else f"{least} to {most} hosts"
         yield "copies", [f"each row is read by {copies}; all hosts together read the batch {reading.times:.2f} times"]
         chunks = [] if memory.open_chunks is None else [f"open chunks: {size_text(memory.open_chunks.most)}"]
         yield "of a host", [f"reading ahead: at most {size_text(memory.reading_ahead)}", *chunks]
-        yield "of a device", [f"{memory.placed} batches of {size_text(memory.batch)}: {size_text(memory.placed * memory.batch)}"]
+        yield (
+            "of a device",
+            [f"{memory.placed} batches of {size_text(memory.batch)}: {size_text(memory.placed * memory.batch)}"],
+        )
 
     def _batches(self) -> Iterator[str]:
         batches = self.batches

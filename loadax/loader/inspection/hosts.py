@@ -22,7 +22,8 @@ class Everybody:
 
     Args:
         one: the share of one of them.
-        batch_size: of the global batch. Where the share's own is smaller, every process has a mesh like this one, for its part of the batch.
+        batch_size: of the global batch. Where the share's own is smaller, every process has a mesh like this one, for
+            its part of the batch.
     """
 
     one: HostShard
@@ -55,7 +56,9 @@ class Everybody:
     def share(self, host: int) -> HostShard:
         """The share of one host, as that host would work it out."""
         process = int(self.processes[host])
-        layouts = [plan_leaf(self.grid, spec, shape, process) for spec, shape in zip(self._specs, self._shapes, strict=True)]
+        layouts = [
+            plan_leaf(self.grid, spec, shape, process) for spec, shape in zip(self._specs, self._shapes, strict=True)
+        ]
         return replace(self.one, layouts=tuple(layouts), batch_size=self.batch_size, first=0)
 
     @property

@@ -58,7 +58,8 @@ class Territory:
         shades = _shades(cells)
         lines = [self.title, self._caption(), ""]
         lines.append(
-            "rows".ljust(margin) + " ".join(_cut(self._column_text(*column), each).ljust(each) for column in columns).rstrip()
+            "rows".ljust(margin)
+            + " ".join(_cut(self._column_text(*column), each).ljust(each) for column in columns).rstrip()
         )
         for label, line in zip(labels, cells, strict=True):
             lines.append(label.ljust(margin) + " ".join(self._cell(cell, each, shades[cell], colour) for cell in line))
@@ -145,7 +146,8 @@ class Territory:
         """The hosts that hold any of these parts, ascending."""
         width = self.held.columns
         found = [
-            self._hosts[self._begins[row * width + columns[0]] : self._begins[row * width + columns[1]]] for row in range(*rows)
+            self._hosts[self._begins[row * width + columns[0]] : self._begins[row * width + columns[1]]]
+            for row in range(*rows)
         ]
         return np.unique(np.concatenate(found))
 
@@ -174,7 +176,10 @@ class Territory:
 
 
 def _bounds(count: int, most: int) -> list[tuple[int, int]]:
-    """`count` things in at most `most` runs, each as (first, behind the last); equal ones where that does not make them few."""
+    """`count` things in at most `most` runs, each as (first, behind the last).
+
+    Equal ones where that does not make them few.
+    """
     runs = min(count, most)
     runs = next((each for each in range(runs, runs // 2, -1) if count % each == 0), runs)
     return [(count * run // runs, count * (run + 1) // runs) for run in range(runs)]

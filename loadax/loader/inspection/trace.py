@@ -24,8 +24,8 @@ class Record(NamedTuple):
 
     Args:
         position: of the batch.
-        dataset: which part of a mixture or concatenation it comes from: the name of a part of `mix`, "part 0" of `concat`, a path such as "web/part 1"
-            where these are nested; "" otherwise.
+        dataset: which part of a mixture or concatenation it comes from: the name of a part of `mix`, "part 0" of
+            `concat`, a path such as "web/part 1" where these are nested; "" otherwise.
         row: of that part's source; -1 for padding.
         epoch: in which pass over that part.
         id: the row among those of all parts, as `loader.rows` gives it; -1 for padding.
@@ -50,7 +50,9 @@ class Record(NamedTuple):
         """The same, as JSON takes it."""
         where = None if self.where is None else [each._asdict() for each in self.where]
         documents = (
-            None if self.documents is None else [getattr(each, "_asdict", lambda each=each: each)() for each in self.documents]
+            None
+            if self.documents is None
+            else [getattr(each, "_asdict", lambda each=each: each)() for each in self.documents]
         )
         return {**self._asdict(), "where": where, "documents": documents}
 
@@ -92,7 +94,9 @@ class Trace:
         """
         found = np.flatnonzero(self.positions == position)
         if not len(found):
-            raise RowIndexError(f"position {position} is not in this trace of {len(self)} positions of step {self.step}")
+            raise RowIndexError(
+                f"position {position} is not in this trace of {len(self)} positions of step {self.step}"
+            )
         return self._record(int(found[0]))
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -104,7 +108,9 @@ class Trace:
         lines = []
         for record in (self._record(place) for place in range(min(len(self), _SHOWN))):
             line = [str(record.position), *([record.dataset] * named)]
-            lines.append(line + (["padding", "", ""] if record.padding else [str(record.row), str(record.epoch), _shown(record)]))
+            lines.append(
+                line + (["padding", "", ""] if record.padding else [str(record.row), str(record.epoch), _shown(record)])
+            )
         more = f"… and {len(self) - _SHOWN} more\n" if len(self) > _SHOWN else ""
         header = ["position", *(["dataset"] * named), "row", "epoch", "where"]
         return f"step {self.step}\n{table(header, lines)}{more}".rstrip("\n")
@@ -141,7 +147,9 @@ def trace(plan: BatchPlan, source: BaseSource, step: int, positions: Integers) -
     return Trace(step, positions, visits.rows, visits.epochs, tuple(datasets), rows, tuple(sources))
 
 
-def _look_up(source: BaseSource, name: str, places: Integers, rows: Integers, datasets: list[str], sources: list[Any]) -> None:
+def _look_up(
+    source: BaseSource, name: str, places: Integers, rows: Integers, datasets: list[str], sources: list[Any]
+) -> None:
     """Fills in, for each of `places`, the name and the source of its part, and turns its row into one of that source."""
     parts = _parts(source)
     if not parts:
@@ -155,7 +163,9 @@ def _look_up(source: BaseSource, name: str, places: Integers, rows: Integers, da
         _look_up(part.source, _path(name, part.name), mine, rows, datasets, sources)
 
 
-def find_places(plan: BatchPlan, source: BaseSource, row: int, dataset: str | None, epochs: Any, steps: Any) -> list[Place]:
+def find_places(
+    plan: BatchPlan, source: BaseSource, row: int, dataset: str | None, epochs: Any, steps: Any
+) -> list[Place]:
     """Where a run meets a row; see `Dataloader.find`.
 
     Raises:
@@ -165,7 +175,11 @@ def find_places(plan: BatchPlan, source: BaseSource, row: int, dataset: str | No
     first, rows = (0, len(source)) if dataset is None else _part(source, dataset)
     if not 0 <= row < rows:
         of = "" if dataset is None else f" of {dataset!r}"
-        packs = "; these are packed rows: trace() tells which documents each holds" if source.documents(0) is not None else ""
+        packs = (
+            "; these are packed rows: trace() tells which documents each holds"
+            if source.documents(0) is not None
+            else ""
+        )
         raise RowIndexError(f"row {row}{of} is not there: rows are at least 0 and below {rows}{packs}")
     return find(plan, first + row, _steps_to_look_at(plan, epochs, steps))
 
@@ -206,7 +220,11 @@ def _part(source: BaseSource, dataset: str) -> tuple[int, int]:
     """The number of the first row of a part, and how many rows it has."""
     parts = {name: (first, len(part)) for name, part, first in _all_parts(source, "", 0)}
     if not isinstance(dataset, str) or dataset not in parts:
-        there = f"the parts are {sorted(parts)}" if parts else "it is one dataset, neither mixed nor concatenated; leave it out"
+        there = (
+            f"the parts are {sorted(parts)}"
+            if parts
+            else "it is one dataset, neither mixed nor concatenated; leave it out"
+        )
         raise ArgumentError(f"dataset={shown(dataset)} is no part of this loader's dataset: {there}")
     return parts[dataset]
 

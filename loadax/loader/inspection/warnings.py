@@ -28,12 +28,14 @@ def advice(
     yield from _hosts(everybody, reading)
     if memory.step.most > memory.reading_ahead / 2:
         yield (
-            f"a step takes {size_text(memory.step.most)} on a host, and reading ahead may take {size_text(memory.reading_ahead)}: "
+            f"a step takes {size_text(memory.step.most)} on a host, and reading ahead may take "
+            f"{size_text(memory.reading_ahead)}: "
             "no two steps are read at a time; pass a larger prefetch_bytes to the Dataloader"
         )
     if batches.dropped > _MUCH_DROPPED * batches.rows_per_epoch:
         yield (
-            f"an epoch of {batches.rows_per_epoch:,} rows leaves out {batches.dropped:,} of them, which don't fill a batch; "
+            f"an epoch of {batches.rows_per_epoch:,} rows leaves out {batches.dropped:,} of them, which don't fill a "
+            "batch; "
             "pass remainder='pad' or a smaller batch_size"
         )
 
@@ -68,12 +70,14 @@ def _chunks(dataset: Dataset, reading: Reading) -> Iterator[str]:
     begin = f"hosts decode {reading.decoded.median:,.0f} rows for each one they use"
     if any(isinstance(each, Shuffled) for each in depth_first(dataset.order)):
         yield (
-            f"{begin}: chunks are coarse, and every row is shuffled by itself; shuffle(seed, block='chunks') decodes each chunk once an "
+            f"{begin}: chunks are coarse, and every row is shuffled by itself; shuffle(seed, block='chunks') decodes "
+            "each chunk once an "
             "epoch, or `loadax convert` writes the data in smaller chunks"
         )
     else:
         yield (
-            f"{begin} in a step: their shares of it are smaller than the chunks, so that several hosts decode the same; `loadax convert` "
+            f"{begin} in a step: their shares of it are smaller than the chunks, so that several hosts decode the "
+            "same; `loadax convert` "
             "writes the data in smaller chunks"
         )
 
@@ -98,7 +102,8 @@ def _lanes(dataset: Dataset, everybody: Everybody, opened: list[Opened]) -> Iter
 def _hosts(everybody: Everybody, reading: Reading) -> Iterator[str]:
     if reading.rows.least != reading.rows.most:
         yield (
-            f"hosts read from {reading.rows.least:,.0f} to {reading.rows.most:,.0f} rows a step, and all of them wait for the one with most; "
+            f"hosts read from {reading.rows.least:,.0f} to {reading.rows.most:,.0f} rows a step, and all of them wait "
+            "for the one with most; "
             "lay the mesh out so that each has an equal share"
         )
     held_once = held_in_all = 0.0
@@ -111,6 +116,7 @@ def _hosts(everybody: Everybody, reading: Reading) -> Iterator[str]:
             copied += [leaf.path or "the batch"] if copies > 1 else []
     if held_in_all >= _SHARED * held_once:
         yield (
-            f"all hosts together read the batch {reading.times:.1f} times, since several hold the same parts of {', '.join(copied)}; "
+            f"all hosts together read the batch {reading.times:.1f} times, since several hold the same parts of "
+            f"{', '.join(copied)}; "
             "cut these over more axes of the mesh, where the training step allows it"
         )

@@ -15,12 +15,15 @@ def usable_cores() -> int:
 
 
 class Timing(NamedTuple):
-    """Seconds that one piece of work took, by stage, and what it brought. Plain numbers: it may come out of another process.
+    """Seconds that one piece of work took, by stage, and what it brought.
+
+    Plain numbers: it may come out of another process.
 
     Attributes:
         read, transform, assemble, place: seconds on the clock on the wall.
         rows, bytes: how much it was.
-        read_cpu, transform_cpu, assemble_cpu: seconds of processor time of the thread that did it. A stage that waits has few of them.
+        read_cpu, transform_cpu, assemble_cpu: seconds of processor time of the thread that did it. A stage that waits
+        has few of them.
         began: when the work began, by `time.perf_counter()`, which all processes of a machine share. 0: not known.
         worker: id of the process that did it. 0: this one.
     """
@@ -66,7 +69,8 @@ class Stats:
         probed: rows read when the loader was made, to find the spec; not in `rows`.
         elapsed: seconds since the iterator began, until it was closed.
         first: seconds of `wait` for the first batch, before which nothing could be read ahead.
-        measured: steps from the third on. Before it the training step is compiled, so that only these tell how fast training goes.
+        measured: steps from the third on. Before it the training step is compiled, so that only these tell how fast
+            training goes.
         waited: seconds of `wait` in the measured steps.
         trained: seconds between `next()` and `next()` in the measured steps.
         longest: the longest wait of a measured step.
@@ -126,7 +130,10 @@ class Stats:
 
     @property
     def step_seconds(self) -> float:
-        """Seconds that a step takes, waiting and training together: the mean of the measured ones; 0 where there is none yet."""
+        """Seconds that a step takes, waiting and training together: the mean of the measured ones.
+
+        0 where there is none yet.
+        """
         return (self.waited + self.trained) / self.measured if self.measured else 0.0
 
     @property
@@ -155,10 +162,15 @@ class Stats:
         return Stats(**together, first=first, longest=longest.longest, longest_step=longest.longest_step, early=early)
 
     def settled(self) -> "Stats":
-        """These without what was counted before the measured steps: while the step was compiled, say. All, where no work was done since."""
+        """These without what was counted before the measured steps: while the step was compiled, say.
+
+        All, where no work was done since.
+        """
         if self.early is None:
             return self
-        since = {name: value - getattr(self.early, name) for name, value in vars(self).items() if name not in _NOT_SUMMED}
+        since = {
+            name: value - getattr(self.early, name) for name, value in vars(self).items() if name not in _NOT_SUMMED
+        }
         if not any(since[stage] for stage in ("read", "transform", "assemble", "place")):
             return self
         return replace(self, **since, early=None)
@@ -190,5 +202,16 @@ class Stats:
                 self.longest, self.longest_step = waited, step
 
 
-_OF_NOW = ("ready", "probed", "workers", "at_work", "tried", "worker_type", "prefetch", "prefetch_bytes", "cores", "load")
+_OF_NOW = (
+    "ready",
+    "probed",
+    "workers",
+    "at_work",
+    "tried",
+    "worker_type",
+    "prefetch",
+    "prefetch_bytes",
+    "cores",
+    "load",
+)
 _NOT_SUMMED = {*_OF_NOW, "first", "longest", "longest_step", "early"}

@@ -20,8 +20,8 @@ class Event(NamedTuple):
         kind: which of these.
         lane: the number of the worker that did it, in `Timeline.lanes`.
         began: seconds since the run began.
-        parts: of a piece, seconds in read, transform and assemble; of a placed batch, its seconds; of one handed out, the seconds
-            that training waited.
+        parts: of a piece, seconds in read, transform and assemble; of a placed batch, its seconds; of one handed out,
+            the seconds that training waited.
         step: the first step that it is of.
         amount: rows of a piece; batches that were ready when one was handed out.
     """
@@ -71,7 +71,9 @@ class Recorder:
         """A piece was read, whose first row is of `step`."""
         # The work of a process may have waited for it: then it began later than the call.
         began = timing.began or ended - timing.read - timing.transform - timing.assemble
-        self._keep(0, self._who(timing.worker), began, timing.read, timing.transform, timing.assemble, step, timing.rows)
+        self._keep(
+            0, self._who(timing.worker), began, timing.read, timing.transform, timing.assemble, step, timing.rows
+        )
 
     def placed(self, timing: Timing, step: int) -> None:
         """A batch was placed."""
@@ -90,7 +92,9 @@ class Recorder:
             kind, who, began, first, second, third, step, amount = _EVENT.unpack_from(
                 self._events, number % self._kept * _EVENT.size
             )
-            events.append(Event(_KINDS[kind], lanes.get(who, 0), began - self._began, (first, second, third), step, amount))
+            events.append(
+                Event(_KINDS[kind], lanes.get(who, 0), began - self._began, (first, second, third), step, amount)
+            )
         return Timeline(names, tuple(events), self._count - kept, perf_counter() - self._began)
 
     def _keep(self, *event: float) -> None:

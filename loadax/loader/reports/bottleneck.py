@@ -28,9 +28,11 @@ class Report:
 
     Attributes:
         verdict: the sentence.
-        waited: the part of training's time that it waited, from the third step on; None when there are too few steps to tell.
-        bottleneck: the stage that takes most of the loader's time, "read", "transform", "assemble" or "place"; or "memory", when
-            workers had no room to read ahead. None when the loader is not the bottleneck, as far as can be told.
+        waited: the part of training's time that it waited, from the third step on; None when there are too few steps to
+            tell.
+        bottleneck: the stage that takes most of the loader's time, "read", "transform", "assemble" or "place"; or
+            "memory", when workers had no room to read ahead. None when the loader is not the bottleneck, as far as can
+            be told.
         advice: what to try; None when there is nothing to win.
         shares: of the loader's work, by stage, from the third step on.
         step_seconds: what a step takes, waiting and training together.
@@ -72,7 +74,11 @@ def report(stats: Stats, setup: LoaderInfo | None = None) -> Report:
     shares = _shares(_running(work, seconds) if held else seconds)
 
     def made(
-        verdict: str, waited: float | None, bottleneck: str | None = None, advice: str | None = None, look: str | None = None
+        verdict: str,
+        waited: float | None,
+        bottleneck: str | None = None,
+        advice: str | None = None,
+        look: str | None = None,
     ) -> Report:
         return Report(verdict, waited, bottleneck, advice, shares, stats.step_seconds, stats, look)
 
@@ -101,7 +107,9 @@ def report(stats: Stats, setup: LoaderInfo | None = None) -> Report:
     stage = max(shares, key=lambda each: shares[each])
     if work.no_room > _MOST_OF_IT * work.wait:
         advice = f"pass prefetch_bytes of more than {size_text(stats.prefetch_bytes)}"
-        return made(f"{waited}: workers are idle, because there is no room to read ahead; {advice}", share, "memory", advice)
+        return made(
+            f"{waited}: workers are idle, because there is no room to read ahead; {advice}", share, "memory", advice
+        )
     how, advice = _advice(work, stage, seconds[stage], setup)
     takes = f"{_what(stage, setup)} {_verb('take', stage, setup)} {percent_text(shares[stage])}"
     verdict = f"{waited}: {takes} of the work {_where(stats)}{how}; {advice}{_first(stats)}"
@@ -138,7 +146,9 @@ def _where(stats: Stats) -> str:
     if stats.workers == 0:
         return "on the training thread"
     kind = "processes" if stats.worker_type == "process" else "threads"
-    return f"on {stats.workers} {kind if stats.workers > 1 else kind.removesuffix('es' if kind == 'processes' else 's')}"
+    return (
+        f"on {stats.workers} {kind if stats.workers > 1 else kind.removesuffix('es' if kind == 'processes' else 's')}"
+    )
 
 
 def _advice(stats: Stats, stage: str, seconds: float, setup: LoaderInfo) -> tuple[str, str]:
@@ -176,11 +186,17 @@ def _with_free_cores(stats: Stats, stage: str, seconds: float, setup: LoaderInfo
 
 
 def _more_workers(stats: Stats, part: float) -> tuple[str, str] | None:
-    """Why more workers should be of use to a stage that has a processor for a part of its time; None where they would not be."""
+    """Why more workers should be of use to a stage that has a processor for a part of its time.
+
+    None where they would not be.
+    """
     if stats.at_work < stats.workers:
         return f" ({stats.at_work} at work so far)", f"try num_workers={stats.workers}"
     if part < _WAITS:
-        return f" and mostly waits ({percent_text(part)} of that is processor time)", f"try num_workers={2 * stats.workers}"
+        return (
+            f" and mostly waits ({percent_text(part)} of that is processor time)",
+            f"try num_workers={2 * stats.workers}",
+        )
     if stats.workers < stats.cores:
         return f", and the machine has {stats.cores} cores", f"try num_workers={stats.cores}"
     return None
@@ -190,7 +206,11 @@ def _less_work(stage: str, setup: LoaderInfo) -> str:
     """What to try when the work itself is too much."""
     if stage == "transform":
         return f"make {_what(stage, setup)} faster, or keep the results in a file"
-    return "write the data to a store that reads faster" if stage == "read" else "keep the data in the dtypes that batches have"
+    return (
+        "write the data to a store that reads faster"
+        if stage == "read"
+        else "keep the data in the dtypes that batches have"
+    )
 
 
 def _users(setup: LoaderInfo) -> tuple[str, ...]:
@@ -199,9 +219,12 @@ def _users(setup: LoaderInfo) -> tuple[str, ...]:
 
 
 def _slows(stats: Stats, setup: LoaderInfo) -> tuple[str, float] | None:
-    """The stage that may slow the training step itself, by holding the GIL, and how many cores' time it takes; None where there is none.
+    """The stage that may slow the training step itself, by holding the GIL, and how many cores' time it takes.
 
-    Nobody waits for a loader that is far enough ahead; but while one of its threads runs Python code, training runs none.
+    None where there is none.
+
+    Nobody waits for a loader that is far enough ahead; but while one of its threads runs Python code, training runs
+    none.
     """
     if stats.worker_type != "thread" or stats.workers == 0 or not stats.active or not _has_gil():
         return None
@@ -218,7 +241,9 @@ def _one_at_a_time(stats: Stats) -> bool:
 
 
 def _running(stats: Stats, seconds: dict[str, float]) -> dict[str, float]:
-    """The seconds of the stages without the waiting for the GIL, which meets whatever stage a thread is in when another one has it."""
+    """The seconds of the stages without the waiting for the GIL, which meets whatever stage a thread is in when another
+    one has it.
+    """
     took, ran = stats.read + stats.transform, stats.read_cpu + stats.transform_cpu
     part = min(1.0, ran / took) if took else 1.0
     others = {stage: seconds[stage] * part for stage in ("assemble", "place")}

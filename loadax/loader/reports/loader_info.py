@@ -33,7 +33,10 @@ class LoaderInfo:
 
 
 def setup_of(reader: Reader, batch: BatchSpec, mesh: Mesh, kept: bool) -> LoaderInfo:
-    """How a loader is made that reads so, and places such batches on a mesh; `kept`: all rows are on the devices already."""
+    """How a loader is made that reads so, and places such batches on a mesh.
+
+    `kept`: all rows are on the devices already.
+    """
     copied = not kept and any(device.platform != "cpu" for device in mesh.local_devices)
     maps = tuple(short_name(each.function) for each in reader.maps)
     return LoaderInfo(maps, reader.source.runs_python, copied and wide(batch))

@@ -85,7 +85,13 @@ def _page(lanes: dict[str, list[Bar]], ready: list[tuple[float, int]], span: tup
         "span": span,
         # Microseconds as integers: a third of the size.
         "lanes": [
-            [name, [[round(at * 1e6), round(long * 1e6), names.index(what), step, rows] for at, long, what, step, rows in bars]]
+            [
+                name,
+                [
+                    [round(at * 1e6), round(long * 1e6), names.index(what), step, rows]
+                    for at, long, what, step, rows in bars
+                ],
+            ]
             for name, bars in lanes.items()
         ],
         "ready": [[round(at * 1e6), count] for at, count in ready],
@@ -104,7 +110,8 @@ def _image(
         from matplotlib.patches import Patch
     except ImportError as error:
         raise ArgumentError(
-            f"path={str(target)!r}: an image is drawn by matplotlib, which is not installed; pip install matplotlib, or name it .html"
+            f"path={str(target)!r}: an image is drawn by matplotlib, which is not installed; pip install matplotlib, "
+            "or name it .html"
         ) from error
     figure = Figure(figsize=(14, 2.6 + 0.45 * len(lanes)), layout="constrained")
     heights = [len(lanes), 1.6]

@@ -20,14 +20,23 @@ from loadax.loader.workers.job import Job, SharedReader
 from loadax.loader.workers.messages import PieceRead, ReadPiece
 from loadax.loader.workers.remote_errors import Failure, unwrap
 
-# What could make a worker use an accelerator; and the threads of numerical libraries, which would be those of all cores once more in every worker.
-_HIDDEN = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "-1"}
+# What could make a worker use an accelerator; and the threads of numerical libraries, which would be those of all cores
+# once more in every worker.
+_HIDDEN = {
+    "JAX_PLATFORMS": "cpu",
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "HIP_VISIBLE_DEVICES": "-1",
+    "ROCR_VISIBLE_DEVICES": "-1",
+}
 _SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-# Bytes. Every piece takes and frees arrays of the same few sizes: glibc would give them back to the system each time, and clear their pages anew.
+# Bytes. Every piece takes and frees arrays of the same few sizes: glibc would give them back to the system each time,
+# and clear their pages anew.
 _REUSE = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
 
 When = Literal["at work", "idle", "unborn", "before"]
-"""Whether a worker was lost with the piece that it was to do, before it was given that, before it could do any, or with an earlier piece."""
+"""Whether a worker was lost with the piece that it was to do, before it was given that, before it could do any, or with
+an earlier piece.
+"""
 
 
 class LostError(Exception):
@@ -53,13 +62,15 @@ class WorkerHandle:
     def __init__(self) -> None:
         if not sys.executable:
             raise WorkerError(
-                "worker_type='process': this program has no Python interpreter to start (sys.executable is empty); use worker_type='thread'"
+                "worker_type='process': this program has no Python interpreter to start (sys.executable is empty); use "
+                "worker_type='thread'"
             )
         try:
             self._process, ours = _begin()
         except OSError as error:
             raise WorkerError(
-                f"worker_type='process': can't start {sys.executable}: {error}; use fewer workers, or worker_type='thread'"
+                f"worker_type='process': can't start {sys.executable}: {error}; use fewer workers, or "
+                "worker_type='thread'"
             ) from error
         self._channel = Connection(ours)
         self._job: weakref.ref[Job] | None = None  # that the process has taken up
@@ -156,7 +167,10 @@ def _begin() -> tuple[subprocess.Popen[bytes], socket.socket]:
 
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """A process that is started meanwhile has them blocked: a Ctrl-C must not end a worker that is not yet able to say that it ignores it."""
+    """A process that is started meanwhile has them blocked.
+
+    A Ctrl-C must not end a worker that is not yet able to say that it ignores it.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:  # an interrupt may come out of the next line too
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -54,7 +54,8 @@ class SharedReader:
                 return  # another worker has asked for something meanwhile: first see what comes of that
             if module in self._by_value or module not in sys.modules:
                 raise WorkerError(
-                    f"a worker process can't import {module!r}, which the data or its maps need; install it, or put its folder on sys.path"
+                    f"a worker process can't import {module!r}, which the data or its maps need; install it, or put "
+                    "its folder on sys.path"
                 )
             self._by_value.append(module)
             self.parcel = self._pack()
@@ -66,7 +67,9 @@ class SharedReader:
             raise  # of the data itself: pickling is not what is wrong
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            raise WorkerError(f"{_culprit(self.reader)} can't be sent to a worker process: {reason}; {_OR_THREADS}") from error
+            raise WorkerError(
+                f"{_culprit(self.reader)} can't be sent to a worker process: {reason}; {_OR_THREADS}"
+            ) from error
         self._descriptors.append(parcel.descriptor)
         return parcel
 

@@ -32,7 +32,8 @@ def main() -> None:
     descriptor, parent = (int(argument) for argument in sys.argv[1:])
     # A Ctrl-C in the terminal reaches all processes there; what becomes of it is for the trainer's process to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the trainer's process had blocked it while this one began
+    # the trainer's process had blocked it while this one began
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, args=(descriptor, parent), name="loadax-lifeline", daemon=True).start()
     channel = Connection(socket.socket(fileno=descriptor))
     desk = _RequestHandler()
@@ -57,7 +58,10 @@ def _end_with_parent(descriptor: int, parent: int) -> None:
 
 
 def _flush() -> None:
-    """Whoever reads what users' functions print must not wait for a full buffer; and whether anybody does is no matter here."""
+    """Whoever reads what users' functions print must not wait for a full buffer.
+
+    And whether anybody does is no matter here.
+    """
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()

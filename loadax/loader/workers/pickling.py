@@ -1,8 +1,8 @@
 """Pickles a dataset for worker processes: code by name or by value, files as paths, arrays once for all workers.
 
-Functions of `__main__`, of notebooks, lambdas and closures go by value (cloudpickle); others by the name of their module. What is mapped from
-a file is mapped again over there. All other arrays, wherever they hang, are copied once into a file without a name, which every worker maps: so
-they are there once, not once a process.
+Functions of `__main__`, of notebooks, lambdas and closures go by value (cloudpickle); others by the name of their
+module. What is mapped from a file is mapped again over there. All other arrays, wherever they hang, are copied once
+into a file without a name, which every worker maps: so they are there once, not once a process.
 """
 
 import bisect
@@ -105,7 +105,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # the hook that pick
             view = self._view(obj)
             if view is not None:
                 return _view_again, view
-            if obj.nbytes >= _SMALL and not obj.dtype.hasobject and (obj.dtype.kind in "mM" or obj.dtype.isbuiltin == _ADDED):
+            if (
+                obj.nbytes >= _SMALL
+                and not obj.dtype.hasobject
+                and (obj.dtype.kind in "mM" or obj.dtype.isbuiltin == _ADDED)
+            ):
                 # NumPy puts neither dates aside nor dtypes that others have added, such as bfloat16.
                 return _bytes_as, (np.ascontiguousarray(obj).reshape(-1).view(np.uint8), obj.shape, obj.dtype)
             if type(obj) is np.memmap or not (obj.flags.c_contiguous or obj.flags.f_contiguous):
@@ -113,9 +117,18 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # the hook that pick
         return super().reducer_override(obj)
 
     def _view(self, array: NDArray[Any]) -> tuple[Any, ...] | None:
-        """How to make an array anew of what a file holds: the region, and in it first byte, shape, strides and dtype; None to copy it."""
+        """How to make an array anew of what a file holds: the region, and in it first byte, shape, strides and dtype.
+
+        None to copy it.
+        """
         mapped, memory = _origin(array)
-        if mapped is None or memory is None or array.dtype.hasobject or not array.size or min(array.strides, default=0) < 0:
+        if (
+            mapped is None
+            or memory is None
+            or array.dtype.hasobject
+            or not array.size
+            or min(array.strides, default=0) < 0
+        ):
             return None
         if id(memory) not in self._regions:
             self._regions[id(memory)] = memory, _region(mapped, memory, self._files)
@@ -128,7 +141,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # the hook that pick
 
 @final
 class _ByValue:
-    """While it is entered, functions and classes of these modules are pickled by value. By one thread at a time: cloudpickle has one list."""
+    """While it is entered, functions and classes of these modules are pickled by value.
+
+    By one thread at a time: cloudpickle has one list.
+    """
 
     _turn = threading.RLock()
 
@@ -166,7 +182,8 @@ def _mapped_anew(name: str, begin: int, size: int) -> _Region:
         there = Path(name).stat().st_size
     except OSError as error:
         raise SourceError(
-            f"{name}: a worker process can't open it ({error.strerror}), though it is mapped in the trainer's; restore the file, or open it anew"
+            f"{name}: a worker process can't open it ({error.strerror}), though it is mapped in the trainer's; restore "
+            "the file, or open it anew"
         ) from error
     if there < begin + size:
         raise cut_short(name)
@@ -218,7 +235,8 @@ def _is_still(name: str, begin: int, memory: mmap.mmap, files: "_MappedFiles") -
                 return False  # it was cut off
             if mapped is None or mapped == (os.major(there.st_dev), os.minor(there.st_dev), there.st_ino):
                 return True
-            # On layered file systems a map is of another inode than the file is. So the file is mapped once more, and the two maps compared.
+            # On layered file systems a map is of another inode than the file is. So the file is mapped once more, and
+            # the two maps compared.
             with mmap.mmap(file.fileno(), len(memory), access=mmap.ACCESS_READ, offset=begin) as again:
                 return _MappedFiles().at(_address(again)) == mapped
     except FileNotFoundError:
@@ -230,7 +248,8 @@ class _MappedFiles:
     """Which files this process has mapped where, as the system says; looked up once for many."""
 
     def __init__(self) -> None:
-        self._spans: list[tuple[int, int, tuple[int, int, int]]] = []  # first address, end, (device, device, inode); ascending
+        # first address, end, (device, device, inode); ascending
+        self._spans: list[tuple[int, int, tuple[int, int, int]]] = []
 
     def at(self, address: int) -> tuple[int, int, int] | None:
         """The file that is mapped at an address; None where the system does not tell."""

@@ -19,7 +19,8 @@ from loadax.reader import Reader
 
 _PATIENCE = 1.0  # seconds that workers have to end, in all, before they are killed
 _LIVES = 2  # a piece that has killed so many workers is not tried again
-_IN_HAND = 2  # pieces that a worker is given at a time: it goes on with the next one while the one before is on its way back
+# pieces that a worker is given at a time: it goes on with the next one while the one before is on its way back
+_IN_HAND = 2
 
 
 @final
@@ -59,7 +60,9 @@ class ProcessPool:
         return self._closed
 
     def run(self, job: Job, order: ReadPiece) -> Timing:
-        """Has a worker do it; waits until it is done. From any number of threads; `threads` of them keep all workers busy.
+        """Has a worker do it; waits until it is done.
+
+        From any number of threads; `threads` of them keep all workers busy.
 
         Raises:
             WorkerError: when two workers died of it.
@@ -93,7 +96,9 @@ class ProcessPool:
         return Job(self._shipment, plan, key_seed, keep)
 
     def prepare(self, job: Job, threads: int) -> None:
-        """Starts more workers, as many as so many threads keep busy; waits until they know the job, so that no piece has to wait for them.
+        """Starts more workers, as many as so many threads keep busy.
+
+        Waits until they know the job, so that no piece has to wait for them.
 
         Raises:
             WorkerError: when one can't be started, or can't take up the job.
@@ -107,7 +112,10 @@ class ProcessPool:
             self._start(job)
 
     def _claim(self) -> WorkerHandle:
-        """The worker that has least in hand; waits for one that has room there, for its turn: who came first has the piece that is wanted first."""
+        """The worker that has least in hand.
+
+        Waits for one that has room there, for its turn: who came first has the piece that is wanted first.
+        """
         mine = object()
         with self._free:
             self._waiting.append(mine)
@@ -138,13 +146,16 @@ class ProcessPool:
         rows = _shown(np.frombuffer(order.rows, np.int64))
         if when == "at work" and times == _LIVES:
             raise WorkerError(
-                f"{_LIVES} worker processes died, one after the other, reading {rows}; the last one {died}. Look at these rows, and at "
+                f"{_LIVES} worker processes died, one after the other, reading {rows}; the last one {died}. Look at "
+                "these rows, and at "
                 "what the maps do with them, with num_workers=0; or use fewer workers where memory is short"
             ) from None
-        # All that were there at first may be dead at once; of those that were started then, no more than a piece may kill.
+        # All that were there at first may be dead at once; of those that were started then, no more than a piece may
+        # kill.
         if when == "unborn" and times == self.count + _LIVES:
             raise WorkerError(
-                f"{times} worker processes ended before they had taken up the data; the last one {died}. What they wrote to stderr may say "
+                f"{times} worker processes ended before they had taken up the data; the last one {died}. What they "
+                "wrote to stderr may say "
                 "why; or use worker_type='thread'"
             ) from None
         what = {

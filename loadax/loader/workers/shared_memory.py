@@ -1,7 +1,8 @@
 """SharedMemoryPool: one anonymous shared segment for all leaves, which no crash leaves behind.
 
-A slot of it is used again only when no array lives on it, as with any other memory of the loader (`buffers`). The segment is a file
-without a name: it goes when the last process that has it open is gone, however that ended, and no limit of `/dev/shm` holds for it.
+A slot of it is used again only when no array lives on it, as with any other memory of the loader (`buffers`). The
+segment is a file without a name: it goes when the last process that has it open is gone, however that ended, and no
+limit of `/dev/shm` holds for it.
 """
 
 import contextlib
@@ -19,7 +20,10 @@ _SLOTS_AT_FIRST = 16  # that the first region has room for
 
 
 def nameless_file() -> int:
-    """A descriptor of an empty file in memory that has no name; where the system has none, of a temporary file that is deleted already."""
+    """A descriptor of an empty file in memory that has no name.
+
+    Where the system has none, of a temporary file that is deleted already.
+    """
     if hasattr(os, "memfd_create"):
         return os.memfd_create("loadax")
     with tempfile.TemporaryFile() as file:
@@ -27,7 +31,10 @@ def nameless_file() -> int:
 
 
 class Block(NamedTuple):
-    """Where in the segment a lease lies: a region, by its first byte and its size, and the byte of it with which the lease begins."""
+    """Where in the segment a lease lies.
+
+    A region, by its first byte and its size, and the byte of it with which the lease begins.
+    """
 
     region: int
     size: int
@@ -38,7 +45,8 @@ class Block(NamedTuple):
 class SharedMemoryPool:
     """The segment, seen by the process that hands out its slots.
 
-    It grows by regions, each as large as all before it together: a map, and the descriptor that comes with it, is there for many slots.
+    It grows by regions, each as large as all before it together: a map, and the descriptor that comes with it, is there
+    for many slots.
 
     Args:
         keep: idle bytes that are kept for the next lease; those beyond it go back to the system.
@@ -66,7 +74,10 @@ class SharedMemoryPool:
 
 @final
 class _Allocator:
-    """Which parts of the segment are in use. Knows nothing of the pool that it serves: else only the garbage collector would end the two."""
+    """Which parts of the segment are in use.
+
+    Knows nothing of the pool that it serves: else only the garbage collector would end the two.
+    """
 
     def __init__(self, descriptor: int):
         self._descriptor = descriptor

@@ -1,7 +1,8 @@
 """Columns of data frames as arrays of their own dtypes; nulls are an error.
 
-A frame is never converted as a whole: NumPy would make one array of it, in a dtype that its columns have in common, in which large integers
-are rounded. A column is converted by its library, after a look at its type, so that neither nulls nor objects become numbers.
+A frame is never converted as a whole: NumPy would make one array of it, in a dtype that its columns have in common, in
+which large integers are rounded. A column is converted by its library, after a look at its type, so that neither nulls
+nor objects become numbers.
 """
 
 import sys
@@ -19,7 +20,9 @@ _NUMBERS = "biufcmM"  # kinds of dtypes; dates are for maps, and JAX refuses the
 
 @final
 class _Column(NamedTuple):
-    """A column: of which type it is, how many nulls it has, how it becomes an array (None: it can't), and what to do otherwise."""
+    """A column: of which type it is, how many nulls it has, how it becomes an array (None: it can't), and what to do
+    otherwise.
+    """
 
     dtype: Any
     nulls: int
@@ -79,7 +82,8 @@ def columns_of(frame: Any) -> dict[Any, NDArray[Any]]:
     """A frame as a dict of its columns; a pandas index is left out.
 
     Raises:
-        SourceError: when there is no column, two have the same name, or one has nulls; names it, and says what to write.
+        SourceError: when there is no column, two have the same name, or one has nulls; names it, and says what to
+            write.
         LeafTypeError: when one holds something else than numbers; the same.
     """
     names = list(frame.columns if hasattr(frame, "dtypes") else frame.schema.names)
@@ -121,8 +125,10 @@ def _of_frame(column: Any, name: Any) -> NDArray[Any]:
     remedies = _Remedies(*(each.format(name) for each in found.remedies))
     if found.convert is None:
         raise LeafTypeError(
-            f"column {name!r} holds {found.dtype}, which is no array of numbers; leave it out: loadax.as_dataset({remedies.leave_out}), or make "
-            f"numbers of it in a map of rows: loadax.from_source({remedies.rows}).map(fn); lists of one length become an array by "
+            f"column {name!r} holds {found.dtype}, which is no array of numbers; leave it out: "
+            f"loadax.as_dataset({remedies.leave_out}), or make "
+            f"numbers of it in a map of rows: loadax.from_source({remedies.rows}).map(fn); lists of one length become "
+            "an array by "
             f"numpy.stack({remedies.values})"
         )
     if found.nulls:

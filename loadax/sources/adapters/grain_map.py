@@ -15,12 +15,17 @@ from loadax.sources.objects import with_arrays
 
 _ENDLESS = 1 << 62  # rows: an order has at most so many, and Grain says 2**63 - 1 for a dataset without an end
 _SAME_IN_ALL_EPOCHS = {"Source", "Range", "Map", "Slice", "Concatenate", "Zip", "Repeat", "_WithSeed"}
-"""Grain's datasets that have the same rows in every epoch when what they stand on has: the names of their classes, without MapDataset."""
+"""Grain's datasets that have the same rows in every epoch when what they stand on has.
+
+The names of their classes, without MapDataset.
+"""
 
 
 @final
 class GrainSource(BaseSource):
-    """The rows of a `grain.MapDataset`. Row r of epoch e is its element `r + e * len(dataset)`, which is how Grain counts epochs.
+    """The rows of a `grain.MapDataset`.
+
+    Row r of epoch e is its element `r + e * len(dataset)`, which is how Grain counts epochs.
 
     Args:
         dataset: that has an end, and whose elements are examples.
@@ -91,13 +96,16 @@ class GrainSource(BaseSource):
             example = self._dataset[row + epoch * self._size]
         except Exception as error:
             error.add_note(
-                f"loadax: in {type(self._dataset).__name__}[{row} + {epoch} * {self._size}], which is row {row} of epoch {epoch}"
+                f"loadax: in {type(self._dataset).__name__}[{row} + {epoch} * {self._size}], which is row {row} of "
+                f"epoch {epoch}"
             )
             raise
         if example is None:
             raise LeafError(
-                f"row {row}: the Grain dataset gave None instead of an example in epoch {epoch}; return one for every row, and leave rows out "
-                "with loadax: loadax.from_source(base).filter(fn), where base is the Grain dataset before rows become None"
+                f"row {row}: the Grain dataset gave None instead of an example in epoch {epoch}; return one for every "
+                "row, and leave rows out "
+                "with loadax: loadax.from_source(base).filter(fn), where base is the Grain dataset before rows become "
+                "None"
             )
         return with_arrays(example)
 
@@ -115,12 +123,14 @@ def refuse_grain(data: Any) -> None:
     """
     if comes_from(data, "grain", "IterDataset", "DatasetIterator"):
         raise ArgumentError(
-            f"the data is Grain's {type(data).__name__}, which can only be iterated over; hand over the MapDataset before .to_iter_dataset(): "
+            f"the data is Grain's {type(data).__name__}, which can only be iterated over; hand over the MapDataset "
+            "before .to_iter_dataset(): "
             "it can be read at any row, and the Dataloader reads ahead and batches by itself"
         )
     if comes_from(data, "grain", "DataLoader"):
         raise ArgumentError(
-            "the data is a grain.DataLoader, which can only be iterated over; hand over its data source, and shuffle and map with loadax: "
+            "the data is a grain.DataLoader, which can only be iterated over; hand over its data source, and shuffle "
+            "and map with loadax: "
             "loadax.from_source(data_source).shuffle(seed).map(fn)"
         )
 
@@ -128,19 +138,22 @@ def refuse_grain(data: Any) -> None:
 def _check(dataset: Any) -> None:
     if len(dataset) >= _ENDLESS:
         raise ArgumentError(
-            "the Grain dataset goes on without end; hand over the dataset before .repeat(), and pass num_epochs=None to the Dataloader: "
+            "the Grain dataset goes on without end; hand over the dataset before .repeat(), and pass num_epochs=None "
+            "to the Dataloader: "
             "every epoch is Grain's own"
         )
     for each in _chain(dataset):
         name = type(each).__name__
         if name == "FilterMapDataset":
             raise ArgumentError(
-                "the Grain dataset leaves rows out by .filter, where it gives None; hand over the dataset before it, and filter with loadax: "
+                "the Grain dataset leaves rows out by .filter, where it gives None; hand over the dataset before it, "
+                "and filter with loadax: "
                 "loadax.from_source(base).filter(fn)"
             )
         if name == "BatchMapDataset":
             raise ArgumentError(
-                f"the Grain dataset makes batches ({each}), so each of its rows would be one; hand over the dataset before .batch(), and pass "
+                f"the Grain dataset makes batches ({each}), so each of its rows would be one; hand over the dataset "
+                "before .batch(), and pass "
                 "batch_size= to the Dataloader"
             )
 
@@ -156,5 +169,6 @@ def _chain(dataset: Any) -> Iterator[Any]:
 def _is_same_in_all_epochs(dataset: Any) -> bool:
     # A class of the user's own may do anything, and so may what Grain adds one day.
     return (
-        type(dataset).__module__.startswith("grain.") and type(dataset).__name__.removesuffix("MapDataset") in _SAME_IN_ALL_EPOCHS
+        type(dataset).__module__.startswith("grain.")
+        and type(dataset).__name__.removesuffix("MapDataset") in _SAME_IN_ALL_EPOCHS
     )

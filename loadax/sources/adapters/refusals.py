@@ -52,7 +52,9 @@ def refuse_known(data: Any) -> None:
     refuse_grain(data)
     for module, name, line in _BY_CLASS:
         if comes_from(data, module, name):
-            raise ArgumentError(f"the data is a {type(data).__name__}, which can't be read by rows; make arrays of it: {line}")
+            raise ArgumentError(
+                f"the data is a {type(data).__name__}, which can't be read by rows; make arrays of it: {line}"
+            )
     if isinstance(data, Mapping):
         _refuse_splits(data)
 
@@ -65,7 +67,9 @@ def refuse_unreadable(data: Any) -> None:
     """
     name = type(data).__name__
     if hasattr(data, "__arrow_c_stream__"):
-        raise ArgumentError(f"the data is a {name} of columns; make a table of it: loadax.as_dataset(pyarrow.table(data))")
+        raise ArgumentError(
+            f"the data is a {name} of columns; make a table of it: loadax.as_dataset(pyarrow.table(data))"
+        )
     readable = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     # Those of torch have a __getitem__ that raises, and may have a length.
     if readable and all(each.__name__ != "IterableDataset" for each in type(data).__mro__):
@@ -79,7 +83,8 @@ def refuse_unreadable(data: Any) -> None:
     else:
         return
     raise ArgumentError(
-        f"the data is a {name}, which can only be iterated over, so it can't be read at any row; hand over what can be: {line}, or an "
+        f"the data is a {name}, which can only be iterated over, so it can't be read at any row; hand over what can "
+        f"be: {line}, or an "
         "object with __len__ and __getitem__"
     )
 
@@ -92,7 +97,8 @@ def refuse_mapping(data: Any) -> None:
     """
     if isinstance(data, Mapping) and set(data) != set(range(len(data))):
         raise ArgumentError(
-            f"the data is a {type(data).__name__} with the keys {_some(data)}, so its entries are no rows; of arrays, one row an entry of "
+            f"the data is a {type(data).__name__} with the keys {_some(data)}, so its entries are no rows; of arrays, "
+            "one row an entry of "
             "each: loadax.from_arrays(data)"
         )
 
@@ -115,7 +121,9 @@ def _is_dataset(value: Any) -> bool:
     if hasattr(value, "__array__") or hasattr(value, "dtype") or comes_from(value, "zarr", "Group"):
         return False
     streams = any(each.__name__ == "IterableDataset" for each in type(value).__mro__)
-    return streams or (hasattr(value, "__len__") and hasattr(value, "__getitem__") and not _is_sequence_of_scalars(value))
+    return streams or (
+        hasattr(value, "__len__") and hasattr(value, "__getitem__") and not _is_sequence_of_scalars(value)
+    )
 
 
 def _is_sequence_of_scalars(value: Any) -> bool:
@@ -131,7 +139,8 @@ def _line_for(path: str) -> str:
     if ending in _BY_ENDING:
         return _BY_ENDING[ending].format(repr(path))
     return (
-        "loadax.from_npy, from_zarr, from_tokens, from_array_record or from_images, or what another library makes of it: "
+        "loadax.from_npy, from_zarr, from_tokens, from_array_record or from_images, or what another library makes of "
+        "it: "
         "loadax.as_dataset(…)"
     )
 

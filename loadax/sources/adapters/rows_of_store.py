@@ -66,8 +66,13 @@ class StoreSource(BaseSource):
 
     @property
     def chunks(self) -> range | None:
-        """The rows at which what is decoded together begins, for the leaf with the most bytes; None when rows are read singly."""
-        largest = max(self._arrays, key=lambda array: int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize)
+        """The rows at which what is decoded together begins, for the leaf with the most bytes.
+
+        None when rows are read singly.
+        """
+        largest = max(
+            self._arrays, key=lambda array: int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize
+        )
         return range(0, self._length, largest.chunk_rows) if largest.chunk_rows > 1 else None
 
     def read(self, rows: Integers) -> Tree:
@@ -99,7 +104,8 @@ def _open(leaf: Any, path: str) -> Stored:
         return _InMemory(leaf, path)
     if not getattr(leaf, "shape", None):
         raise SourceError(
-            f"leaf {path or 'given'} is a single value of {type(leaf).__module__.partition('.')[0]}: it has no rows; leave it out"
+            f"leaf {path or 'given'} is a single value of {type(leaf).__module__.partition('.')[0]}: it has no rows; "
+            "leave it out"
         )
     return opener(leaf)
 

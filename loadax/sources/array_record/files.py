@@ -70,7 +70,10 @@ class RecordFiles:
         """The rows at which what is decoded together begins; None where every record stands by itself."""
         if (self._groups == 1).all():
             return None
-        parts = [np.arange(begin, begin + each.records, each.group) for begin, each in zip(self._begins, self.files, strict=True)]
+        parts = [
+            np.arange(begin, begin + each.records, each.group)
+            for begin, each in zip(self._begins, self.files, strict=True)
+        ]
         return np.concatenate(parts).astype(np.int64)
 
     @property
@@ -116,9 +119,9 @@ class RecordFiles:
     def _read_spans(self, spans: list[_Span]) -> list[bytes]:
         """The records of the spans, one behind another.
 
-        The reader can be asked for one span, or for any records together. The latter looks at every chunk of the file, whatever is asked for,
-        and hands each chunk to a thread: on a local disk that takes longer than span by span, and twice the CPU time. It is how to wait for
-        many answers of a slow disk at once, and so for that.
+        The reader can be asked for one span, or for any records together. The latter looks at every chunk of the file,
+        whatever is asked for, and hands each chunk to a thread: on a local disk that takes longer than span by span,
+        and twice the CPU time. It is how to wait for many answers of a slow disk at once, and so for that.
         """
         began = perf_counter()
         records = self._one_by_one(spans[:_TRIED])
@@ -141,13 +144,16 @@ class RecordFiles:
             except (RuntimeError, IndexError) as error:
                 asked = f"record {low}" if high == low + 1 else f"records {low} to {high - 1}"
                 raise SourceError(
-                    f"{self.files[number].path}: {asked} can't be read: {error}; the file is damaged, or was changed: copy it again"
+                    f"{self.files[number].path}: {asked} can't be read: {error}; the file is damaged, or was changed: "
+                    "copy it again"
                 ) from error
         return records
 
     def _together(self, number: int, spans: list[_Span]) -> list[bytes]:
         try:
-            found: list[bytes] = self._reader(number).read([record for _, low, high in spans for record in range(low, high)])
+            found: list[bytes] = self._reader(number).read(
+                [record for _, low, high in spans for record in range(low, high)]
+            )
         except RuntimeError:
             return self._one_by_one(spans)  # which finds out what record it was
         return found
@@ -200,7 +206,9 @@ def _open(path: str) -> Any:
         reason = ""
     except (RuntimeError, IndexError) as error:
         reason = f": {error}"
-    raise SourceError(f"{path}: it can't be opened as ArrayRecord{reason}; it is of another kind, or its writer was never closed")
+    raise SourceError(
+        f"{path}: it can't be opened as ArrayRecord{reason}; it is of another kind, or its writer was never closed"
+    )
 
 
 def _native() -> Any:

@@ -63,7 +63,8 @@ class BytesRecords(BaseSource):
 
 @final
 class PaddedRecords(BaseSource):
-    """Records that are arrays of any length, with zeros behind them up to one length: `{"data": dtype[pad_to], "length": int32}`.
+    """Records that are arrays of any length, with zeros behind them up to one length:
+    `{"data": dtype[pad_to], "length": int32}`.
 
     Args:
         files: of the records.
@@ -123,7 +124,8 @@ class PaddedRecords(BaseSource):
         if not self._truncate and len(rows) and lengths.max() > self._pad_to:
             worst = int(np.argmax(lengths))
             raise LeafError(
-                f"{self._files.name(int(rows[worst]))} has {lengths[worst]} entries, more than pad_to={self._pad_to}; pass a larger pad_to=, or "
+                f"{self._files.name(int(rows[worst]))} has {lengths[worst]} entries, more than pad_to={self._pad_to}; "
+                "pass a larger pad_to=, or "
                 "truncate=True to leave out what is too much"
             )
         return lengths
@@ -133,7 +135,8 @@ class PaddedRecords(BaseSource):
         straight = data.flags.c_contiguous and self._dtype.isnative
         room = data if straight else np.empty(data.shape, self._dtype)
         if room.size:
-            # As bytes through a memoryview: a copy for each record, and nothing of NumPy's that would cost more than it.
+            # As bytes through a memoryview: a copy for each record, and nothing of NumPy's that would cost more than
+            # it.
             target: Any = room.view(np.uint8).reshape(-1)
             target.fill(0)
             view, size = memoryview(target), self._dtype.itemsize
@@ -189,7 +192,8 @@ class AlikeRecords(BaseSource):
         if len(wrong):
             row = int(rows[wrong[0]])
             raise LeafError(
-                f"{self._files.name(row)} has {lengths[wrong[0]]} entries and row {rows[0]} has {expected}: the rows are ragged; pass pad_to=, the most "
+                f"{self._files.name(row)} has {lengths[wrong[0]]} entries and row {rows[0]} has {expected}: the rows "
+                "are ragged; pass pad_to=, the most "
                 "that a row may have, to from_array_record, pad or crop them in a map, or pack them with .pack(seq_len)"
             )
         flat = np.frombuffer(b"".join(records), self._dtype).reshape(len(rows), expected)
@@ -212,7 +216,8 @@ class DecodedRecords(BaseSource):
     Args:
         files: of the records.
         decode: bytes in, a dict of arrays out.
-        pad_to: for leaves of that dict, how long their first dimension becomes; beside `x` there is then `x_length`, int32.
+        pad_to: for leaves of that dict, how long their first dimension becomes; beside `x` there is then `x_length`,
+            int32.
         truncate: whether of a longer leaf the first entries are kept; else it is an error.
     """
 
@@ -270,7 +275,8 @@ class DecodedRecords(BaseSource):
         for key, most in self._pad_to.items():
             if key not in example or f"{key}_{LENGTH}" in example:
                 raise LeafError(
-                    f"{self._files.name(row)}: decode returned the leaves {list(example)}; for pad_to={{{key!r}: {most}}} there must be {key!r}, and no "
+                    f"{self._files.name(row)}: decode returned the leaves {list(example)}; for "
+                    f"pad_to={{{key!r}: {most}}} there must be {key!r}, and no "
                     f"'{key}_{LENGTH}', which is what its length will be called"
                 )
             padded[key], padded[f"{key}_{LENGTH}"] = self._pad(np.asarray(example[key]), key, most, row)
@@ -279,11 +285,13 @@ class DecodedRecords(BaseSource):
     def _pad(self, array: NDArray[Any], key: str, most: int, row: int) -> tuple[NDArray[Any], np.int32]:
         if array.ndim == 0 or array.dtype.kind in "OSU":
             raise LeafError(
-                f"{self._files.name(row)}: leaf {key!r} is {array.dtype}{list(array.shape)}, and pad_to= pads the first dimension of arrays"
+                f"{self._files.name(row)}: leaf {key!r} is {array.dtype}{list(array.shape)}, and pad_to= pads the "
+                "first dimension of arrays"
             )
         if len(array) > most and not self._truncate:
             raise LeafError(
-                f"{self._files.name(row)}: leaf {key!r} has {len(array)} entries, more than pad_to={{{key!r}: {most}}}; pass a larger length, or "
+                f"{self._files.name(row)}: leaf {key!r} has {len(array)} entries, more than "
+                f"pad_to={{{key!r}: {most}}}; pass a larger length, or "
                 "truncate=True to leave out what is too much"
             )
         kept = array[:most]
@@ -299,7 +307,8 @@ def _entries(records: list[bytes], dtype: np.dtype[Any], rows: Integers, files: 
     if left.any():
         wrong = int(np.flatnonzero(left)[0])
         raise SourceError(
-            f"{files.name(int(rows[wrong]))} has {sizes[wrong]} bytes, which is no whole number of {dtype} entries of {dtype.itemsize}; is dtype= "
+            f"{files.name(int(rows[wrong]))} has {sizes[wrong]} bytes, which is no whole number of {dtype} entries of "
+            f"{dtype.itemsize}; is dtype= "
             "another, or are the records encoded? Then decode them in a map"
         )
     return lengths

@@ -40,7 +40,8 @@ def open_array_record(
     entries = None if dtype is None else _dtype(dtype)
     if dtype is not None and decode is not None:
         raise ArgumentError(
-            f"dtype={dtype!r} and decode= were both passed; records are either arrays of one dtype, or what decode makes of them"
+            f"dtype={dtype!r} and decode= were both passed; records are either arrays of one dtype, or what decode "
+            "makes of them"
         )
     if truncate and pad_to is None:
         raise ArgumentError("truncate=True says what becomes of records longer than pad_to=, which was not passed")
@@ -55,7 +56,9 @@ def open_array_record(
 
 
 def find_record_files(paths: Any) -> list[str]:
-    """The files that a path, a folder, a glob pattern, or a list of these means; lists keep their order, all others are sorted by name.
+    """The files that a path, a folder, a glob pattern, or a list of these means.
+
+    Lists keep their order, all others are sorted by name.
 
     Raises:
         ArgumentError: when it is none of these.
@@ -82,7 +85,8 @@ def _expand(path: Any) -> list[str]:
     local = local_path(path)
     if local is None:
         raise UnsupportedError(
-            f"{os.fspath(path)}: ArrayRecord's reader opens local files only; download the files, or mount their bucket as a folder"
+            f"{os.fspath(path)}: ArrayRecord's reader opens local files only; download the files, or mount their "
+            "bucket as a folder"
         )
     if local.is_dir():
         return _of_folder(local)
@@ -99,7 +103,8 @@ def _of_folder(folder: Path) -> list[str]:
     found = [str(folder / name) for name in names if any(part in name for part in NAMES)]
     if not found:
         raise SourceError(
-            f"{folder}: the folder has no file with array_record in its name, but {', '.join(names[:8]) or 'nothing'}; pass the files, or a "
+            f"{folder}: the folder has no file with array_record in its name, but {', '.join(names[:8]) or 'nothing'}; "
+            "pass the files, or a "
             "pattern such as *.data"
         )
     return found
@@ -121,9 +126,13 @@ def _lengths(pad_to: Any, dtype: np.dtype[Any] | None, decode: Any) -> Any:
     """`pad_to`: an int beside dtype=, a dict beside decode=."""
     if decode is not None:
         if pad_to is None:
-            raise ArgumentError("decode= is for what pad_to= pads; without it, write from_array_record(paths).map(decode)")
+            raise ArgumentError(
+                "decode= is for what pad_to= pads; without it, write from_array_record(paths).map(decode)"
+            )
         if not isinstance(pad_to, Mapping) or not pad_to:
-            raise ArgumentError(f"pad_to={pad_to!r}: beside decode=, pass a dict of leaves and their lengths: {{'tokens': 1024}}")
+            raise ArgumentError(
+                f"pad_to={pad_to!r}: beside decode=, pass a dict of leaves and their lengths: {{'tokens': 1024}}"
+            )
         return {key: _length(value, f"pad_to[{key!r}]") for key, value in pad_to.items()}
     if pad_to is None:
         return None
@@ -132,7 +141,9 @@ def _lengths(pad_to: Any, dtype: np.dtype[Any] | None, decode: Any) -> Any:
             f"pad_to={pad_to!r} names leaves, which records are decoded to; pass decode= too, or one length and dtype="
         )
     if dtype is None:
-        raise ArgumentError(f"pad_to={pad_to!r} needs dtype=, what the records' entries were written as: say dtype='uint16'")
+        raise ArgumentError(
+            f"pad_to={pad_to!r} needs dtype=, what the records' entries were written as: say dtype='uint16'"
+        )
     return _length(pad_to, "pad_to")
 
 

@@ -31,7 +31,8 @@ def require_decoders() -> None:
             import_module(module)
         except ImportError as error:
             raise UnsupportedError(
-                f"images are decoded by Pillow, simplejpeg and OpenCV, and one of them can't be imported ({error}); pip install opencv-python-headless pillow simplejpeg"
+                f"images are decoded by Pillow, simplejpeg and OpenCV, and one of them can't be imported ({error}); "
+                "pip install opencv-python-headless pillow simplejpeg"
             ) from error
 
 
@@ -65,7 +66,9 @@ class Rendering:
                 quick = image.format in _JPEG and image.mode in ("RGB", "L")
                 found = self._jpeg(content, image) if quick else self._other(image)
         except UnidentifiedImageError as error:  # whose text would show where in memory the bytes are
-            raise ValueError(f"it does not begin as a file of {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]} does") from error
+            raise ValueError(
+                f"it does not begin as a file of {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]} does"
+            ) from error
         except Image.DecompressionBombError as error:  # which is none of the others
             raise ValueError(error) from error
         return found if self.size is None or found.shape[:2] == self.size else _padded(found, self.size)
@@ -78,12 +81,14 @@ class Rendering:
         how = {"fastdct": self.fast, "fastupsample": self.fast, "strict": self.strict}
         if self.size is None:
             return _upright(decode_jpeg(content, "RGB", **how), orientation)
-        # A cut through the centre and a filter that is the same on all sides may come before the turn, which is then a small one.
+        # A cut through the centre and a filter that is the same on all sides may come before the turn, which is then a
+        # small one.
         size = self.size[::-1] if orientation >= _TURNED else self.size
         down, across = fitted((height, width), size, self.fit)
         factor = _reduction(min(down.scale, across.scale), self.fast)
         pixels = decode_jpeg(content, "RGB", min_height=-(-height // factor), min_width=-(-width // factor), **how)
-        # Where the fast way makes a new pixel of four stored ones, it must leave no gaps. In a reduced image the filter costs little.
+        # Where the fast way makes a new pixel of four stored ones, it must leave no gaps. In a reduced image the filter
+        # costs little.
         quick = self.fast and factor == 1 and max(down.scale, across.scale) <= 2
         resized = (sample if quick else resize)(pixels, down.reduced(factor), across.reduced(factor))
         return _upright(resized, orientation)
@@ -97,7 +102,12 @@ class Rendering:
             return np.asarray(image)
         width, height = image.size
         down, across = fitted((height, width), self.size, self.fit)
-        box = (across.start, down.start, min(across.start + across.extent, width), min(down.start + down.extent, height))
+        box = (
+            across.start,
+            down.start,
+            min(across.start + across.extent, width),
+            min(down.start + down.extent, height),
+        )
         return np.asarray(image.resize((across.length, down.length), Image.Resampling.BILINEAR, box))
 
 
@@ -121,7 +131,10 @@ def _rgb(image: Any) -> Any:
 
 
 def _orientation(image: Any) -> int:
-    """What EXIF says about how an image is turned, 1 to 8; one whose EXIF can't be read is taken as it is, since nothing else is wrong with it."""
+    """What EXIF says about how an image is turned, 1 to 8.
+
+    One whose EXIF can't be read is taken as it is, since nothing else is wrong with it.
+    """
     try:
         found = image.getexif().get(_ORIENTATION)
     except FAILURES:

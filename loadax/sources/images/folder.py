@@ -44,7 +44,8 @@ def open_images(
 
 
 def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
-    """The images in a folder: class by class when it has folders with images in them, and as one class without a name when it has none.
+    """The images in a folder: class by class when it has folders with images in them, and as one class without a name
+    when it has none.
 
     Raises:
         UnsupportedError: when the folder is not on this machine.
@@ -53,7 +54,8 @@ def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
     where = local_path(path("folder", folder, "the path of a folder of images"))
     if where is None:
         raise UnsupportedError(
-            f"{os.fspath(folder)} is not on this machine, and thousands of small files are read slowly from afar; copy the folder to a local "
+            f"{os.fspath(folder)} is not on this machine, and thousands of small files are read slowly from afar; copy "
+            "the folder to a local "
             "disk, or write the images to a store once with loadax.write_zarr and open that"
         )
     found: dict[str, list[str]] = {}
@@ -67,14 +69,16 @@ def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
     classes = any(found.values())
     if classes and loose:
         raise SourceError(
-            f"{where} has images in folders ({next(name for name in found if found[name])}, …) and beside them ({min(loose)}, …), so it is "
+            f"{where} has images in folders ({next(name for name in found if found[name])}, …) and beside them "
+            f"({min(loose)}, …), so it is "
             "neither one folder for each class nor one of images alone; move the images beside the folders elsewhere"
         )
     if not classes and not loose:
         raise SourceError(f"{where}: there is no image in it; their names end in {', '.join(ENDINGS)}")
     if not classes:
         return ImageFiles(str(where), [""], [sorted(loose)])
-    names = sorted(found)  # also those of folders without images: a label must not depend on which other classes have some
+    # also those of folders without images: a label must not depend on which other classes have some
+    names = sorted(found)
     return ImageFiles(str(where), names, [found[name] for name in names])
 
 
@@ -98,7 +102,9 @@ def _within(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> list
     assert S_ISDIR(status.st_mode)
     identity = status.st_dev, status.st_ino
     if identity in above:
-        raise SourceError(f"{folder} links back to a folder that it lies in, so there is no end of images; remove the link")
+        raise SourceError(
+            f"{folder} links back to a folder that it lies in, so there is no end of images; remove the link"
+        )
     images, folders = _entries(folder)
     names = [prefix + name for name in images]
     for name in folders:

@@ -1,8 +1,9 @@
 """Images resized as Pillow does it with antialiasing, at a fraction of the cost.
 
-Pillow weighs the stored pixels around each new one by a triangle that is as wide as two new pixels. OpenCV's resize is fast, but
-weighs by a triangle as wide as two *stored* ones. So the image is filtered first, by the few weights that make the second triangle the first:
-`filter * triangle(1) = triangle(scale)`, as nearly as can be. On photographs the result is within 43 dB of Pillow's, mostly within 47.
+Pillow weighs the stored pixels around each new one by a triangle that is as wide as two new pixels. OpenCV's resize is
+fast, but weighs by a triangle as wide as two *stored* ones. So the image is filtered first, by the few weights that
+make the second triangle the first: `filter * triangle(1) = triangle(scale)`, as nearly as can be. On photographs the
+result is within 43 dB of Pillow's, mostly within 47.
 """
 
 import math
@@ -36,7 +37,9 @@ class Axis(NamedTuple):
 
 
 def fitted(stored: tuple[int, int], size: tuple[int, int], fit: Fit) -> tuple[Axis, Axis]:
-    """Which part of an image of (height, width) `stored` becomes one of `size`; with "pad" a smaller one, whose sides keep their ratio.
+    """Which part of an image of (height, width) `stored` becomes one of `size`.
+
+    With "pad" a smaller one, whose sides keep their ratio.
 
     These are the rules of `PIL.ImageOps.fit`, `PIL.Image.resize` and `PIL.ImageOps.pad`.
     """
@@ -76,12 +79,17 @@ def resize(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
 
 
 def sample(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
-    """As `resize`, without the filter, and of whole pixels: the part is as much larger on both sides, so that its middle stays."""
+    """As `resize`, without the filter, and of whole pixels.
+
+    The part is as much larger on both sides, so that its middle stays.
+    """
     import cv2
 
     top, left = (math.floor(axis.start) for axis in (down, across))
     bottom, right = (math.ceil(axis.start + axis.extent - 1e-9) for axis in (down, across))
-    return _pixels(cv2.resize(pixels[top:bottom, left:right], (across.length, down.length), interpolation=cv2.INTER_LINEAR))
+    return _pixels(
+        cv2.resize(pixels[top:bottom, left:right], (across.length, down.length), interpolation=cv2.INTER_LINEAR)
+    )
 
 
 def _warp(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
@@ -130,7 +138,8 @@ def _count(axis: Axis, first: int, there: int) -> int:
 
 @lru_cache(maxsize=1 << 14)  # a scale and shift for every size of image that a dataset has
 def weights(scale: float, shift: float) -> NDArray[np.float32]:
-    """The filter after which interpolation between neighbours acts as a triangle of `scale` pixels to each side, moved by `shift`.
+    """The filter after which interpolation between neighbours acts as a triangle of `scale` pixels to each side, moved
+    by `shift`.
 
     Examples:
         >>> weights(2.0, 0.0).round(2).tolist()

@@ -26,7 +26,8 @@ class ImageSource(BaseSource):
 
     Args:
         files: of the rows.
-        rendering: of each. Where it gives no size, the images must be as large as the first, or a map must make them alike.
+        rendering: of each. Where it gives no size, the images must be as large as the first, or a map must make them
+            alike.
     """
 
     owns_memory = True
@@ -118,7 +119,8 @@ class ImageSource(BaseSource):
             return self._image(0).shape[:2]
         except SourceError as error:
             error.add_note(
-                "loadax: without a size the first image's is that of all; with size=(height, width) it need not be read to open the folder"
+                "loadax: without a size the first image's is that of all; with size=(height, width) it need not be "
+                "read to open the folder"
             )
             raise
 
@@ -127,8 +129,10 @@ class ImageSource(BaseSource):
         wanted = self.spec["image"].shape
         if image.shape != wanted:
             raise SourceError(
-                f"row {row}, {self._files.path(row)}: the image is {image.shape[0]}x{image.shape[1]} pixels (height x width), but the first, "
-                f"{self._files.path(0)}, is {wanted[0]}x{wanted[1]}; pass size=(height, width), and all get that size, or crop or resize them in a map"
+                f"row {row}, {self._files.path(row)}: the image is {image.shape[0]}x{image.shape[1]} pixels (height x "
+                "width), but the first, "
+                f"{self._files.path(0)}, is {wanted[0]}x{wanted[1]}; pass size=(height, width), and all get that size, "
+                "or crop or resize them in a map"
             )
         return image
 
@@ -138,12 +142,19 @@ class ImageSource(BaseSource):
             with os.fdopen(open_regular(path), "rb", buffering=0) as file:
                 content = file.read()
         except OSError as error:
-            reason = "there is no such file any more" if isinstance(error, FileNotFoundError) else f"it can't be read: {error}"
-            raise SourceError(f"row {row}, {path}: {reason}; open the folder anew, with the files that it has now") from error
+            reason = (
+                "there is no such file any more"
+                if isinstance(error, FileNotFoundError)
+                else f"it can't be read: {error}"
+            )
+            raise SourceError(
+                f"row {row}, {path}: {reason}; open the folder anew, with the files that it has now"
+            ) from error
         try:
             return self._rendering(content)
         except FAILURES as error:
             raise SourceError(
-                f"row {row}, {path}: it can't be decoded as an image: {error}; copy the file again, or leave it out: dataset.exclude([{row}]); "
+                f"row {row}, {path}: it can't be decoded as an image: {error}; copy the file again, or leave it out: "
+                f"dataset.exclude([{row}]); "
                 "dataset.source.damaged() finds all such rows (of a JPEG, damaged='accept' takes what can be decoded)"
             ) from error

@@ -143,7 +143,9 @@ class FlatRanges:
 
     far = True
 
-    def __init__(self, segments: Sequence[Segment], stored: np.dtype[Any], remote: RemoteFiles, cache: DiskCache | None):
+    def __init__(
+        self, segments: Sequence[Segment], stored: np.dtype[Any], remote: RemoteFiles, cache: DiskCache | None
+    ):
         self._stream, self._stored = Ends(segments), stored
         extents = {each.location: each.begin + each.size for each in segments}
         self._files = remote if cache is None else CachedFiles(remote, cache, extents)
@@ -161,7 +163,9 @@ class FlatRanges:
         lasts = np.append(begins[1:], len(low)) - 1
         ranges = [
             self._range(number, start, stop)
-            for number, start, stop in zip(owners[begins].tolist(), low[begins].tolist(), high[lasts].tolist(), strict=True)
+            for number, start, stop in zip(
+                owners[begins].tolist(), low[begins].tolist(), high[lasts].tolist(), strict=True
+            )
         ]
         return np.frombuffer(b"".join(self._files.read(ranges)), self._stored).astype(self.dtype, copy=False)
 

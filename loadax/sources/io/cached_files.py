@@ -19,8 +19,9 @@ class _Remote(Protocol):
 class CachedFiles:
     """Reads ranges of files, from the cache where it has them; what it lacks is asked for in whole blocks and kept.
 
-    A block's name includes the file's generation, so that a file that was replaced is read anew; for that, each file is asked for one byte when
-    it is first met. Of a server that tells no generations (ETags) it is only noticed when the size is another.
+    A block's name includes the file's generation, so that a file that was replaced is read anew; for that, each file is
+    asked for one byte when it is first met. Of a server that tells no generations (ETags) it is only noticed when the
+    size is another.
 
     Args:
         remote: the files themselves.

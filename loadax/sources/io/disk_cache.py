@@ -3,7 +3,8 @@
     folder/loadax-blocks/usage        bytes that are held, as text; who changes it or deletes a block holds a lock on it
     folder/loadax-blocks/3f/3f9a…     a block: crc32 of its content (4 bytes), then the content
 
-Nothing is locked to read: a block is written under another name first and then renamed, and one that vanishes is fetched again.
+Nothing is locked to read: a block is written under another name first and then renamed, and one that vanishes is
+fetched again.
 """
 
 import fcntl
@@ -24,10 +25,13 @@ from loadax.sources.io.files import ByteRange
 from loadax.sources.io.kvstore import local_path
 
 BLOCK = 128 << 10
-"""Bytes. Small enough that a row of a few KiB costs little more than its own round trip, and large enough for few files."""
+"""Bytes. Small enough that a row of a few KiB costs little more than its own round trip, and large enough for few
+files.
+"""
 
 _CHECKSUM = 4
-_LEFT = 0.9  # of the limit: what is over that goes too once the limit is met, so that looking through all blocks is rare
+# of the limit: what is over that goes too once the limit is met, so that looking through all blocks is rare
+_LEFT = 0.9
 _ABANDONED = 3600.0  # seconds after which a temporary file's writer is taken for dead
 _TEMPORARY = "writing-"
 
@@ -61,7 +65,9 @@ class DiskCache:
             with self._locked():
                 pass
         except OSError as error:
-            raise ArgumentError(f"cache={os.fspath(folder)!r} can't be written: {error}; pass a folder of your own") from error
+            raise ArgumentError(
+                f"cache={os.fspath(folder)!r} can't be written: {error}; pass a folder of your own"
+            ) from error
 
     def __reduce__(self) -> Any:
         return DiskCache, (self._folder.parent, self._limit)
@@ -122,7 +128,8 @@ class DiskCache:
                 return
             if held is None or held + size > self._limit:
                 held = self._evict(size)
-            # Before the block is there: a process that dies between leaves a number that is too large, which the next look corrects.
+            # Before the block is there: a process that dies between leaves a number that is too large, which the next
+            # look corrects.
             _write_usage(usage, held + size)
             temporary.rename(path)
 

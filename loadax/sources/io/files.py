@@ -86,7 +86,9 @@ def open_regular(path: str | os.PathLike[str]) -> int:
     if not stat.S_ISREG(mode):
         os.close(descriptor)
         raise OSError(
-            errno.EINVAL, f"it is a {_KINDS.get(stat.S_IFMT(mode), 'special file')}, not a regular file", os.fspath(path)
+            errno.EINVAL,
+            f"it is a {_KINDS.get(stat.S_IFMT(mode), 'special file')}, not a regular file",
+            os.fspath(path),
         )
     return descriptor
 

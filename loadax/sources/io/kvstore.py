@@ -1,7 +1,7 @@
 """Local paths and URLs through TensorStore's key-value stores, with timeouts and retries.
 
-What every backend here needs to say in the same way: how a path or URL becomes a key-value store (`key_value_spec`), on what terms stores
-are asked (`new_context`), and how an answer is waited for (`wait`).
+What every backend here needs to say in the same way: how a path or URL becomes a key-value store (`key_value_spec`), on
+what terms stores are asked (`new_context`), and how an answer is waited for (`wait`).
 """
 
 import logging
@@ -29,7 +29,8 @@ _STALLED = {"TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "10", "TENSORSTORE_CURL_L
 _REMEDIES = (  # part of TensorStore's message, and what a user can do about it
     (
         "NOT_FOUND: chunk",
-        "the copy is incomplete, or its writer left out chunks that hold only the fill value: copy it again, or pass missing='fill' if those are right",
+        "the copy is incomplete, or its writer left out chunks that hold only the fill value: copy it again, or pass "
+        "missing='fill' if those are right",
     ),
     ("valid ZIP EOCD", "the file is no zip file, or was cut short: copy it again"),
     ("DATA_LOSS", "the stored bytes are damaged: copy that file again"),
@@ -41,21 +42,25 @@ _DUMPS = re.compile(r" \[(?:[\w-]+='|source locations=)")
 
 _log = logging.getLogger("loadax")
 
-# TensorStore reads these once, before its first request: after ten seconds without a byte a transfer is given up and tried again. Its own
-# default is two minutes. What the user has set stays.
+# TensorStore reads these once, before its first request: after ten seconds without a byte a transfer is given up and
+# tried again. Its own default is two minutes. What the user has set stays.
 for _name, _value in _STALLED.items():
     os.environ.setdefault(_name, _value)
 
 
 def new_context(cache_bytes: int) -> ts.Context:
-    """A context of its own: `cache_bytes` of memory for what is read, and six tries for a request instead of 14 minutes of them."""
+    """A context of its own: `cache_bytes` of memory for what is read, and six tries for a request instead of 14 minutes
+    of them.
+    """
     remote = {f"{kind}_request_retries": _BACKOFF for kind in ("http", "s3", "gcs")}
     width = {f"{kind}_request_concurrency": {"limit": _REQUESTS} for kind in ("http", "s3", "gcs")}
     return ts.Context({"cache_pool": {"total_bytes_limit": cache_bytes}, **remote, **width})
 
 
 def key_value_spec(location: str | os.PathLike[str]) -> dict[str, Any]:
-    """TensorStore's key-value store for a path or URL: `file://`, `s3://`, `gs://`, `http(s)://`, also `…|zip:` and `…|ocdbt:`.
+    """TensorStore's key-value store for a path or URL.
+
+    `file://`, `s3://`, `gs://`, `http(s)://`, also `…|zip:` and `…|ocdbt:`.
 
     A store on S3 goes to `AWS_ENDPOINT_URL` (or `AWS_ENDPOINT_URL_S3`) when that is set, as in AWS's own tools.
 
@@ -129,7 +134,8 @@ def wait(future: Any, where: str, patience: float = PATIENCE) -> Any:
         patience: seconds.
 
     Raises:
-        SourceError: what went wrong, behind `where`, with what can be done about it; also when there is no answer in time.
+        SourceError: what went wrong, behind `where`, with what can be done about it; also when there is no answer in
+            time.
     """
     began, notice, where = monotonic(), _NOTICE, redact(where)
     while True:
@@ -156,5 +162,8 @@ def failure(error: Exception, where: str) -> str:
 
 
 def brief(error: Exception) -> str:
-    """TensorStore's message without what it appends for its own developers: specs, response bodies, source code lines."""
+    """TensorStore's message without what it appends for its own developers.
+
+    Specs, response bodies, source code lines.
+    """
     return _DUMPS.split(str(error))[0]

@@ -27,7 +27,8 @@ def check_elsewhere(source: BaseSource, path: str | os.PathLike[str]) -> None:
     for address in dict.fromkeys(addresses_of(source)):
         if _overlap(address, target, identity_of):
             raise ArgumentError(
-                f"{target} is what this dataset reads, lies in it, or holds it ({address}); choose another path to write to"
+                f"{target} is what this dataset reads, lies in it, or holds it ({address}); choose another path to "
+                "write to"
             )
 
 
@@ -46,7 +47,10 @@ def _overlap(first: str, second: str, identity_of: Callable[[str], _Identity]) -
 
 
 def _within(inner: Path, outer: Path, identity_of: Callable[[str], _Identity]) -> bool:
-    """Whether a path is another one or lies in it: by its resolved name, or since the same folder has several names (bind mounts)."""
+    """Whether a path is another one or lies in it.
+
+    By its resolved name, or since the same folder has several names (bind mounts).
+    """
     real, around = Path(os.path.realpath(inner)), os.path.realpath(outer)
     if real.is_relative_to(around):
         return True

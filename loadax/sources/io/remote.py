@@ -20,7 +20,8 @@ from loadax.sources.io.files import ByteRange, no_such_file, too_short
 from loadax.sources.io.kvstore import new_context, open_key_value_store, wait
 from loadax.sources.io.segments import Ends, Segment, copy_stretches, stretches_of
 
-_GAP = 64 << 10  # bytes between two ranges that are read along rather than asked for apart: they take less time than a request
+# bytes between two ranges that are read along rather than asked for apart: they take less time than a request
+_GAP = 64 << 10
 _JOINED = 8 << 20  # and how long a joined range gets, so that several share the work
 _WAVE = 64 << 20  # bytes that are asked for before the first are waited for
 _NO_RANGES = "was ignored by server"  # part of TensorStore's message
@@ -54,8 +55,9 @@ class RemoteFiles:
     def sizes(self, locations: Sequence[str]) -> list[int]:
         """The sizes of files in bytes.
 
-        No request of TensorStore's tells a size, so single bytes are asked for, many at once: those at powers of 16 first, then 15 between
-        the last that is there and the first that is not, again and again. A file of 1 GB takes seven round trips.
+        No request of TensorStore's tells a size, so single bytes are asked for, many at once: those at powers of 16
+        first, then 15 between the last that is there and the first that is not, again and again. A file of 1 GB takes
+        seven round trips.
         """
         # One byte alone at first: a server that knows no ranges would send the whole file for each.
         filled = self._reach([(where, 0) for where in locations])
@@ -66,11 +68,16 @@ class RemoteFiles:
             bounds.append((_FIRST_PROBES[there - 1] + 1 if there else int(some), _FIRST_PROBES[there] if some else 0))
         while wide := [number for number, (least, most) in enumerate(bounds) if most - least > _GAP]:
             places = [np.linspace(*bounds[number], _PROBES + 2).astype(np.int64)[1:-1].tolist() for number in wide]
-            found = self._reach([(locations[number], place) for number, each in zip(wide, places, strict=True) for place in each])
+            found = self._reach(
+                [(locations[number], place) for number, each in zip(wide, places, strict=True) for place in each]
+            )
             for turn, number in enumerate(wide):
                 there = sum(found[turn * _PROBES : (turn + 1) * _PROBES])
                 least, most = bounds[number]
-                bounds[number] = places[turn][there - 1] + 1 if there else least, places[turn][there] if there < _PROBES else most
+                bounds[number] = (
+                    places[turn][there - 1] + 1 if there else least,
+                    places[turn][there] if there < _PROBES else most,
+                )
         rest = [number for number, (least, most) in enumerate(bounds) if most > least]
         ends = self._ask([(locations[number], slice(bounds[number][0] - 1, None)) for number in rest])
         sizes = [least for least, _ in bounds]
@@ -101,7 +108,9 @@ class RemoteFiles:
         try:
             keys = wait(open_key_value_store(folder, self._context).list(), folder)
         except NotImplementedError as error:
-            raise SourceError(f"{folder}: this kind of server can't list its files; pass a list of URLs") from redacted(error)
+            raise SourceError(f"{folder}: this kind of server can't list its files; pass a list of URLs") from redacted(
+                error
+            )
         names = [key.decode("utf-8") for key in keys]
         return [folder + quote(name) for name in names if "/" not in name and fnmatch.fnmatchcase(name, pattern)]
 
@@ -141,7 +150,9 @@ class RemoteFiles:
 
 
 class _Group(NamedTuple):
-    """Stretches `first` to before `last` of the sorted ones, which lie in the bytes `start` to before `stop` of the stream."""
+    """Stretches `first` to before `last` of the sorted ones, which lie in the bytes `start` to before `stop` of the
+    stream.
+    """
 
     first: int
     last: int
@@ -156,7 +167,8 @@ class RangeReader:
     Args:
         segments: of the stream.
         cache: where what was read is kept on this machine; None: nowhere.
-        remote: what the files are read through; several readers may share one, and so its connections. None: one of its own.
+        remote: what the files are read through; several readers may share one, and so its connections. None: one of its
+            own.
     """
 
     def __init__(self, segments: Sequence[Segment], cache: DiskCache | None = None, remote: RemoteFiles | None = None):
@@ -235,7 +247,10 @@ def _outcome(future: Any, where: str, span: slice) -> _Outcome:
 
 
 def _may_be_stray(outcome: _Outcome) -> bool:
-    """Whether a second try may help: not after TensorStore's own tries or a time limit, nor for bytes behind the end."""
+    """Whether a second try may help.
+
+    Not after TensorStore's own tries or a time limit, nor for bytes behind the end.
+    """
     if isinstance(outcome, SourceError):
         cause = outcome.__cause__
         return not isinstance(cause, TimeoutError) and "retry attempts failed" not in str(cause)

@@ -28,7 +28,9 @@ class Stretches(Protocol):
     """Reads stretches of a stream, wherever its segments lie."""
 
     def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
-        """The bytes of the stream from each of `starts` (int64[n]) on, into the rows of `out` (uint8[n, size], rows without gaps)."""
+        """The bytes of the stream from each of `starts` (int64[n]) on, into the rows of `out` (uint8[n, size], rows
+        without gaps).
+        """
         ...
 
 
@@ -52,7 +54,9 @@ class Ends:
         return np.searchsorted(self.ends, places, side="right")
 
     def parts(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """The bytes `start` to `stop` of the stream, as `(segment, first byte, byte behind the last)` within the segments."""
+        """The bytes `start` to `stop` of the stream, as `(segment, first byte, byte behind the last)` within the
+        segments.
+        """
         found = []
         number = int(self.owners(np.array([start]))[0])
         while start < stop:
@@ -69,7 +73,9 @@ def stretches_of(memory: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     return np.ndarray((len(memory) - size + 1, size), np.uint8, memory, 0, (1, 1))
 
 
-def copy_stretches(stretches: NDArray[np.uint8], starts: Integers, out: NDArray[np.uint8], rows: Integers | None = None) -> None:
+def copy_stretches(
+    stretches: NDArray[np.uint8], starts: Integers, out: NDArray[np.uint8], rows: Integers | None = None
+) -> None:
     """Copies the stretches that begin at `starts` to the rows of `out`, or to those of them that `rows` lists."""
     size = stretches.shape[1]
     if rows is None and out.flags.c_contiguous and not ((starts - starts[0]) % size).any():
@@ -115,7 +121,9 @@ class MappedSegments:
         order = order[first[order] == last[order]]
         numbers, lows = np.unique(first[order], return_index=True)
         inner = starts[order] - self._stream.begins[first[order]]
-        for number, low, high in zip(numbers.tolist(), lows.tolist(), np.append(lows, len(order))[1:].tolist(), strict=True):
+        for number, low, high in zip(
+            numbers.tolist(), lows.tolist(), np.append(lows, len(order))[1:].tolist(), strict=True
+        ):
             copy_stretches(self._stretches(number, size), inner[low:high], out, order[low:high])
         for row in np.flatnonzero(first != last).tolist():
             filled = 0
@@ -149,7 +157,11 @@ def _map(segment: Segment) -> tuple[mmap.mmap, NDArray[np.uint8]]:
             _check_long_enough(segment, os.fstat(file.fileno()).st_size)
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
-        hint = "; a process may have more files open after `ulimit -n 65536`" if "Too many open files" in str(error) else ""
+        hint = (
+            "; a process may have more files open after `ulimit -n 65536`"
+            if "Too many open files" in str(error)
+            else ""
+        )
         raise SourceError(f"{segment.location}: it can't be mapped into memory: {error}{hint}") from error
     return mapped, np.frombuffer(mapped, np.uint8, segment.size, segment.begin)
 
@@ -157,6 +169,7 @@ def _map(segment: Segment) -> tuple[mmap.mmap, NDArray[np.uint8]]:
 def _check_long_enough(segment: Segment, size: int) -> None:
     if size < segment.begin + segment.size:
         raise SourceError(
-            f"{segment.location}: it has {size} bytes now, but had {segment.begin + segment.size} or more when it was opened; "
+            f"{segment.location}: it has {size} bytes now, but had {segment.begin + segment.size} or more when it was "
+            "opened; "
             "data must not change while it is read: restore the file, or open it anew"
         )

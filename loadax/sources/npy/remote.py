@@ -37,7 +37,8 @@ class NpyRanges(BaseSource):
         cache: where what is read is kept on this machine; None: nowhere.
 
     Raises:
-        SourceError: when a file is missing, cut short, or can't be read by rows, or the leaves' lengths differ; names it.
+        SourceError: when a file is missing, cut short, or can't be read by rows, or the leaves' lengths differ; names
+            it.
     """
 
     owns_memory = True
@@ -66,7 +67,9 @@ class NpyRanges(BaseSource):
     def read(self, rows: Integers) -> Tree:
         """The entries at `rows`, in native byte order."""
         rows = check_rows(rows, self._length)
-        out = [np.empty((len(rows), *each.header.shape[1:]), each.header.dtype.newbyteorder("=")) for each in self._arrays]
+        out = [
+            np.empty((len(rows), *each.header.shape[1:]), each.header.dtype.newbyteorder("=")) for each in self._arrays
+        ]
         self.read_into(rows, [tuple((0, extent) for extent in each.header.shape[1:]) for each in self._arrays], out)
         return self._structure.build(out)
 
@@ -87,7 +90,8 @@ class NpyRanges(BaseSource):
         number = int(check_rows([row], self._length)[0])
         begins = [each.header.begin + number * each.row_bytes for each in self._arrays]
         return [
-            Location(each.location, begin, begin + each.row_bytes - 1) for each, begin in zip(self._arrays, begins, strict=True)
+            Location(each.location, begin, begin + each.row_bytes - 1)
+            for each, begin in zip(self._arrays, begins, strict=True)
         ]
 
 
@@ -96,7 +100,8 @@ def _open(where: str, header: NpyHeader, cache: DiskCache | None, remote: Remote
         raise SourceError(f"{where} is a single value: it has no rows; give it a first dimension")
     if header.fortran and len(header.shape) > 1:
         raise SourceError(
-            f"{where} is in Fortran order, so the bytes of a row lie all over the file; save numpy.ascontiguousarray(array), or "
+            f"{where} is in Fortran order, so the bytes of a row lie all over the file; save "
+            "numpy.ascontiguousarray(array), or "
             "copy the file to this machine"
         )
     return _Array(where, header, RangeReader([Segment(where, header.begin, header.size)], cache, remote))
@@ -111,4 +116,6 @@ def _read(array: _Array, rows: Integers, columns: Columns, destination: NDArray[
     whole = np.empty((len(rows), (high - low) * across), np.uint8)
     array.reader.read_into(rows * array.row_bytes + low * across, whole)
     values = whole.view(dtype).reshape(len(rows), *((high - low, *inner) if columns else ()))
-    destination[...] = values[(slice(None), slice(None), *(slice(*each) for each in columns[1:]))] if columns else values
+    destination[...] = (
+        values[(slice(None), slice(None), *(slice(*each) for each in columns[1:]))] if columns else values
+    )

@@ -35,7 +35,9 @@ def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> Arra
 
 def _as_path(path: Any) -> Any:
     if not isinstance(path, str | os.PathLike):
-        raise SourceError(f"{path!r} is a {type(path).__name__}, not a path; pass that of a .npy file, or a pytree of paths")
+        raise SourceError(
+            f"{path!r} is a {type(path).__name__}, not a path; pass that of a .npy file, or a pytree of paths"
+        )
     return path
 
 
@@ -46,10 +48,14 @@ def _map_file(path: Any) -> np.memmap[Any, Any]:
         os.close(open_regular(where))  # NumPy would wait for a pipe
         array = np.load(where, mmap_mode="r", allow_pickle=False)
     except NPY_FAILURES as error:
-        reason = "there is no such file" if isinstance(error, FileNotFoundError) else f"it can't be opened as .npy: {error}"
+        reason = (
+            "there is no such file" if isinstance(error, FileNotFoundError) else f"it can't be opened as .npy: {error}"
+        )
         raise SourceError(f"{where}: {reason}; write it with numpy.save, as an array of numbers") from error
     if not isinstance(array, np.memmap):
         if hasattr(array, "close"):
             array.close()
-        raise SourceError(f"{where} holds several arrays (.npz), which can't be mapped; save each with numpy.save as .npy")
+        raise SourceError(
+            f"{where} holds several arrays (.npz), which can't be mapped; save each with numpy.save as .npy"
+        )
     return array

@@ -57,7 +57,8 @@ class DocumentSource(BaseSource):
         lengths = self.lengths(rows)
         if len(np.unique(lengths)) > 1:
             raise SourceError(
-                f"documents have different lengths, so the {len(rows)} that were asked for make no array; pack them into rows of one "
+                f"documents have different lengths, so the {len(rows)} that were asked for make no array; pack them "
+                "into rows of one "
                 "length with .pack(seq_len), pad or crop them in a map, or look at one as dataset[i]"
             )
         shape = len(lengths), (lengths if len(lengths) else self.lengths(np.zeros(1, np.int64)))[0]
@@ -89,7 +90,9 @@ class DocumentSource(BaseSource):
         there = lengths > 0
         if not there.all():
             begins, lengths = begins[there], lengths[there]
-        return [_gather(flat, begins, lengths) if want else None for flat, want in zip(self._flats, wanted, strict=True)]
+        return [
+            _gather(flat, begins, lengths) if want else None for flat, want in zip(self._flats, wanted, strict=True)
+        ]
 
     @property
     def addresses(self) -> list[str]:
@@ -97,7 +100,10 @@ class DocumentSource(BaseSource):
         return [address for flat in self._flats for address in flat.addresses]
 
     def held(self, most: int) -> list[NDArray[Any]]:
-        """What lies in memory, or evenly spread entries of it, and where documents begin: at most so many bytes each."""
+        """What lies in memory, or evenly spread entries of it, and where documents begin.
+
+        At most so many bytes each.
+        """
         memory = [array for flat in self._flats if (array := flat.memory) is not None]
         total = sum(each.nbytes for each in memory)
         return [*(some_rows(each, total, most) for each in memory), some_rows(self._begins, self._begins.nbytes, most)]
@@ -127,12 +133,16 @@ def open_documents(
     if offsets is None:
         if not files:
             raise ArgumentError(
-                f"offsets=None: where the documents begin in {type(data).__name__} data is not known; pass offsets=, with the end behind "
-                "the last, or the path of a Megatron .bin and .idx pair; documents one by one are loadax.from_source(list of arrays)"
+                f"offsets=None: where the documents begin in {type(data).__name__} data is not known; pass offsets=, "
+                "with the end behind "
+                "the last, or the path of a Megatron .bin and .idx pair; documents one by one are "
+                "loadax.from_source(list of arrays)"
             )
         return _open_pairs(find_token_files(data, dtype, documents=True), blocks)
     # Several files are one stream, not a tree of arrays.
-    flats = _open_files(data, dtype, blocks) if files else map_leaves(lambda each: _open_flat(each, dtype, blocks), data)
+    flats = (
+        _open_files(data, dtype, blocks) if files else map_leaves(lambda each: _open_flat(each, dtype, blocks), data)
+    )
     leaves, structure = flatten(flats)
     total = common_length(structure.paths, [len(each) for each in leaves])
     bounds = _bounds(offsets, total)
@@ -157,7 +167,9 @@ def _open_flat(data: Any, dtype: Any, cache: DiskCache | None) -> Flat:
         raise ArgumentError(f"data is a {type(data).__name__}; pass a flat array, the path of one, or a dict of these")
     array = np.asanyarray(data)
     if array.ndim != 1:
-        raise ArgumentError(f"data is {array.dtype}{list(array.shape)}: documents lie in a flat array; pass array.reshape(-1)")
+        raise ArgumentError(
+            f"data is {array.dtype}{list(array.shape)}: documents lie in a flat array; pass array.reshape(-1)"
+        )
     return FlatArray(array)
 
 
@@ -180,14 +192,20 @@ def _bounds(offsets: Any, total: int) -> Integers:
     given = np.asarray(offsets)
     if given.ndim != 1 or given.dtype.kind not in "iu" or len(given) < 2:
         raise ArgumentError(
-            f"offsets are {given.dtype}{list(given.shape)}; pass the entry that each document begins with, and behind the last one the end: "
+            f"offsets are {given.dtype}{list(given.shape)}; pass the entry that each document begins with, and behind "
+            "the last one the end: "
             "ints, one more than there are documents"
         )
     bounds = given.astype(np.int64)
     if bounds[0] != 0 or bounds[-1] != total or (bounds[1:] < bounds[:-1]).any():
         back = np.flatnonzero(bounds[1:] < bounds[:-1])
-        what = f"go back from {bounds[back[0]]} to {bounds[back[0] + 1]}" if len(back) else f"go from {bounds[0]} to {bounds[-1]}"
+        what = (
+            f"go back from {bounds[back[0]]} to {bounds[back[0] + 1]}"
+            if len(back)
+            else f"go from {bounds[0]} to {bounds[-1]}"
+        )
         raise SourceError(
-            f"the offsets {what}, and there are {total} entries; they must ascend from 0 to the end, one more than there are documents"
+            f"the offsets {what}, and there are {total} entries; they must ascend from 0 to the end, one more than "
+            "there are documents"
         )
     return bounds

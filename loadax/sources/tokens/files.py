@@ -1,4 +1,7 @@
-"""Finds the files of a token stream, and what each holds: flat `.bin`, one-dimensional `.npy`, or Megatron's `.bin` and `.idx`."""
+"""Finds the files of a token stream, and what each holds.
+
+Flat `.bin`, one-dimensional `.npy`, or Megatron's `.bin` and `.idx`.
+"""
 
 import glob
 import os
@@ -41,8 +44,8 @@ def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
     """Opens the files of a token stream.
 
     Args:
-        path: of a file, of a folder (its `.bin` and `.npy` files, sorted by name), a glob pattern (sorted), a URL of one of
-            these, or a list of them, which keeps its order. An `.idx` file stands for the pair.
+        path: of a file, of a folder (its `.bin` and `.npy` files, sorted by name), a glob pattern (sorted), a URL of
+            one of these, or a list of them, which keeps its order. An `.idx` file stands for the pair.
         dtype: of the tokens in `.bin` files without an `.idx`; other files say it themselves.
         documents: whether it must be known where documents begin.
 
@@ -60,13 +63,16 @@ def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
     given = [each for each in given if _suffix(each) != ".idx" or _sibling(each, ".bin") not in pairs]
     local = all(local_path(each) is not None for each in given)
     files: Files = LocalFiles() if local else RemoteFiles()
-    # Far away, a file that need not be there is asked for only when it matters: where a missing one is a refusal, not a 404.
+    # Far away, a file that need not be there is asked for only when it matters: where a missing one is a refusal, not a
+    # 404.
     entries = _describe(files, given, wanted, documents, look=local or documents or wanted is None)
     _check_alike(entries, wanted)
     return TokenFiles(files, tuple(entries))
 
 
-def _describe(files: Files, given: Sequence[str], dtype: np.dtype[Any] | None, documents: bool, look: bool) -> list[TokenFile]:
+def _describe(
+    files: Files, given: Sequence[str], dtype: np.dtype[Any] | None, documents: bool, look: bool
+) -> list[TokenFile]:
     arrays = [each for each in given if _suffix(each) == ".npy"]
     found = dict(zip(arrays, _npy_files(files, arrays), strict=True))
     flat = [each for each in given if _suffix(each) != ".npy"]
@@ -84,7 +90,8 @@ def _describe(files: Files, given: Sequence[str], dtype: np.dtype[Any] | None, d
         for entry in found.values():
             if entry.index_file is None:
                 raise SourceError(
-                    f"{entry.segment.location}: there is no .idx file beside it, so it isn't known where its documents begin; "
+                    f"{entry.segment.location}: there is no .idx file beside it, so it isn't known where its documents "
+                    "begin; "
                     "leave segment_ids out (or, of documents, pass offsets=), or write a Megatron .bin and .idx pair"
                 )
     return [found[each] for each in given]
@@ -95,7 +102,8 @@ def _npy_files(files: Files, locations: Sequence[str]) -> list[TokenFile]:
     for header, where in zip(read_npy_headers(files, locations), locations, strict=True):
         if len(header.shape) != 1:
             raise SourceError(
-                f"{where} is {header.dtype}{list(header.shape)}: a stream of tokens has one dimension; open an array of rows with "
+                f"{where} is {header.dtype}{list(header.shape)}: a stream of tokens has one dimension; open an array "
+                "of rows with "
                 "loadax.from_npy, or save array.reshape(-1)"
             )
         if header.dtype.kind not in "iu":
@@ -113,7 +121,8 @@ def _indexed_file(files: Files, where: str, index: str) -> TokenFile:
     whole, longer = files.reach([last, behind])
     if not whole or longer:
         raise SourceError(
-            f"{where}: it is {'longer' if longer else 'shorter'} than the {size} bytes ({found.tokens} tokens of {found.dtype}) that "
+            f"{where}: it is {'longer' if longer else 'shorter'} than the {size} bytes ({found.tokens} tokens of "
+            f"{found.dtype}) that "
             f"{index} says; copy both again"
         )
     return TokenFile(Segment(where, 0, size), found.dtype, index)
@@ -124,15 +133,19 @@ def _plain_files(files: Files, locations: Sequence[str], dtype: np.dtype[Any] | 
     for where, size in zip(locations, files.sizes(locations), strict=True):
         if dtype is None:
             fits = ", ".join(
-                f"{size // np.dtype(each).itemsize} of {each}" for each in _LIKELY if size % np.dtype(each).itemsize == 0
+                f"{size // np.dtype(each).itemsize} of {each}"
+                for each in _LIKELY
+                if size % np.dtype(each).itemsize == 0
             )
             raise ArgumentError(
-                f"{where}: the file doesn't say which dtype its tokens have; pass dtype= what they were written as (its {size} bytes "
+                f"{where}: the file doesn't say which dtype its tokens have; pass dtype= what they were written as "
+                f"(its {size} bytes "
                 f"would be {fits} tokens)"
             )
         if size % dtype.itemsize:
             raise SourceError(
-                f"{where}: its {size} bytes are no whole number of {dtype} tokens of {dtype.itemsize} bytes; is it cut short, or dtype= another?"
+                f"{where}: its {size} bytes are no whole number of {dtype} tokens of {dtype.itemsize} bytes; is it cut "
+                "short, or dtype= another?"
             )
         entries.append(TokenFile(Segment(where, 0, size), dtype))
     return entries
@@ -142,10 +155,13 @@ def _check_alike(entries: Sequence[TokenFile], dtype: np.dtype[Any] | None) -> N
     first = entries[0]
     for each in entries:
         if dtype is not None and each.dtype.newbyteorder("=") != dtype.newbyteorder("="):
-            raise SourceError(f"{each.segment.location} holds {each.dtype} tokens, and dtype={dtype} was passed; leave dtype out")
+            raise SourceError(
+                f"{each.segment.location} holds {each.dtype} tokens, and dtype={dtype} was passed; leave dtype out"
+            )
         if each.dtype != first.dtype:
             raise SourceError(
-                f"{first.segment.location} holds {_spelled(first.dtype)} tokens and {each.segment.location} {_spelled(each.dtype)}; the "
+                f"{first.segment.location} holds {_spelled(first.dtype)} tokens and {each.segment.location} "
+                f"{_spelled(each.dtype)}; the "
                 "files of a stream must be alike: convert some, or open them one by one"
             )
 
@@ -196,7 +212,8 @@ def _of_folder(folder: str, files: Sequence[str]) -> list[str]:
     if not found:
         names = ", ".join(sorted(PurePosixPath(each).name for each in files)[:8]) or "nothing"
         raise SourceError(
-            f"{folder}: the folder has no .bin or .npy file in it, but {names}; pass the files of tokens, or a pattern such as *.tokens"
+            f"{folder}: the folder has no .bin or .npy file in it, but {names}; pass the files of tokens, or a pattern "
+            "such as *.tokens"
         )
     return found
 

@@ -37,7 +37,8 @@ def read_index(files: Files, location: str) -> MegatronIndex:
     # A field of bytes loses the zeros at its end.
     if header["magic"] != _MAGIC.rstrip(b"\x00"):
         raise SourceError(
-            f"{location}: it is no Megatron index, it begins with {bytes(header['magic'])!r}; pass the .bin file itself, with dtype="
+            f"{location}: it is no Megatron index, it begins with {bytes(header['magic'])!r}; pass the .bin file "
+            "itself, with dtype="
         )
     if header["version"] != 1:
         raise SourceError(f"{location}: its version is {header['version']}, and only version 1 is known; write it anew")
@@ -57,12 +58,14 @@ def read_index(files: Files, location: str) -> MegatronIndex:
     if (lengths < 0).any() or (pointers != begins[:-1] * dtype.itemsize).any():
         wrong = int(np.flatnonzero((lengths < 0) | (pointers != begins[:-1] * dtype.itemsize))[0])
         raise SourceError(
-            f"{location}: sequence {wrong} has {lengths[wrong]} tokens and begins at byte {pointers[wrong]}, expected byte "
+            f"{location}: sequence {wrong} has {lengths[wrong]} tokens and begins at byte {pointers[wrong]}, expected "
+            "byte "
             f"{begins[wrong] * dtype.itemsize}, right behind the one before; the file is damaged: write it anew"
         )
     if not documents or firsts[0] != 0 or firsts[-1] != sequences or (np.diff(firsts) < 0).any():
         raise SourceError(
-            f"{location}: its {documents} document indices don't ascend from 0 to {sequences}, the number of its sequences; the "
+            f"{location}: its {documents} document indices don't ascend from 0 to {sequences}, the number of its "
+            "sequences; the "
             "file is damaged: write it anew"
         )
     return MegatronIndex(dtype, int(begins[-1]), begins[firsts[:-1]])
@@ -96,12 +99,15 @@ class Documents:
     def begins(self) -> Integers:
         """int64[m], ascending: the tokens that documents begin with; of empty documents none is left."""
         parts = [
-            read_index(self._files, index).begins + offset for index, offset in zip(self._indices, self._offsets, strict=True)
+            read_index(self._files, index).begins + offset
+            for index, offset in zip(self._indices, self._offsets, strict=True)
         ]
         return np.unique(np.concatenate(parts))
 
     def number_into(self, first: Integers, columns: tuple[int, int], out: NDArray[Any]) -> None:
-        """For windows that begin at the tokens `first`: the number of the document that each token of some columns is of.
+        """For windows that begin at the tokens `first`.
+
+        The number of the document that each token of some columns is of.
 
         Documents are numbered within each window, from 1.
         """
@@ -121,7 +127,8 @@ class Documents:
 def _check_long_enough(files: Files, location: str, size: int, sequences: int, documents: int) -> None:
     if not files.reach([ByteRange(location, size - 1, size)])[0]:
         raise SourceError(
-            f"{location}: it is cut short: {sequences} sequences and {documents} document indices take {size} bytes; copy it again"
+            f"{location}: it is cut short: {sequences} sequences and {documents} document indices take {size} bytes; "
+            "copy it again"
         )
 
 

@@ -48,7 +48,9 @@ class TokenSource(BaseSource):
     spec: Tree = None
     concurrent_reads = 1
 
-    def __init__(self, found: TokenFiles, reader: Stretches, seq_len: int, stride: int, targets: bool, segment_ids: bool):
+    def __init__(
+        self, found: TokenFiles, reader: Stretches, seq_len: int, stride: int, targets: bool, segment_ids: bool
+    ):
         stream = Ends([each.segment for each in found.entries])
         self._stream, self._reader, self._stride = stream, reader, stride
         self._stored = found.entries[0].dtype
@@ -57,10 +59,13 @@ class TokenSource(BaseSource):
         self._seq_len = seq_len
         if not self._length:
             raise SourceError(
-                f"{_named(stream)}: {self._tokens} tokens are less than one row, which is seq_len + 1 = {seq_len + 1}; choose a "
+                f"{_named(stream)}: {self._tokens} tokens are less than one row, which is seq_len + 1 = {seq_len + 1}; "
+                "choose a "
                 "smaller seq_len, or pass more files"
             )
-        self._leaves = [Leaf("inputs", 0, seq_len), Leaf("targets", 1, seq_len)] if targets else [Leaf("tokens", 0, seq_len + 1)]
+        self._leaves = (
+            [Leaf("inputs", 0, seq_len), Leaf("targets", 1, seq_len)] if targets else [Leaf("tokens", 0, seq_len + 1)]
+        )
         self._documents: Documents | None = None
         if segment_ids:
             # In the order in which a tree has its leaves.
@@ -115,7 +120,10 @@ class TokenSource(BaseSource):
     @property
     def addresses(self) -> list[str]:
         """The files."""
-        return [*(each.location for each in self._stream.segments), *(self._documents.indices if self._documents else ())]
+        return [
+            *(each.location for each in self._stream.segments),
+            *(self._documents.indices if self._documents else ()),
+        ]
 
     def locate(self, row: int) -> list[Location]:
         """The files that a row lies in, each with the first and the last byte of it."""

@@ -42,9 +42,10 @@ class _Chunk:
 class ChunkCache(WrapperSource):
     """A source over another one whose `chunks` are decoded whole: reads by chunk, serves by row.
 
-    A chunk is kept until every row of it was served, which a shuffled epoch does once. When there is no room, the chunk that was asked for
-    longest ago gives way; and when all are in use at this moment, rows are read past the cache. So results never depend on its size,
-    only speed does. Only columns that somebody asks for are read and kept. Thread-safe.
+    A chunk is kept until every row of it was served, which a shuffled epoch does once. When there is no room, the chunk
+    that was asked for longest ago gives way; and when all are in use at this moment, rows are read past the cache. So
+    results never depend on its size, only speed does. Only columns that somebody asks for are read and kept.
+    Thread-safe.
 
     Args:
         source: with `chunks`.
@@ -60,7 +61,12 @@ class ChunkCache(WrapperSource):
     chunks: Integers | range = range(0)
 
     def __init__(
-        self, source: BaseSource, spec: Tree, slots: int, times: float = 1.0, boxes: Sequence[Columns | None] | None = None
+        self,
+        source: BaseSource,
+        spec: Tree,
+        slots: int,
+        times: float = 1.0,
+        boxes: Sequence[Columns | None] | None = None,
     ):
         super().__init__(source)
         self.spec = spec
@@ -70,7 +76,9 @@ class ChunkCache(WrapperSource):
         assert starts is not None, "a source without chunks needs no cache"
         self.chunks = starts
         self._lock = threading.Lock()
-        self._open = _Open(source, starts, self._specs, slots, times, boxes if boxes is not None else [None] * len(self._specs))
+        self._open = _Open(
+            source, starts, self._specs, slots, times, boxes if boxes is not None else [None] * len(self._specs)
+        )
         self._before = 0  # rows that were fetched before more columns were asked for
 
     def __repr__(self) -> str:
@@ -155,7 +163,10 @@ class _Open:
         held = self._hold(asked)
         try:
             begins = np.array(
-                [self._starts[number] - held[number].slot * self._height if number in held else _PAST for number in asked]
+                [
+                    self._starts[number] - held[number].slot * self._height if number in held else _PAST
+                    for number in asked
+                ]
             )
             places = rows - begins[which]
             if len(held) == len(asked):
@@ -180,7 +191,10 @@ class _Open:
         return int(self._starts[number]), int(end)
 
     def _hold(self, numbers: Iterable[int]) -> dict[int, _Chunk]:
-        """The chunks of these numbers, ready, and kept from giving way. Without those that have to be read past the cache."""
+        """The chunks of these numbers, ready, and kept from giving way.
+
+        Without those that have to be read past the cache.
+        """
         held: dict[int, _Chunk] = {}
         mine: dict[int, _Chunk] = {}
         with self._changed:
@@ -256,7 +270,9 @@ class _Open:
         with self._changed:
             self.rows_fetched += len(rows)
 
-    def _past(self, mine: Integers, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+    def _past(
+        self, mine: Integers, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]
+    ) -> None:
         """Reads some of the rows straight from the source."""
         values = [None if each is None else np.empty((len(mine), *each.shape[1:]), each.dtype) for each in out]
         self._source.read_into(rows[mine], boxes, values)
@@ -267,7 +283,11 @@ class _Open:
             self.rows_fetched += len(mine)
 
     def _copy(
-        self, places: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None], mine: Integers | None
+        self,
+        places: Integers,
+        boxes: Sequence[Columns | None],
+        out: Sequence[NDArray[Any] | None],
+        mine: Integers | None,
     ) -> None:
         """Copies rows from the arenas: those at `places`, to the rows `mine` of `out` (None: all)."""
         for arena, kept, columns, destination in zip(self._arenas, self.boxes, boxes, out, strict=True):

@@ -114,7 +114,8 @@ class ConcatenatedSource(BaseSource):
     def children(self) -> Sequence[Child]:
         names = self._names or [f"part {number}" for number in range(len(self._parts))]
         return [
-            Child(name, part.source, begin) for name, part, begin in zip(names, self._parts, self._begins.tolist(), strict=True)
+            Child(name, part.source, begin)
+            for name, part, begin in zip(names, self._parts, self._begins.tolist(), strict=True)
         ]
 
     def map_children(self, wrap: MapChild) -> "ConcatenatedSource":
@@ -154,7 +155,9 @@ class ConcatenatedSource(BaseSource):
         starts = [None if part.maps else chunk_starts(part.source) for part in self._parts]
         if any(each is None for each in starts):
             return None
-        return np.concatenate([np.asarray(each, np.int64) + begin for each, begin in zip(starts, self._begins, strict=True)])
+        return np.concatenate(
+            [np.asarray(each, np.int64) + begin for each, begin in zip(starts, self._begins, strict=True)]
+        )
 
     def locate(self, row: int) -> list[Location]:
         part, inner = self._part_of(row)
@@ -237,7 +240,10 @@ class ConcatenatedSource(BaseSource):
     ) -> list[NDArray[Any] | None]:
         rows = check_rows(rows, len(self))
         begins = np.cumsum(lengths) - lengths
-        out = [np.empty(int(lengths.sum()), dtype) if want else None for dtype, want in zip(self._dtypes, wanted, strict=True)]
+        out = [
+            np.empty(int(lengths.sum()), dtype) if want else None
+            for dtype, want in zip(self._dtypes, wanted, strict=True)
+        ]
         for part, mine, inner in self._owned(rows):
             found = part.source.read_parts(inner, starts[mine], lengths[mine], wanted)
             places = indices(begins[mine], lengths[mine])
@@ -259,7 +265,9 @@ class ConcatenatedSource(BaseSource):
         ((part, _, inner),) = self._owned(check_rows([row], len(self)))
         return part, int(inner[0])
 
-    def _compare(self, number: int, first: tuple[list[ArraySpec], Any], other: tuple[list[ArraySpec], Any]) -> str | None:
+    def _compare(
+        self, number: int, first: tuple[list[ArraySpec], Any], other: tuple[list[ArraySpec], Any]
+    ) -> str | None:
         """What makes a part's element spec another one than that of part 0; None when nothing does."""
         (specs, structure), (others, its_structure) = first, other
         if difference := structure.static_difference(its_structure):
@@ -269,7 +277,8 @@ class ConcatenatedSource(BaseSource):
         for path, one, each in zip(structure.paths, specs, others, strict=True):
             if one != each:
                 return (
-                    f"{self._verb}: leaf {path or 'of the example'} is {each.dtype}{list(each.shape)} in {self._called(number)} and "
+                    f"{self._verb}: leaf {path or 'of the example'} is {each.dtype}{list(each.shape)} in "
+                    f"{self._called(number)} and "
                     f"{one.dtype}{list(one.shape)} in {self._called(0)}; map them to one shape and dtype first"
                 )
         return None
@@ -279,6 +288,9 @@ class ConcatenatedSource(BaseSource):
 
 
 def _difference_within(part: Part) -> str | None:
-    """What makes the rows of a part unlike each other, where that is several datasets itself; None when nothing does."""
+    """What makes the rows of a part unlike each other, where that is several datasets itself.
+
+    None when nothing does.
+    """
     source = part.source
     return source._difference if isinstance(source, ConcatenatedSource) and not part.maps else None  # noqa: SLF001 - its own

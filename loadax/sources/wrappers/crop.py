@@ -15,7 +15,9 @@ from loadax.sources.base import BaseSource, WrapperSource
 
 @final
 class CroppedSource(WrapperSource):
-    """The rows of a source, of whose leaves only the columns that `spec` leaves are there: in every dimension the first so many.
+    """The rows of a source, of whose leaves only the columns that `spec` leaves are there.
+
+    In every dimension the first so many.
 
     Args:
         source: Source of the rows.

@@ -43,7 +43,8 @@ class Form:
         leaves, structure = flatten(_named(example, row), is_leaf=_is_list)
         if structure != self._structure:
             raise LeafError(
-                f"row {row} is a document with the leaves {structure.paths}, others have {self.paths}; every one must have the same"
+                f"row {row} is a document with the leaves {structure.paths}, others have {self.paths}; every one must "
+                "have the same"
             )
         arrays = [_array(leaf, path, row) for leaf, path in zip(leaves, self.paths, strict=True)]
         _common_length(arrays, self.paths, row)
@@ -52,7 +53,8 @@ class Form:
                 arrays[number] = np.empty(0, dtype)  # an empty list has no dtype to speak of
             elif array.dtype.newbyteorder("=") != dtype:
                 raise LeafError(
-                    f"row {row}: leaf {self.paths[number]} is {array.dtype}, in other documents it is {dtype}; cast it in a map"
+                    f"row {row}: leaf {self.paths[number]} is {array.dtype}, in other documents it is {dtype}; cast it "
+                    "in a map"
                 )
         return arrays
 
@@ -82,7 +84,8 @@ def _array(leaf: Any, path: str, row: int) -> NDArray[Any]:
     if array.dtype.kind in "OUSMm" or array.ndim != 1:
         what = f"{array.dtype}{list(array.shape)}" if array.dtype.kind not in "OUS" else _brief(leaf)
         raise LeafError(
-            f"row {row}: leaf {path} is {what}, and a document's leaves are one-dimensional arrays of numbers; leave out or change "
+            f"row {row}: leaf {path} is {what}, and a document's leaves are one-dimensional arrays of numbers; leave "
+            "out or change "
             "the others in a map before pack()"
         )
     return array
@@ -91,7 +94,9 @@ def _array(leaf: Any, path: str, row: int) -> NDArray[Any]:
 def _common_length(arrays: list[NDArray[Any]], paths: list[str], row: int) -> None:
     if len({len(each) for each in arrays}) > 1:
         shown = ", ".join(f"{path}: {len(each)}" for path, each in zip(paths, arrays, strict=True))
-        raise LeafError(f"row {row} has leaves of different lengths ({shown}); all leaves of a document must be equally long")
+        raise LeafError(
+            f"row {row} has leaves of different lengths ({shown}); all leaves of a document must be equally long"
+        )
 
 
 def _is_list(node: Any) -> bool:

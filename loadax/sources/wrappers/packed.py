@@ -85,7 +85,9 @@ class Documents(Protocol):
         """How many maps documents went through."""
         ...
 
-    def parts(self, numbers: Integers, skips: Integers, lengths: Integers, wanted: Sequence[bool]) -> list[NDArray[Any] | None]:
+    def parts(
+        self, numbers: Integers, skips: Integers, lengths: Integers, wanted: Sequence[bool]
+    ) -> list[NDArray[Any] | None]:
         """Parts of documents one behind another, for every leaf that is wanted."""
         ...
 
@@ -95,7 +97,10 @@ class Documents(Protocol):
 
 
 class Part(NamedTuple):
-    """A part of a document that lies in a packed row: the source's row, the first entry, how many, and the column where it begins."""
+    """A part of a document that lies in a packed row.
+
+    The source's row, the first entry, how many, and the column where it begins.
+    """
 
     row: int
     start: int
@@ -107,8 +112,9 @@ class Part(NamedTuple):
 class PackedSource(BaseSource):
     """Row i: the documents of row i of a plan, `seq_len` entries of every leaf, zeros behind the last.
 
-    Examples are dicts of the documents' leaves and of `segment_ids` (1, 2, … within the row; 0: nothing is there), `positions` (from 0 in every
-    segment) and `loss_mask` (whether the entry before is of the same segment, so that this one can be predicted).
+    Examples are dicts of the documents' leaves and of `segment_ids` (1, 2, … within the row; 0: nothing is there),
+    `positions` (from 0 in every segment) and `loss_mask` (whether the entry before is of the same segment, so that this
+    one can be predicted).
 
     Args:
         documents: what is packed.
@@ -125,7 +131,13 @@ class PackedSource(BaseSource):
     spec: Tree = None
 
     def __init__(self, documents: Documents, plan: Plan, seq_len: int, described: list[Any], summary: str):
-        self._documents, self._plan, self._seq_len, self._described, self._summary = documents, plan, seq_len, described, summary
+        self._documents, self._plan, self._seq_len, self._described, self._summary = (
+            documents,
+            plan,
+            seq_len,
+            described,
+            summary,
+        )
         form = documents.form
         sample = form.build([ArraySpec((seq_len,), dtype) for dtype in form.dtypes])
         for name in _ADDED:
@@ -187,7 +199,9 @@ class PackedSource(BaseSource):
 
     @cached_property
     def chunks(self) -> Integers | None:
-        """Rows whose first documents lie in the same chunk are read together, where documents are packed in the order of the source."""
+        """Rows whose first documents lie in the same chunk are read together, where documents are packed in the order
+        of the source.
+        """
         starts = chunk_starts(self._documents.source)
         if starts is None or not self._plan.in_order:
             return None
@@ -195,7 +209,11 @@ class PackedSource(BaseSource):
         for low in range(0, len(self), _AT_ONCE):
             rows = np.arange(low, min(low + _AT_ONCE, len(self)))
             firsts = self._documents.row_of(self._plan.first_documents(rows))
-            chunk = firsts // starts.step if isinstance(starts, range) else np.searchsorted(starts, firsts, side="right") - 1
+            chunk = (
+                firsts // starts.step
+                if isinstance(starts, range)
+                else np.searchsorted(starts, firsts, side="right") - 1
+            )
             turns = np.diff(chunk, prepend=last)
             if (turns < 0).any():
                 return None
@@ -218,7 +236,10 @@ class PackedSource(BaseSource):
         return [Part(*each) for each in zip(*columns, strict=True)]
 
     def locate(self, row: int) -> list[Location]:
-        """The files that a packed row's documents lie in, each with the first and the last byte of it; as far as it is known."""
+        """The files that a packed row's documents lie in, each with the first and the last byte of it.
+
+        As far as it is known.
+        """
         found = self._plan.segments(check_rows([row], len(self)))
         rows = self._documents.row_of(found.documents).tolist()
         return [location for each in rows for location in self._documents.source.locate(each)]
@@ -252,7 +273,11 @@ class PackedSource(BaseSource):
         for leaf in out:
             if isinstance(self._shows[leaf], int):
                 wanted[self._shows[leaf]] = True
-        parts = self._documents.parts(found.documents[there], found.skips[there] + begun, lengths, wanted) if any(wanted) else []
+        parts = (
+            self._documents.parts(found.documents[there], found.skips[there] + begun, lengths, wanted)
+            if any(wanted)
+            else []
+        )
         for leaf, destination in out.items():
             match self._shows[leaf]:
                 case "segment_ids":

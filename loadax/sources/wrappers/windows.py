@@ -17,7 +17,9 @@ from loadax.sources.io.locations import joined
 
 @final
 class WindowSource(BaseSource):
-    """Windows of `length` consecutive rows; window i begins at row `begin + i * stride`. A column box may cut the window too.
+    """Windows of `length` consecutive rows; window i begins at row `begin + i * stride`.
+
+    A column box may cut the window too.
 
     Args:
         source: of the rows.
@@ -25,8 +27,8 @@ class WindowSource(BaseSource):
         within: the rows that windows may hold, `(begin, end)`.
         length: rows of a window: the first dimension of every leaf of an example.
         stride: rows from the beginning of one window to that of the next.
-        lead: None: an example is one window. Otherwise it is a dict of `inputs`, the window, and `targets`, the `targets` rows of which the
-            first comes `lead` rows after the window's last.
+        lead: None: an example is one window. Otherwise it is a dict of `inputs`, the window, and `targets`, the
+            `targets` rows of which the first comes `lead` rows after the window's last.
         targets: how many rows that are.
 
     Raises:
@@ -37,7 +39,14 @@ class WindowSource(BaseSource):
     spec: Tree = None
 
     def __init__(
-        self, source: BaseSource, spec: Tree, within: tuple[int, int], length: int, stride: int, lead: int | None, targets: int
+        self,
+        source: BaseSource,
+        spec: Tree,
+        within: tuple[int, int],
+        length: int,
+        stride: int,
+        lead: int | None,
+        targets: int,
     ):
         self._source = source
         self._within = within
@@ -50,10 +59,13 @@ class WindowSource(BaseSource):
         there = within[1] - within[0]
         self._length = (there - span) // stride + 1 if there >= span else 0
         if self._length == 0:
-            raise SourceError(f"a window needs {span} rows ({self._shown}), and there are only {there}; use a shorter one")
+            raise SourceError(
+                f"a window needs {span} rows ({self._shown}), and there are only {there}; use a shorter one"
+            )
         self._stride = stride
         built = [
-            self._structure.build(ArraySpec((count, *each.shape), each.dtype) for each in self._specs) for _, count in self._parts
+            self._structure.build(ArraySpec((count, *each.shape), each.dtype) for each in self._specs)
+            for _, count in self._parts
         ]
         self.spec = built[0] if lead is None else {"inputs": built[0], "targets": built[1]}
 
@@ -120,7 +132,9 @@ class WindowSource(BaseSource):
 
     def read_visits(self, visits: Visits) -> Tree:
         rows = visits.rows
-        boxes = [((0, count), *((0, extent) for extent in each.shape)) for _, count in self._parts for each in self._specs]
+        boxes = [
+            ((0, count), *((0, extent) for extent in each.shape)) for _, count in self._parts for each in self._specs
+        ]
         out: list[NDArray[Any] | None] = [
             np.empty((len(rows), count, *each.shape), each.dtype) for _, count in self._parts for each in self._specs
         ]

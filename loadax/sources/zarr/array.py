@@ -16,14 +16,18 @@ from loadax.sources.zarr.chunk_files import chunk_files
 
 Missing = Literal["error", "fill"]
 
-_STRICT_DRIVERS = ("zarr", "zarr2", "zarr3", "n5", "neuroglancer_precomputed")  # those that know fill_missing_data_reads
+# those that know fill_missing_data_reads
+_STRICT_DRIVERS = ("zarr", "zarr2", "zarr3", "n5", "neuroglancer_precomputed")
 _BASE = {"cast": "base", "downsample": "base", "stack": "layers"}  # drivers that wrap others, and where those stand
 _FINAL = ("PERMISSION_DENIED", "retry attempts failed", "OUT_OF_RANGE")  # what would only come again
 PAUSE = 0.2
 """Seconds before a store is asked again."""
 
 CACHE_BYTES = 64 << 20
-"""Of memory for what is read: enough for the shard indexes that random reads come back to; rows themselves are not worth caching."""
+"""Of memory for what is read: enough for the shard indexes that random reads come back to.
+
+Rows themselves are not worth caching.
+"""
 
 
 class Rows(Protocol):
@@ -48,7 +52,10 @@ class Rows(Protocol):
         ...
 
     def start(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> Callable[[], None]:
-        """Begins to read the rows, only these columns, into `out`; the function that comes back waits until all is there."""
+        """Begins to read the rows, only these columns, into `out`.
+
+        The function that comes back waits until all is there.
+        """
         ...
 
 
@@ -96,7 +103,10 @@ class StoredArray:
             self._store = again  # the old one may remember that something was missing
 
     def _again(self, message: str) -> ts.TensorStore | None:
-        """The same store, opened anew, with nothing cached, when a second try may help: what was not found, or damaged, may be there now."""
+        """The same store, opened anew, with nothing cached, when a second try may help.
+
+        What was not found, or damaged, may be there now.
+        """
         spec = json_of(self._store)
         if not spec or any(each in message for each in _FINAL) or in_memory(spec):
             return None
@@ -115,7 +125,8 @@ class StoredArray:
     def __getstate__(self) -> dict[str, Any]:
         if in_memory(json_of(self._store)):
             raise SourceError(
-                f"{self._where} lies in this process's memory, and would be empty in another; write it to a folder to send it there"
+                f"{self._where} lies in this process's memory, and would be empty in another; write it to a folder to "
+                "send it there"
             )
         return vars(self)
 
@@ -130,7 +141,8 @@ def open_store(leaf: Any, where: str, context: ts.Context, missing: Missing) -> 
         return leaf
     if not is_spec(leaf):
         raise SourceError(
-            f"{where} is a {type(leaf).__name__}: pass a TensorStore spec (a dict with the key 'driver'), a URL, or an open store"
+            f"{where} is a {type(leaf).__name__}: pass a TensorStore spec (a dict with the key 'driver'), a URL, or an "
+            "open store"
         )
     try:
         spec = leaf.to_json() if isinstance(leaf, ts.Spec) else ts.Spec(leaf).to_json()
@@ -141,7 +153,9 @@ def open_store(leaf: Any, where: str, context: ts.Context, missing: Missing) -> 
 
 
 def reopen_strict(store: ts.TensorStore, where: str, context: ts.Context, missing: Missing) -> Any:
-    """`store` when it treats missing chunks as asked (also where the driver was found only by opening), or a future of such a one."""
+    """`store` when it treats missing chunks as asked (also where the driver was found only by opening), or a future of
+    such a one.
+    """
     spec = json_of(store)
     strict = _strict(spec, missing)
     if strict == spec:
@@ -154,7 +168,9 @@ def reopen_strict(store: ts.TensorStore, where: str, context: ts.Context, missin
         return ts.open(strict, read=True, context=context).result()
     except ValueError as error:
         again = f"{where} can't be opened again with missing chunks as errors"
-        raise SourceError(f"{failure(error, again)}; open it yourself with fill_missing_data_reads=False") from redacted(error)
+        raise SourceError(
+            f"{failure(error, again)}; open it yourself with fill_missing_data_reads=False"
+        ) from redacted(error)
 
 
 def rows_from_zero(store: ts.TensorStore, where: str) -> ts.TensorStore:
@@ -223,16 +239,22 @@ def _any_driver(spec: Any, matches: Callable[[Any], bool]) -> bool:
         return any(_any_driver(each, matches) for each in spec)
     if not isinstance(spec, dict):
         return False
-    return matches(spec.get("driver")) or any(_any_driver(spec.get(key), matches) for key in ("kvstore", "base", "layers"))
+    return matches(spec.get("driver")) or any(
+        _any_driver(spec.get(key), matches) for key in ("kvstore", "base", "layers")
+    )
 
 
 def _strict(spec: dict[str, Any], missing: Missing, **defaults: Any) -> dict[str, Any]:
-    """`spec` with missing chunks as errors, unless zeros are asked for: TensorStore's own default is to read them as zeros, silently."""
+    """`spec` with missing chunks as errors, unless zeros are asked for.
+
+    TensorStore's own default is to read them as zeros, silently.
+    """
     driver = spec.get("driver")
     if driver in _STRICT_DRIVERS:
         placed = {"kvstore": at_endpoint(spec["kvstore"])} if "kvstore" in spec else {}
         asked = {**defaults, **spec, **placed}
-        asked.pop("fill_missing_data_reads", None)  # its default, when it is true, is not in what a store says of itself
+        # its default, when it is true, is not in what a store says of itself
+        asked.pop("fill_missing_data_reads", None)
         return asked if missing == "fill" else {**asked, "fill_missing_data_reads": False}
     if driver in _BASE and _BASE[driver] in spec:
         inner = spec[_BASE[driver]]

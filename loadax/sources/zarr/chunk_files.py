@@ -8,7 +8,9 @@ from loadax.sources.io.kvstore import address_of, local_path
 
 
 def chunk_files(spec: dict[str, Any], layout: Any, shape: tuple[int, ...], row: int) -> list[Location]:
-    """The chunk files, or shards, of a row of an open array, each with the numbers of the chunks in it; the array's folder where these aren't known.
+    """The chunk files, or shards, of a row of an open array, each with the numbers of the chunks in it.
+
+    The array's folder where these aren't known.
 
     Args:
         spec: of the store, as JSON; empty when it is computed.
@@ -22,10 +24,14 @@ def chunk_files(spec: dict[str, Any], layout: Any, shape: tuple[int, ...], row: 
     if address.startswith("file://") and "|" not in address:
         address = str(local_path(address))
     files, chunks = layout.write_chunk.shape, layout.read_chunk.shape
-    # Of a view, such as a slice of a store, rows are others than those of the array; of some drivers keys are nobody's business.
+    # Of a view, such as a slice of a store, rows are others than those of the array; of some drivers keys are nobody's
+    # business.
     if "output" in spec.get("transform", {}) or not files or not chunks or not all((*files, *chunks)):
         return [Location(address)]
-    numbers = [[row // files[0]], *(range(-(-extent // size)) for extent, size in zip(shape[1:], files[1:], strict=True))]
+    numbers = [
+        [row // files[0]],
+        *(range(-(-extent // size)) for extent, size in zip(shape[1:], files[1:], strict=True)),
+    ]
     found = []
     for index in itertools.product(*numbers):
         key = _key(spec, index)
@@ -33,7 +39,9 @@ def chunk_files(spec: dict[str, Any], layout: Any, shape: tuple[int, ...], row: 
         for number, size, chunk, extent in zip(index[1:], files[1:], chunks[1:], shape[1:], strict=True):
             first, last = number * size // chunk, (min((number + 1) * size, extent) - 1) // chunk
             spans.append(str(first) if first == last else f"{first}:{last + 1}")
-        found.append(Location(address if key is None else f"{address.rstrip('/')}/{key}", part=f"chunk [{', '.join(spans)}]"))
+        found.append(
+            Location(address if key is None else f"{address.rstrip('/')}/{key}", part=f"chunk [{', '.join(spans)}]")
+        )
     return found
 
 
@@ -44,7 +52,9 @@ def _key(spec: dict[str, Any], index: tuple[int, ...]) -> str | None:
     if spec.get("driver") == "zarr3":
         encoding = metadata.get("chunk_key_encoding", {"name": "default"})
         default = encoding["name"] == "default"
-        return encoding.get("configuration", {}).get("separator", "/" if default else ".").join(["c"] * default + numbers)
+        return (
+            encoding.get("configuration", {}).get("separator", "/" if default else ".").join(["c"] * default + numbers)
+        )
     if spec.get("driver") in ("zarr", "zarr2"):
         return str(metadata.get("dimension_separator", ".")).join(numbers)
     return "/".join(numbers) if spec.get("driver") == "n5" else None

@@ -28,14 +28,18 @@ def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
         variables: which arrays of a group; None: all.
     """
     if not isinstance(path, str | os.PathLike):
-        raise SourceError(f"{path!r} is a {type(path).__name__}, not a path; pass that of a zarr array or group, or its URL")
+        raise SourceError(
+            f"{path!r} is a {type(path).__name__}, not a path; pass that of a zarr array or group, or its URL"
+        )
     root = Folder(os.fspath(path))
     check_finished(root.store, root.text)
     # TensorStore writes arrays but no groups, so a folder of arrays counts as one.
     driver, metadata = root.node("") or (None, {})
     if driver is not None:
         if variables is not None:
-            raise SourceError(f"{root.text} is an array, not a group, so variables={variables!r} can't be chosen; leave it out")
+            raise SourceError(
+                f"{root.text} is an array, not a group, so variables={variables!r} can't be chosen; leave it out"
+            )
         above = root.above()
         if above is not None:  # an array of a group that loadax has not written to its end
             check_finished(above, f"the group above {root.text}")
@@ -113,7 +117,8 @@ class Folder:
                     ) from error
                 if not isinstance(metadata, dict):
                     raise SourceError(
-                        f"{self.text.rstrip('/')}/{key} holds a {type(metadata).__name__}, no zarr metadata; copy it again"
+                        f"{self.text.rstrip('/')}/{key} holds a {type(metadata).__name__}, no zarr metadata; copy it "
+                        "again"
                     )
                 return (None if metadata.get("node_type") == "group" else driver), metadata
         return None
@@ -129,7 +134,9 @@ class Folder:
             keys = [key.decode() for key in wait(self.store.list(), self._reading)]
         except NotImplementedError as error:
             what = (
-                "can't be listed, and has no consolidated metadata" if metadata else "holds no zarr metadata, and can't be listed"
+                "can't be listed, and has no consolidated metadata"
+                if metadata
+                else "holds no zarr metadata, and can't be listed"
             )
             raise SourceError(
                 f"{self.text} {what}; check the URL, and if it is a group name its arrays in variables=[…]"
@@ -151,7 +158,8 @@ class Folder:
             return None
         if not isinstance(nodes, dict) or not all(isinstance(node, dict) for node in nodes.values()):
             raise SourceError(
-                f"{self.text}: its consolidated metadata is damaged: it must be an object of objects, not {nodes!r:.60}; copy zarr.json (or "
+                f"{self.text}: its consolidated metadata is damaged: it must be an object of objects, not "
+                f"{nodes!r:.60}; copy zarr.json (or "
                 ".zmetadata) again, or write it anew with zarr.consolidate_metadata"
             )
         return nodes

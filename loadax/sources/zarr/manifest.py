@@ -1,7 +1,8 @@
 """The manifest of a store written by loadax: written last, so that its presence means the store is complete.
 
-A zarr store that is written half way opens like any other, so whole and half-written ones must be told apart by something else.
-`loadax.partial.json` is written before the first array, `loadax.json` after the last one; both say what the store holds.
+A zarr store that is written half way opens like any other, so whole and half-written ones must be told apart by
+something else. `loadax.partial.json` is written before the first array, `loadax.json` after the last one; both say what
+the store holds.
 """
 
 import json

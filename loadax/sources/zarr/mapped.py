@@ -1,6 +1,7 @@
 """Memory-maps the chunk files of local, uncompressed, unsharded zarr 3 arrays.
 
-TensorStore reads such a chunk through the same machinery as any other, several times slower than the memory that the file is mapped to.
+TensorStore reads such a chunk through the same machinery as any other, several times slower than the memory that the
+file is mapped to.
 """
 
 import itertools
@@ -51,7 +52,10 @@ class MappedChunks:
 
     @property
     def chunk_starts(self) -> range:
-        """The rows at which files begin. Mapped rows are read one by one at no extra cost, so nothing needs to be kept of them."""
+        """The rows at which files begin.
+
+        Mapped rows are read one by one at no extra cost, so nothing needs to be kept of them.
+        """
         return range(0, self.shape[0], self._rows)
 
     def locate(self, row: int) -> list[Location]:
@@ -109,12 +113,14 @@ class MappedChunks:
             size = file.stat().st_size
         except OSError as error:
             raise SourceError(
-                f"{self._where}: chunk {file}, which holds {rows}, is missing ({error.strerror}); the copy is incomplete, or its writer left out "
+                f"{self._where}: chunk {file}, which holds {rows}, is missing ({error.strerror}); the copy is "
+                "incomplete, or its writer left out "
                 "chunks that hold only the fill value: copy it again, or pass missing='fill' if those are right"
             ) from error
         if size != expected:
             raise SourceError(
-                f"{self._where}: chunk {file}, which holds {rows}, has {size} bytes instead of {expected}; copy it again"
+                f"{self._where}: chunk {file}, which holds {rows}, has {size} bytes instead of {expected}; copy it "
+                "again"
             )
         mapped: NDArray[Any] = np.memmap(file, self.dtype, "r", shape=shape)
         return mapped.view(np.ndarray)
@@ -124,7 +130,10 @@ class MappedChunks:
 
 
 def map_raw(spec: dict[str, Any], dtype: np.dtype[Any], where: str) -> MappedChunks | None:
-    """The array of an open store's spec as mapped files, when its chunks are just that: rows, little-endian, in local files."""
+    """The array of an open store's spec as mapped files, when its chunks are just that.
+
+    Rows, little-endian, in local files.
+    """
     metadata = spec.get("metadata", {})
     kvstore = spec.get("kvstore")
     if spec.get("driver") != "zarr3" or not isinstance(kvstore, dict) or kvstore.get("driver") != "file":

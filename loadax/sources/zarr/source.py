@@ -36,8 +36,8 @@ class TensorStoreSource(BaseSource):
     """A tree of TensorStore arrays whose first dimensions are equal: one row an entry.
 
     Args:
-        tree: a pytree of TensorStore specs (dicts with the key `driver`, `tensorstore.Spec`s, URLs) or open stores. All are
-            opened on one context, so they share one cache and one set of threads.
+        tree: a pytree of TensorStore specs (dicts with the key `driver`, `tensorstore.Spec`s, URLs) or open stores. All
+            are opened on one context, so they share one cache and one set of threads.
         missing: "error", or "fill": chunks that are not there read as the array's fill value.
 
     Raises:
@@ -50,7 +50,12 @@ class TensorStoreSource(BaseSource):
     addresses: Sequence[str] = ()
 
     def __init__(self, tree: Tree, missing: Missing = "error"):
-        choice("missing", missing, ("error", "fill"), "'error', or 'fill' to read chunks that are not there as the fill value")
+        choice(
+            "missing",
+            missing,
+            ("error", "fill"),
+            "'error', or 'fill' to read chunks that are not there as the fill value",
+        )
         leaves, self._structure = flatten(tree, is_leaf=is_spec)
         places = [place_of(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
         context = new_context(CACHE_BYTES)
@@ -73,22 +78,33 @@ class TensorStoreSource(BaseSource):
 
     @property
     def concurrent_reads(self) -> int:
-        """Reads that are best under way at once: they wait for disks, networks and TensorStore's threads, unless all is mapped."""
+        """Reads that are best under way at once.
+
+        They wait for disks, networks and TensorStore's threads, unless all is mapped.
+        """
         return 4 if any(isinstance(array, StoredArray) for array in self._arrays) else 1
 
     @property
     def chunks(self) -> range | Integers | None:
-        """The rows at which what is decoded together begins, for the leaf with the most bytes; None when rows are read singly."""
+        """The rows at which what is decoded together begins, for the leaf with the most bytes.
+
+        None when rows are read singly.
+        """
         decoded = [array for array in self._arrays if isinstance(array, StoredArray)]
         if not decoded:
             return None
-        starts = max(decoded, key=lambda array: int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize).chunk_starts
+        starts = max(
+            decoded, key=lambda array: int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize
+        ).chunk_starts
         if len(starts) == self._length:
             return None
         return starts if starts.start == 0 else np.maximum(np.asarray(starts, np.int64), 0)
 
     def locate(self, row: int) -> list[Location]:
-        """The chunk files, or shards, that a row lies in, with the numbers of its chunks; what is computed lies nowhere."""
+        """The chunk files, or shards, that a row lies in, with the numbers of its chunks.
+
+        What is computed lies nowhere.
+        """
         number = int(check_rows([row], self._length)[0])
         return [
             each._replace(part=f"{path} {each.part}".strip())
@@ -113,7 +129,8 @@ class TensorStoreSource(BaseSource):
     def _read(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         if os.getpid() != self._process:
             raise SourceError(
-                "this store was opened before the process was forked, and TensorStore would abort the child; use threads, or open the "
+                "this store was opened before the process was forked, and TensorStore would abort the child; use "
+                "threads, or open the "
                 "dataset in the child (or send it there pickled)"
             )
         under_way = [

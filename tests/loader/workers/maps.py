@@ -111,9 +111,9 @@ def pages_of_arrays(_: Any) -> Any:
 
 def environment(_: Any) -> Any:
     """Who reads this row, and what it sees."""
-    hidden = [os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")] == [
-        "-1"
-    ] * 3
+    hidden = [
+        os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+    ] == ["-1"] * 3
     return {
         "pid": np.int32(os.getpid()),
         "jax": np.bool_(any(name.split(".")[0] in ("jax", "jaxlib") for name in sys.modules)),

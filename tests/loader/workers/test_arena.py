@@ -1,4 +1,7 @@
-"""The segment that workers write to: what is leased is nobody else's, and what nobody leases goes back to the system."""
+"""The segment that workers write to.
+
+What is leased is nobody else's, and what nobody leases goes back to the system.
+"""
 
 import mmap
 import os
@@ -25,7 +28,8 @@ def open_descriptors() -> int:
 
 @settings(deadline=None, max_examples=examples(50))
 @given(
-    st.lists(st.tuples(st.integers(1, 3 * PAGE), st.integers(0, 5)), min_size=1, max_size=60), st.sampled_from([0, PAGE, 1 << 20])
+    st.lists(st.tuples(st.integers(1, 3 * PAGE), st.integers(0, 5)), min_size=1, max_size=60),
+    st.sampled_from([0, PAGE, 1 << 20]),
 )
 def test_no_two_leases_share_a_byte_and_another_process_sees_them(sizes: list[tuple[int, int]], keep: int) -> None:
     arena, view = SharedMemoryPool(keep), None

@@ -50,7 +50,8 @@ def test_the_cause_is_in_the_traceback() -> None:
     ("error", "line"),
     [
         (maps.ClosedError("no good"), "ClosedError: no good"),
-        (maps.TwoError(3, "no good"), "TwoError: row 3: no good"),  # comes back with another argument than its __init__ wants
+        # comes back with another argument than its __init__ wants
+        (maps.TwoError(3, "no good"), "TwoError: row 3: no good"),
         (maps.MuteError(), "MuteError"),
         (SystemExit(3), "SystemExit: 3"),
         (KeyboardInterrupt(), "KeyboardInterrupt: "),

@@ -43,7 +43,9 @@ def filled(dtype: Any) -> Array:
     dtype = np.dtype(dtype)
     if dtype.kind == "U":
         return np.array([f"r{number}" for number in range(ROWS * COLUMNS)], dtype).reshape(ROWS, COLUMNS)
-    noise = np.random.default_rng(1).integers(0, 2 if dtype.kind == "b" else 120, ROWS * COLUMNS * dtype.itemsize, dtype=np.uint8)
+    noise = np.random.default_rng(1).integers(
+        0, 2 if dtype.kind == "b" else 120, ROWS * COLUMNS * dtype.itemsize, dtype=np.uint8
+    )
     return noise.view(dtype).reshape(ROWS, COLUMNS)
 
 
@@ -113,7 +115,9 @@ def test_what_is_mapped_travels_as_a_path_and_is_mapped_again(mode: Any, tmp_pat
     with (tmp_path / "large.bin").open("wb") as file:
         file.truncate(50 << 30)
     mapped = np.memmap(tmp_path / "large.bin", ">i2", mode, offset=6, shape=(1 << 30, 16))
-    with packed({"all": mapped, "some": mapped[1000:-1000:7, 2:5].view(np.ndarray), "f": lambda: mapped[3:9]}) as parcel:
+    with packed(
+        {"all": mapped, "some": mapped[1000:-1000:7, 2:5].view(np.ndarray), "f": lambda: mapped[3:9]}
+    ) as parcel:
         assert parcel.arrays == ()
         assert len(parcel.message) < 2000
         back = unpack(parcel)
@@ -243,7 +247,9 @@ def test_functions_of_modules_go_by_name_lambdas_and_closures_by_value() -> None
     assert here[2]({"x": 3}) == {"x": 3}
 
 
-def test_functions_of_a_module_that_the_other_has_not_go_by_value_when_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_of_a_module_that_the_other_has_not_go_by_value_when_it_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     module = types.ModuleType("only_here")
     exec("base = 40\ndef helper(x): return base + x\ndef top(x): return helper(x)", module.__dict__)
     monkeypatch.setitem(__import__("sys").modules, "only_here", module)

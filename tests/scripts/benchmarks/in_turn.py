@@ -1,4 +1,6 @@
-"""Contestants of one workload in one process, one behind the other: `python in_turn.py WORKLOAD NAME ...` prints what each answers as JSON.
+"""Contestants of one workload in one process, one behind the other.
+
+`python in_turn.py WORKLOAD NAME ...` prints what each answers as JSON.
 
 run.py gives each of them a process of its own, which takes longer to start than all of this.
 """

@@ -1,4 +1,7 @@
-"""The benchmarks run, their contestants serve the same rows, and a run is not made twice. What is measured here means nothing."""
+"""The benchmarks run, their contestants serve the same rows, and a run is not made twice.
+
+What is measured here means nothing.
+"""
 
 import json
 from importlib.util import find_spec
@@ -69,7 +72,9 @@ def test_who_is_not_installed_is_named_and_the_others_run_with_what_is_measured_
     assert found["extras"]["hour"]["hour"] >= found["extras"]["hour"]["minute"] > 0
 
 
-def test_a_chunk_shuffle_is_timed_in_whole_epochs_and_its_hosts_read_little_more_than_their_share(tmp_path: Path) -> None:
+def test_a_chunk_shuffle_is_timed_in_whole_epochs_and_its_hosts_read_little_more_than_their_share(
+    tmp_path: Path,
+) -> None:
     text, found = quick(tmp_path, "chunks", "--rounds", "1")
     assert all(turn["rows"] % 256 == 0 for turn in found["contestants"]["loadax"]["rounds"])
     hosts = found["extras"]["amplification"]

@@ -12,7 +12,8 @@ from tests.scripts.benchmarks.scripts import FOLDER, load, run
 def contestant(*millions: float) -> dict[str, Any]:
     """One that fed so many million rows a second, round by round."""
     rounds = [
-        {"rows": 2e6 * speed, "seconds": 2.0, "cpu_seconds": 6.0 * speed, "memory": 10**6, "others": 0.25} for speed in millions
+        {"rows": 2e6 * speed, "seconds": 2.0, "cpu_seconds": 6.0 * speed, "memory": 10**6, "others": 0.25}
+        for speed in millions
     ]
     return {"first": {"cold": 1.0, "warm": 0.5}, "check": {"rows": 1}, "rounds": rounds}
 
@@ -34,7 +35,9 @@ def test_ratios_are_taken_round_by_round() -> None:
 
 def test_the_best_peer_is_the_fastest_by_its_median_and_no_loop_by_hand() -> None:
     report = load("report")
-    found = a_run(**{"loadax": contestant(4), "numpy": contestant(9), "grain-2": contestant(1, 5, 2), "torch-2": contestant(3)})
+    found = a_run(
+        **{"loadax": contestant(4), "numpy": contestant(9), "grain-2": contestant(1, 5, 2), "torch-2": contestant(3)}
+    )
     assert report.peers(found) == ["grain-2", "torch-2"]
     assert report.best(found, report.peers(found)) == "torch-2"
     assert report.best(found, ["spdl"]) is None
@@ -42,11 +45,15 @@ def test_the_best_peer_is_the_fastest_by_its_median_and_no_loop_by_hand() -> Non
 
 def test_processor_time_is_beside_that_of_who_takes_least_of_all_or_of_the_process_that_trains() -> None:
     def costing(seconds: float, trainer: float) -> dict[str, Any]:
-        rounds = [{"rows": 10, "seconds": 1.0, "cpu_seconds": seconds, "trainer_seconds": trainer, "memory": 1, "others": 0.0}]
+        rounds = [
+            {"rows": 10, "seconds": 1.0, "cpu_seconds": seconds, "trainer_seconds": trainer, "memory": 1, "others": 0.0}
+        ]
         return {"first": None, "check": None, "rounds": rounds}
 
     tables, report = load("tables"), load("report")
-    found = a_run(**{"loadax": costing(6, 1), "torch-0": costing(4, 4), "torch-2": costing(8, 2), "numpy": costing(3, 3)})
+    found = a_run(
+        **{"loadax": costing(6, 1), "torch-0": costing(4, 4), "torch-2": costing(8, 2), "numpy": costing(3, 3)}
+    )
     assert tables.cpu()(found) == tables.cpu("torch-0", "torch-2", "torch-9")(found) == 1.5
     assert tables.cpu("numpy")(found) == 2.0
     assert tables.cpu("torch-0", "torch-2", of=report.trainer_seconds)(found) == 0.5
@@ -75,7 +82,8 @@ def test_remarks_tell_who_is_missing_and_what_was_measured_besides() -> None:
 
 def test_the_page_gets_its_tables_and_pictures_and_keeps_the_rest(tmp_path: Path) -> None:
     runs = [
-        a_run(**{"loadax": contestant(speed), "numpy": contestant(1), "grain-inline": contestant(0.1)}) for speed in (2, 3, 4)
+        a_run(**{"loadax": contestant(speed), "numpy": contestant(1), "grain-inline": contestant(0.1)})
+        for speed in (2, 3, 4)
     ]
     (tmp_path / "tokens.json").write_text(json.dumps({"workload": "tokens", "text": "", "runs": runs}))
     page = tmp_path / "page.md"
@@ -91,8 +99,8 @@ def test_the_page_gets_its_tables_and_pictures_and_keeps_the_rest(tmp_path: Path
     assert "| images: the best peer | 1.0 | - |" in lines
     assert "| `numpy` | 1,000,000 | 3.00 x | 3.00-3.00 | 3.00 | 1 MB | 500.0 ms | 1000 ms |" in lines
     assert (
-        "Measured on x86_64, 2 cores, python 3.11, jax 0.10.2, at abc; 3 runs of each workload, during which others used 25% of the machine."
-        in lines
+        "Measured on x86_64, 2 cores, python 3.11, jax 0.10.2, at abc; 3 runs of each workload, during which others "
+        "used 25% of the machine." in lines
     )
     assert lines[0] == "before"
     assert {"between", "kept"} <= set(lines)
@@ -113,7 +121,8 @@ def test_the_stages_of_a_batch_get_their_table_too(tmp_path: Path) -> None:
     page.write_text("<!-- measured: stages -->\n<!-- end -->\n<!-- measured: shows -->\nkept\n<!-- end -->\n")
     run("tables.py", str(tmp_path / "micro.json"), "--page", str(page))
     assert page.read_text() == (
-        "<!-- measured: stages -->\n| | | a row |\n|---|---:|---:|\n| place 256 tokens | 256 µs | 1,000 ns |\n<!-- end -->\n"
+        "<!-- measured: stages -->\n| | | a row |\n|---|---:|---:|\n| place 256 tokens | 256 µs | 1,000 ns |\n<!-- end "
+        "-->\n"
         "<!-- measured: shows -->\nkept\n<!-- end -->\n"
     )
 

@@ -32,7 +32,8 @@ def test_between_turns_a_contestant_and_its_processes_stand_still(ceiling: Any) 
     before = [each.cpu_times() for each in family]
     time.sleep(0.1)
     assert [each.cpu_times() for each in family] == before
-    # Its processes' time counts: they worked, while it waited for them. Others on this machine may leave them little of it.
+    # Its processes' time counts: they worked, while it waited for them. Others on this machine may leave them little of
+    # it.
     assert turn["cpu_seconds"] > turn["seconds"] / 10
     ceiling.end()
     assert not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in family)

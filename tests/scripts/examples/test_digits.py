@@ -19,7 +19,9 @@ DIGITS = Path(__file__).parents[3] / "examples" / "digits.py"
 def train(folder: Path, at_least: float, *arguments: str) -> tuple[list[float], str, int]:
     """The losses of two epochs, what the script printed, and its exit code."""
     losses = folder / "losses.json"
-    result = forkserver.run([DIGITS, "--epochs", "2", "--at-least", str(at_least), "--losses", losses, *arguments], cwd=folder)
+    result = forkserver.run(
+        [DIGITS, "--epochs", "2", "--at-least", str(at_least), "--losses", losses, *arguments], cwd=folder
+    )
     return json.loads(losses.read_text()), result.stdout, result.returncode
 
 
@@ -40,7 +42,9 @@ def test_two_processes_reach_the_same_losses_and_an_accuracy_that_is_too_low_fai
 def test_interrupting_ends_every_process(tmp_path: Path) -> None:
     """The fork server gives a program the usual signal handlers, also where this process ignores an interrupt."""
     with (tmp_path / "output").open("w") as output:
-        script = forkserver.Child([DIGITS, "--processes", "2", "--epochs", "1000"], cwd=tmp_path, stdout=output, stderr=output)
+        script = forkserver.Child(
+            [DIGITS, "--processes", "2", "--epochs", "1000"], cwd=tmp_path, stdout=output, stderr=output
+        )
     children: list[psutil.Process] = []
     deadline = time.monotonic() + HANG
     try:

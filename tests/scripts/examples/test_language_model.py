@@ -31,7 +31,10 @@ def train(folder: Path, *arguments: str) -> tuple[list[float], str]:
     """The bits per byte of all steps, and what the script printed."""
     losses = folder / "losses.json"
     # Most of the time goes into compiling, so what one run has compiled the next one finds.
-    compiled = {"JAX_COMPILATION_CACHE_DIR": str(folder.parent / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    compiled = {
+        "JAX_COMPILATION_CACHE_DIR": str(folder.parent / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
     result = run(folder, "--steps", str(STEPS), "--losses", str(losses), *arguments, **compiled)
     # So few steps make no model that is better than bigrams.
     assert result.returncode == (0 if "--at-most" in arguments else 1), result.stderr
@@ -91,7 +94,9 @@ def test_a_run_begun_in_one_process_and_ended_in_two_has_the_losses_of_a_whole_o
     assert losses == pytest.approx(alone[0], abs=1e-3)
     before, after = (stretches(part) for part in printed.split("training waited", 1))
     assert before == EVERYTHING, "one process begins"
-    assert after == [part for part in EVERYTHING if part[3] <= 128], "two go on, and process 0 holds the first half of every row"
+    assert after == [part for part in EVERYTHING if part[3] <= 128], (
+        "two go on, and process 0 holds the first half of every row"
+    )
     assert re.search(RESUMED, printed.split("training waited", 1)[1]), printed
     check_last_lines(printed)
     assert "[Gloo]" not in printed
@@ -166,7 +171,8 @@ def test_no_held_out_document_is_trained_on(example: ModuleType, tmp_path: Path)
     example.write_library(tmp_path)
     for name in ("modules", "packages"):
         trained, held_out = (set(documents(example, tmp_path / f"{name}{part}.bin")) for part in ("", "-held-out"))
-        # Modules are held out whole; what is left in common are lines such as `if __name__ == "__main__":`, which many modules have.
+        # Modules are held out whole; what is left in common are lines such as `if __name__ == "__main__":`, which many
+        # modules have.
         common = trained & held_out
         assert len(held_out) > 100
         assert sum(map(len, common)) < 0.05 * sum(map(len, held_out))
@@ -181,7 +187,8 @@ def documents(example: ModuleType, file: Path) -> list[bytes]:
 def test_bigrams_are_counted_inside_segments(example: ModuleType) -> None:
     dataset = loadax.from_documents(np.array([1, 2, 1, 2, 3, 3]), offsets=[0, 4, 6]).pack(8, method="best_fit")
     bits = example.bits_of_bigrams([dataset], dataset)
-    # 1 -> 2 twice, 2 -> 1 once, 3 -> 3 once; 2 -> 3 stands between two documents and does not count. One is added to each count.
+    # 1 -> 2 twice, 2 -> 1 once, 3 -> 3 once; 2 -> 3 stands between two documents and does not count. One is added to
+    # each count.
     chances = np.array([3 / 259, 2 / 258, 3 / 259, 2 / 258])
     assert bits == pytest.approx(-np.log2(chances).mean())
 
@@ -189,6 +196,7 @@ def test_bigrams_are_counted_inside_segments(example: ModuleType) -> None:
 def test_a_run_too_short_to_stop_is_refused(tmp_path: Path) -> None:
     result = run(tmp_path, "--steps", "3")
     assert result.returncode == 2
-    assert "--steps 3: pass 4 or more, since batches grow after a quarter of them and the run stops half-way" in result.stderr, (
-        result.stderr
-    )
+    assert (
+        "--steps 3: pass 4 or more, since batches grow after a quarter of them and the run stops half-way"
+        in result.stderr
+    ), result.stderr

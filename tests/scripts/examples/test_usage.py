@@ -1,4 +1,7 @@
-"""Every example starts. `.ci/run` runs them whole; here each only says what it takes, so that a broken import shows at once."""
+"""Every example starts. `.ci/run` runs them whole.
+
+Here each only says what it takes, so that a broken import shows at once.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,7 @@
-"""Photographs and a volume go to zarr and come back by chunks; a model that learned nothing from them is told from one that did."""
+"""Photographs and a volume go to zarr and come back by chunks.
+
+A model that learned nothing from them is told from one that did.
+"""
 
 import re
 import subprocess
