@@ -27,17 +27,27 @@ if TYPE_CHECKING:
         write_zarr,
     )
     from loadax.loader.dataloader import Dataloader
+    from loadax.loader.headroom import Headroom, Replay
     from loadax.loader.inspection.certificate import Certificate
+    from loadax.loader.iterator import DataIterator, Epoch
+    from loadax.loader.metrics.stats import Stats
+    from loadax.loader.reports.bottleneck import Report
     from loadax.protocols import Source
 
 __version__ = "0.1.0"
 
 _HOME = {
     "Certificate": "loadax.loader.inspection.certificate",
+    "DataIterator": "loadax.loader.iterator",
     "Dataloader": "loadax.loader.dataloader",
     "Dataset": "loadax.dataset",
+    "Epoch": "loadax.loader.iterator",
+    "Headroom": "loadax.loader.headroom",
     "LoadaxError": "loadax.errors",
+    "Replay": "loadax.loader.headroom",
+    "Report": "loadax.loader.reports.bottleneck",
     "Source": "loadax.protocols",
+    "Stats": "loadax.loader.metrics.stats",
     "as_dataset": "loadax.io",
     "concat": "loadax.combine",
     "from_array_record": "loadax.io",
@@ -57,10 +67,16 @@ _MODULES = ("errors", "seeds", "sharding", "testing")
 
 __all__ = [
     "Certificate",
+    "DataIterator",
     "Dataloader",
     "Dataset",
+    "Epoch",
+    "Headroom",
     "LoadaxError",
+    "Replay",
+    "Report",
     "Source",
+    "Stats",
     "as_dataset",
     "concat",
     "errors",
