@@ -66,12 +66,9 @@ def same_memory(leaf: Any, other: Any) -> bool:
     """Whether two leaves are one array, or views of one that begin at the same entry."""
     if not isinstance(leaf, np.ndarray) or not isinstance(other, np.ndarray) or not leaf.size or not other.size:
         return False  # an empty view begins where the next one does, and shares nothing with it
-    return leaf is other or (leaf.base is not None and leaf.base is other.base and _address(leaf) == _address(other))
-
-
-def _address(array: NDArray[Any]) -> int:
-    address: int = array.__array_interface__["data"][0]  # a tenth of the time of `.ctypes`
-    return address
+    return leaf is other or (
+        leaf.base is not None and leaf.base is other.base and leaf.ctypes.data == other.ctypes.data
+    )
 
 
 def split_rows(batch: Tree, count: int) -> list[Tree]:
