@@ -85,8 +85,7 @@ class Measured:
         return {"rows": len(rows), "digest": hashlib.sha256(rows.tobytes()).hexdigest()[:16], **found}
 
     def round(self, seconds: float, lead: float, whole: int = 1) -> dict[str, float]:
-        """Takes batches for `lead` seconds, until the queues are as they stay, and then for `seconds` against the
-        clock.
+        """Takes batches for `lead` seconds, until the queues are steady, and then for `seconds` against the clock.
 
         Args:
             seconds: the least that is timed.

@@ -159,8 +159,8 @@ def main() -> None:
         if decoded[name][0].shape == expected[0].shape:
             quality = f"{min(map(psnr, decoded[name], expected)):.1f}"
         print(
-            f"| {name} | {statistics.median(cpu[name]) * 1e3:.2f} | {statistics.median(clock[name]) * 1e3:.2f} | "
-            f"{quality} |"
+            f"| {name} | {statistics.median(cpu[name]) * 1e3:.2f} | "
+            f"{statistics.median(clock[name]) * 1e3:.2f} | {quality} |"
         )
 
 

@@ -30,7 +30,7 @@ _IN_FLIGHT = 4  # reads, of the loop over a store by hand
 def defaults(workload: Workload, folder: Path, sharding: NamedSharding, **options: Any) -> Open:
     """loadax, with every option that has a default left at it, but for those that the contestant names."""
     with warnings.catch_warnings():
-        # which is what is measured
+        # The benchmark measures just what this warns of.
         warnings.filterwarnings("ignore", "shuffle.* of data whose chunks hold", UserWarning)
         return _loader(dataset(workload, folder).shuffle(seed=0), workload, sharding, **options)
 

@@ -78,7 +78,9 @@ def report(documents: int, seq_len: int, grain_documents: int) -> Iterator[str]:
         yield f"{method:<10} {mine:>12.3%} {took:>10.2f}s {other:>11.3%} {other_took:>9.1f}s"
     yield ""
     yield f"{documents} documents into rows of {seq_len}"
-    yield f"{'method':<10} {'full':>9} {'planned in':>11} {'peak memory':>12} {'opened again':>13} {'read, Mtoken/s':>15}"
+    yield (
+        f"{'method':<10} {'full':>9} {'planned in':>11} {'peak memory':>12} {'opened again':>13} {'read, Mtoken/s':>15}"
+    )
     tokens = np.zeros(int(many.sum()), np.uint8)
     data = from_documents(tokens, np.concatenate([[0], np.cumsum(many)]))
     for method in ("split", "first_fit", "best_fit"):

@@ -101,22 +101,19 @@ def remarks(run: Run) -> list[str]:
     if "sleep" in extras:
         slept = extras["sleep"]
         lines.append(
-            f"steps of 10 ms wait {slept['share']:.2%} of the time, {slept['median'] * 1e6:.0f} us each and "
-            f"{slept['most'] * 1e3:.2f} ms "
-            f"at most; an iterator that does nothing, {slept['floor']['share']:.2%}"
+            f"steps of 10 ms wait {slept['share']:.2%} of the time, {slept['median'] * 1e6:.0f} us each "
+            f"and {slept['most'] * 1e3:.2f} ms at most; an iterator that does nothing, {slept['floor']['share']:.2%}"
         )
     if "resume" in extras:
         lines.append(
-            f"first batch from step 10^6 {extras['resume']['far'] * 1e3:.1f} ms, from the start "
-            f"{extras['resume']['near'] * 1e3:.1f} ms, "
-            f"{extras['resume']['more'] * 1e3:+.1f} ms"
+            f"first batch from step 10^6 {extras['resume']['far'] * 1e3:.1f} ms, "
+            f"from the start {extras['resume']['near'] * 1e3:.1f} ms, {extras['resume']['more'] * 1e3:+.1f} ms"
         )
     if extras.get("hour"):
         hour = extras["hour"]
         lines.append(
             f"{hour['steps']:,} steps: {hour['minute'] / _MILLION:.1f} MB in the first sixtieth, "
-            f"{hour['hour'] / _MILLION:.1f} MB at most, "
-            f"{hour['hour'] / hour['minute'] - 1:+.1%}"
+            f"{hour['hour'] / _MILLION:.1f} MB at most, {hour['hour'] / hour['minute'] - 1:+.1%}"
         )
     if "amplification" in extras:
         lines += [

@@ -80,7 +80,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
             asked = chosen[each].feeds and race.ask(each, "first", times=1 if options.quick else 5)
             checked = chosen[each].feeds and race.ask(each, "check", batches=8)
             run["contestants"][each] = {"first": asked or None, "check": checked or None, "rounds": []}
-            # to be warm
+            # One turn to warm up.
             race.ask(each, "round", **{**turns[each], "lead": turns[each]["seconds"] if options.rounds else 0})
         for each, turn in race.turns(options.rounds, turns, began + options.budget):
             run["contestants"][each]["rounds"].append(turn)

@@ -32,7 +32,7 @@ def _nothing(*_: object) -> None:
 
 @contextmanager
 def blind() -> Iterator[None]:
-    """Without marks, without processor times, without a timeline, and without telling the first steps from the others."""
+    """Turns off the marks, the processor times, the timeline and the separate count of the first steps."""
 
     def counted(stats: Stats, _step: int, waited: float, _away: float) -> None:
         stats.steps += 1

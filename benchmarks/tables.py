@@ -248,8 +248,10 @@ def setting(results: Results) -> list[str]:
     )
     most = max(len(each) for each in results.values())
     return [
-        f"Measured on {told}, at {' and '.join(commits)}; {most} {'run' if most == 1 else 'runs'} of each workload, "
-        f"during which others used {statistics.median(map(others, runs)):.0%} of the machine."
+        (
+            f"Measured on {told}, at {' and '.join(commits)}; {most} {'run' if most == 1 else 'runs'} of each "
+            f"workload, during which others used {statistics.median(map(others, runs)):.0%} of the machine."
+        )
     ]
 
 

@@ -89,7 +89,10 @@ def count_correct(model: Classifier, batch: dict[str, jax.Array]) -> jax.Array:
 
 
 def add_noise(example: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """A noisier scan. `rng` follows from seed, epoch and row alone, so the noise is the same on any mesh and any host."""
+    """A noisier scan.
+
+    `rng` follows from seed, epoch and row alone, so the noise is the same on any mesh and any host.
+    """
     return {**example, "image": example["image"] + rng.normal(0, 3, 64)}
 
 

@@ -141,8 +141,8 @@ evaluate = nnx.jit(forecast_error)
 def show_bands(field: jax.Array) -> None:
     """Prints which part of a batch each device holds."""
     print(
-        f"a batch of fields is {field.shape}, {field.nbytes >> 10} KiB; each device holds its rows and its band of "
-        "latitudes"
+        f"a batch of fields is {field.shape}, {field.nbytes >> 10} KiB; "
+        "each device holds its rows and its band of latitudes"
     )
     for shard in field.addressable_shards:
         cuts = [cut.indices(size) for cut, size in zip(shard.index, field.shape, strict=True)]

@@ -79,9 +79,7 @@ Trained: TypeAlias = "tuple[LanguageModel, nnx.Optimizer[LanguageModel]]"
 
 
 def write_documents(modules: Iterable[Path], file: Path) -> None:
-    """Writes what stands between the modules' blank lines to `file`, as flat uint16, and where each piece begins beside
-    it.
-    """
+    """Writes the paragraphs of the modules to `file`, as flat uint16, and the start of each one to a file beside it."""
     texts = (text for module in modules for text in module.read_bytes().split(b"\n\n") if text.strip())
     documents = [np.array([*text, END], np.uint16) for text in texts]
     np.concatenate(documents).tofile(file)
@@ -108,9 +106,7 @@ def packed_rows(file: Path, seed: int) -> loadax.Dataset:
 
 
 def bits_of_bigrams(train: Iterable[loadax.Dataset], held_out: loadax.Dataset) -> float:
-    """Bits per byte of the table that counts which token follows which, with one added to each count, on rows it has
-    not seen.
-    """
+    """Bits per byte of a table of bigram counts, with one added to each count, on held-out rows."""
 
     def pairs(dataset: loadax.Dataset) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
         rows = dataset.read(np.arange(len(dataset)))
@@ -173,7 +169,7 @@ class LanguageModel(nnx.Module):
         self.predict = nnx.Linear(width, VOCABULARY, rngs=rngs)
 
     def __call__(self, batch: Batch) -> jax.Array:
-        """(B, T) tokens, with their segments and positions -> (B, T, vocabulary) logits of the token that follows each."""
+        """(B, T) tokens, with their segments and positions -> (B, T, vocabulary) logits of the next tokens."""
         hidden = self.embed(batch["tokens"])
         reach = attention_reach(batch["segment_ids"], batch["positions"], self.heads)
         for block in self.blocks:
@@ -343,8 +339,8 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     if options.steps < 4:
         parser.error(
-            f"--steps {options.steps}: pass 4 or more, since batches grow after a quarter of them and the run stops "
-            "half-way"
+            f"--steps {options.steps}: "
+            "pass 4 or more, since batches grow after a quarter of them and the run stops half-way"
         )
     return options
 

@@ -148,8 +148,8 @@ def run(folder: Path, timeline: str | None) -> None:
         for batch in batches:
             if not losses:
                 print(
-                    f"a batch is {batch['image'].shape} {batch['image'].dtype} on the devices, and crossed the wire as "
-                    "uint8"
+                    f"a batch is {batch['image'].shape} {batch['image'].dtype} on the devices, "
+                    "and crossed the wire as uint8"
                 )
             losses.append(float(train_step(model, optimizer, batch)))
         report = batches.report()

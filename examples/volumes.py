@@ -1,5 +1,4 @@
-"""Cuts photographs and a volume into patches, writes them to zarr, and learns to take noise out of them, reading whole
-chunks.
+"""Cuts photographs and a volume into patches, writes them to zarr, and learns to denoise them, reading whole chunks.
 
     python examples/volumes.py
 

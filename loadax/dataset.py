@@ -34,7 +34,7 @@ from loadax.transforms import BatchMap, Map, Transform, fingerprint, name_of, ta
 
 _LANES = 128
 _OPEN_BYTES = 1 << 30  # what the windows of all lanes may hold by default, over all hosts
-# of a chunk of the largest leaf, above which decoding it for one row is worth a warning
+# Rows and bytes of a chunk of the largest leaf: above these, decoding a chunk for one row is worth a warning.
 _MANY_ROWS, _MANY_BYTES = 4, 8 << 10
 _MOST_VERBS = 100  # far fewer than Python has frames for: each is a call in a call
 _NEEDED: Any = None  # where the error for a missing argument says more than Python would
@@ -79,9 +79,9 @@ class Dataset:
     def __post_init__(self) -> None:
         if depth(self.order) > _MOST_VERBS:
             raise ArgumentError(
-                f"this dataset is made by more than {_MOST_VERBS} verbs, each upon the one before; where a loop calls "
-                "one, call it once: "
-                "concat() with a list of all datasets, a slice from the first row to the last, exclude() with all rows"
+                f"this dataset is made by more than {_MOST_VERBS} verbs, each upon the one before; "
+                "where a loop calls one, call it once: concat() with a list of all datasets, "
+                "a slice from the first row to the last, exclude() with all rows"
             )
 
     if not TYPE_CHECKING:  # a type checker then sees a misspelt name
@@ -184,8 +184,8 @@ class Dataset:
             )
             if chunk is None and _joins_chunks(self.source):
                 raise ArgumentError(
-                    f"block='chunks': {self.source!r} reads what is decoded in chunks, but not every part does, or one "
-                    "is mapped before it is joined; "
+                    f"block='chunks': {self.source!r} reads what is decoded in chunks, "
+                    "but not every part does, or one is mapped before it is joined; "
                     "map behind concat(), shuffle the parts before it, or pass how many rows lie together: block=64"
                 )
             if chunk is None:
@@ -416,9 +416,8 @@ class Dataset:
         for which, part in zip(("first", "second"), parts, strict=True):
             if len(self) > 1 and not len(part):
                 warnings.warn(
-                    f"split({fraction}, seed={seed}) of {len(self)} rows leaves none for the {which} part, since each "
-                    "row is drawn by itself; "
-                    "pass another seed, or slice: data[:n] and data[n:]",
+                    f"split({fraction}, seed={seed}) of {len(self)} rows leaves none for the {which} part, "
+                    "since each row is drawn by itself; pass another seed, or slice: data[:n] and data[n:]",
                     UserWarning,
                     stacklevel=2,
                 )
@@ -532,8 +531,7 @@ class Dataset:
         return self._with(first), self._with(rest)
 
     def map(self, fn: Callable[..., Tree], rng: bool = False, seed: int = 0, spec: Tree | None = None) -> "Dataset":
-        """Applies `fn(example)` to every row, or `fn(example, rng)` with a `numpy.random.Generator` that is the row's
-        own.
+        """Applies `fn(example)` to every row, or `fn(example, rng)` with the row's own `numpy.random.Generator`.
 
         Args:
             fn: gets one example (arrays without a row dimension; it may change them), returns a tree. What the last map
@@ -600,8 +598,8 @@ class Dataset:
             return
         warnings.warn(
             f"shuffle(seed) of data whose chunks hold {rows} rows decodes up to {rows} rows for each one used; "
-            "shuffle(seed, block='chunks') "
-            "decodes each once an epoch, or `loadax convert` writes the data in smaller chunks",
+            "shuffle(seed, block='chunks') decodes each once an epoch, "
+            "or `loadax convert` writes the data in smaller chunks",
             UserWarning,
             stacklevel=3,
         )
@@ -702,8 +700,8 @@ def _check_arguments(made: Transform, what: str) -> None:
     name = name_of(made.function)
     if made.rng:
         raise ArgumentError(
-            f"fn={name} takes one argument, and with rng=True it gets {what} as well; give it a second one, or leave "
-            "rng out"
+            f"fn={name} takes one argument, and with rng=True it gets {what} as well; "
+            "give it a second one, or leave rng out"
         )
     raise ArgumentError(f"fn={name} takes two arguments; pass rng=True, so that it gets {what} as the second one")
 
@@ -730,4 +728,5 @@ def _verb(part: list[Any]) -> str:
 
 
 def _map_verb(each: Transform) -> str:
-    return f".{'map' if isinstance(each, Map) else 'map_batch'}({name_of(each.function)}{', rng=True' if each.rng else ''})"
+    verb = "map" if isinstance(each, Map) else "map_batch"
+    return f".{verb}({name_of(each.function)}{', rng=True' if each.rng else ''})"

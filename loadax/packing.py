@@ -60,7 +60,7 @@ class PackOptions(NamedTuple):
             raise ArgumentError(f"seq_len={self.seq_len}: pass less than 2^31")
 
 
-# of what there is something to say
+# The counts that a message mentions, and its words for them.
 _SAID = {"empty": "empty and left out", "cut": "cut", "dropped": "too long and left out"}
 
 
@@ -89,8 +89,8 @@ class Documents:
         check_fixed_rows(order, "pack()")
         if reader.random:
             raise ArgumentError(
-                "pack() reads documents as epoch 0 does, once, but a map before it is random; pack first, then map at "
-                "random"
+                "pack() reads documents as epoch 0 does, once, but a map before it is random; "
+                "pack first, then map at random"
             )
         for each in reader.maps:
             if isinstance(each, BatchMap):
@@ -168,8 +168,7 @@ class Documents:
             wrong = np.flatnonzero(out < 0)[:1]
             raise SourceError(
                 f"{self.source.type_name}.lengths says that row {int(self.row_of(wrong)[0])} has {out[wrong[0]]} "
-                "entries; give "
-                "the length of each document, 0 or more"
+                "entries; give the length of each document, 0 or more"
             )
         return out
 
@@ -238,9 +237,9 @@ class Documents:
         for number, leaves, length in zip(numbers.tolist(), documents, self.known[numbers].tolist(), strict=True):
             if len(leaves[0]) != length:
                 raise LeafError(
-                    f"row {int(self.row_of(np.array([number]))[0])} is a document of {len(leaves[0])} now, and was one "
-                    f"of {length} when it was packed; data "
-                    "and maps must give the same every time: pack anew, and map at random behind pack"
+                    f"row {int(self.row_of(np.array([number]))[0])} is a document of {len(leaves[0])} now, "
+                    f"and was one of {length} when it was packed; data and maps must give the same every time: "
+                    "pack anew, and map at random behind pack"
                 )
 
 

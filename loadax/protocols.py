@@ -53,9 +53,7 @@ class Segments(NamedTuple):
 
 
 class Location(NamedTuple):
-    """Where something lies: a file, the first and the last byte of it where these are known, and which part is meant
-    where there are several.
-    """
+    """Location of stored data: a file, its first and last byte if these are known, and the part if it has several."""
 
     file: str
     first: int | None = None

@@ -219,8 +219,8 @@ class Reader:
         found = list(self._noted(self.source.read_examples, visits))
         if len(found) != len(visits.rows):
             raise SourceError(
-                f"{self.source.type_name}.examples gave {len(found)} examples for {_some(visits.rows)}; return one for "
-                "each row"
+                f"{self.source.type_name}.examples gave {len(found)} examples for {_some(visits.rows)}; "
+                "return one for each row"
             )
         return Examples(found)
 

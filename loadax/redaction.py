@@ -32,8 +32,7 @@ HIDDEN = "…"
 
 
 def redact(text: str) -> str:
-    """A text in which the URLs show neither user names and passwords nor the values of their queries, but for harmless
-    ones.
+    """A text whose URLs show no user names, no passwords, and of their queries' values only the harmless ones.
 
     Examples:
         >>> redact("http://me:secret@host/a.npy?token=secret&version=2: there is no such file")

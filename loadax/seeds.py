@@ -85,8 +85,8 @@ def derive(seed: Any, *path: Any) -> Any:
             key = _absorb(key, tag, word)
         except ValueError:
             raise ArgumentError(
-                f"{name} has shape {np.shape(word)}, which does not broadcast with {np.shape(key)}, the shape of what "
-                "stands before it"
+                f"{name} has shape {np.shape(word)}, which does not broadcast with {np.shape(key)}, "
+                "the shape of what stands before it"
             ) from None
     return key
 

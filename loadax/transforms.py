@@ -167,8 +167,7 @@ class Map:
         return found + further
 
     def _watched(self, examples: list[Tree], visits: Visits, first: int = 0) -> tuple[list[Tree], bool]:
-        """The results for the examples from `first` on, and whether the function returned an array that it had returned
-        before.
+        """The results for the examples from `first` on, and whether the function returned the same array again.
 
         Such an array is copied: a constant may stay one or not. A function that reuses an array does so from its second
         row on, so the first two rows of a call and the last one of the call before tell.
@@ -228,9 +227,8 @@ class Map:
             again = True
             if not now[number].dtype.hasobject and now[number].tobytes() != then[number].tobytes():
                 raise LeafError(
-                    f"map {name_of(self.function)} returned one array for several rows, and changed it in between, so "
-                    "that rows overwrite "
-                    f"each other; return a new array (copy it): row {row}, leaf number {number}"
+                    f"map {name_of(self.function)} returned one array for several rows, and changed it in between, "
+                    f"so that rows overwrite each other; return a new array (copy it): row {row}, leaf number {number}"
                 )
         return again
 

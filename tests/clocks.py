@@ -31,11 +31,10 @@ class _Sleeper:
 
 
 class Machine:
-    """A simulated machine. Its clock stands while any thread runs, and jumps to the next moment at which one wakes when
-    all wait.
+    """A simulated machine.
 
-    So what a run measures follows from the sleeps and the work that the test asks for, however fast or busy the real
-    machine is.
+    Its clock stops while any thread runs. When all wait, it jumps to the next moment at which one wakes. So what a run
+    measures follows from the sleeps and the work that the test asks for, however fast or busy the real machine is.
 
     Args:
         patch: sets the loader's clocks and conditions, and sets them back at the test's end.
@@ -101,9 +100,7 @@ class Machine:
                 self._interpreter_taken = False
 
     def share(self, seconds: float, among: int) -> None:
-        """Keeps a processor busy that so many programs want, as code without the interpreter or in a process of its own
-        does.
-        """
+        """Keeps a processor busy that so many programs want, as code without the GIL or in another process does."""
         self._processor[threading.get_ident()] += seconds
         self.sleep(seconds * among)
 

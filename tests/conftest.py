@@ -1,4 +1,4 @@
-"""What every test runs under: eight virtual CPU devices, an order, a time limit, and nothing left running when it ends."""
+"""The setup of every test: eight virtual CPU devices, an order, a time limit, and nothing left running at its end."""
 
 import os
 

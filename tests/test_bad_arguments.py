@@ -1,6 +1,4 @@
-"""The law of bad arguments: a value of the wrong kind is refused with a library error that names the argument,
-whichever call it is passed to.
-"""
+"""The law of bad arguments: any call refuses a value of the wrong kind, with a library error that names it."""
 
 import json
 import re
@@ -221,8 +219,10 @@ def test_chunks_and_shards_are_cut_to_the_rows(chunk: int | None, shard: int | N
         ({"epoch": 2**63}, "the state's 'epoch' is 9223372036854775808; it must"),
         (
             {"epoch": 2**62},
-            "the state's 'epoch' is 4611686018427387904, later than any run|state's 'order'|but there are endlessly "
-            "many",
+            (
+                "the state's 'epoch' is 4611686018427387904, later than any run|"
+                "state's 'order'|but there are endlessly many"
+            ),
         ),
         ({"step": np.array([1, 2])}, r"the state's 'step' is \[1, 2\]; it must"),
         ({"order": 3}, "the state's 'order' is 3, this dataset's is"),

@@ -149,8 +149,8 @@ def test_weights_by_step() -> None:
         assert shares == [batch_size, batch_size, batch_size // 4, batch_size // 4]
     with pytest.raises(
         ArgumentError,
-        match=r"scheduled from step 5 on, which is example 1280, but an epoch has only 6\d\d examples; schedule by "
-        r"example",
+        match=r"scheduled from step 5 on, which is example 1280, but an epoch has only 6\d\d examples; "
+        r"schedule by example",
     ):
         Dataloader(mixed, batch_size=256, num_epochs=2)
     with pytest.raises(TypeError, match="without another verb behind"):

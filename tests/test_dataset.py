@@ -393,8 +393,8 @@ class TestCache:
         self.counted()[0].cache(tmp_path / "c", progress=False)
         with pytest.raises(
             ArgumentError,
-            match=rf"c: it was begun with {problem}.*; go on with the same data and arguments, or pass overwrite=True "
-            r"to begin anew",
+            match=rf"c: it was begun with {problem}.*; go on with the same data and arguments, "
+            r"or pass overwrite=True to begin anew",
         ):
             other(self).cache(tmp_path / "c", progress=False)
         assert values(self.counted()[0].cache(tmp_path / "c", progress=False)) == (VALUES * 2).tolist()

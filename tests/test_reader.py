@@ -174,7 +174,10 @@ def test_rows_must_come_first(leaf: Any, shape: str) -> None:
 
 
 def test_no_rows_and_no_spec() -> None:
-    message = "the dataset has no rows, and no spec that would say what a row looks like; (pass spec= to its maps|leave it out)"
+    message = (
+        "the dataset has no rows, and no spec that would say what a row looks like; "
+        "(pass spec= to its maps|leave it out)"
+    )
     for data in (
         from_source([]),
         from_arrays(VALUES[:0]).map(lambda row: row),
@@ -198,7 +201,10 @@ def renamed(rows: Any) -> Any:
 )
 def test_what_is_not_elementwise_is_refused_as_such(function: Any, became: str) -> None:
     data: Dataset = from_arrays({"x": np.zeros((4, 2, 3), np.int64)}).map_batch(function, elementwise=True)
-    message = rf"map_batch {function.__name__} .*is elementwise=True, but its result has other leaves or shapes than its input: "
+    message = (
+        rf"map_batch {function.__name__} .*is elementwise=True, "
+        "but its result has other leaves or shapes than its input: "
+    )
     with pytest.raises(ArgumentError, match=message + rf"\['x'\] int64\[2, 3\] became {became}; leave elementwise out"):
         _ = data.spec
 

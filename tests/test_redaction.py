@@ -18,7 +18,10 @@ from tests.servers.loopback import DeadPort
 from tests.servers.ranges import RangeServer
 
 SECRETS = ("SECRETPW", "SECRETUSER", "SECRETSIG", "SECRETKEY", "SECRETOTHER", "SECRETTAIL")
-QUERY = "token=SECRETSIG&X-Amz-Signature=SECRETSIG%2Fa&X-Amz-Credential=SECRETKEY&key=SECRETKEY&anything=SECRETOTHER&version=2"
+QUERY = (
+    "token=SECRETSIG&X-Amz-Signature=SECRETSIG%2Fa&X-Amz-Credential=SECRETKEY&"
+    "key=SECRETKEY&anything=SECRETOTHER&version=2"
+)
 
 
 @pytest.mark.parametrize(

@@ -254,7 +254,10 @@ def failing_on_none(rows: Array) -> Any:
     return take(np.arange(rows.min(), rows.max() + 1)) if len(rows) == 1 else take(rows[rows >= rows.min()])
 
 
-ONE_OF_TWO = r"leaf \['x'\] of row \d+ \(entry \d+ of \d+\) at \[0\] is \S+, expected \S+, which is what the row gave when read by itself"
+ONE_OF_TWO = (
+    r"leaf \['x'\] of row \d+ \(entry \d+ of \d+\) at \[0\] is \S+, expected \S+, "
+    r"which is what the row gave when read by itself"
+)
 
 BROKEN_READS = {
     "batched": (Parts(off_by_one), "batched reads equal single ones", ONE_OF_TWO),
@@ -707,9 +710,8 @@ def test_a_script_without_a_main_guard_and_a_program_without_a_file(notebook: bo
     )
     assert run.stdout == "once\n"
     assert re.search(
-        r"ConformanceError: Mine breaks the law 'fresh process': unpickling it .*__main__.* \(it is defined in the "
-        r"script or notebook "
-        r"that runs; move it to a module of its own",
+        r"ConformanceError: Mine breaks the law 'fresh process': unpickling it .*__main__.* \(it is defined "
+        r"in the script or notebook that runs; move it to a module of its own",
         run.stderr,
     ), run.stderr
 

@@ -63,7 +63,10 @@ class Jpegs:
     batch_size: int
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.rows:,} JPEG files of {_SHAPE[1]}x{_SHAPE[0]}, to {SIZE}x{SIZE}; batch {self.batch_size}, shuffled"
+        return (
+            f"{self.name}: {self.rows:,} JPEG files of {_SHAPE[1]}x{_SHAPE[0]}, to {SIZE}x{SIZE}; "
+            f"batch {self.batch_size}, shuffled"
+        )
 
     def folder(self, folder: Path) -> Path:
         """Of the classes."""

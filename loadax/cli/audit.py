@@ -27,8 +27,7 @@ def add_command(commands: Any) -> None:
         "audit",
         help="compare which records runs saw, by the certificates of their processes",
         description="Adds up the certificates of each run's processes, tells whether any part of any batch is in none "
-        "of them, and whether "
-        "the runs saw the same records in the same batches. Reads nothing but the certificates.",
+        "of them, and whether the runs saw the same records in the same batches. Reads nothing but the certificates.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -82,7 +81,8 @@ def _told(whole: Certificate, files: int) -> str:
     copies = sorted({span.copies for span in whole.spans})
     often = f", each part by {' or '.join(map(str, copies))} processes" if copies != [1] else ""
     read = "with contents" if whole.contents else "without contents"
-    return f"{count_text(files, 'certificate')}, steps {steps}, {count_text(whole.rows, 'record')} {read}{often}; digest {whole.digest}"
+    certificates, records = count_text(files, "certificate"), count_text(whole.rows, "record")
+    return f"{certificates}, steps {steps}, {records} {read}{often}; digest {whole.digest}"
 
 
 def _difference(one: Certificate, other: Certificate) -> str | None:

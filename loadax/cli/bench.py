@@ -49,9 +49,9 @@ def add_command(commands: Any) -> None:
     command = commands.add_parser(
         "bench",
         help="measure how fast a dataset is fed, and what limits it",
-        description="Feeds a dataset as training would, and says how many rows a second come, when the first batch is "
-        "there, what a training step of "
-        "a given length would wait, how much memory it takes, what limits it, and what to change.",
+        description="Feeds a dataset as training would, and says how many rows a second come, "
+        "when the first batch is there, what a training step of a given length would wait, how much memory it takes, "
+        "what limits it, and what to change.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -130,8 +130,8 @@ def run(options: argparse.Namespace) -> int:
         "throughput": f"{throughput.rows_per_second:,.0f} rows/s, {size_text(round(throughput.bytes_per_second))}/s, "
         f"{throughput.steps / throughput.seconds:,.0f} batches/s of {batch_size} rows, nothing between them",
         "processor": f"{throughput.cpu_seconds_per_million_rows:.2f} s a million rows",
-        "memory": f"of this process {size_text(_peak_memory())} at its peak, {size_text(before)} of it before the data "
-        "was opened",
+        "memory": f"of this process {size_text(_peak_memory())} at its peak, "
+        f"{size_text(before)} of it before the data was opened",
         "work": f"{work}, on {_workers(limits.stats)}",
         "what limits it": as_options(_limit(limits), vars(options)),
         f"steps of {options.step:g} ms": found["verdict"],

@@ -30,9 +30,8 @@ def add_command(commands: Any) -> None:
     command = commands.add_parser(
         "convert",
         help="write a dataset as a zarr store",
-        description="Writes a dataset as zarr3: compressed, in shards, with a checksum on every chunk. Until the last "
-        "part is "
-        "written, nothing opens the store.",
+        description="Writes a dataset as zarr3: compressed, in shards, with a checksum on every chunk. "
+        "Until the last part is written, nothing opens the store.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

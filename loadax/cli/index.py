@@ -12,9 +12,11 @@ from loadax.sources.io.kvstore import local_path
 _EXAMPLES = f"""\
 examples:
   loadax index train.zarr --filter quality:is_good --out good.index
-      is_good(example) -> bool stands in quality.py; in the run: loadax.from_zarr("train.zarr").filter(is_good, index="good.index")
+      is_good(example) -> bool stands in quality.py; in the run:
+      loadax.from_zarr("train.zarr").filter(is_good, index="good.index")
   loadax index train.zarr --split-by patient --out patients.index
-      a leaf, or MODULE:FUNCTION; in the run: ….split_by("patient", 0.9, index="patients.index"), with any fraction and seed
+      a leaf, or MODULE:FUNCTION; in the run, with any fraction and seed:
+      ….split_by("patient", 0.9, index="patients.index")
   loadax index datasets:scans --filter quality:is_good --out good.index
       datasets.py has a function scans() that returns a loadax.Dataset: for data with maps before the filter
 
@@ -27,9 +29,8 @@ def add_command(commands: Any) -> None:
     command = commands.add_parser(
         "index",
         help="look at every row once, for Dataset.filter and Dataset.split_by",
-        description="Builds the index that Dataset.filter(index=…) and Dataset.split_by(index=…) read, so that no run "
-        "has to look at all "
-        "rows. One that is there and fits is left as it is.",
+        description="Builds the index that Dataset.filter(index=…) and Dataset.split_by(index=…) read, "
+        "so that no run has to look at all rows. One that is there and fits is left as it is.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

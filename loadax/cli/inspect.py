@@ -40,9 +40,8 @@ def add_command(commands: Any) -> None:
     command = commands.add_parser(
         "inspect",
         help="show what a zarr store holds, its chunks, and what they cost to shuffle",
-        description="Shows the arrays of a zarr store, of any writer: shapes, chunks, shards, compression, and what it "
-        "costs to "
-        "read the rows in random order. Reads metadata only.",
+        description="Shows the arrays of a zarr store, of any writer: "
+        "shapes, chunks, shards, compression, and what it costs to read the rows in random order. Reads metadata only.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -80,7 +79,8 @@ def _state(stored: Stored) -> str:
     if stored.manifest is not None:
         return f"manifest: yes ({FINISHED}): loadax wrote it to its end"
     if stored.partial is not None:
-        return f"manifest: HALF-WRITTEN (no {FINISHED}): go on with `loadax convert … --resume`, or delete it; nothing opens it"
+        remedy = "go on with `loadax convert … --resume`, or delete it; nothing opens it"
+        return f"manifest: HALF-WRITTEN (no {FINISHED}): {remedy}"
     return f"manifest: none (no {FINISHED}): another program wrote it; `loadax verify` says whether all of it is there"
 
 

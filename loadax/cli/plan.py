@@ -13,14 +13,16 @@ from loadax.errors import ArgumentError
 
 _EXAMPLES = f"""\
 examples:
-  loadax plan corpus.bin --seq-len 2047 --dtype uint16 --mesh data=512,seq=8 --hosts 512 --partition data,seq --batch-size 4096 --shuffle 0
+  loadax plan corpus.bin --seq-len 2047 --dtype uint16 --mesh data=512,seq=8 --hosts 512 --partition data,seq \\
+    --batch-size 4096 --shuffle 0
       a row is cut in 8 along its columns, so that no host reads tokens of other hosts' devices
   loadax plan fields.zarr --mesh data=64 --hosts 8 --batch-size 512 --shuffle 0 --block chunks --picture plan.png
       also a picture of which host holds which part of a batch
-  loadax plan train.zarr --mesh data=16,model=4 --hosts 8 --partition "image=data,-,model;label=data" --batch-size 256 --json
+  loadax plan train.zarr --mesh data=16,model=4 --hosts 8 --partition "image=data,-,model;label=data" \\
+    --batch-size 256 --json
 
-A partition says for every dim of a leaf, rows first, which axes of the mesh cut it: a name, several joined by +, or - for none. One for all
-leaves, or LEAF=… for each of them, parted by semicolons.
+A partition says for every dim of a leaf, rows first, which axes of the mesh cut it: a name, several joined by +, or -
+for none. One for all leaves, or LEAF=… for each of them, parted by semicolons.
 
 {SOURCES}. Nothing of it is read
 but what says how it lies, and no accelerator is touched.
@@ -33,8 +35,8 @@ def add_command(commands: Any) -> None:
         "plan",
         help="show what a run will read and hold on every host, for any mesh",
         description="Shows what a training run will read, decode and hold on each host of a mesh that need not be "
-        "there; warns of what costs "
-        "more than it has to; and plays steps through, to check that each row is read by just the hosts that hold it.",
+        "there; warns of what costs more than it has to; and plays steps through, to check that each row is read by "
+        "just the hosts that hold it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

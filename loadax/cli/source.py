@@ -18,12 +18,11 @@ from loadax.sources.io.kvstore import local_path
 
 KNOWN = (
     "a zarr array or group (a folder, or a .zip file), a .npy file, a file of tokens (.bin, with --seq-len and "
-    "--dtype), "
-    "a folder of images, or ArrayRecord files"
+    "--dtype), a folder of images, or ArrayRecord files"
 )
 SOURCES = """\
-SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, a file of tokens (.bin), a folder of images, ArrayRecord files
-(one, a folder or a pattern), or MODULE:FUNCTION that makes a loadax.Dataset"""
+SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, a file of tokens (.bin), a folder of images,
+ArrayRecord files (one, a folder or a pattern), or MODULE:FUNCTION that makes a loadax.Dataset"""
 _ZARR = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")  # one of these is in the folder of a zarr store
 
 

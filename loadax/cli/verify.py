@@ -19,7 +19,8 @@ examples:
   loadax verify photos/ --rows damaged.txt
       in the run: loadax.from_images("photos/", size=224).exclude("damaged.txt")
 
-Exit code: 0 when all can be read, 1 when something is damaged, 2 when there is no store or it was not written to its end.
+Exit code: 0 when all can be read, 1 when something is damaged,
+2 when there is no store or it was not written to its end.
 """
 
 
@@ -28,9 +29,9 @@ def add_command(commands: Any) -> None:
     command = commands.add_parser(
         "verify",
         help="read all of a zarr store or a folder of images, and list what is damaged",
-        description="Reads every chunk of a zarr store, of any writer. Missing and shortened files are always found, "
-        "flipped bits "
-        "where the store has checksums: all stores of loadax have. Of a folder of images, decodes every file.",
+        description="Reads every chunk of a zarr store, of any writer. "
+        "Missing and shortened files are always found, flipped bits where the store has checksums: "
+        "all stores of loadax have. Of a folder of images, decodes every file.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -60,8 +61,8 @@ def run(options: argparse.Namespace) -> int:
     found = f"{count_text(report.rows, 'row')} of {count_text(report.arrays, 'array')}, {size_text(report.nbytes)} raw"
     if report.damages:
         sys.stdout.write(
-            f"{report.location}: {found}: {count_text(len(report.damages), 'damaged place')}; copy or write those "
-            "files again\n"
+            f"{report.location}: {found}: {count_text(len(report.damages), 'damaged place')}; "
+            "copy or write those files again\n"
         )
         if not report.ours and any("NOT_FOUND: chunk" in each.message for each in report.damages):
             sys.stdout.write(

@@ -34,7 +34,8 @@ def as_options(message: str, known: Iterable[str]) -> str:
         known: the options of the command; names of others stay as they are.
 
     Examples:
-        >>> as_options("pass remainder='pad' to Dataloader(remainder='pad'), or a smaller batch_size", ["remainder", "batch_size"])
+        >>> advice = "pass remainder='pad' to Dataloader(remainder='pad'), or a smaller batch_size"
+        >>> as_options(advice, ["remainder", "batch_size"])
         "pass --remainder pad to Dataloader(remainder='pad'), or a smaller --batch-size"
     """
     names = [name for name in known if name in _OPTIONS]

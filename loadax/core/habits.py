@@ -3,14 +3,14 @@
 _DATALOADER = {
     "shuffle": "shuffle the dataset: Dataloader(data.shuffle(seed=0), …); each epoch gets another order",
     "drop_last": "remainder='drop' is the default, and remainder='pad' keeps the last rows",
-    "collate_fn": "rows are stacked leaf by leaf: make all of one shape in data.map(fn), or change many at once in "
-    "data.map_batch(fn)",
+    "collate_fn": "rows are stacked leaf by leaf: make all of one shape in data.map(fn), "
+    "or change many at once in data.map_batch(fn)",
     "sampler": "the order belongs to the dataset: data.shuffle(seed=0), data[a:b], data.filter(fn), or "
     "loadax.mix(datasets, weights)",
     "batch_sampler": "batches are batch_size rows of the dataset's order: data.shuffle(seed=0), or "
     "loadax.mix(datasets, weights)",
-    "pin_memory": "leave it out: batches are placed on the devices ahead of the training loop, as many as prefetch= "
-    "says",
+    "pin_memory": "leave it out: batches are placed on the devices ahead of the training loop, "
+    "as many as prefetch= says",
     "pin_memory_device": "leave it out: batches go to the devices of mesh=",
     "persistent_workers": "leave it out: workers stay for all epochs of num_epochs=",
     "prefetch_factor": "prefetch= is the number of placed batches that are kept ready",
@@ -44,10 +44,10 @@ _DATASET = {
 _OWN_ROWS = "open it with its own library, and pass an object with __len__ and __getitem__ to loadax.from_source"
 _MODULE = {
     "DataLoader": "it is spelt loadax.Dataloader",
-    "from_parquet": "not there yet: read it with pyarrow, and pass a dict of its columns as NumPy arrays to "
-    "loadax.from_arrays",
-    "from_csv": "not there yet: read it with pandas, and pass a dict of its columns as NumPy arrays to "
-    "loadax.from_arrays",
+    "from_parquet": "not there yet: "
+    "read it with pyarrow, and pass a dict of its columns as NumPy arrays to loadax.from_arrays",
+    "from_csv": "not there yet: read it with pandas, "
+    "and pass a dict of its columns as NumPy arrays to loadax.from_arrays",
     "from_json": f"not there yet: {_OWN_ROWS}, such as a list of dicts",
     "from_jsonl": f"not there yet: {_OWN_ROWS}, such as a list of dicts",
     "from_webdataset": f"not there yet: {_OWN_ROWS} that reads a member of the tar files",

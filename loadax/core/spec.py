@@ -18,7 +18,10 @@ _UNCHANGED = {str, bytes, *np.sctypeDict.values()} - _NUMBERS
 
 
 def flatten_spec(spec: Tree) -> tuple[list[ArraySpec], Structure]:
-    """The `ArraySpec`s of a spec, in leaf order, and its structure (an `ArraySpec` is itself a tuple, but a leaf here)."""
+    """The `ArraySpec`s of a spec, in leaf order, and its structure.
+
+    An `ArraySpec` is itself a tuple, but counts as a leaf here.
+    """
     return flatten(spec, is_leaf=lambda node: isinstance(node, ArraySpec))
 
 
@@ -108,9 +111,8 @@ def as_array(leaf: Any, name: str) -> NDArray[Any]:
         return np.asarray(leaf)
     except Exception as error:
         raise LeafError(
-            f"{name} is a {type(leaf).__module__}.{type(leaf).__qualname__} that NumPy can't make an array of "
-            f"({error}); return an array of "
-            "numbers (of a torch tensor: tensor.detach().float().numpy())"
+            f"{name} is a {type(leaf).__module__}.{type(leaf).__qualname__} that NumPy can't make an array "
+            f"of ({error}); return an array of numbers (of a torch tensor: tensor.detach().float().numpy())"
         ) from error
 
 
@@ -163,9 +165,8 @@ def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int]) -> Tree:
             leaves = _leaves_like(example, structure, rows[index])
         for number, (leaf, (column, shape, dtype)) in enumerate(zip(leaves, columns, strict=True)):
             if type(leaf) is not np.ndarray or leaf.dtype != dtype or leaf.shape != shape or dtype.hasobject:
-                leaf = _checked(
-                    leaf, specs[number], f"row {rows[index]}: leaf {structure.paths[number] or 'of the example'}"
-                )  # noqa: PLW2901
+                where = f"row {rows[index]}: leaf {structure.paths[number] or 'of the example'}"
+                leaf = _checked(leaf, specs[number], where)  # noqa: PLW2901
             column[index] = leaf
     return structure.build(out)
 
@@ -242,7 +243,10 @@ def _checked(leaf: Any, spec: ArraySpec, name: str) -> Any:
 
 def _remedy(array: NDArray[Any], spec: ArraySpec) -> str:
     if array.ndim == len(spec.shape) and array.shape != spec.shape:
-        return "make all rows alike: these are ragged, so pad or crop them in a map, pass pad_to= where the source takes it, or pack them"
+        return (
+            "make all rows alike: these are ragged, so pad or crop them in a map, "
+            "pass pad_to= where the source takes it, or pack them"
+        )
     return "make all rows alike in a map (pad, crop or cast), or state them with spec="
 
 
@@ -272,8 +276,8 @@ def check_batch(batch: Tree, count: int, spec: Tree, origin: str) -> Tree:
         if array.shape != (count, *each.shape) or wrong_dtype:
             raise LeafError(
                 f"{origin} gave leaf {path or 'of the batch'} as {array.dtype}{list(array.shape)} for {count} rows, "
-                f"expected {each.dtype}{[count, *each.shape]}; return one entry per row, all alike (pad, crop or cast "
-                "them in a map)"
+                f"expected {each.dtype}{[count, *each.shape]}; "
+                "return one entry per row, all alike (pad, crop or cast them in a map)"
             )
         checked.append(array)
     return structure.build(checked)

@@ -31,8 +31,7 @@ class Batches(Protocol):
 
 
 def progress(loader: Any, *, start: Any = None, **options: Any) -> "Progress":
-    """The batches of a loader, with a bar that shows steps, rows a second, the share of waiting, and the time that is
-    left.
+    """The batches of a loader, with a bar that shows steps, rows a second, the share of waiting and the time left.
 
     It works on terminals and in notebooks, and is drawn a few times a second, however fast the steps are.
 
@@ -89,9 +88,7 @@ def _bar_class() -> type[Any]:
 
 
 def _figures(batches: Batches, shown: Any) -> str:
-    """Rows a second, at the very rate that the bar shows beside them, and the share of waiting as soon as one is
-    measured.
-    """
+    """Rows a second, at the rate that the bar shows beside them, and the share of waiting once it is measured."""
     done, elapsed = shown["n"] - shown["initial"], shown["elapsed"]
     rate = shown["rate"] or (done / elapsed if elapsed else 0.0)
     stats = batches.stats()

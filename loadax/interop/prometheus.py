@@ -93,8 +93,8 @@ class Exporter:
             self._server, self._thread = start_http_server(port, host, registry)
         except (OSError, UnicodeError) as error:
             raise ArgumentError(
-                f"port={port!r} of host={host!r} can't be listened on ({error}); pass another one, or port=0 for any "
-                "that is free"
+                f"port={port!r} of host={host!r} can't be listened on ({error}); "
+                "pass another one, or port=0 for any that is free"
             ) from error
         self.port: int = self._server.server_port
         """Where it listens."""

@@ -60,9 +60,8 @@ def with_positions(dataset: Dataset, schedule: tuple[tuple[int, int], ...], num_
     last = known.segments[-1].start
     if num_epochs != 1 and last + schedule[-1][1] > known.size:
         raise ArgumentError(
-            f"weights are scheduled from step {order.segments[-1].start} on, which is example {last}, but an epoch has "
-            f"only {known.size} "
-            "examples; schedule by example, or pass stop='never' to mix()"
+            f"weights are scheduled from step {order.segments[-1].start} on, which is example {last}, "
+            f"but an epoch has only {known.size} examples; schedule by example, or pass stop='never' to mix()"
         )
     return replace(dataset, order=known)
 

@@ -316,10 +316,8 @@ class Dataloader:
             self._warned = True
             warnings.warn(
                 "iter(loader) begins at step 0 again, so it repeats the batches of the first pass, in the same order; "
-                "for new epochs "
-                "pass num_epochs= and iterate once, or use `for epoch in loader.epochs():`. Where the same batches are "
-                "wanted again, as "
-                "for evaluation, loader.iterate() gives them without this warning",
+                "for new epochs pass num_epochs= and iterate once, or use `for epoch in loader.epochs():`. Where the "
+                "same batches are wanted again, as for evaluation, loader.iterate() gives them without this warning",
                 UserWarning,
                 stacklevel=2,
             )
@@ -413,8 +411,8 @@ class Dataloader:
         if run.step == run.num_steps:
             run.close()
             raise ArgumentError(
-                f"start={start!r}: the run ends there, at step {run.step}; begin earlier, so that there is a batch to "
-                "replay"
+                f"start={start!r}: the run ends there, at step {run.step}; "
+                "begin earlier, so that there is a batch to replay"
             )
         return Replay(run, count)
 

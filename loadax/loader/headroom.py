@@ -109,8 +109,7 @@ class Replay:
             if leaf.is_deleted():
                 raise LeafError(
                     f"leaf {path or 'of the batch'} is deleted: the training step donates its batch, and a replay "
-                    "hands out each "
-                    "batch many times; leave the batch out of donate_argnums while you measure"
+                    "hands out each batch many times; leave the batch out of donate_argnums while you measure"
                 )
 
     @property
@@ -123,8 +122,7 @@ class Replay:
         return self._stats.plus(Stats(elapsed=self._left - self._began, cores=self._stats.cores))
 
     def headroom(self, batches: Any) -> Headroom:
-        """What batches that cost nothing gain against those of an iterator (or its `Stats`), over the same training
-        loop.
+        """The gain of batches that cost nothing over those of an iterator (or its `Stats`), in the same training loop.
 
         Raises:
             ArgumentError: when either was used for too few steps.
@@ -156,8 +154,8 @@ def compare(real: Stats, perfect: Stats) -> Headroom:
     for name, stats in (("the run", real), ("the replay", perfect)):
         if stats.measured < _FEWEST:
             raise ArgumentError(
-                f"{name} has handed out {stats.steps} batches, too few to tell what a step takes; go through at least "
-                f"{_FEWEST + 2}"
+                f"{name} has handed out {stats.steps} batches, too few to tell what a step takes; "
+                f"go through at least {_FEWEST + 2}"
             )
     return Headroom(real.step_seconds, perfect.step_seconds)
 

@@ -253,11 +253,9 @@ class DataIterator:
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise ClosedError(
-                f"this iterator belongs to process {self._process}, of which this one, {os.getpid()}, is a copy by "
-                "os.fork(): the threads that "
-                "read were not copied, and JAX does not work in a copy; start processes by "
-                "multiprocessing.get_context('spawn'), and make the "
-                "loader in them"
+                f"this iterator belongs to process {self._process}, of which this one, {os.getpid()}, "
+                "is a copy by os.fork(): the threads that read were not copied, and JAX does not work in a copy; "
+                "start processes by multiprocessing.get_context('spawn'), and make the loader in them"
             )
 
     def _check_mesh(self) -> None:
@@ -267,8 +265,7 @@ class DataIterator:
         if mesh is not None and mesh is not self._run.mesh and mesh != self._run.mesh:
             raise MeshError(
                 f"this iterator's batches are for {self._run.mesh}, but this thread is now in {mesh}; make a new "
-                "iterator inside the "
-                "new mesh (loader.iterate(start=it.get_state())), or pass mesh= to the Dataloader"
+                "iterator inside the new mesh (loader.iterate(start=it.get_state())), or pass mesh= to the Dataloader"
             )
 
 
@@ -300,8 +297,7 @@ class Epoch:
         if self._left:
             raise ClosedError(
                 f"epoch {self.number} was left before its end when epochs() went on to the next; go through each epoch "
-                "before you "
-                "take the next one, as in `for epoch in loader.epochs(): for batch in epoch: …`"
+                "before you take the next one, as in `for epoch in loader.epochs(): for batch in epoch: …`"
             )
         if self._batches.step >= self._stop:
             raise StopIteration

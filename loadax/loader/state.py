@@ -141,8 +141,7 @@ def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
     if state["position"] >= plan.order.size:
         raise StateError(
             f"the state's 'position' is {state['position']}, but an epoch has only {plan.order.size} positions, "
-            "counted from 0; pass what "
-            "get_state() gave"
+            "counted from 0; pass what get_state() gave"
         )
     # Not from 'step': with another remainder an epoch has another number of steps.
     number, between = plan.step_at(state["epoch"], state["position"])
@@ -152,17 +151,16 @@ def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
         )
     if between:
         raise StateError(
-            f"the state's 'position' is {state['position']}, inside a batch of batch_size={plan.batch_size_of(number)} "
-            "(it was saved with "
-            f"{state['batch_size']}); pass a batch_size that divides {state['position']}, or save at such a step"
+            f"the state's 'position' is {state['position']}, "
+            f"inside a batch of batch_size={plan.batch_size_of(number)} (it was saved with {state['batch_size']}); "
+            f"pass a batch_size that divides {state['position']}, or save at such a step"
         )
     past, here = state.get("skipped", []), _skipped(plan, number)
     if past != here:
         raise StateError(
-            f"the state's 'skipped' is {past!r}, and this loader leaves out {here!r} before it (from epoch and "
-            "position to epoch and position): "
-            "leave out with skip() the steps that the saved run left out before the state, and otherwise only later "
-            "ones"
+            f"the state's 'skipped' is {past!r}, and this loader leaves out {here!r} before "
+            "it (from epoch and position to epoch and position): leave out with skip() "
+            "the steps that the saved run left out before the state, and otherwise only later ones"
         )
     return plan.skips.left(number)
 
@@ -203,7 +201,7 @@ def _checked(plan: BatchPlan, step: int) -> int:
             else f"{plan.num_steps} steps with num_epochs={plan.num_epochs}"
         )
         raise StateError(
-            f"start is step {shown(step)}, but there are {total}, counted from 0; pass a larger num_epochs to train "
-            "longer"
+            f"start is step {shown(step)}, but there are {total}, counted from 0; "
+            "pass a larger num_epochs to train longer"
         )
     return step

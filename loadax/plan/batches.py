@@ -103,15 +103,14 @@ class BatchPlan:
         for first, batch_size in self.schedule:
             if found and first * found[-1].batch_size > MOST_POSITIONS:
                 raise ArgumentError(
-                    f"a batch size or length is scheduled from step {first} on, later than any run comes to; leave it "
-                    "out"
+                    f"a batch size or length is scheduled from step {first} on, "
+                    "later than any run comes to; leave it out"
                 )
             epoch, start = _place(found[-1], first) if found else (0, 0)
             if found and self.num_epochs is not None and first >= found[-1].begin(self.num_epochs):
                 raise ArgumentError(
                     f"a batch size or length is scheduled from step {first} on, but there are only "
-                    f"{found[-1].begin(self.num_epochs)} steps; "
-                    "leave it out, or pass a larger num_epochs"
+                    f"{found[-1].begin(self.num_epochs)} steps; leave it out, or pass a larger num_epochs"
                 )
             steps, epoch_steps = (self._steps(rows, batch_size) for rows in (self.order.size - start, self.order.size))
             found.append(BatchSizeSegment(first, epoch, start, batch_size, steps, epoch_steps))
@@ -125,8 +124,8 @@ class BatchPlan:
         for epoch, rows in ((stretch.epoch, self.order.size - stretch.start), (stretch.epoch + 1, self.order.size)):
             if (end is None or epoch < end) and rows % stretch.batch_size:
                 raise ArgumentError(
-                    f"remainder='error': {rows} rows leave {rows % stretch.batch_size} over after batches of "
-                    f"batch_size={stretch.batch_size}; "
+                    f"remainder='error': {rows} rows leave {rows % stretch.batch_size} "
+                    f"over after batches of batch_size={stretch.batch_size}; "
                     "pass remainder='drop' or 'pad', or a batch_size that divides the rows"
                 )
 
@@ -134,9 +133,8 @@ class BatchPlan:
         """How many steps so many rows of an epoch make."""
         if self.remainder == "drop" and self.order.size < batch_size:
             raise ArgumentError(
-                f"batch_size={batch_size} but the dataset has only {self.order.size} rows: remainder='drop' would "
-                "leave no batch at all; "
-                "pass a smaller batch_size, or remainder='pad'"
+                f"batch_size={batch_size} but the dataset has only {self.order.size} rows: "
+                "remainder='drop' would leave no batch at all; pass a smaller batch_size, or remainder='pad'"
             )
         return -(-rows // batch_size) if self.remainder == "pad" else rows // batch_size
 
@@ -200,9 +198,7 @@ class BatchPlan:
         return self.stretches[self._stretch(number)].batch_size
 
     def step_at(self, epoch: int, position: int) -> tuple[int, int]:
-        """The number of the step that a position of an epoch lies in, and which of its positions that is, before lanes
-        are sorted.
-        """
+        """The step that holds a position of an epoch, and the position's index in it, before lanes are sorted."""
         number = bisect_right(self.stretches, (epoch, position), key=lambda each: (each.epoch, each.start)) - 1
         stretch = self.stretches[number]
         begin, start = (stretch.first, stretch.start) if epoch == stretch.epoch else (stretch.begin(epoch), 0)

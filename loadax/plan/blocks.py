@@ -23,8 +23,8 @@ from loadax import seeds
 from loadax.plan.lanes import LaneAssignments, deal, places
 from loadax.protocols import Integers, LaneAssignment, Order, Visits
 
-# of this order; it stands in saved states. in 1 all lanes began their windows together, and the turn went through them
-# from first to last
+# Version of this order, which saved states hold. In version 1 all lanes began their windows together, and the turn went
+# through them from first to last.
 _VERSION = 2
 
 

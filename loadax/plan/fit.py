@@ -128,9 +128,7 @@ def fit(lengths: Integers, seq_len: int, best: bool) -> Integers:
 
 
 def _place(lengths: list[int], counts: list[int], seq_len: int, best: bool) -> list[tuple[int, int, int]]:
-    """For descending lengths: `(first row, how many rows, how many documents of this length in each)`, until all are
-    placed.
-    """
+    """Places documents of descending lengths: `(first row, number of rows, documents of this length in each row)`."""
     placed: list[tuple[int, int, int]] = []
     rows = 0
     runs: _Open = _Tightest() if best else _Earliest(seq_len)

@@ -46,9 +46,8 @@ def narrow(order: Order, verb: str, leave: Leave, first_row: int = 0) -> Order:
         case _ if order.varies:
             check_fixed_rows(order, f"{verb}()")
             raise ArgumentError(
-                f"{verb}() after a slice of a shuffle: which rows are there changes every epoch, and with them the "
-                "result's "
-                f"length; {verb} first, or slice before you shuffle"
+                f"{verb}() after a slice of a shuffle: which rows are there changes every epoch, "
+                f"and with them the result's length; {verb} first, or slice before you shuffle"
             )
     return leave(order, first_row)
 
@@ -90,7 +89,7 @@ def _positions(order: Order, first_row: int, rows: Integers) -> Integers:
     """Which positions of a fixed order hold a row of the ascending list."""
     if isinstance(order, Sequential):
         low, high = np.searchsorted(rows, [first_row, first_row + order.size])
-        # of a file that is mapped: still there, not in memory
+        # Without an offset, the slice of a mapped file stays mapped and takes no memory.
         return rows[low:high] - first_row if first_row else rows[low:high]
     found = [
         positions[rows[np.minimum(np.searchsorted(rows, here), len(rows) - 1)] == here]

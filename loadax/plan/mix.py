@@ -106,9 +106,8 @@ class Mixed:
         """
         if self.by_step:
             raise ScheduleError(
-                "these weights are scheduled by step, so how long the mixture is depends on the batch size: give it to "
-                "a Dataloader as it is, "
-                "without another verb behind mix(), or schedule by example"
+                "these weights are scheduled by step, so how long the mixture is depends on the batch size: "
+                "give it to a Dataloader as it is, without another verb behind mix(), or schedule by example"
             )
         if self.stop == "never":
             return ENDLESS
@@ -124,8 +123,7 @@ class Mixed:
             if end is None:
                 raise ArgumentError(
                     f"stop='all': the weights never draw all of {name!r}, or it never ends, so the mixture would not "
-                    "end; give it a weight in "
-                    "the last part of the schedule, or pass stop='first' or 'never'"
+                    "end; give it a weight in the last part of the schedule, or pass stop='first' or 'never'"
                 )
         return max(end for end in ends if end is not None) + 1
 
@@ -147,7 +145,7 @@ class Mixed:
         return replace(self, segments=segments, by_step=False)
 
     def until(self, position: int) -> "Mixed":
-        """The same without what is scheduled for this position of the mixture, counted on over all epochs, and later."""
+        """The same without the segments from this position of the mixture on, counted over all epochs."""
         past = tuple(segment for segment in self.segments if segment.start < position)
         return replace(self, segments=past or self.segments[:1])
 
@@ -177,9 +175,7 @@ class Mixed:
         return epochs % _FAR_EPOCHS * _FAR if self.size >= ENDLESS else epochs * self.size
 
     def draws(self, positions: Integers) -> tuple[Integers, Integers]:
-        """For each position of the mixture, counted on over all epochs, its part, and how often that part was drawn
-        before.
-        """
+        """The part of each position of the mixture, counted over all epochs, and how often it was drawn before."""
         part, draws = np.empty_like(positions), np.empty_like(positions)
         which = np.searchsorted(self._starts, positions, side="right") - 1
         for number in np.unique(which).tolist():

@@ -293,10 +293,9 @@ def check_fixed_rows(order: Order, what: str) -> None:
     """
     if any(isinstance(each, OwnEpochs) for each in depth_first(order)):
         raise ArgumentError(
-            f"{what} is about rows, but the Grain dataset shuffles or maps at random, so row 5 is another record in "
-            "every epoch; hand over the "
-            f"Grain dataset before it does, and shuffle and map with loadax behind {what}: .shuffle(seed).map(fn, "
-            "rng=True)"
+            f"{what} is about rows, but the Grain dataset shuffles or maps at random, "
+            "so row 5 is another record in every epoch; hand over the Grain dataset before it does, "
+            f"and shuffle and map with loadax behind {what}: .shuffle(seed).map(fn, rng=True)"
         )
 
 

@@ -138,9 +138,9 @@ def plan_arrays(
     if long == "error" and too_long.any():
         which = int(np.argmax(too_long))
         raise ArgumentError(
-            f"row {row_of(which)} is a document of {lengths[which]}, longer than seq_len={seq_len}, as are "
-            f"{int(too_long.sum()) - 1} more of "
-            f"{len(lengths)}; pass long='cut' (into parts that fit), long='drop' (leave them out), or method='split'"
+            f"row {row_of(which)} is a document of {lengths[which]}, longer than seq_len={seq_len}, "
+            f"as are {int(too_long.sum()) - 1} more of {len(lengths)}; "
+            "pass long='cut' (into parts that fit), long='drop' (leave them out), or method='split'"
         )
     if long == "drop" and not (lengths[~too_long]).any():
         raise ArgumentError(

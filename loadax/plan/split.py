@@ -1,4 +1,4 @@
-"""Splits by row: a row's side follows from its number and the seed alone, so it never changes when rows are appended."""
+"""Splits by row: a row's side follows from its number and the seed alone, so appended rows never change it."""
 
 from typing import Any
 

@@ -48,7 +48,8 @@ def _verb(part: Any) -> str:
             text = f"concat: {_parts((str(number), described) for number, (_, described) in enumerate(parts))}"
         case ["mix", parts, segments, seed, stop, _]:
             weights = ", ".join(f"{':'.join(map(str, each))} from position {start:,} on" for start, each in segments)
-            text = f"mix(seed={seed}, stop={stop!r}) {weights}: {_parts((name, described) for name, _, described in parts)}"
+            listed = _parts((name, described) for name, _, described in parts)
+            text = f"mix(seed={seed}, stop={stop!r}) {weights}: {listed}"
         case [name, *arguments]:
             text = f"{name}({', '.join(map(str, arguments))})"
         case _:

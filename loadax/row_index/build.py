@@ -78,8 +78,8 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
     process = this_process()
     if reader.random:
         raise ArgumentError(
-            f"{question.verb}() looks at each row once, but a map before it is random; {question.verb} first, and map "
-            "at random behind it"
+            f"{question.verb}() looks at each row once, but a map before it is random; "
+            f"{question.verb} first, and map at random behind it"
         )
     path = _path(options.index, question, process)
     known_as = None if path is None else _known_as(question, path, process)
@@ -130,9 +130,9 @@ def _path(index: Any, question: Question, process: Process) -> Path | None:
     if index is None:
         if process.count > 1:
             raise ArgumentError(
-                f"{question.verb}() without index=, in a run of {process.count} processes: each would look at all "
-                "rows; pass index=PATH on a "
-                "file system that all of them see, then each looks at its share, or build the index before the run: "
+                f"{question.verb}() without index=, in a run of {process.count} processes: "
+                "each would look at all rows; pass index=PATH on a file system that all of them see, "
+                "then each looks at its share, or build the index before the run: "
                 f"`loadax index SRC --{question.verb.replace('_', '-')} MODULE:FUNCTION --out PATH`"
             )
         return None

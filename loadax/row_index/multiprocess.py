@@ -106,7 +106,8 @@ def _merged(path: Path, identity: Identity, parts: list[Path], beats: list[Path]
 
     def missing() -> str:
         numbers = [number for number in range(len(parts)) if number not in there]
-        return f"the shares of {len(numbers)} of {len(parts)} processes: {', '.join(map(str, numbers[:8]))}{', …' * (len(numbers) > 8)}"
+        listed = ", ".join(map(str, numbers[:8])) + ", …" * (len(numbers) > 8)
+        return f"the shares of {len(numbers)} of {len(parts)} processes: {listed}"
 
     found = _waited_for(all_parts, [*parts, *beats[1:]], missing, path, beat)
     values = np.concatenate(found)
@@ -137,9 +138,8 @@ def _waited_for(
                 beat(1)
         if monotonic() - progress > PATIENCE:
             raise SourceError(
-                f"index {path}: no sign of {missing()} for {PATIENCE:g} s; has a process ended, do all of them see "
-                "this folder, and do all build "
-                "the same dataset?"
+                f"index {path}: no sign of {missing()} for {PATIENCE:g} s; "
+                "has a process ended, do all of them see this folder, and do all build the same dataset?"
             )
         if monotonic() - began > notice:
             _log.info("index %s: waiting for %s", path, missing())

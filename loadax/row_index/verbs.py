@@ -66,8 +66,8 @@ def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
     wrong = listed[(listed < 0) | (listed >= num_rows)]
     if len(wrong):
         raise RowIndexError(
-            f"exclude(): row {wrong[0]}{origin} is not there: the source has {num_rows} rows, numbered from 0; is the "
-            "list of other data?"
+            f"exclude(): row {wrong[0]}{origin} is not there: the source has {num_rows} rows, numbered from 0; "
+            "is the list of other data?"
         )
     listed = np.unique(listed)
     left = leave_out_rows(order, "exclude", listed, ("exclude", digest_of(listed)))

@@ -58,8 +58,8 @@ def _local_boxes(path: str, leaf: Any, full: bool) -> dict[Box, jax.Array]:
     """
     if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
         raise LeafTypeError(
-            f"{leaf_name(path)} is a {type(leaf).__name__}, no jax.Array: only placed arrays can be fetched, outside "
-            "jit"
+            f"{leaf_name(path)} is a {type(leaf).__name__}, no jax.Array: "
+            "only placed arrays can be fetched, outside jit"
         )
     if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
         raise LeafTypeError(

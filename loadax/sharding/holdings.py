@@ -111,7 +111,8 @@ def hold_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int]) -> Leaf
     """What every host holds of an array of `shape`, which `spec` cuts evenly.
 
     Examples:
-        >>> held = hold_leaf(MeshGrid(("data", "model"), np.array([[0, 0], [1, 1]]), process=0), ("data", "model"), (8, 6))
+        >>> grid = MeshGrid(("data", "model"), np.array([[0, 0], [1, 1]]), process=0)
+        >>> held = hold_leaf(grid, ("data", "model"), (8, 6))
         >>> held.extents, held.host, held.shard
         ((4, 3), array([0, 0, 1, 1]), array([0, 1, 2, 3]))
     """

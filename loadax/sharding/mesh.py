@@ -201,8 +201,7 @@ def hybrid(
     between: int | Mapping[str, int] | None = None,
     devices: Sequence[jax.Device] | None = None,
 ) -> Mesh:
-    """A mesh whose minor axes stay among the devices of one host, where links are fast, and whose major axes cross
-    hosts.
+    """A mesh whose minor axes stay on the devices of one host, where links are fast, and whose major axes cross hosts.
 
     Args:
         inside: the minor axes and their sizes; a number n means `{"fsdp": n}`. When None: what `between` leaves, or the
@@ -233,9 +232,8 @@ def hybrid(
     axes = outer | inner
     if math.prod(axes.values()) != len(ordered):
         raise ArgumentError(
-            f"between={outer} and inside={inner} make a mesh of {math.prod(axes.values())} devices, there are "
-            f"{len(ordered)}: "
-            "leave one of the two out to have it chosen, or pass devices="
+            f"between={outer} and inside={inner} make a mesh of {math.prod(axes.values())} devices, "
+            f"there are {len(ordered)}: leave one of the two out to have it chosen, or pass devices="
         )
     return _mesh(ordered, axes)
 

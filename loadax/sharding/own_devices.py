@@ -33,7 +33,8 @@ class OwnDevices:
     Examples:
         >>> from loadax.sharding.mesh import data_parallel
         >>> devices = OwnDevices(data_parallel())
-        >>> placed = jax.ShapeDtypeStruct((16,), np.float32, sharding=NamedSharding(devices.mesh, PartitionSpec("data")))
+        >>> sharding = NamedSharding(devices.mesh, PartitionSpec("data"))
+        >>> placed = jax.ShapeDtypeStruct((16,), np.float32, sharding=sharding)
         >>> double = devices.compile(lambda part: [2 * part], [placed], [placed])
         >>> print(double([jax.device_put(np.arange(16, dtype=np.float32), placed.sharding)])[0][:3])
         [0. 2. 4.]

@@ -209,8 +209,8 @@ def _spec_on(sharding: NamedSharding, mesh: Mesh | PlannedMesh, path: str) -> Pa
     """The spec of a sharding that must be on `mesh`, in the devices' own memory."""
     if sharding.mesh != mesh:
         raise MeshError(
-            f"{leaf_name(path)}: partition has a NamedSharding on {sharding.mesh!r}, the loader's mesh is {mesh!r}: "
-            "use one mesh"
+            f"{leaf_name(path)}: partition has a NamedSharding on {sharding.mesh!r}, "
+            f"the loader's mesh is {mesh!r}: use one mesh"
         )
     kind = sharding.memory_kind
     if kind is not None and kind != sharding.mesh.devices.flat[0].default_memory().kind:

@@ -186,14 +186,12 @@ def _global_shape(
         if held == 0:
             raise MeshError(
                 f"{leaf_name(path)}: process {grid.process} has no device on the mesh, so its data can't say how large "
-                "the whole "
-                "is: use a mesh with devices of every process, or don't call this here"
+                "the whole is: use a mesh with devices of every process, or don't call this here"
             )
         if size % held:
             raise PartitionError(
-                f"{leaf_name(path)}: dim {dim} has {size} rows here, and this process holds {held} of the "
-                f"{share.total} shards "
-                f"of {spec}. Pass a multiple of {held}"
+                f"{leaf_name(path)}: dim {dim} has {size} rows here, "
+                f"and this process holds {held} of the {share.total} shards of {spec}. Pass a multiple of {held}"
             )
         shape.append(size // held * share.total)
     return tuple(shape)
@@ -202,19 +200,15 @@ def _global_shape(
 def _unequal(share: DimensionShare, spec: PartitionSpec, dim: int, path: str) -> str:
     few, many = int(share.counts.argmin()), int(share.counts.argmax())
     return (
-        f"{leaf_name(path)}: the hosts have unequal shares of dim {dim} under {spec}: of its {share.total} shards, "
-        "process "
-        f"{share.processes[few]} holds {share.counts[few]} and process {share.processes[many]} holds "
-        f"{share.counts[many]}. "
-        "Sizes can't be told from local data then: use a loadax.Dataloader, or jax.make_array_from_callback with the "
-        "global shape"
+        f"{leaf_name(path)}: the hosts have unequal shares of dim {dim} under {spec}: "
+        f"of its {share.total} shards, process {share.processes[few]} holds {share.counts[few]} and process "
+        f"{share.processes[many]} holds {share.counts[many]}. Sizes can't be told from local data then: "
+        "use a loadax.Dataloader, or jax.make_array_from_callback with the global shape"
     )
 
 
 def _local_slices(box: Box, shape: tuple[int, ...], shares: list[DimensionShare]) -> tuple[slice, ...]:
-    """Where a box of the global array stands in the local one, which has this process's shards in a row, along every
-    dim.
-    """
+    """Slices of a box of the global array in the local one, whose dims each have this process's shards in a row."""
     slices: list[slice] = []
     for (start, stop), size, share in zip(box, shape, shares, strict=True):
         extent = size // share.total

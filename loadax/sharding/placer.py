@@ -35,7 +35,8 @@ class Placer:
         >>> from loadax.sharding.layout import plan_leaf
         >>> from loadax.sharding.mesh import data_parallel, grid_of
         >>> mesh = data_parallel()
-        >>> place = Placer(plan_leaf(grid_of(mesh), ("data",), (8,)), NamedSharding(mesh, PartitionSpec("data")), np.int32)
+        >>> sharding = NamedSharding(mesh, PartitionSpec("data"))
+        >>> place = Placer(plan_leaf(grid_of(mesh), ("data",), (8,)), sharding, np.int32)
         >>> print(place([np.full(1, number, np.int32) for number in range(8)]))
         [0 1 2 3 4 5 6 7]
     """
@@ -58,7 +59,7 @@ class Placer:
         self._nothing = () if layout.boxes else (np.broadcast_to(np.zeros((), self.dtype), self.shape),)
         self._numbers = numbers or {(): 0}
         self._wide = self.dtype in (np.int64, np.uint64, np.float64, np.complex128)
-        # once an array was made in the public way
+        # Set once an array was made in the public way.
         self._make: Callable[[Sequence[NDArray[Any]]], jax.Array] | None = None
 
     def __call__(self, buffers: Sequence[NDArray[Any]]) -> jax.Array:

@@ -61,9 +61,7 @@ class ArraySource(BaseSource):
         return [some_rows(each, total, most) for each in memory]
 
     def locate(self, row: int) -> list[Location]:
-        """The files that a row lies in, of the leaves that are mapped, each with the first and the last byte where
-        these lie together.
-        """
+        """The files of a row's mapped leaves, each with the first and the last byte where its bytes are contiguous."""
         number = int(check_rows([row], self._length)[0])
         found = []
         for path, file, array in zip(self._structure.paths, self._files, self._arrays, strict=True):
@@ -124,9 +122,8 @@ def _as_array(leaf: Any, path: str) -> NDArray[Any]:
     if not is_array(leaf):
         if hasattr(leaf, "__array__"):
             raise SourceError(
-                f"{name} is a {type(leaf).__name__}, which would be read into memory whole; if it fits there, pass "
-                "numpy.asarray of it; if its "
-                "entries are rows, loadax.from_source reads them one by one"
+                f"{name} is a {type(leaf).__name__}, which would be read into memory whole; if it fits there, "
+                "pass numpy.asarray of it; if its entries are rows, loadax.from_source reads them one by one"
             )
         raise SourceError(f"{name} is {_brief(leaf)}, not an array; pass numpy arrays, one row an entry of dim 0")
     array = _converted(leaf, name)

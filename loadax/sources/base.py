@@ -139,9 +139,7 @@ class BaseSource(ABC):
 
     @property
     def addresses(self) -> Sequence[str]:
-        """The local paths and URLs of the files, folders and stores that this source itself reads, without those of its
-        children.
-        """
+        """The local paths and URLs of the files, folders and stores that this source reads, without its children's."""
         return ()
 
     def some_files(self, most: int) -> Sequence[str] | None:  # noqa: ARG002

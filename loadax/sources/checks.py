@@ -83,7 +83,7 @@ def chunk_starts(source: BaseSource) -> Integers | range | None:
         )
     if not good:
         raise SourceError(
-            f"{source.type_name}.chunks is {given!r}; give the rows at which chunks begin: ascending ints from 0, "
-            f"below {length}"
+            f"{source.type_name}.chunks is {given!r}; give the rows at which chunks begin: "
+            f"ascending ints from 0, below {length}"
         )
     return starts if isinstance(starts, range) else starts.astype(np.int64)

@@ -32,9 +32,9 @@ class ObjectSource(BaseSource):
         missing = [name for name in ("__len__", "__getitem__") if not hasattr(items, name)]
         if missing:
             raise ArgumentError(
-                f"the data is a {type(items).__name__} without {' and '.join(missing)}, so it can't be read at any "
-                "row; pass a Source "
-                "(with read, __len__ and spec), or any object with __len__ and __getitem__: a generator as list(…)"
+                f"the data is a {type(items).__name__} without {' and '.join(missing)}, "
+                "so it can't be read at any row; pass a Source (with read, __len__ and spec), "
+                "or any object with __len__ and __getitem__: a generator as list(…)"
             )
         self._items = items
         self._many = getattr(items, "__getitems__", None)
@@ -79,9 +79,9 @@ class ObjectSource(BaseSource):
             missing := [row for row, example in zip(rows, examples, strict=True) if example is None]
         ):
             raise LeafError(
-                f"row {missing[0]}: {type(self._items).__name__} gave None instead of an example; return one for every "
-                "row (a filter of "
-                "Grain's leaves None: apply it to a Grain dataset that iterates, or keep a list of the good rows)"
+                f"row {missing[0]}: {type(self._items).__name__} gave None instead of an example; "
+                "return one for every row (a filter of Grain's leaves None: "
+                "apply it to a Grain dataset that iterates, or keep a list of the good rows)"
             )
         return examples
 
@@ -98,9 +98,8 @@ class ObjectSource(BaseSource):
         if not isinstance(examples, list) or len(examples) != len(rows):
             got = f"{len(examples)}" if hasattr(examples, "__len__") else "no"
             raise SourceError(
-                f"{type(self._items).__name__}.__getitems__ gave a {type(examples).__name__} of {got} entries for "
-                f"{len(rows)} rows; "
-                "it must return a list with one example for each row"
+                f"{type(self._items).__name__}.__getitems__ gave a {type(examples).__name__} of {got} entries "
+                f"for {len(rows)} rows; it must return a list with one example for each row"
             )
         return examples
 

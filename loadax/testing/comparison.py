@@ -31,9 +31,8 @@ def difference(
             place = tuple(int(index) for index in apart[0])
             element = f" at {list(place[1:])}" if len(place) > 1 else ""
             return (
-                f"{where} of row {np.asarray(rows)[place[0]]} (entry {place[0]} of {len(one)}){element} is "
-                f"{_brief(one[place])}, "
-                f"expected {_brief(other[place])}"
+                f"{where} of row {np.asarray(rows)[place[0]]} (entry {place[0]} of {len(one)}){element} "
+                f"is {_brief(one[place])}, expected {_brief(other[place])}"
             )
     return None
 

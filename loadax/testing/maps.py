@@ -14,7 +14,10 @@ from loadax.testing.comparison import difference
 from loadax.testing.laws import Law, show_error, show_rows
 from loadax.transforms import BatchMap, name_of
 
-_ALONE = "map_batch gets some rows of some step, so each row's result must follow from that row alone; what mixes rows belongs in the jitted step"
+_ALONE = (
+    "map_batch gets some rows of some step, so each row's result must follow from that row alone; "
+    "what mixes rows belongs in the jitted step"
+)
 COUNT = Law("as many rows", "the first dimension of every leaf that a map returns must be that of what it got")
 AGAIN = Law(
     "the same again",

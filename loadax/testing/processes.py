@@ -17,8 +17,8 @@ from loadax.testing.subject import Subject
 
 PROCESS = Law(
     "fresh process",
-    "a source must pickle to what reads the same rows elsewhere (open files again in __setstate__); pass pickled=False "
-    "if it need not",
+    "a source must pickle to what reads the same rows elsewhere (open files again in __setstate__); "
+    "pass pickled=False if it need not",
 )
 
 _ROWS = 16
@@ -99,7 +99,10 @@ def _ask(name: str, parcel: bytes, timeout: float) -> str | None:
 
 def _remedy(text: str) -> str:
     if "__main__" in text:
-        return " (it is defined in the script or notebook that runs; move it to a module of its own, which another process can import)"
+        return (
+            " (it is defined in the script or notebook that runs; "
+            "move it to a module of its own, which another process can import)"
+        )
     if "local object" in text or "<locals>" in text:
         return " (it is defined inside a function; move it to the top level of a module)"
     return ""

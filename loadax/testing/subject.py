@@ -114,9 +114,7 @@ class Subject:
             raise SPEC.broken(self.name, f"finding it raised {show_error(error)}") from error
 
     def _choose(self, count: int) -> Integers:
-        """The first and the last rows, in runs as a sequential reader meets them, and others between, in ascending
-        order.
-        """
+        """The first and the last rows, in runs as for a sequential reader, and others between, in ascending order."""
         if self.length <= count:
             return np.arange(self.length, dtype=np.int64)
         edge = max(1, count // 4)

@@ -10,8 +10,8 @@ from loadax.testing.subject import Subject
 
 THREADS = Law(
     "threads",
-    "workers read side by side: a read must not use what another one is using, without a lock (files' positions, "
-    "buffers)",
+    "workers read side by side: a read must not use what another one is using, "
+    "without a lock (files' positions, buffers)",
 )
 
 _THREADS = 8
@@ -42,8 +42,8 @@ def check_threads(subject: Subject, timeout: float) -> None:
     if not done:
         raise THREADS.broken(
             subject.name,
-            f"{_THREADS} threads of {_READS} reads were not done after {timeout:g} s (a deadlock, or pass a larger "
-            "timeout)",
+            f"{_THREADS} threads of {_READS} reads were not done after {timeout:g} s (a deadlock, "
+            "or pass a larger timeout)",
         )
 
 

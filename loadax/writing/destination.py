@@ -99,14 +99,14 @@ class Destination:
                 self._delete(partial)
             elif occupied:
                 raise ArgumentError(
-                    f"{self.location}: overwrite=True deletes zarr stores, but this is none; choose another path, or "
-                    "delete it yourself"
+                    f"{self.location}: overwrite=True deletes zarr stores, but this is none; "
+                    "choose another path, or delete it yourself"
                 )
         elif manifest is not None:
             if not resume:
                 raise ArgumentError(
-                    f"{self.location}: a finished store of {manifest.get('rows')} rows is there; pass overwrite=True "
-                    "to replace it"
+                    f"{self.location}: a finished store of {manifest.get('rows')} rows is there; "
+                    "pass overwrite=True to replace it"
                 )
             self._compare(manifest, content, share)
             if partial is not None:  # whoever finished it was stopped before he had tidied up
@@ -115,9 +115,8 @@ class Destination:
         elif partial is not None:
             if not resume and share is None:
                 raise ArgumentError(
-                    f"{self.location}: a store that was not written to its end is there; pass resume=True to go on "
-                    "with it, or "
-                    "overwrite=True to begin anew"
+                    f"{self.location}: a store that was not written to its end is there; "
+                    "pass resume=True to go on with it, or overwrite=True to begin anew"
                 )
             self._compare(partial, content, share)
             return self
@@ -240,8 +239,7 @@ class Destination:
             more = f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
             raise ArgumentError(
                 f"{self.location}: overwrite=True would delete files that are not the store's own: "
-                f"{', '.join(foreign[:_NAMED])}{more}; move "
-                "them elsewhere, or choose another path"
+                f"{', '.join(foreign[:_NAMED])}{more}; move them elsewhere, or choose another path"
             )
 
     def _check_still_own(self) -> None:
@@ -271,8 +269,7 @@ class Destination:
             if not name:
                 raise ArgumentError(
                     f"{self.location}: it is all of its bucket, so there is no place beside it for the new store; "
-                    "write to a folder in it, or delete "
-                    "the store first"
+                    "write to a folder in it, or delete the store first"
                 )
             beside = Destination(f"{self._path.rstrip('/')}.{token}.new", self.location)
         beside._write(PARTIAL, content)
@@ -326,9 +323,8 @@ class Destination:
                 " (the names, sizes and times of change of the files that are read)" if field == f"data.{FILES}" else ""
             )
             raise ArgumentError(
-                f"{self.location}: it was begun with {field} = {_shown(old)}, now it is {_shown(new)}{meant}; go on "
-                "with the same data and "
-                "arguments, or pass overwrite=True to begin anew"
+                f"{self.location}: it was begun with {field} = {_shown(old)}, now it is {_shown(new)}{meant}; "
+                "go on with the same data and arguments, or pass overwrite=True to begin anew"
             )
 
     def _group(self, names: list[str]) -> dict[str, Any]:

@@ -148,9 +148,8 @@ def plan_layout(
         if each.dtype.name not in _DTYPES:
             held = "no numbers" if each.dtype.hasobject else str(each.dtype)
             raise LeafTypeError(
-                f"leaf {path or 'of the example'} is {held}: zarr arrays of loadax hold numbers; make numbers of it in "
-                "a map, "
-                "or leave it out there"
+                f"leaf {path or 'of the example'} is {held}: zarr arrays of loadax hold numbers; "
+                "make numbers of it in a map, or leave it out there"
             )
     chunk = None if chunk_rows is None else integer("chunk_rows", chunk_rows, 1)
     shard = None if shard_rows is None else integer("shard_rows", shard_rows, 1)

@@ -13,8 +13,7 @@ _LOCK = ".__lock"  # what TensorStore appends while it writes; stays when the pr
 
 
 def foreign_keys(keys: Collection[str], arrays: Iterable[str] | None = None) -> list[str]:
-    """Those of some keys (paths below the store, parted by slashes) that are neither metadata, nor chunks, nor loadax's
-    markers; sorted.
+    """The sorted ones of some keys (paths below the store) that are no metadata, no chunks and no markers of loadax.
 
     Args:
         keys: all that lie below the store.

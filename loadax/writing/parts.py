@@ -1,5 +1,6 @@
-"""The parts of a store: read in threads, written by TensorStore while the next one is read, and read back to see what
-is whole.
+"""The parts of a store: read in threads, written by TensorStore while the next one is read, and read back to check.
+
+The check says which parts are whole.
 """
 
 from collections import deque

@@ -76,8 +76,7 @@ def test_the_first_step_that_differs_is_named(tmp_path: Path, audit: Any) -> Non
     done = audit("*.json")
     assert done.lines[2] == (
         f"2 processes and 3 processes: the same batches, bit for bit: NO: step {step} is the first whose contents "
-        "differ, of the same records; "
-        "the records as such, each as often, are the same"
+        "differ, of the same records; the records as such, each as often, are the same"
     )
     assert done.code == 1
     save(tmp_path, "b", 3, skip=[6], **how)
@@ -85,8 +84,8 @@ def test_the_first_step_that_differs_is_named(tmp_path: Path, audit: Any) -> Non
         audit("*.json")
         .lines[2]
         .endswith(
-            "NO: step 6 is the first that differs; they are of other steps; the records as such, each as often, are "
-            "others, too"
+            "NO: step 6 is the first that differs; they are of other steps; "
+            "the records as such, each as often, are others, too"
         )
     )
     save(tmp_path, "b", 3, skip=[7], **how)
@@ -143,7 +142,10 @@ def test_what_is_no_certificate(tmp_path: Path, audit: Any) -> None:
 def test_jax_is_not_needed(tmp_path: Path) -> None:
     """Certificates are compared where they lie, on a machine without accelerators."""
     save(tmp_path, "a", 1)
-    script = "import sys; from loadax.cli import main; code = main(sys.argv[1:]); assert 'jax' not in sys.modules; sys.exit(code)"
+    script = (
+        "import sys; from loadax.cli import main; code = main(sys.argv[1:]); "
+        "assert 'jax' not in sys.modules; sys.exit(code)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script, "audit", str(tmp_path / "a-0.json")], capture_output=True, text=True, check=False
     )

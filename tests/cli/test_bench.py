@@ -24,9 +24,7 @@ QUICK = ("--seconds", "0.3", "--step", "2")
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """A simulated one: each look at the clock takes a millisecond, and besides only the map that says so takes any
-    time.
-    """
+    """A simulated machine: a look at the clock takes a millisecond, and besides only a map that says so takes time."""
     machine = Machine(monkeypatch)
     machine.tick = 2.0**-10
     monkeypatch.setattr(cli_bench, "time", SimpleNamespace(perf_counter=machine.perf_counter, sleep=machine.sleep))

@@ -92,7 +92,10 @@ def test_convert_a_zarr_group(fields: Path, tmp_path: Path, command: Any) -> Non
 
 def test_convert_shuffled_has_the_order_of_the_dataset(fields: Path, tmp_path: Path, command: Any) -> None:
     done = command("convert", fields, tmp_path / "out", "--variables", "t2m", "--shuffle", 5, "--workers", 1)
-    note = f"loadax: the chunks of {fields} hold many rows, and each is decoded many times for this: it takes long, but only once\n"
+    note = (
+        f"loadax: the chunks of {fields} hold many rows, and each is decoded many times for this: "
+        "it takes long, but only once\n"
+    )
     assert (done.code, done.err) == (0, note)
     with pytest.warns(UserWarning, match="decodes up to 20 rows"):
         expected = from_zarr(fields, "t2m").shuffle(5).read(np.arange(100))["t2m"]
@@ -410,8 +413,8 @@ def test_inspect_a_store_of_which_little_is_there(tmp_path: Path, command: Any) 
     (tmp_path / "s/y/zarr.json").unlink()
     out = command("inspect", tmp_path / "s").out
     assert (
-        "manifest: HALF-WRITTEN (no loadax.json): go on with `loadax convert … --resume`, or delete it; nothing opens "
-        "it\n" in out
+        "manifest: HALF-WRITTEN (no loadax.json): go on with `loadax convert … --resume`, "
+        "or delete it; nothing opens it\n" in out
     )
     assert "array 'y' is not there: " in out
     assert "shuffle" not in out

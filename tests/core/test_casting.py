@@ -18,7 +18,10 @@ from loadax.errors import LeafError
 def test_an_integer_that_does_not_fit_is_an_error_and_writes_nothing(source: Any, target: Any, value: int) -> None:
     destination = np.full(source.shape, 7, target)
     name = np.dtype(target).name
-    message = rf"leaf \['id'\]: the {source.dtype} value {value} does not fit {name}. Set jax_enable_x64, or bring it into range"
+    message = (
+        rf"leaf \['id'\]: the {source.dtype} value {value} does not fit {name}. "
+        "Set jax_enable_x64, or bring it into range"
+    )
     with pytest.raises(LeafError, match=message):
         cast_into(destination, source, "['id']")
     assert (destination == 7).all()

@@ -91,8 +91,10 @@ def test_stack_takes_the_other_byte_order_for_what_it_is() -> None:
     [
         (
             {"x": np.zeros(3, np.float32), "y": 1},
-            r"row 9: leaf \['x'\] is float32\[3\], expected float32\[2\]; make all rows alike: these are ragged, so "
-            r"pad .* pass pad_to=",
+            (
+                r"row 9: leaf \['x'\] is float32\[3\], expected float32\[2\]; "
+                r"make all rows alike: these are ragged, so pad .* pass pad_to="
+            ),
         ),
         (
             {"x": np.zeros(2), "y": 1},
@@ -147,8 +149,9 @@ def test_a_batch_that_differs_is_named(batch: Any, message: str) -> None:
 
 
 LEAVES: list[Any] = [
-    1, 2**63, 2**70, True, 1.5, np.float32(2), np.int64(3), np.array(4), np.arange(2), np.arange(3), np.arange(2.0), np.arange(4).reshape(2, 2),
-    np.arange(2).astype(">i8"), np.empty(0, np.int64), np.empty((2, 0)), "ab", b"c", [1, 2], None, np.array(["a", "b"]), np.arange(4)[::2],
+    1, 2**63, 2**70, True, 1.5, np.float32(2), np.int64(3), np.array(4),
+    np.arange(2), np.arange(3), np.arange(2.0), np.arange(4).reshape(2, 2), np.arange(2).astype(">i8"),
+    np.empty(0, np.int64), np.empty((2, 0)), "ab", b"c", [1, 2], None, np.array(["a", "b"]), np.arange(4)[::2],
 ]  # fmt: skip
 
 

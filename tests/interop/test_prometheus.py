@@ -1,4 +1,4 @@
-"""The metrics: their names, which users' dashboards rely on, and a server that listens where it was told and goes away."""
+"""The metrics: their names, which users' dashboards rely on, and a server that listens where told and shuts down."""
 
 import gc
 import http.client

@@ -1,9 +1,8 @@
-"""Large runs as lists: chosen, split, packed, shuffled and mixed data in batches of scheduled sizes, the slow and
-obvious way.
+"""Large runs as lists, the slow and obvious way.
 
-Every token is another number, so that what a batch holds tells which records it is made of. The oracle shares nothing
-with `loadax` but hashes and permutations, which `tests/test_seeds.py` is about; only into which row a document is
-fitted is the packer's choice.
+Data is chosen, split, packed, shuffled and mixed, in batches of scheduled sizes. Every token is another number, so that
+what a batch holds tells which records it is made of. The oracle shares nothing with `loadax` but hashes and
+permutations, which `tests/test_seeds.py` is about; only into which row a document is fitted is the packer's choice.
 """
 
 import math

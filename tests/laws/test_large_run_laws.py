@@ -1,8 +1,7 @@
-"""Laws of large runs: batches are those of the lists in `large_runs.py`, whatever is chosen, split, packed, shuffled,
-mixed and scheduled.
+"""Laws of large runs: batches are those of the lists in `large_runs.py`.
 
-On any number of hosts, from any step on; each record comes when it should, and nothing comes from the other side of a
-split.
+They are so whatever is chosen, split, packed, shuffled, mixed and scheduled, on any number of hosts and from any step
+on. Each record comes when it should, and nothing comes from the other side of a split.
 """
 
 import json

@@ -391,7 +391,10 @@ def test_columns_that_the_mesh_cant_cut() -> None:
 
 
 def test_several_axes_and_no_partition() -> None:
-    match = r"the mesh has several axes, \{'data': 4, 'model': 2\}, so say which of them the rows go over: partition=P\(\"data\"\)"
+    match = (
+        r"the mesh has several axes, \{'data': 4, 'model': 2\}, "
+        r"so say which of them the rows go over: partition=P\(\"data\"\)"
+    )
     refused(PartitionError, match, mesh=mesh_of(GRID))
     with jax.set_mesh(mesh_of(GRID)):
         refused(PartitionError, match)
@@ -527,9 +530,8 @@ def test_shares_that_are_none(index: Any, count: Any, match: str) -> None:
 def test_shares_that_dont_fit_the_mesh() -> None:
     mesh = plan_mesh({"data": 8}, owners=[0, 1] * 4, process=1)
     match = (
-        r"shard_index=1 of shard_count=2 are the rows 8 to 15 of a batch of 16, but on this mesh this process holds "
-        r"rows 2 to 15, 8 of "
-        r"them: leave shard_index and shard_count out"
+        r"shard_index=1 of shard_count=2 are the rows 8 to 15 of a batch of 16, "
+        r"but on this mesh this process holds rows 2 to 15, 8 of them: leave shard_index and shard_count out"
     )
     refused(PartitionError, match, batch_size=16, mesh=mesh, shard_index=1, shard_count=2)
     refused(
@@ -567,7 +569,10 @@ def test_a_remainder_that_is_an_error() -> None:
 
 def test_a_mask_that_has_no_place() -> None:
     def says(problem: str) -> str:
-        return rf"remainder='pad' adds a leaf 'mask' to every batch, but an example {problem}; make examples dicts without that key"
+        return (
+            rf"remainder='pad' adds a leaf 'mask' to every batch, but an example {problem}; "
+            "make examples dicts without that key"
+        )
 
     refused(ArgumentError, says("has the key 'mask' already"), {"mask": np.arange(8)}, remainder="pad")
     refused(ArgumentError, says("is a tuple"), (np.arange(8), np.arange(8)), remainder="pad")

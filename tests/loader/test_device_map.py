@@ -61,8 +61,11 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "keys": (scaled, P("data"), {"key_seed": 3}),
     "microbatches": (scaled, P("data"), {"microbatches": 2, "remainder": "pad", "key_seed": 1}),
     "columns": (elementwise, P("data", "model"), {}),
-    "columns of "
-    "microbatches": (elementwise, {"image": P("data", None, "model"), "label": P("data"), "tokens": P("data", "model")}, {"microbatches": 2}),
+    "columns of microbatches": (
+        elementwise,
+        {"image": P("data", None, "model"), "label": P("data"), "tokens": P("data", "model")},
+        {"microbatches": 2},
+    ),
     "part": (scaled, P("data"), {"shard_index": 1, "shard_count": 2}),
 }  # fmt: skip
 
@@ -314,7 +317,10 @@ def test_an_axis_of_one_device_cuts_nothing() -> None:
 
 def test_columns_that_a_device_does_not_have() -> None:
     columns: dict[str, Any] = {"partition": P("data", "model")}
-    message = r"leaf \['copy'\] of the result follows from leaf \['tokens'\], of which .*'model'.* gives a device some columns only"
+    message = (
+        r"leaf \['copy'\] of the result follows from leaf \['tokens'\], "
+        r"of which .*'model'.* gives a device some columns only"
+    )
     refused(PartitionError, message, lambda example: {"copy": example["tokens"] * 2}, **columns)
     refused(PartitionError, message, lambda example: {"copy": example["tokens"]}, **columns)
     message = r"leaf \['tokens'\] has the shape \[17\] for an example, and for the columns of a device \[9\]"
@@ -370,9 +376,9 @@ def test_a_function_that_mixes_cut_columns_needs_whole_rows(name: str, microbatc
 
 def test_the_error_says_which_leaf_is_cut_where() -> None:
     message = (
-        r"^device_map .*: leaf \['image'\] of the result has other values .* whole example: leaf \['image'\] is cut "
-        r"along dim 2 by the mesh "
-        r"axis 'model'; partition by rows alone what the function needs whole, or do this in the training step$"
+        r"^device_map .*: leaf \['image'\] of the result has other values .* whole example: "
+        r"leaf \['image'\] is cut along dim 2 by the mesh axis 'model'; "
+        r"partition by rows alone what the function needs whole, or do this in the training step$"
     )
     with pytest.raises(PartitionError, match=message):
         columns(MIXED["turned around"])
@@ -397,10 +403,9 @@ def test_the_error_says_which_leaf_is_cut_where() -> None:
 def test_a_function_that_fails_on_cut_columns_is_refused() -> None:
     mean = np.arange(8, dtype=np.float32)
     message = (
-        r"^device_map .* works on a whole example, and on the columns of a device it fails \(ValueError: .*shapes.*\): "
-        r"leaf \['image'\] is cut "
-        r"along dim 2 by the mesh axis 'model', leaf \['tokens'\] is cut .*; partition by rows alone what the function "
-        r"needs whole, or"
+        r"^device_map .* works on a whole example, and on the columns of a device it fails \(ValueError: "
+        r".*shapes.*\): leaf \['image'\] is cut along dim 2 by the mesh axis 'model', leaf \['tokens'\] is cut .*; "
+        r"partition by rows alone what the function needs whole, or"
     )
     with pytest.raises(PartitionError, match=message) as caught:
         columns(image(lambda x: x - mean))
@@ -408,7 +413,10 @@ def test_a_function_that_fails_on_cut_columns_is_refused() -> None:
     keys = r"fails \(TypeError: .*key.*leaf \['key'\] is cut along dim 1 by the mesh axis 'model'"
     with pytest.raises(PartitionError, match=keys):
         columns(noise, key_seed=1, partition=P("data", "model"))
-    shorter = r"leaf \['tokens'\] has the shape \[15\] for an example, and for the columns of a device \[7\], which .* does not fit"
+    shorter = (
+        r"leaf \['tokens'\] has the shape \[15\] for an example, "
+        r"and for the columns of a device \[7\], which .* does not fit"
+    )
     with pytest.raises(PartitionError, match=shorter):
         columns(lambda example: {"tokens": example["tokens"][:-1]})
 

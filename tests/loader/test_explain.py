@@ -246,8 +246,8 @@ def test_other_warnings() -> None:
     found = Dataloader(big, 64, mesh=mesh, partition=P(), prefetch_bytes=1000).explain()
     text = "\n".join(found.warnings)
     assert (
-        "all hosts together read the batch 4.0 times, since several hold the same parts of ['x']; cut these over more "
-        "axes" in text
+        "all hosts together read the batch 4.0 times, since several hold the same parts of ['x']; "
+        "cut these over more axes" in text
     )
     assert "a step takes 256 KiB on a host, and reading ahead may take 256 KiB: no two steps" in text
     assert "an epoch of 100 rows leaves out 36 of them" in text

@@ -313,8 +313,8 @@ def test_what_will_be_skipped_may_be_changed_and_what_was_skipped_may_not() -> N
     for other in (loader, loader.skip(range(20, 29)), loader.skip([5, *range(20, 30)])):
         with pytest.raises(
             StateError,
-            match=r"the state's 'skipped' is \[\[0, 80, 0, 120\]\], and this loader leaves out .*: leave out with "
-            r"skip\(\)",
+            match=r"the state's 'skipped' is \[\[0, 80, 0, 120\]\], and this loader leaves out .*: "
+            r"leave out with skip\(\)",
         ):
             other.iterate(behind)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Reading ahead is bounded, what is placed is never written again while anybody can see it, and the rest is used again."""
+"""Reading ahead is bounded, placed memory is not written while anything refers to it, and the rest is used again."""
 
 import gc
 import subprocess
@@ -231,9 +231,7 @@ def test_an_epoch_over_ten_times_the_budget_keeps_the_process_flat(kind: tuple[s
     ids=["plain", "map", "random map", "map_batch"],
 )
 def test_no_step_leaves_its_memory_to_the_garbage_collector(change: Any) -> None:
-    """What refers to itself, say a function inside a function that calls itself, keeps arrays until garbage is
-    collected.
-    """
+    """A reference cycle, say of an inner function that calls itself, keeps arrays until garbage is collected."""
     with iter(Dataloader(change(from_arrays({"x": np.zeros((800, 8), np.float32)})), 64, num_epochs=None)) as batches:
         next(batches)
         gc.collect()

@@ -88,8 +88,10 @@ def test_with_padding_and_other_batch_sizes() -> None:
         (
             {"batch_size": 16, "microbatches": 4},
             PartitionError,
-            r"leaf \['image'\]: P.* gives a device 2 of the 16 rows, which microbatches=4 does not divide; use a "
-            r"batch_size that is a multiple of 32",
+            (
+                r"leaf \['image'\]: P.* gives a device 2 of the 16 rows, which microbatches=4 does not divide; "
+                r"use a batch_size that is a multiple of 32"
+            ),
         ),
     ],
 )

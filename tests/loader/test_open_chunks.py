@@ -258,9 +258,8 @@ class TestWhatIsSaid:
         (line,) = [record for record in caplog.records if "block shuffle" in record.message]
         assert (line.name, line.levelno) == ("loadax", logging.INFO)
         assert line.message == (
-            "block shuffle: 8 lanes x 2 blocks of 64 rows, chunks of 64; this process has 16 chunks open, 8.0 KiB, and "
-            "decodes "
-            "1.00 rows for each one used (a full shuffle: up to 64)"
+            "block shuffle: 8 lanes x 2 blocks of 64 rows, chunks of 64; this process has 16 chunks open, 8.0 KiB, "
+            "and decodes 1.00 rows for each one used (a full shuffle: up to 64)"
         )
 
     @pytest.mark.parametrize(
@@ -297,10 +296,9 @@ class TestWhatIsRefused:
         data = chunked()[1]
         with pytest.raises(
             ArgumentError,
-            match=r"shuffle\(block=64, window=4, lanes=4\) has 16 chunks open on this process, 8\.0 KiB, and "
-            r"cache_bytes allows "
-            r"5\.9 KiB: every chunk would be decoded again and again; pass window=2 to shuffle, or cache_bytes=8192 to "
-            r"the Dataloader",
+            match=r"shuffle\(block=64, window=4, lanes=4\) has 16 chunks open on this process, "
+            r"8\.0 KiB, and cache_bytes allows 5\.9 KiB: every chunk would be decoded again and again; "
+            r"pass window=2 to shuffle, or cache_bytes=8192 to the Dataloader",
         ):
             run(data.shuffle(0, block="chunks", window=4, lanes=4), cache_bytes=6000)
         assert len(run(data.shuffle(0, block="chunks", window=2, lanes=4), cache_bytes=6000)) == ROWS // BATCH
@@ -355,8 +353,8 @@ class TestWhatIsRefused:
     def test_chunks_of_data_that_has_none(self, data: Dataset) -> None:
         with pytest.raises(
             ArgumentError,
-            match=r"block='chunks': .* decodes every row by itself, so a full shuffle costs no more: use "
-            r"shuffle\(seed=7\)",
+            match=r"block='chunks': .* decodes every row by itself, so a full shuffle costs no more: "
+            r"use shuffle\(seed=7\)",
         ):
             data.shuffle(7, block="chunks")
 

@@ -118,8 +118,9 @@ def test_worker_processes_share_a_dear_batch(machine: Machine) -> None:
 
 
 def test_worker_processes_share_a_batch_whose_rows_wait(machine: Machine) -> None:
-    """Files behind a network: they take next to no processor time, and a run of many steps as one piece would hold up
-    all of these.
+    """Files behind a network: they take next to no processor time.
+
+    One read task of many steps would hold up all of these steps.
     """
 
     def wait(rows: int) -> None:

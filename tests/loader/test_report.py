@@ -74,27 +74,24 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
         WAITING | {"transform": 9.0, "transform_cpu": 8.1, "read": 10.0, "read_cpu": 1.9, "cpu": 11.0},
         ("decode",),
         (
-            "training waited 38% of the time: map decode takes 81% of the work on 2 threads, of which one at a time "
-            "runs, "
-            "as code that holds the GIL does; try worker_type='process'"
+            "training waited 38% of the time: map decode takes 81% of the work on 2 threads, "
+            "of which one at a time runs, as code that holds the GIL does; try worker_type='process'"
         ),
     ),
     "the GIL, and one long wait for what all threads had in hand": (
         WAITING | {"longest": 3.0, "transform": 9.0, "transform_cpu": 8.1, "read": 10.0, "read_cpu": 1.9, "cpu": 11.0},
         ("decode",),
         (
-            "training waited 38% of the time: map decode takes 81% of the work on 2 threads, of which one at a time "
-            "runs, "
-            "as code that holds the GIL does; try worker_type='process'"
+            "training waited 38% of the time: map decode takes 81% of the work on 2 threads, "
+            "of which one at a time runs, as code that holds the GIL does; try worker_type='process'"
         ),
     ),
     "the GIL, several maps": (
         WAITING | {"transform": 9.0, "transform_cpu": 8.1, "read": 10.0, "read_cpu": 1.9, "cpu": 11.0},
         ("decode", "crop"),
         (
-            "training waited 38% of the time: the maps decode, crop take 81% of the work on 2 threads, of which one at "
-            "a time runs, "
-            "as code that holds the GIL does; try worker_type='process'"
+            "training waited 38% of the time: the maps decode, crop take 81% of the work on 2 threads, "
+            "of which one at a time runs, as code that holds the GIL does; try worker_type='process'"
         ),
     ),
     "maps of a mixture, without names": (
@@ -117,9 +114,8 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
         WAITING | {"workers": 1, "at_work": 1, "transform": 9.5, "transform_cpu": 9.4, "read": 0.5, "cpu": 12.0},
         ("decode",),
         (
-            "training waited 38% of the time: map decode takes 95% of the work on 1 thread, and the machine has 4 "
-            "cores; "
-            "try num_workers=4"
+            "training waited 38% of the time: map decode takes 95% of the work on 1 thread, "
+            "and the machine has 4 cores; try num_workers=4"
         ),
     ),
     "busy cores": (
@@ -142,9 +138,8 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
         WAITING | {"worker_type": "process", "transform": 19.0, "transform_cpu": 18.5, "cpu": 3.0, "cores": 8},
         ("decode",),
         (
-            "training waited 38% of the time: map decode takes 100% of the work on 2 processes, and the machine has 8 "
-            "cores; "
-            "try num_workers=8"
+            "training waited 38% of the time: map decode takes 100% of the work on 2 processes, "
+            "and the machine has 8 cores; try num_workers=8"
         ),
     ),
     "processes on all cores": (
@@ -184,8 +179,10 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
     "more that were never tried": (
         WAITING | {"at_work": 1, "tried": 1, "read": 9.0, "read_cpu": 0.5, "cpu": 2.0},
         (),
-        "training waited 38% of the time: reading the source takes 100% of the work on 2 threads (1 at work so far); "
-        "try num_workers=2",
+        (
+            "training waited 38% of the time: reading the source takes 100% of the work on 2 threads "
+            "(1 at work so far); try num_workers=2"
+        ),
     ),
     "reads on a crowded machine": (
         WAITING | {"read": 19.0, "read_cpu": 4.0, "cpu": 6.0, "load": 8.5},
@@ -206,34 +203,33 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
     "reads from memory, which don't hold the GIL": (
         WAITING | {"read": 12.0, "read_cpu": 9.0, "cpu": 11.0},
         (),
-        "training waited 38% of the time: reading the source takes 100% of the work on 2 threads, and the machine has "
-        "4 cores; try num_workers=4",
+        (
+            "training waited 38% of the time: reading the source takes 100% of the work on 2 threads, "
+            "and the machine has 4 cores; try num_workers=4"
+        ),
     ),
     "reads in Python, which hold the GIL": (
         WAITING | {"read": 12.0, "read_cpu": 9.0, "cpu": 11.0},
         LoaderInfo(python_source=True),
         (
-            "training waited 38% of the time: reading the source takes 100% of the work on 2 threads, of which one at "
-            "a time runs, "
-            "as code that holds the GIL does; try worker_type='process'"
+            "training waited 38% of the time: reading the source takes 100% of the work on 2 threads, "
+            "of which one at a time runs, as code that holds the GIL does; try worker_type='process'"
         ),
     ),
     "a map that slows the step": (
         MEASURED | {"waited": 0.01, "trained": 9.99, "transform": 9.0, "transform_cpu": 4.5, "read_cpu": 6.0},
         ("slow",),
         (
-            "training waited 0.1% of the time, but map slow keeps 45% of a core busy on threads: if it is Python code, "
-            "it slows the "
-            "step itself; try worker_type='process', or ask loader.headroom(step)"
+            "training waited 0.1% of the time, but map slow keeps 45% of a core busy on threads: "
+            "if it is Python code, it slows the step itself; try worker_type='process', or ask loader.headroom(step)"
         ),
     ),
     "maps that slow the step": (
         MEASURED | {"waited": 0.01, "trained": 9.99, "transform": 9.0, "transform_cpu": 10.5, "first": 11.0},
         ("slow", "slower"),
         (
-            "training waited 0.1% of the time, but the maps slow, slower keep 100% of a core busy on threads: if it is "
-            "Python code, it slows "
-            "the step itself; try worker_type='process', or ask loader.headroom(step) "
+            "training waited 0.1% of the time, but the maps slow, slower keep 100% of a core busy on threads: "
+            "if it is Python code, it slows the step itself; try worker_type='process', or ask loader.headroom(step) "
             "(but the first batch took 11.00 s, longer than all other steps together)"
         ),
     ),
@@ -241,9 +237,8 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
         MEASURED | {"waited": 0.01, "trained": 9.99, "read": 9.0, "read_cpu": 4.5},
         LoaderInfo(python_source=True),
         (
-            "training waited 0.1% of the time, but reading the source keeps 45% of a core busy on threads: if it is "
-            "Python code, it slows "
-            "the step itself; try worker_type='process', or ask loader.headroom(step)"
+            "training waited 0.1% of the time, but reading the source keeps 45% of a core busy on threads: "
+            "if it is Python code, it slows the step itself; try worker_type='process', or ask loader.headroom(step)"
         ),
     ),
     "reads that slow nobody": (
@@ -280,9 +275,8 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
         WAITING | {"at_work": 1, "transform": 9.5, "transform_cpu": 9.5, "read": 5.0, "read_cpu": 0.5, "cpu": 11.0},
         ("decode",),
         (
-            "training waited 38% of the time: map decode takes 95% of the work on 2 threads, of which one at a time "
-            "runs, "
-            "as code that holds the GIL does; try worker_type='process'"
+            "training waited 38% of the time: map decode takes 95% of the work on 2 threads, "
+            "of which one at a time runs, as code that holds the GIL does; try worker_type='process'"
         ),
     ),
     "processes on a crowded machine": (
@@ -329,9 +323,8 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
         WAITING | {"place": 9.0, "read": 1.0, "prefetch": 0},
         (),
         (
-            "training waited 38% of the time: placing on the devices takes 90% of the work on 2 threads, when it is "
-            "asked for; "
-            "leave prefetch out, so that batches are placed ahead"
+            "training waited 38% of the time: placing on the devices takes 90% of the work on 2 threads, "
+            "when it is asked for; leave prefetch out, so that batches are placed ahead"
         ),
     ),
 }

@@ -148,8 +148,10 @@ def test_what_decides_the_order_is_part_of_it(other: Dataset) -> None:
         (
             concat([data(), data()]),
             concat([data(), data().shuffle(seed=1)]),
-            r"concat: 0 = 120 rows as they lie, shuffle\(3\).*; 1 = .*shuffle\(1\): each row by itself is not as it "
-            r"was",
+            (
+                r"concat: 0 = 120 rows as they lie, shuffle\(3\).*; 1 = .*shuffle\(1\): "
+                r"each row by itself is not as it was"
+            ),
         ),
     ],
 )

@@ -1,6 +1,4 @@
-"""Keep-lists: they go below shuffles and repeats, and a short list of what is missing is as good as a long one of what
-is there.
-"""
+"""Keep-lists: they go below shuffles and repeats, and a short list of absent rows equals a long one of present rows."""
 
 from collections.abc import Callable
 from typing import Any
@@ -129,7 +127,10 @@ def test_what_is_left_out_describes_itself_and_is_dealt_to_nobody() -> None:
 @both
 @pytest.mark.parametrize("parent", [Shuffled(Sequential(9), 0), BlockShuffled(Sequential(9), 0, 2, 2, 2)])
 def test_a_slice_of_a_shuffle_has_other_rows_each_epoch(verb: Callable[[Order], Order], parent: Order) -> None:
-    message = r"(filter|exclude)\(\) after a slice of a shuffle: which rows are there changes every epoch.*(filter|exclude) first, or"
+    message = (
+        r"(filter|exclude)\(\) after a slice of a shuffle: "
+        r"which rows are there changes every epoch.*(filter|exclude) first, or"
+    )
     for order in (Sliced(parent, 0, 1, 4), Shuffled(Repeated(Sliced(parent, 0, 1, 4), 2), 1)):
         with pytest.raises(ArgumentError, match=message):
             verb(order)

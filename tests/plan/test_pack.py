@@ -149,8 +149,10 @@ def test_the_cost_is_that_of_the_distinct_lengths() -> None:
         (
             [3, 9, 4, 5],
             (4, "best_fit", "error", 9),
-            r"row 101 is a document of 9, longer than seq_len=4, as are 1 more of 4; pass long='cut' .* long='drop' .* "
-            r"or method='split'",
+            (
+                r"row 101 is a document of 9, longer than seq_len=4, as are 1 more of 4; "
+                r"pass long='cut' .* long='drop' .* or method='split'"
+            ),
         ),
         ([9, 0, 5], (4, "first_fit", "drop", 9), r"long='drop': all 3 documents are empty or longer than seq_len=4"),
     ],

@@ -19,7 +19,7 @@ def data() -> Dataset:
 
 
 def certify(folder: str) -> None:
-    """Each process writes the certificates of its own part, on every mesh, and traces and finds the same as all others."""
+    """Each process writes the certificates of its own part on every mesh, and traces and finds what all others do."""
     for number, case in enumerate(zoo(jax.process_count())):
         loader = Dataloader(data(), BATCH, mesh=case.real(), partition=P(case.axes[0]), num_epochs=2).skip(range(3, 5))
         part = loader.certificate(contents=True, per_step=True)

@@ -34,7 +34,7 @@ def everything(folder: str) -> None:
     train, test = dataset.split_by("user", 0.5, index=f"{folder}/leaf")
     assert not set(rows_of(train)) & set(rows_of(test))
     assert len(data().split_by(user, 0.5, index=f"{folder}/function")[0]) < ROWS
-    # the file is of another question
+    # The file answers another question.
     other = data().filter(lambda example: example["x"] > 90, index=f"{folder}/filter")
     assert rows_of(other) == np.flatnonzero(VALUES > 90).tolist()
     few = data()[:1].filter(lambda example: True, index=f"{folder}/few")  # fewer rows than processes

@@ -1,5 +1,4 @@
-"""Runs a function in several real `jax.distributed` processes on this machine, and fails the test when any of them
-fails or hangs.
+"""Runs a function in several real `jax.distributed` processes on this machine, and fails when any one fails or hangs.
 
     def test_something() -> None:
         run_processes("tests.processes.some_bodies:some_function", processes=2, devices=4, args={"steps": 3})

@@ -1,7 +1,7 @@
-"""However a loop over batches ends, no thread is left, nothing is printed, and the program exits without waiting for
-its workers' work.
+"""A loop over batches leaves no thread and prints nothing, however it ends, and the program exits without a wait.
 
-That no thread is left is also seen to by the fixture `no_leaks`, around every test.
+Work that the workers still do does not hold up the exit. The fixture `no_leaks` checks for threads around every test
+too.
 """
 
 import gc
@@ -51,8 +51,7 @@ def wait_for_the_end(*, collecting: bool = False) -> None:
 
     def ended() -> bool:
         if collecting:
-            # again and again: it does nothing while a worker is in the middle of a collection, perhaps of the youngest
-            # only
+            # Again and again: it does nothing while a worker is in the middle of a collection, perhaps of the youngest.
             gc.collect()
         return workers() == 0
 
@@ -334,7 +333,9 @@ def test_a_program_ends_though_its_workers_sleep() -> None:
 
 def test_a_program_ends_in_the_middle_of_much_work() -> None:
     body = """
-        keep = [iter(Dataloader(data.shuffle(seed=0).map(lambda x: x, rng=False), 8, num_epochs=None)) for _ in range(4)]
+        keep = [
+            iter(Dataloader(data.shuffle(seed=0).map(lambda x: x, rng=False), 8, num_epochs=None)) for _ in range(4)
+        ]
         for batches in keep:
             next(batches)
         print("ready", flush=True)
@@ -366,7 +367,8 @@ def test_ctrl_c(workers: int, where: str) -> None:
             sleeping.wait()
             print("ready", flush=True)
 
-        # By itself: the step before the rows that sleep may be read in one piece with them, and then never reaches the loop.
+        # In a thread: the step before the rows that sleep may be in one read task with them, and then never reaches
+        # the loop.
         threading.Thread(target=announce, daemon=True).start()
         for batch in loader:
             if not awake[0] and batch["x"][0] == 8:

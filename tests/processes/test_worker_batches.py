@@ -1,6 +1,4 @@
-"""Worker processes give the very batches that the caller's own thread makes, whatever the data, the verbs and the mesh
-are.
-"""
+"""Worker processes give the same batches as the caller's own thread, whatever the data, the verbs and the mesh are."""
 
 import os
 import pickle

@@ -95,7 +95,8 @@ def sleepy(example):
     return example
 
 def ready():
-    print("ready", *[child.pid for child in psutil.Process().children() if "loadax.loader.workers.main" in child.cmdline()], flush=True)
+    children = psutil.Process().children()
+    print("ready", *[child.pid for child in children if "loadax.loader.workers.main" in child.cmdline()], flush=True)
 
 trainer = os.getpid()
 data = from_arrays({"x": np.arange(8000)})
@@ -283,7 +284,8 @@ child = os.fork()
 if not child:
     time.sleep({ENDLESS})
     os._exit(0)
-print("ready", *[each.pid for each in psutil.Process().children() if "loadax.loader.workers.main" in each.cmdline()], child, flush=True)
+children = psutil.Process().children()
+print("ready", *[each.pid for each in children if "loadax.loader.workers.main" in each.cmdline()], child, flush=True)
 time.sleep({ENDLESS})
 """
     )

@@ -157,7 +157,10 @@ def test_an_interpreter_that_is_gone_while_it_is_needed(monkeypatch: pytest.Monk
             there.setattr("sys.executable", "/nowhere/python")
             for child in workers():
                 child.kill()
-            message = r"worker_type='process': can't start /nowhere/python: .*No such file.*; use fewer workers, or worker_type='thread'"
+            message = (
+                r"worker_type='process': can't start /nowhere/python: .*No such file.*; "
+                r"use fewer workers, or worker_type='thread'"
+            )
             with pytest.raises(WorkerError, match=message):  # noqa: PT012 - what was ready comes first
                 while True:
                     next(batches)
@@ -172,9 +175,8 @@ def test_an_interpreter_that_is_gone_while_it_is_needed(monkeypatch: pytest.Monk
 def test_an_interpreter_that_can_not_begin_is_not_tried_for_ever(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     message = (
-        rf"{count + 2} worker processes ended before they had taken up the data; the last one \(\d+\) ended with exit "
-        r"code 1\. "
-        r"What they wrote to stderr may say why; or use worker_type='thread'"
+        rf"{count + 2} worker processes ended before they had taken up the data; the last one \(\d+\) "
+        r"ended with exit code 1\. What they wrote to stderr may say why; or use worker_type='thread'"
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -265,8 +267,7 @@ def test_a_source_that_does_not_pickle_is_named_when_iteration_begins() -> None:
     with pytest.raises(
         WorkerError,
         match=r"the source, Unwilling\(64\) can't be sent to a worker process: TypeError: cannot pickle '_thread.lock' "
-        r"object; "
-        r"make it picklable \(open files and connections again in __setstate__\), or use worker_type='thread'",
+        r"object; make it picklable \(open files and connections again in __setstate__\), or use worker_type='thread'",
     ):
         iter(unwilling)
     wait_for_the_end()
@@ -312,7 +313,13 @@ def module_that_workers_lack(folder: Path, monkeypatch: pytest.MonkeyPatch, text
 def test_functions_of_a_module_that_workers_lack_go_by_value(
     count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = "class Low(Exception): pass\nBASE = 40\ndef top(row):\n    if row['x'] == 9: raise Low('nine')\n    return {'x': row['x'] + BASE}\n"
+    text = (
+        "class Low(Exception): pass\n"
+        "BASE = 40\n"
+        "def top(row):\n"
+        "    if row['x'] == 9: raise Low('nine')\n"
+        "    return {'x': row['x'] + BASE}\n"
+    )
     module = module_that_workers_lack(tmp_path, monkeypatch, text)
     with iter(loader(module.top, num_workers=count)) as batches:
         assert next(batches)["x"].tolist() == list(range(40, 48))
@@ -351,8 +358,8 @@ def test_a_module_that_neither_has() -> None:
         iter(Dataloader(from_source(Elsewhere()), 8, num_workers=2, worker_type="process")) as batches,
         pytest.raises(
             WorkerError,
-            match=r"a worker process can't import 'nobody_has_this', which the data or its maps need; install it, or "
-            r"put",
+            match=r"a worker process can't import 'nobody_has_this', "
+            r"which the data or its maps need; install it, or put",
         ),
     ):
         next(batches)
@@ -385,10 +392,9 @@ def test_a_worker_that_is_killed_is_replaced() -> None:
     for pid in killed:
         (message,) = (each for each in told if f"({pid})" in each)
         assert re.fullmatch(
-            rf"a worker process \({pid}\) was killed by signal 9 \(SIGKILL: often the system, when memory is short\) "
-            r"while it "
-            r"(read (row \d+|\d+ rows, \[[\d, …]+\]); another one is started, which reads them again|had nothing to "
-            r"do; another one is started)",
+            rf"a worker process \({pid}\) was killed by signal 9 \(SIGKILL: "
+            r"often the system, when memory is short\) while it (read (row \d+|\d+ rows, \[[\d, …]+\]); "
+            r"another one is started, which reads them again|had nothing to do; another one is started)",
             message,
         ), message
 
@@ -459,9 +465,8 @@ def test_all_killed_at_work() -> None:
 def test_a_row_that_kills_whoever_reads_it_is_named(way: str, ended: str, count: int) -> None:
     message = (
         r"2 worker processes died, one after the other, reading (row 21|8 rows, \[16, .*23\]|\d rows, \[.*21.*\]); "
-        r"the last one "
-        rf"\(\d+\) {ended}\. Look at these rows, and at what the maps do with them, with num_workers=0; or use fewer "
-        r"workers"
+        rf"the last one \(\d+\) {ended}\. Look at these rows, and at what the maps do with them, with num_workers=0; "
+        r"or use fewer workers"
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -594,7 +599,7 @@ def test_set_state_while_they_are_busy_does_not_wait_for_them(stuck: Stuck) -> N
     wait_for_the_end()
 
 
-# from Python 3.12 on
+# Python 3.12 and later warn.
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork:DeprecationWarning")
 def test_a_copy_of_the_trainer_by_fork_ends_none_of_them() -> None:
     """At its own end it runs what this process would have run at its end."""

@@ -83,8 +83,10 @@ def test_the_state_is_of_the_rows_that_are_left_out() -> None:
         ([[1], [2, 3]], r"rows=\[\[1\], \[2, 3\]\]: pass row numbers"),
         (
             "gone.csv",
-            r"rows: .*gone.csv is of no kind that exclude\(\) knows; pass a .npy file, or a .txt file with a row "
-            r"number a line",
+            (
+                r"rows: .*gone.csv is of no kind that exclude\(\) knows; "
+                r"pass a .npy file, or a .txt file with a row number a line"
+            ),
         ),
         ("missing.npy", r"rows: .*missing.npy can't be read: .*; check the path"),
         ("missing.txt", r"rows: .*missing.txt can't be read: .*; check the path"),

@@ -328,7 +328,10 @@ def test_none_kept() -> None:
 
 def test_random_maps_come_after() -> None:
     noisy = data().map(lambda example, rng: example, rng=True)
-    message = r"\(\) looks at each row once, but a map before it is random; (filter|split_by) first, and map at random behind it"
+    message = (
+        r"\(\) looks at each row once, but a map before it is random; "
+        r"(filter|split_by) first, and map at random behind it"
+    )
     for dataset in (noisy, concat([noisy, data()])):
         with pytest.raises(ArgumentError, match=message):
             dataset.filter(small)

@@ -84,7 +84,7 @@ def test_a_partial_is_its_function_and_what_is_filled_in() -> None:
 
 
 def test_the_name_of_its_module_does_not_matter() -> None:
-    """A script's own functions are those of the module `__main__` when it runs, and of another one on the command line."""
+    """A script's own functions belong to `__main__` when it runs, and to another module on the command line."""
     text = "def help(x): return x > 1\ndef fn(x): return help(x)"
     assert recognise(made(text, module="__main__")) == recognise(made(text, module="script"))
 

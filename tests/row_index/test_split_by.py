@@ -136,13 +136,17 @@ def test_a_side_may_be_empty() -> None:
     [
         (
             "nobody",
-            r"key='nobody' is not the name of one leaf; the leaves are \['image', 'score', 'user'\]; or pass a "
-            r"function",
+            (
+                r"key='nobody' is not the name of one leaf; "
+                r"the leaves are \['image', 'score', 'user'\]; or pass a function"
+            ),
         ),
         (
             "image",
-            r"key='image' is a leaf of uint8\[2\]; a group's key is one whole number or text: pass a function of one "
-            r"example",
+            (
+                r"key='image' is a leaf of uint8\[2\]; a group's key is one whole number or text: "
+                r"pass a function of one example"
+            ),
         ),
         ("score", r"key='score' is a leaf of float32\[\]"),
         (3, "key=3: pass the name of a leaf, or a function of one example"),

@@ -30,8 +30,7 @@ def program(page: str) -> str:
 
 
 def parse(page: str) -> tuple[list[str], dict[int, str | None]]:
-    """The lines of a page's program, and what each of its blocks must print (None: anything), by its opening line's
-    index.
+    """The lines of a page's program, and what each block must print (None: anything), by the index of its first line.
 
     Raises:
         ValueError: for a block in a language that is not known, or one that never ends.

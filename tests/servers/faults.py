@@ -237,7 +237,8 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
 
 def _error(status: int) -> _Reply:
     code = _S3_CODES.get(status, "Fault")
-    body = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>injected</Message></Error>'.encode()
+    text = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>injected</Message></Error>'
+    body = text.encode()
     return _Reply(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))], body)
 
 

@@ -90,7 +90,10 @@ def test_none_is_the_rows_over_the_only_axis() -> None:
 
 
 def test_none_on_several_axes_is_an_error_with_a_line_to_paste() -> None:
-    message = "the mesh has several axes, {'data': 2, 'model': 4}, so say which of them the rows go over: partition=P(\"data\")"
+    message = (
+        "the mesh has several axes, {'data': 2, 'model': 4}, "
+        'so say which of them the rows go over: partition=P("data")'
+    )
     with pytest.raises(PartitionError, match=re.escape(message)):
         resolve(None)
 
@@ -109,7 +112,10 @@ def test_the_first_rule_for_batch_whose_axes_are_there_is_taken(rules: Any, spec
 
 
 def test_without_a_rule_for_batch_there_is_an_error() -> None:
-    message = "partition=(('batch', 'x'), ('embed', 'model')) has no rule for 'batch' with axes of the mesh, which are {'data': 2,"
+    message = (
+        "partition=(('batch', 'x'), ('embed', 'model')) has no rule for 'batch' with axes of the mesh, "
+        "which are {'data': 2,"
+    )
     with pytest.raises(PartitionError, match=re.escape(message)):
         resolve((("batch", "x"), ("embed", "model")))
 
@@ -204,8 +210,8 @@ def test_a_leaf_without_dims_takes_any_spec_meant_for_several() -> None:
 )
 def test_logical_names(names: Any, spec: P) -> None:
     rules = (
-        ("length", None), ("length", "data"), ("heads", "model"), ("batch", "absent"), ("batch", "data"), ("embed", "model"),
-        ("wide", ["data", "model"]),
+        ("length", None), ("length", "data"), ("heads", "model"), ("batch", "absent"), ("batch", "data"),
+        ("embed", "model"), ("wide", ["data", "model"]),
     )  # fmt: skip
     assert logical_specs({"x": names}, rules, PLANNED) == {"x": spec}
     assert logical_specs(names, rules, real_mesh()) == spec

@@ -182,7 +182,10 @@ class TestHostToGlobal:
 
     def test_on_a_planned_mesh_nothing_can_be_placed(self) -> None:
         planned: Any = plan_mesh({"data": 8}, hosts=1)
-        message = "mesh=PlannedMesh(data=8; 1 host, as process 0) is not there, it is only planned: nothing can be placed on it"
+        message = (
+            "mesh=PlannedMesh(data=8; 1 host, as process 0) is not there, it is only planned: "
+            "nothing can be placed on it"
+        )
         with pytest.raises(MeshError, match=re.escape(message)):
             host_to_global_device_array(WHOLE, mesh=planned)
 

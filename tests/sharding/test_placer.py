@@ -1,6 +1,4 @@
-"""Many arrays alike: the first one in JAX's public way, the others by what that ends in, and no difference between
-them.
-"""
+"""Many arrays alike: JAX's public way places the first one, a shortcut places the others, with the same result."""
 
 from typing import Any
 from unittest import mock

@@ -1,6 +1,4 @@
-"""What the real processes of `test_object_storage.py` do, each with a proxy of its own that counts what it alone
-fetches.
-"""
+"""Bodies of the real processes of `test_object_storage.py`, each with its own proxy that counts what it fetches."""
 
 import os
 from contextlib import closing
@@ -35,9 +33,7 @@ def write_latitudes(folder: Path) -> None:
 
 
 def only_its_latitudes(server: str, url: str, environment: dict[str, str]) -> None:
-    """A host that holds half the latitudes of all rows fetches these and the shards' indexes, each once, and nothing
-    else.
-    """
+    """A host that holds half the latitudes of all rows fetches only these and the shards' indexes, each once."""
     count = jax.process_count()
     mesh = Mesh(np.array(jax.devices()).reshape(count, -1).T, ("data", "latitude"))
     with closing(FaultProxy(server)) as proxy:

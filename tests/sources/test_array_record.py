@@ -456,8 +456,8 @@ def test_ragged_rows_are_named(tmp_path: Path) -> None:
     assert data[17].tolist() == list(range(7))
     with pytest.raises(
         LeafError,
-        match=r"row 12 \(.*/x, record 3\) has 3 entries and row 1 has 5: the rows are ragged; pass pad_to=.*or pack "
-        r"them with \.pack",
+        match=r"row 12 \(.*/x, record 3\) has 3 entries and row 1 has 5: the rows are ragged; "
+        r"pass pad_to=.*or pack them with \.pack",
     ):
         data.source.read(np.array([1, 12, 3]))
     assert data.filter(lambda row: len(row) == 3).read([1, 0]).tolist() == [[0, 1, 2]] * 2

@@ -52,7 +52,7 @@ def boxes_of(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
 @settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_what_is_read_is_what_the_source_has(data: st.DataObject) -> None:
-    """Whatever the chunks, slots, dtypes, columns, rows and their repeats, and whether or not columns were announced."""
+    """For any chunks, slots, dtypes, columns, rows and their repeats, and with columns announced or not."""
     rows = data.draw(st.integers(2, 40))
     tree = {
         name: numbered(rows, tuple(shape), data.draw(st.sampled_from(DTYPES)))

@@ -260,7 +260,10 @@ class Lazy:
 def test_what_only_has_an_array_method_is_read_by_its_rows() -> None:
     lazy = Lazy()
     assert loadax.Dataloader(lazy, 8)[0].tolist() == [[row, row] for row in range(8)]
-    message = r"leaf \['x'\] is a Lazy, which would be read into memory whole; .* numpy\.asarray of it; .* loadax\.from_source reads them"
+    message = (
+        r"leaf \['x'\] is a Lazy, which would be read into memory whole; "
+        r".* numpy\.asarray of it; .* loadax\.from_source reads them"
+    )
     for way in (loadax.as_dataset, loadax.from_arrays):
         with pytest.raises(SourceError, match=message):
             way({"x": lazy})

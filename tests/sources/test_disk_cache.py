@@ -1,6 +1,4 @@
-"""The cache of remote blocks: what was read once is not asked for again, by whoever shares the folder, and the limit
-holds.
-"""
+"""The cache of remote blocks: no sharer of the folder asks again for what was read once, and the limit holds."""
 
 import errno
 import json

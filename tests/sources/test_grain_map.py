@@ -226,5 +226,8 @@ def test_rows_that_stay_are_split_filtered_packed_and_kept() -> None:
 
 
 def test_grain_is_recognised_without_being_imported() -> None:
-    program = "import sys, loadax, numpy; loadax.as_dataset(numpy.arange(3)); loadax.from_source([1]); assert 'grain' not in sys.modules"
+    program = (
+        "import sys, loadax, numpy; loadax.as_dataset(numpy.arange(3)); loadax.from_source([1]); "
+        "assert 'grain' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -50,7 +50,10 @@ def special(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable
         each.close()
 
 
-REFUSED = r"a pipe \(FIFO\)|a device|a folder|No such device|it can't be opened|there is nothing|no ArrayRecord file|\.bin or \.npy|no zarr"
+REFUSED = (
+    r"a pipe \(FIFO\)|a device|a folder|No such device|it can't be opened|there is nothing|"
+    r"no ArrayRecord file|\.bin or \.npy|no zarr"
+)
 
 
 class TestNoRegularFile:
@@ -132,7 +135,10 @@ for read in ({reads}):
     except loadax.errors.SourceError as error:
         print(error)
 """
-CUT = r"it has become shorter since it was opened; data must not change while it is read: restore the file, or open it anew"
+CUT = (
+    r"it has become shorter since it was opened; "
+    r"data must not change while it is read: restore the file, or open it anew"
+)
 
 
 @pytest.mark.parametrize(
@@ -140,20 +146,27 @@ CUT = r"it has become shorter since it was opened; data must not change while it
     [
         ("np.save('a.npy', np.zeros((1000, 1000))); dataset = loadax.from_npy({'x': 'a.npy'})", "a.npy", 9000),
         (
-            "np.save('a.npy', np.zeros((1000, 1000))); dataset = loadax.from_arrays(np.load('a.npy', "
-            "mmap_mode='r')[5:])",
+            (
+                "np.save('a.npy', np.zeros((1000, 1000))); "
+                "dataset = loadax.from_arrays(np.load('a.npy', mmap_mode='r')[5:])"
+            ),
             "a.npy",
             9000,
         ),
         (
-            "import zarr\nzarr.create_array('r', data=np.ones((1000, 1000)), compressors=None, chunks=(1000, "
-            "1000))\ndataset = loadax.from_zarr('r')",
+            (
+                "import zarr\n"
+                "zarr.create_array('r', data=np.ones((1000, 1000)), compressors=None, chunks=(1000, 1000))\n"
+                "dataset = loadax.from_zarr('r')"
+            ),
             "r/c/0/0",
             9000,
         ),
         (
-            "np.save('a.npy', np.arange(1000000)); dataset = loadax.from_documents(np.load('a.npy', mmap_mode='r'), "
-            "[0, 5, 1000000]).pack(1000)",
+            (
+                "np.save('a.npy', np.arange(1000000)); "
+                "dataset = loadax.from_documents(np.load('a.npy', mmap_mode='r'), [0, 5, 1000000]).pack(1000)"
+            ),
             "a.npy",
             9000,
         ),
@@ -161,7 +174,10 @@ CUT = r"it has become shorter since it was opened; data must not change while it
     ids=["npy", "a slice of a map", "raw zarr", "documents"],
 )
 def test_a_mapped_file_that_was_cut_short_kills_nobody(opens: str, file: str, size: int, tmp_path: Path) -> None:
-    reads = "lambda: dataset.read([900]), lambda: dataset[900], lambda: next(iter(loadax.Dataloader(dataset, batch_size=896)))"
+    reads = (
+        "lambda: dataset.read([900]), lambda: dataset[900], "
+        "lambda: next(iter(loadax.Dataloader(dataset, batch_size=896)))"
+    )
     said = run(READ_CUT.format(open=opens, file=file, size=size, reads=reads), tmp_path).splitlines()
     assert len(said) == 3
     assert all(CUT in each and file.split("/", maxsplit=1)[0] in each for each in said)

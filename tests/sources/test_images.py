@@ -199,8 +199,8 @@ def test_a_library_that_is_missing(module: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(
         UnsupportedError,
-        match=rf"by Pillow, .*can't be imported \(import of {module} .*\); pip install opencv-python-headless pillow "
-        r"simplejpeg",
+        match=rf"by Pillow, .*can't be imported \(import of {module} .*\); "
+        r"pip install opencv-python-headless pillow simplejpeg",
     ):
         loadax.from_images(tmp_path)
 
@@ -383,8 +383,8 @@ def test_images_of_different_sizes_without_a_size(tmp_path: Path) -> None:
     data = loadax.from_images(tmp_path)
     with pytest.raises(
         SourceError,
-        match=r"row 1, .*a/2\.png: the image is 30x20 pixels \(height x width\), but the first, .*a/1\.png, is 20x30; "
-        r"pass size=",
+        match=r"row 1, .*a/2\.png: the image is 30x20 pixels \(height x width\), but the first, .*a/1\.png, "
+        r"is 20x30; pass size=",
     ):
         data.read([0, 1])
 
@@ -413,7 +413,10 @@ DAMAGED = {
 def test_a_file_that_is_damaged_is_named(name: str, size: int | None, tmp_path: Path) -> None:
     write(tmp_path, {"a/0.png": encoded(noise(0), "PNG"), f"b/{name}": DAMAGED[name]})
     data = loadax.from_images(tmp_path, size)
-    message = rf"^row 1, .*b/{name}: it can't be decoded as an image: .*; copy the file again, or leave it out: dataset.exclude\(\[1\]\); "
+    message = (
+        rf"^row 1, .*b/{name}: it can't be decoded as an image: .*; "
+        r"copy the file again, or leave it out: dataset.exclude\(\[1\]\); "
+    )
     with pytest.raises(SourceError, match=message) as caught:
         data.read([0, 1])
     assert " object at 0x" not in str(caught.value)  # Pillow's way to show bytes
@@ -522,9 +525,7 @@ def test_other_threads_run_meanwhile(stage: str) -> None:
     work()
 
     def runs_meanwhile() -> bool:
-        """Whether this thread ran before another half of the work was done, always, by the processor time that the work
-        took.
-        """
+        """Whether this thread always ran before another half of the work was done, by the work's processor time."""
         done: list[float] = []
         end = threading.Event()
 

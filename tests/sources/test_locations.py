@@ -1,6 +1,4 @@
-"""`where`: the bytes that it names are the row, and the files that it names are those without which the row can't be
-read.
-"""
+"""`where`: the bytes that it names are the row, and without the files that it names the row can't be read."""
 
 import shutil
 from pathlib import Path

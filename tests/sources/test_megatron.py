@@ -64,8 +64,10 @@ def test_an_index_of_many_sequences_is_read_in_pieces(tmp_path: Path) -> None:
         (GOOD[:40], r"it is cut short: 3 sequences and 3 document indices take 94 bytes; copy it again"),
         (
             index_bytes(8, [3, 4], [0, 8], [0, 2]),
-            r"sequence 1 has 4 tokens and begins at byte 8, expected byte 6, right behind the one before; the file is "
-            r"damaged",
+            (
+                r"sequence 1 has 4 tokens and begins at byte 8, expected byte 6, right behind the one before; "
+                r"the file is damaged"
+            ),
         ),
         (index_bytes(8, [3, -4], [0, 6], [0, 2]), r"sequence 1 has -4 tokens and begins at byte 6, expected byte 6"),
         (

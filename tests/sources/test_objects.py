@@ -137,7 +137,10 @@ def test_many_rows_must_come_as_a_list_of_examples(answer: Any, shown: str) -> N
     [(5, "__len__ and __getitem__"), (iter([1]), "__len__ and __getitem__"), ({1, 2}, "__getitem__")],
 )
 def test_what_is_no_dataset(items: Any, missing: str) -> None:
-    message = rf"the data is a \w+ without {missing}, so it can\'t be read at any row; pass a Source \(with read, __len__ and spec\), or any object"
+    message = (
+        rf"the data is a \w+ without {missing}, so it can\'t be read at any row; "
+        r"pass a Source \(with read, __len__ and spec\), or any object"
+    )
     with pytest.raises(ArgumentError, match=message):
         ObjectSource(items)
 

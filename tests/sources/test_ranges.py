@@ -1,6 +1,4 @@
-"""Ranges of remote files: the same bytes as from local ones, in few requests, over HTTP and S3, also when something
-goes wrong.
-"""
+"""Ranges of remote files: the same bytes as from local ones, in few requests, over HTTP and S3, also after faults."""
 
 import pickle
 import re

@@ -288,10 +288,9 @@ class TestWhatIsWrong:
         source = TensorStoreSource({"field": spec})
         np.testing.assert_array_equal(source.read(np.array([0, 36]))["field"], VALUES[[0, 36]])
         message = (
-            rf"leaf \['field'\] at file://\S*x/: chunk {re.escape(str(missing))}, which holds rows 8 to 16, is missing "
-            r"\(No such file or directory\); the copy is incomplete, or its writer left out chunks that hold only the "
-            r"fill value: "
-            r"copy it again, or pass missing='fill' if those are right"
+            rf"leaf \['field'\] at file://\S*x/: chunk {re.escape(str(missing))}, which holds rows 8 to 16, "
+            r"is missing \(No such file or directory\); the copy is incomplete, or its writer left out chunks "
+            r"that hold only the fill value: copy it again, or pass missing='fill' if those are right"
         )
         for _ in range(2):
             with pytest.raises(SourceError, match=message):
@@ -311,9 +310,8 @@ class TestWhatIsWrong:
         size = 8 * 32 * 512 * 2
         with pytest.raises(
             SourceError,
-            match=rf"the store at file://\S*x/: chunk {re.escape(str(file))}, which holds rows 32 to 37, has "
-            rf"{size + change} bytes "
-            rf"instead of {size}; copy it again",
+            match=rf"the store at file://\S*x/: chunk {re.escape(str(file))}, which holds rows 32 to 37, "
+            rf"has {size + change} bytes instead of {size}; copy it again",
         ):
             source.read(np.array([33]))
 
@@ -363,9 +361,7 @@ def test_it_pickles_as_a_path(mapped: TensorStoreSource) -> None:
 
 
 def test_what_it_says_of_itself(mapped: TensorStoreSource) -> None:
-    """Rows of mapped files are read one by one at no extra cost, so there are no chunks to keep, and nothing to wait
-    for.
-    """
+    """Rows of mapped files are read one by one at no extra cost: there are no chunks to keep, and no waits."""
     assert mapped.chunks is None
     assert mapped.concurrent_reads == 1
     (array,) = mapped._arrays

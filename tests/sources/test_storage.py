@@ -316,9 +316,8 @@ class TestMessages:
             (
                 "NOT_FOUND: chunk {3} stored at x is missing",
                 (
-                    "the copy is incomplete, or its writer left out chunks that hold only the fill value: copy it "
-                    "again, or pass "
-                    "missing='fill' if those are right"
+                    "the copy is incomplete, or its writer left out chunks that hold only the fill value: "
+                    "copy it again, or pass missing='fill' if those are right"
                 ),
             ),
             ("Failed to find valid ZIP EOCD", "the file is no zip file, or was cut short: copy it again"),

@@ -108,7 +108,10 @@ def test_columns_that_nobody_holds_need_not_exist(tmp_path: Path) -> None:
         source.read_into(ROWS, [((2, 4), (0, 4)), None], [np.zeros((5, 2, 4), np.int32), None])
 
 
-MISSING = r"{}.*: NOT_FOUND: chunk .* is missing; the copy is incomplete, or its writer left out chunks .*: copy it again, or pass missing='fill'"
+MISSING = (
+    r"{}.*: NOT_FOUND: chunk .* is missing; "
+    r"the copy is incomplete, or its writer left out chunks .*: copy it again, or pass missing='fill'"
+)
 
 
 def as_dict(spec: dict[str, Any]) -> Any:
@@ -220,8 +223,8 @@ def test_a_wrapped_store_in_memory_is_taken_when_it_is_strict() -> None:
     assert base.kvstore is not None
     with pytest.raises(
         SourceError,
-        match=r"leaf \['x'\] at memory://x/ can't be opened again with missing chunks as errors: .*open it yourself "
-        r"with",
+        match=r"leaf \['x'\] at memory://x/ can't be opened again with missing chunks as errors: "
+        r".*open it yourself with",
     ):
         TensorStoreSource({"x": ts.cast(base, ts.int64)})
     strict = ts.open(

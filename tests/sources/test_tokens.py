@@ -315,10 +315,10 @@ def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     (tmp_path / "folder.bin").mkdir()
     (tmp_path / "folder.bin" / "notes.txt").write_text("x")
     for path, message in {
-        odd: r"odd\.bin: its 21 bytes are no whole number of uint16 tokens of 2 bytes; is it cut short, or dtype= "
-        r"another\?",
-        table: r"table\.npy is int32\[6, 4\]: a stream of tokens has one dimension; open an array of rows with "
-        r"loadax\.from_npy",
+        odd: r"odd\.bin: its 21 bytes are no whole number of uint16 tokens of 2 bytes; "
+        r"is it cut short, or dtype= another\?",
+        table: r"table\.npy is int32\[6, 4\]: a stream of tokens has one dimension; "
+        r"open an array of rows with loadax\.from_npy",
         floats: r"floats\.npy is float64\[6\]: tokens are integers",
         wide: r"wide\.npy holds int64 tokens, and dtype=uint16 was passed; leave dtype out",
         objects: r"objects\.npy holds Python objects; write it with numpy\.save",

@@ -274,8 +274,10 @@ def test_rows_that_are_not_there(row: int) -> None:
         *(
             (
                 verb,
-                r"windows\(\) is about rows that follow each other: call it first, and shuffle, split or map the "
-                r"windows",
+                (
+                    r"windows\(\) is about rows that follow each other: "
+                    r"call it first, and shuffle, split or map the windows"
+                ),
             )
             for verb in (
                 lambda ds: ds.shuffle(0).windows(2),

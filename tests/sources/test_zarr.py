@@ -154,8 +154,8 @@ def test_over_http_a_group_needs_no_listing(version: int, url: str, tmp_path: Pa
     assert sorted(open_zarr(f"{url}/listed/", None).read(np.array([3]))) == ["x", "y"]
     with pytest.raises(
         SourceError,
-        match=r"plain can't be listed, and has no consolidated metadata; check the URL, and if it is a group name its "
-        r"arrays in",
+        match=r"plain can't be listed, and has no consolidated metadata; "
+        r"check the URL, and if it is a group name its arrays in",
     ):
         open_zarr(f"{url}/plain", None)
     with pytest.raises(SourceError, match=r"plain has no zarr array 'z'; its arrays are not listed"):

@@ -362,7 +362,10 @@ def break_off(path: Path, rows: TreeRows, **arguments: Any) -> None:
 def test_what_was_not_written_to_its_end_is_not_opened(tmp_path: Path) -> None:
     rows, path = TreeRows(tree_of(100)), tmp_path / "s"
     break_off(path, rows, shard_rows=10)
-    refusal = r"s: it was not written to its end \(no loadax\.json\); go on with `loadax convert … --resume` or write_zarr\(\.\.\., resume=True\), or delete it"
+    refusal = (
+        r"s: it was not written to its end \(no loadax\.json\); "
+        r"go on with `loadax convert … --resume` or write_zarr\(\.\.\., resume=True\), or delete it"
+    )
     with pytest.raises(SourceError, match=refusal):
         from_zarr(path)
     with pytest.raises(

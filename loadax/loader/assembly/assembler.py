@@ -224,10 +224,9 @@ class Assembler:
             for path, leaf, shape, wanted in zip(structure.paths, leaves, shapes, flatten_spec(spec)[0], strict=False):
                 if np.shape(leaf) != shape or np.asarray(leaf).dtype != wanted.dtype:
                     raise LeafError(
-                        f"map_batch {name_of(each.function)} gave leaf {path or 'of the batch'} as "
-                        f"{np.asarray(leaf).dtype}"
-                        f"{list(np.shape(leaf))}, expected {wanted.dtype}{list(shape)}: an elementwise map keeps every "
-                        "shape"
+                        f"map_batch {name_of(each.function)} gave leaf {path or 'of the batch'} "
+                        f"as {np.asarray(leaf).dtype}{list(np.shape(leaf))}, expected {wanted.dtype}{list(shape)}: "
+                        "an elementwise map keeps every shape"
                     )
         return [np.asarray(leaf) for leaf in flatten(batch)[0]]
 

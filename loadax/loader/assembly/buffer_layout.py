@@ -104,9 +104,8 @@ class BufferLayout:
         leaf = tile.leaf
         return (
             f"leaf {leaf.path or 'of the example'} is {leaf.dtype}{list(leaf.spec.shape)}, {size_text(tile.row_bytes)} "
-            "a row on this host: there is no memory "
-            f"for {count} steps of {size_text(self.bytes_per_step)}; choose a smaller batch_size or prefetch, or check "
-            "what the data says of its shape"
+            f"a row on this host: there is no memory for {count} steps of {size_text(self.bytes_per_step)}; "
+            "choose a smaller batch_size or prefetch, or check what the data says of its shape"
         )
 
     def slab(self, memory: NDArray[np.uint8], count: int) -> "Slab":

@@ -73,11 +73,9 @@ class OpenChunks:
     def __str__(self) -> str:
         shuffle = self.shuffle
         return (
-            f"block shuffle: {shuffle.lanes} lanes x {shuffle.window} blocks of {shuffle.block} rows, chunks of "
-            f"{self.chunk_rows}; this process has "
-            f"{self.chunks} chunks open, {size_text(self.bytes)}, and decodes {self.amplification:.2f} rows for each "
-            "one used "
-            f"(a full shuffle: up to {self.chunk_rows})"
+            f"block shuffle: {shuffle.lanes} lanes x {shuffle.window} blocks of {shuffle.block} rows, "
+            f"chunks of {self.chunk_rows}; this process has {self.chunks} chunks open, {size_text(self.bytes)}, "
+            f"and decodes {self.amplification:.2f} rows for each one used (a full shuffle: up to {self.chunk_rows})"
         )
 
     def fitting(self, most: int) -> str:
@@ -136,11 +134,9 @@ def check_memory(found: list[OpenChunks], limit: int | None, processes: int = 1)
         others = f"; with the other shuffles {size_text(needed)}" if len(found) > 1 else ""
         others += f", in each of {processes} worker processes" if processes > 1 else ""
         raise ArgumentError(
-            f"shuffle(block={each.shuffle.block}, window={each.shuffle.window}, lanes={each.shuffle.lanes}) has "
-            f"{each.chunks} chunks open on this process, "
-            f"{size_text(each.bytes)}{others}, and cache_bytes allows {size_text(most)}: every chunk would be decoded "
-            "again and "
-            "again; pass "
+            f"shuffle(block={each.shuffle.block}, window={each.shuffle.window}, lanes={each.shuffle.lanes}) "
+            f"has {each.chunks} chunks open on this process, {size_text(each.bytes)}{others}, "
+            f"and cache_bytes allows {size_text(most)}: every chunk would be decoded again and again; pass "
             + (f"{fitting} to shuffle, or " if fitting else "")
             + f"cache_bytes={needed * processes} to the Dataloader"
         )

@@ -162,9 +162,8 @@ def resolve_share(
             (start, stop), *_ = layout.boxes[0]
             raise PartitionError(
                 f"leaf {leaf.path or 'of the example'}: {spec} gives a device {stop - start} of the {batch_size} rows, "
-                f"which microbatches={microbatches} "
-                "does not divide; use a batch_size that is a multiple of "
-                f"{batch_size // (stop - start) * microbatches * parts}"
+                f"which microbatches={microbatches} does not divide; "
+                f"use a batch_size that is a multiple of {batch_size // (stop - start) * microbatches * parts}"
             )
     share = HostShard(batch, mesh, tuple(specs), layouts, batch_size, first, microbatches)
     if part is not None and spans:
@@ -197,8 +196,7 @@ def _check_part(share: HostShard, part: ShardSpec) -> None:
     if not np.array_equal(held, wanted):
         shown = f"rows {held[0]} to {held[-1]}, {len(held)} of them" if len(held) else "no rows"
         raise PartitionError(
-            f"shard_index={part.index} of shard_count={part.count} are the rows {wanted[0]} to {wanted[-1]} of a batch "
-            "of "
-            f"{share.batch_size}, but on this mesh this process holds {shown}: leave shard_index and shard_count out, "
-            "the mesh decides"
+            f"shard_index={part.index} of shard_count={part.count} are the rows {wanted[0]} to {wanted[-1]} "
+            f"of a batch of {share.batch_size}, but on this mesh this process holds {shown}: "
+            "leave shard_index and shard_count out, the mesh decides"
         )

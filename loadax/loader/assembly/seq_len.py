@@ -25,8 +25,8 @@ def cut_to(dataset: Dataset, length: int | None) -> Dataset:
     full = max((each.shape[0] for each in specs if each.shape), default=0)
     if not 1 <= length <= full:
         raise ArgumentError(
-            f"seq_len={length}: the longest leaf of an example has {full} entries ({', '.join(structure.paths)}); pass "
-            f"1 to {full}"
+            f"seq_len={length}: the longest leaf of an example has {full} entries ({', '.join(structure.paths)}); "
+            f"pass 1 to {full}"
         )
     cut = structure.build(
         ArraySpec((length, *each.shape[1:]), each.dtype) if each.shape and each.shape[0] == full else each

@@ -50,8 +50,7 @@ def check_fixed(dataset: Dataset) -> None:
     if dataset.reader.random:
         raise ArgumentError(
             "keep_on_device: a map has rng=True, so a row is another one in each epoch, and can't be read once for "
-            "all; leave keep_on_device out, "
-            "or make the random part a device_map, with key_seed= for its random keys"
+            "all; leave keep_on_device out, or make the random part a device_map, with key_seed= for its random keys"
         )
 
 
@@ -132,10 +131,9 @@ class DeviceCache:
         most, why = (limit, "that it was given") if limit is not None else usual_limit(known)
         if size > most:
             raise ArgumentError(
-                f"keep_on_device: the {rows} rows take {size_text(size)} of each device, and {size_text(most)} is the "
-                f"limit {why}; pass "
-                f"keep_on_device={size} or more if the device has that to spare, partition columns over more devices, "
-                "or leave it out"
+                f"keep_on_device: the {rows} rows take {size_text(size)} of each device, and {size_text(most)} "
+                f"is the limit {why}; pass keep_on_device={size} or more if the device has that to spare, "
+                "partition columns over more devices, or leave it out"
             )
 
     def _read(self, dataset: Dataset, budget: int, workers: int, in_processes: bool) -> list[jax.Array]:

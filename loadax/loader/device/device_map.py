@@ -43,8 +43,8 @@ class DeviceMap:
     def __init__(self, function: Any):
         if not callable(function):
             raise ArgumentError(
-                f"device_map={function!r} can't be called; pass a function of one example, traced by JAX, that returns "
-                "an example"
+                f"device_map={function!r} can't be called; pass a function of one example, traced by JAX, "
+                "that returns an example"
             )
         self._function: Function = function
         self._x64 = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
@@ -137,9 +137,9 @@ class Mapped:
         for path, axes, spec in zip(paths, rows, share.specs, strict=True):
             if axes != rows[0]:
                 raise PartitionError(
-                    f"{self._name}: {leaf_name(paths[0])} is partitioned {share.specs[0]} and {leaf_name(path)} "
-                    f"{spec}, so a device holds other "
-                    "rows of the one than of the other; give all leaves the same rows, or leave device_map out"
+                    f"{self._name}: {leaf_name(paths[0])} is partitioned {share.specs[0]} "
+                    f"and {leaf_name(path)} {spec}, so a device holds other rows of the one than of the other; "
+                    "give all leaves the same rows, or leave device_map out"
                 )
         given = {
             path: (leaf.spec, spec) for path, leaf, spec in zip(paths, share.batch.leaves, share.specs, strict=True)
@@ -161,11 +161,10 @@ class Mapped:
             for number in sorted(sources):
                 if not held.issuperset(self._axes(share.specs[number][1:])):
                     raise PartitionError(
-                        f"{self._name}: {leaf_name(path)} of the result follows from "
-                        f"{leaf_name(share.batch.leaves[number].path)}, of which "
-                        f"{share.specs[number]} gives a device some columns only; put the result in that leaf's place, "
-                        "with as many dims, "
-                        "or partition its rows alone"
+                        f"{self._name}: "
+                        f"{leaf_name(path)} of the result follows from {leaf_name(share.batch.leaves[number].path)}, "
+                        f"of which {share.specs[number]} gives a device some columns only; "
+                        "put the result in that leaf's place, with as many dims, or partition its rows alone"
                     )
         for path, spec, whole, part in zip(
             self._paths, specs, self._traced.shapes, self._results_of_parts(), strict=True
@@ -173,10 +172,9 @@ class Mapped:
             counts = self._counts(spec, len(part.shape))
             if whole.shape != tuple(size * count for size, count in zip(part.shape, counts, strict=True)):
                 raise PartitionError(
-                    f"{self._name}: {leaf_name(path)} has the shape {list(whole.shape)} for an example, and for the "
-                    "columns of a device "
-                    f"{list(part.shape)}, which {spec} does not fit; where columns are cut, the function must act on "
-                    "each by itself"
+                    f"{self._name}: {leaf_name(path)} has the shape {list(whole.shape)} for an example, "
+                    f"and for the columns of a device {list(part.shape)}, which {spec} does not fit; "
+                    "where columns are cut, the function must act on each by itself"
                 )
         self._check_values(specs)
 
@@ -210,9 +208,9 @@ class Mapped:
         if found is not None:
             number = changed[found]
             raise PartitionError(
-                f"{self._name}: {leaf_name(self._paths[number])} of the result has other values where a device has "
-                "some columns only than in a "
-                f"whole example: {self._cut_leaves(self._traced.sources[number])}; {_NO_COLUMNS}"
+                f"{self._name}: {leaf_name(self._paths[number])} of the result has other "
+                "values where a device has some columns only than in a whole example: "
+                f"{self._cut_leaves(self._traced.sources[number])}; {_NO_COLUMNS}"
             )
 
     def _cut_leaves(self, numbers: Collection[int] = ()) -> str:

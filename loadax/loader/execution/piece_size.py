@@ -4,11 +4,8 @@ from typing import final
 
 from loadax.loader.metrics.stats import Timing
 
-_TARGET = (
-    # seconds: far above what handing a piece to a thread costs, and little enough memory to stay in the caches of a
-    # core
-    0.002
-)
+# Seconds: far above the cost of handing a piece to a thread, and little enough memory to stay in a core's caches.
+_TARGET = 0.002
 _PROCESS_TARGET = 0.012  # processor seconds: a piece costs the trainer's process 0.25 ms of its own
 # a piece that takes more than so many times its processor time waits for a disk or a network, not for a core
 _CONTENTION = 4

@@ -94,7 +94,7 @@ class PrefetchScheduler:
         self._began, self._cpu_began = perf_counter(), process_time()
         self._left = self._began  # when the consumer got its last batch
         self._final: Stats | None = None  # once it is closed
-        # until it is closed: it has memory, and a copy of the data where processes read
+        # None once closed: a feed holds memory, and a copy of the data where processes read.
         self._feed: BatchProducer | None = feed
         self._rows_per_step, self._bytes_per_step = feed.rows_per_step, feed.bytes_per_step
         self._next, self._stop = first, stop  # the step to open next, and the end

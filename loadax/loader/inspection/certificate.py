@@ -90,7 +90,8 @@ class Certificate:
     Examples:
         >>> from loadax import Dataloader, from_arrays
         >>> data = from_arrays(np.arange(64)).shuffle(seed=0)
-        >>> hosts = [Dataloader(data, 8, shard_index=host, shard_count=2).certificate(run="two hosts") for host in range(2)]
+        >>> loaders = [Dataloader(data, 8, shard_index=host, shard_count=2) for host in range(2)]
+        >>> hosts = [loader.certificate(run="two hosts") for loader in loaders]
         >>> hosts[0].merge(hosts[1]).digest == Dataloader(data, 8, shard_index=0, shard_count=1).certificate().digest
         True
     """
@@ -171,8 +172,8 @@ class Certificate:
                 first = of_steps.setdefault(span.steps, span)
                 if (first.order, first.batch_size) != (span.order, span.batch_size):
                     raise ArgumentError(
-                        f"{first} and {span} are of different orders: those processes had other data, seeds, verbs or "
-                        "batch sizes"
+                        f"{first} and {span} are of different orders: "
+                        "those processes had other data, seeds, verbs or batch sizes"
                     )
                 same = spans.get((span.steps, span.positions))
                 if same is not None and same.total != span.total:
@@ -319,8 +320,8 @@ def _check_apart(spans: Iterable[Span]) -> None:
             for one, another in pairwise(sorted(both, key=lambda span: span.positions)):
                 if another.positions[0] < one.positions[1]:
                     raise ArgumentError(
-                        f"{one} and {another} overlap in part; make all of equal steps=, and of positions= that are "
-                        "equal or apart"
+                        f"{one} and {another} overlap in part; "
+                        "make all of equal steps=, and of positions= that are equal or apart"
                     )
 
 

@@ -56,7 +56,10 @@ class PlanCheck:
             f", {self.asked:,} in turn" if self.asked < self.shares else ""
         )
         once = "at most once" if self.visits == 1 else f"up to {self.visits:,} times"
-        return f"checked {steps} steps on {several(self.hosts, 'host')} ({shares}): each row is read by just {hosts}, and stands in these steps {once}"
+        return (
+            f"checked {steps} steps on {several(self.hosts, 'host')} ({shares}): "
+            f"each row is read by just {hosts}, and stands in these steps {once}"
+        )
 
 
 def _range(bounds: tuple[int, int]) -> str:
@@ -112,8 +115,8 @@ def _shares(everybody: Everybody) -> list[tuple[int, Integers]]:
         wrong = int(np.flatnonzero(loaded != expected)[0])
         raise ConformanceError(
             f"position {wrong} of the batch would be read by {loaded[wrong]} hosts, and {expected[wrong]} hold it: "
-            "this is a bug of loadax; report "
-            f"it with the mesh {everybody.one.mesh!r} and the partition {everybody.one.specs!r}"
+            "this is a bug of loadax; "
+            f"report it with the mesh {everybody.one.mesh!r} and the partition {everybody.one.specs!r}"
         )
     return list(shares.values())
 
@@ -129,8 +132,7 @@ def _check_step(plan: BatchPlan, step: int, shares: list[tuple[int, Integers]]) 
             at = int(positions[place])
             raise ConformanceError(
                 f"step {step}, position {at}: host {host} would read row {mine.rows[place]} (epoch "
-                f"{mine.epochs[place]}), but row {whole.rows[at]} "
-                f"(epoch {whole.epochs[at]}) stands there in the whole batch; the order's visits() must answer for "
-                "each position by itself"
+                f"{mine.epochs[place]}), but row {whole.rows[at]} (epoch {whole.epochs[at]}) "
+                "stands there in the whole batch; the order's visits() must answer for each position by itself"
             )
     return whole.rows

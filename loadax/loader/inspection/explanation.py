@@ -222,7 +222,8 @@ class Explanation:
             + f", {left}" * bool(left)
         )
         if batches.first or (batches.last is not None and batches.last + 1 != batches.steps):
-            yield f"these figures: steps {batches.first:,} to {'the end' if batches.last is None else f'{batches.last:,}'}"
+            last = "the end" if batches.last is None else f"{batches.last:,}"
+            yield f"these figures: steps {batches.first:,} to {last}"
 
     def _figures(self) -> Iterator[list[str]]:
         reading = self.reading

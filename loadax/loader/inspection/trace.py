@@ -150,7 +150,7 @@ def trace(plan: BatchPlan, source: BaseSource, step: int, positions: Integers) -
 def _look_up(
     source: BaseSource, name: str, places: Integers, rows: Integers, datasets: list[str], sources: list[Any]
 ) -> None:
-    """Fills in, for each of `places`, the name and the source of its part, and turns its row into one of that source."""
+    """Fills in the name and the source of the part of each of `places`, and turns its row into one of that source."""
     parts = _parts(source)
     if not parts:
         for place in places.tolist():

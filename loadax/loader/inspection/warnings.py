@@ -28,15 +28,14 @@ def advice(
     yield from _hosts(everybody, reading)
     if memory.step.most > memory.reading_ahead / 2:
         yield (
-            f"a step takes {size_text(memory.step.most)} on a host, and reading ahead may take "
-            f"{size_text(memory.reading_ahead)}: "
-            "no two steps are read at a time; pass a larger prefetch_bytes to the Dataloader"
+            f"a step takes {size_text(memory.step.most)} on a host, "
+            f"and reading ahead may take {size_text(memory.reading_ahead)}: no two steps are read at a time; "
+            "pass a larger prefetch_bytes to the Dataloader"
         )
     if batches.dropped > _MUCH_DROPPED * batches.rows_per_epoch:
         yield (
-            f"an epoch of {batches.rows_per_epoch:,} rows leaves out {batches.dropped:,} of them, which don't fill a "
-            "batch; "
-            "pass remainder='pad' or a smaller batch_size"
+            f"an epoch of {batches.rows_per_epoch:,} rows leaves out {batches.dropped:,} of them, "
+            "which don't fill a batch; pass remainder='pad' or a smaller batch_size"
         )
 
 
@@ -53,7 +52,10 @@ def _whole_rows(dataset: Dataset, everybody: Everybody, reading: Reading) -> Ite
             read += rows * math.prod(held.shape[1:]) * leaf.dtype.itemsize
     if wanted.sum() >= read.sum():
         return
-    part = f"hosts read {size_text(reading.nbytes.median)} of whole rows a step, though their devices hold {wanted.sum() / read.sum():.0%} of that"
+    part = (
+        f"hosts read {size_text(reading.nbytes.median)} of whole rows a step, "
+        f"though their devices hold {wanted.sum() / read.sum():.0%} of that"
+    )
     if not reader.source.reads_columns:
         yield f"{part}: {reader.source.type_name} has no read_into, which would read columns"
     else:
@@ -70,15 +72,13 @@ def _chunks(dataset: Dataset, reading: Reading) -> Iterator[str]:
     begin = f"hosts decode {reading.decoded.median:,.0f} rows for each one they use"
     if any(isinstance(each, Shuffled) for each in depth_first(dataset.order)):
         yield (
-            f"{begin}: chunks are coarse, and every row is shuffled by itself; shuffle(seed, block='chunks') decodes "
-            "each chunk once an "
-            "epoch, or `loadax convert` writes the data in smaller chunks"
+            f"{begin}: chunks are coarse, and every row is shuffled by itself; shuffle(seed, block='chunks') "
+            "decodes each chunk once an epoch, or `loadax convert` writes the data in smaller chunks"
         )
     else:
         yield (
-            f"{begin} in a step: their shares of it are smaller than the chunks, so that several hosts decode the "
-            "same; `loadax convert` "
-            "writes the data in smaller chunks"
+            f"{begin} in a step: their shares of it are smaller than the chunks, "
+            "so that several hosts decode the same; `loadax convert` writes the data in smaller chunks"
         )
 
 
@@ -90,21 +90,29 @@ def _lanes(dataset: Dataset, everybody: Everybody, opened: list[Opened]) -> Iter
         shared = max(one.shuffles[number].lanes * everybody.batch_size / (shuffle.lanes * one.rows) for one in opened)
         if shared < _SHARED:
             continue
-        begin = f"each of the {shuffle.lanes} lanes of the block shuffle is shared by {shared:.1f} hosts that read different rows of it, and they all decode its chunks"
+        begin = (
+            f"each of the {shuffle.lanes} lanes of the block shuffle is shared by {shared:.1f} hosts "
+            "that read different rows of it, and they all decode its chunks"
+        )
         if not dataset.order.deals(0, 0, 1):
             yield f"{begin}: what stands behind the shuffle spreads the lanes over all hosts; shuffle last"
         elif shuffle.blocks < shares:
-            yield f"{begin}: the data has only {shuffle.blocks} blocks for {shares:,} shares of the batch; `loadax convert` writes it in smaller chunks"
+            yield (
+                f"{begin}: the data has only {shuffle.blocks} blocks for {shares:,} shares of the batch; "
+                "`loadax convert` writes it in smaller chunks"
+            )
         else:
-            yield f"{begin}; pass lanes={shares * -(-shuffle.lanes // shares)} to shuffle, so that each share of the batch has lanes of its own"
+            yield (
+                f"{begin}; pass lanes={shares * -(-shuffle.lanes // shares)} to shuffle, "
+                "so that each share of the batch has lanes of its own"
+            )
 
 
 def _hosts(everybody: Everybody, reading: Reading) -> Iterator[str]:
     if reading.rows.least != reading.rows.most:
         yield (
-            f"hosts read from {reading.rows.least:,.0f} to {reading.rows.most:,.0f} rows a step, and all of them wait "
-            "for the one with most; "
-            "lay the mesh out so that each has an equal share"
+            f"hosts read from {reading.rows.least:,.0f} to {reading.rows.most:,.0f} rows a step, "
+            "and all of them wait for the one with most; lay the mesh out so that each has an equal share"
         )
     held_once = held_in_all = 0.0
     copied = []
@@ -116,7 +124,6 @@ def _hosts(everybody: Everybody, reading: Reading) -> Iterator[str]:
             copied += [leaf.path or "the batch"] if copies > 1 else []
     if held_in_all >= _SHARED * held_once:
         yield (
-            f"all hosts together read the batch {reading.times:.1f} times, since several hold the same parts of "
-            f"{', '.join(copied)}; "
-            "cut these over more axes of the mesh, where the training step allows it"
+            f"all hosts together read the batch {reading.times:.1f} times, since several hold the same parts "
+            f"of {', '.join(copied)}; cut these over more axes of the mesh, where the training step allows it"
         )

@@ -23,8 +23,9 @@ def unmarked(_name: str) -> AbstractContextManager[None]:
 
 @final
 class StageClock:
-    """Takes the time of one piece of work: `with clock("read"): …`, each stage as often as it comes, never one inside
-    another.
+    """Measures the stages of one piece of work: `with clock("read"): …`.
+
+    A stage may come several times, but never inside another one.
     """
 
     __slots__ = ("_at", "_began", "_cpu", "_cpu_at", "_mark", "_open", "_seconds", "_stage")

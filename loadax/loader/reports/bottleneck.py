@@ -102,7 +102,10 @@ def report(stats: Stats, setup: LoaderInfo | None = None) -> Report:
     # Threads that take the GIL from each other bring what they have in hand all at once: that is no pause.
     if stats.measured >= _FEWEST_STEPS and stats.longest > _MOST_OF_IT * stats.waited and not held:
         look = "look at what ran then with it.timeline('run.html')"
-        once = f"{percent_text(stats.longest / stats.waited)} of that once, at step {stats.longest_step} ({stats.longest:.2f} s)"
+        once = (
+            f"{percent_text(stats.longest / stats.waited)} of that once, "
+            f"at step {stats.longest_step} ({stats.longest:.2f} s)"
+        )
         return made(f"{waited}, {once}: a pause, not the loader's speed", share, look=look)
     stage = max(shares, key=lambda each: shares[each])
     if work.no_room > _MOST_OF_IT * work.wait:
@@ -119,7 +122,8 @@ def report(stats: Stats, setup: LoaderInfo | None = None) -> Report:
 def _too_few(stats: Stats) -> str:
     if stats.steps == 0:
         return "no batch was handed out yet, so there is nothing to tell"
-    return f"too few steps to tell: {stats.steps} {'batch' if stats.steps == 1 else 'batches'}, the first one after {stats.first:.2f} s"
+    batches = f"{stats.steps} {'batch' if stats.steps == 1 else 'batches'}"
+    return f"too few steps to tell: {batches}, the first one after {stats.first:.2f} s"
 
 
 def _first(stats: Stats) -> str:
@@ -241,8 +245,9 @@ def _one_at_a_time(stats: Stats) -> bool:
 
 
 def _running(stats: Stats, seconds: dict[str, float]) -> dict[str, float]:
-    """The seconds of the stages without the waiting for the GIL, which meets whatever stage a thread is in when another
-    one has it.
+    """The seconds of the stages without the waiting for the GIL.
+
+    A thread waits in whatever stage it is in while another thread holds the GIL.
     """
     took, ran = stats.read + stats.transform, stats.read_cpu + stats.transform_cpu
     part = min(1.0, ran / took) if took else 1.0

@@ -110,8 +110,8 @@ def _image(
         from matplotlib.patches import Patch
     except ImportError as error:
         raise ArgumentError(
-            f"path={str(target)!r}: an image is drawn by matplotlib, which is not installed; pip install matplotlib, "
-            "or name it .html"
+            f"path={str(target)!r}: an image is drawn by matplotlib, which is not installed; "
+            "pip install matplotlib, or name it .html"
         ) from error
     figure = Figure(figsize=(14, 2.6 + 0.45 * len(lanes)), layout="constrained")
     heights = [len(lanes), 1.6]

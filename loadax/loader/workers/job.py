@@ -92,7 +92,7 @@ class Job:
         weakref.finalize(self, self.arena.close)
 
     def order(self, memory: NDArray[np.uint8], steps: int, low: int, per_step: int, visits: Visits) -> ReadPiece:
-        """To read visits to the rows from `low` on of a run of steps whose memory, a lease of the arena, is `memory`."""
+        """An order to read visits into the rows from `low` on of a run of steps; `memory` is its lease of the arena."""
         rows, epochs = (np.ascontiguousarray(each, np.int64).tobytes() for each in visits)
         return ReadPiece(self.arena.slot(memory), steps, low, per_step, rows, epochs)
 

@@ -28,7 +28,7 @@ _LOOK = 1000  # milliseconds between two looks whether the process that started 
 
 
 def main() -> None:
-    """Takes orders from the socket that the command line names, by its descriptor and by the process at its other end."""
+    """Takes orders from a socket: the command line names its descriptor and the process at its other end."""
     descriptor, parent = (int(argument) for argument in sys.argv[1:])
     # A Ctrl-C in the terminal reaches all processes there; what becomes of it is for the trainer's process to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

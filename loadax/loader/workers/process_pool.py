@@ -146,17 +146,16 @@ class ProcessPool:
         rows = _shown(np.frombuffer(order.rows, np.int64))
         if when == "at work" and times == _LIVES:
             raise WorkerError(
-                f"{_LIVES} worker processes died, one after the other, reading {rows}; the last one {died}. Look at "
-                "these rows, and at "
-                "what the maps do with them, with num_workers=0; or use fewer workers where memory is short"
+                f"{_LIVES} worker processes died, one after the other, reading {rows}; the last one {died}. "
+                "Look at these rows, and at what the maps do with them, with num_workers=0; "
+                "or use fewer workers where memory is short"
             ) from None
         # All that were there at first may be dead at once; of those that were started then, no more than a piece may
         # kill.
         if when == "unborn" and times == self.count + _LIVES:
             raise WorkerError(
-                f"{times} worker processes ended before they had taken up the data; the last one {died}. What they "
-                "wrote to stderr may say "
-                "why; or use worker_type='thread'"
+                f"{times} worker processes ended before they had taken up the data; the last one {died}. "
+                "What they wrote to stderr may say why; or use worker_type='thread'"
             ) from None
         what = {
             "at work": f"while it read {rows}; another one is started, which reads them again",

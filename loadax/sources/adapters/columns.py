@@ -20,9 +20,7 @@ _NUMBERS = "biufcmM"  # kinds of dtypes; dates are for maps, and JAX refuses the
 
 @final
 class _Column(NamedTuple):
-    """A column: of which type it is, how many nulls it has, how it becomes an array (None: it can't), and what to do
-    otherwise.
-    """
+    """A column: its type, its number of nulls, how it becomes an array (None: it can't), and the remedy otherwise."""
 
     dtype: Any
     nulls: int
@@ -126,10 +124,9 @@ def _of_frame(column: Any, name: Any) -> NDArray[Any]:
     if found.convert is None:
         raise LeafTypeError(
             f"column {name!r} holds {found.dtype}, which is no array of numbers; leave it out: "
-            f"loadax.as_dataset({remedies.leave_out}), or make "
-            f"numbers of it in a map of rows: loadax.from_source({remedies.rows}).map(fn); lists of one length become "
-            "an array by "
-            f"numpy.stack({remedies.values})"
+            f"loadax.as_dataset({remedies.leave_out}), or make numbers of it in a map of rows: "
+            f"loadax.from_source({remedies.rows}).map(fn); "
+            f"lists of one length become an array by numpy.stack({remedies.values})"
         )
     if found.nulls:
         raise SourceError(

@@ -96,16 +96,15 @@ class GrainSource(BaseSource):
             example = self._dataset[row + epoch * self._size]
         except Exception as error:
             error.add_note(
-                f"loadax: in {type(self._dataset).__name__}[{row} + {epoch} * {self._size}], which is row {row} of "
-                f"epoch {epoch}"
+                f"loadax: in {type(self._dataset).__name__}[{row} + {epoch} * {self._size}], "
+                f"which is row {row} of epoch {epoch}"
             )
             raise
         if example is None:
             raise LeafError(
-                f"row {row}: the Grain dataset gave None instead of an example in epoch {epoch}; return one for every "
-                "row, and leave rows out "
-                "with loadax: loadax.from_source(base).filter(fn), where base is the Grain dataset before rows become "
-                "None"
+                f"row {row}: the Grain dataset gave None instead of an example in epoch {epoch}; "
+                "return one for every row, and leave rows out with loadax: "
+                "loadax.from_source(base).filter(fn), where base is the Grain dataset before rows become None"
             )
         return with_arrays(example)
 
@@ -124,37 +123,32 @@ def refuse_grain(data: Any) -> None:
     if comes_from(data, "grain", "IterDataset", "DatasetIterator"):
         raise ArgumentError(
             f"the data is Grain's {type(data).__name__}, which can only be iterated over; hand over the MapDataset "
-            "before .to_iter_dataset(): "
-            "it can be read at any row, and the Dataloader reads ahead and batches by itself"
+            "before .to_iter_dataset(): it can be read at any row, and the Dataloader reads ahead and batches by itself"
         )
     if comes_from(data, "grain", "DataLoader"):
         raise ArgumentError(
-            "the data is a grain.DataLoader, which can only be iterated over; hand over its data source, and shuffle "
-            "and map with loadax: "
-            "loadax.from_source(data_source).shuffle(seed).map(fn)"
+            "the data is a grain.DataLoader, which can only be iterated over; hand over its data source, "
+            "and shuffle and map with loadax: loadax.from_source(data_source).shuffle(seed).map(fn)"
         )
 
 
 def _check(dataset: Any) -> None:
     if len(dataset) >= _ENDLESS:
         raise ArgumentError(
-            "the Grain dataset goes on without end; hand over the dataset before .repeat(), and pass num_epochs=None "
-            "to the Dataloader: "
-            "every epoch is Grain's own"
+            "the Grain dataset goes on without end; hand over the dataset before .repeat(), "
+            "and pass num_epochs=None to the Dataloader: every epoch is Grain's own"
         )
     for each in _chain(dataset):
         name = type(each).__name__
         if name == "FilterMapDataset":
             raise ArgumentError(
-                "the Grain dataset leaves rows out by .filter, where it gives None; hand over the dataset before it, "
-                "and filter with loadax: "
-                "loadax.from_source(base).filter(fn)"
+                "the Grain dataset leaves rows out by .filter, where it gives None; "
+                "hand over the dataset before it, and filter with loadax: loadax.from_source(base).filter(fn)"
             )
         if name == "BatchMapDataset":
             raise ArgumentError(
-                f"the Grain dataset makes batches ({each}), so each of its rows would be one; hand over the dataset "
-                "before .batch(), and pass "
-                "batch_size= to the Dataloader"
+                f"the Grain dataset makes batches ({each}), so each of its rows would be one; "
+                "hand over the dataset before .batch(), and pass batch_size= to the Dataloader"
             )
 
 

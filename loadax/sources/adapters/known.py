@@ -64,8 +64,7 @@ def _alike(members: Mapping[Any, Any], firsts: Mapping[Any, tuple[Any, ...]], wh
         common = Counter(first for first in firsts.values() if first).most_common(1)
         names = [name for name, first in firsts.items() if common and first == common[0][0]]
         raise SourceError(
-            f"the arrays of the {what} have different first dimensions ({shown}), and a row is an entry of each; hand "
-            "over those that belong "
-            f"together: loadax.as_dataset({{name: data[name] for name in {names!r}}})"
+            f"the arrays of the {what} have different first dimensions ({shown}), and a row is an entry of each; "
+            f"hand over those that belong together: loadax.as_dataset({{name: data[name] for name in {names!r}}})"
         )
     return dict(members)

@@ -83,9 +83,8 @@ def refuse_unreadable(data: Any) -> None:
     else:
         return
     raise ArgumentError(
-        f"the data is a {name}, which can only be iterated over, so it can't be read at any row; hand over what can "
-        f"be: {line}, or an "
-        "object with __len__ and __getitem__"
+        f"the data is a {name}, which can only be iterated over, so it can't be read at any row; "
+        f"hand over what can be: {line}, or an object with __len__ and __getitem__"
     )
 
 
@@ -97,9 +96,8 @@ def refuse_mapping(data: Any) -> None:
     """
     if isinstance(data, Mapping) and set(data) != set(range(len(data))):
         raise ArgumentError(
-            f"the data is a {type(data).__name__} with the keys {_some(data)}, so its entries are no rows; of arrays, "
-            "one row an entry of "
-            "each: loadax.from_arrays(data)"
+            f"the data is a {type(data).__name__} with the keys {_some(data)}, so its entries are no rows; "
+            "of arrays, one row an entry of each: loadax.from_arrays(data)"
         )
 
 
@@ -139,9 +137,8 @@ def _line_for(path: str) -> str:
     if ending in _BY_ENDING:
         return _BY_ENDING[ending].format(repr(path))
     return (
-        "loadax.from_npy, from_zarr, from_tokens, from_array_record or from_images, or what another library makes of "
-        "it: "
-        "loadax.as_dataset(…)"
+        "loadax.from_npy, from_zarr, from_tokens, from_array_record or from_images, "
+        "or what another library makes of it: loadax.as_dataset(…)"
     )
 
 

@@ -104,8 +104,8 @@ def _open(leaf: Any, path: str) -> Stored:
         return _InMemory(leaf, path)
     if not getattr(leaf, "shape", None):
         raise SourceError(
-            f"leaf {path or 'given'} is a single value of {type(leaf).__module__.partition('.')[0]}: it has no rows; "
-            "leave it out"
+            f"leaf {path or 'given'} is a single value of {type(leaf).__module__.partition('.')[0]}: "
+            "it has no rows; leave it out"
         )
     return opener(leaf)
 

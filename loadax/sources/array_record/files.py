@@ -144,8 +144,8 @@ class RecordFiles:
             except (RuntimeError, IndexError) as error:
                 asked = f"record {low}" if high == low + 1 else f"records {low} to {high - 1}"
                 raise SourceError(
-                    f"{self.files[number].path}: {asked} can't be read: {error}; the file is damaged, or was changed: "
-                    "copy it again"
+                    f"{self.files[number].path}: {asked} can't be read: {error}; "
+                    "the file is damaged, or was changed: copy it again"
                 ) from error
         return records
 

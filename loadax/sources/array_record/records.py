@@ -63,8 +63,7 @@ class BytesRecords(BaseSource):
 
 @final
 class PaddedRecords(BaseSource):
-    """Records that are arrays of any length, with zeros behind them up to one length:
-    `{"data": dtype[pad_to], "length": int32}`.
+    """Records that are arrays of any length, padded with zeros: `{"data": dtype[pad_to], "length": int32}`.
 
     Args:
         files: of the records.
@@ -125,8 +124,7 @@ class PaddedRecords(BaseSource):
             worst = int(np.argmax(lengths))
             raise LeafError(
                 f"{self._files.name(int(rows[worst]))} has {lengths[worst]} entries, more than pad_to={self._pad_to}; "
-                "pass a larger pad_to=, or "
-                "truncate=True to leave out what is too much"
+                "pass a larger pad_to=, or truncate=True to leave out what is too much"
             )
         return lengths
 
@@ -192,9 +190,9 @@ class AlikeRecords(BaseSource):
         if len(wrong):
             row = int(rows[wrong[0]])
             raise LeafError(
-                f"{self._files.name(row)} has {lengths[wrong[0]]} entries and row {rows[0]} has {expected}: the rows "
-                "are ragged; pass pad_to=, the most "
-                "that a row may have, to from_array_record, pad or crop them in a map, or pack them with .pack(seq_len)"
+                f"{self._files.name(row)} has {lengths[wrong[0]]} entries and row {rows[0]} has {expected}: "
+                "the rows are ragged; pass pad_to=, the most that a row may have, to from_array_record, "
+                "pad or crop them in a map, or pack them with .pack(seq_len)"
             )
         flat = np.frombuffer(b"".join(records), self._dtype).reshape(len(rows), expected)
         return flat.astype(self._dtype.newbyteorder("="))
@@ -275,9 +273,9 @@ class DecodedRecords(BaseSource):
         for key, most in self._pad_to.items():
             if key not in example or f"{key}_{LENGTH}" in example:
                 raise LeafError(
-                    f"{self._files.name(row)}: decode returned the leaves {list(example)}; for "
-                    f"pad_to={{{key!r}: {most}}} there must be {key!r}, and no "
-                    f"'{key}_{LENGTH}', which is what its length will be called"
+                    f"{self._files.name(row)}: decode returned the leaves {list(example)}; "
+                    f"for pad_to={{{key!r}: {most}}} there must be {key!r}, and no '{key}_{LENGTH}', "
+                    "which is what its length will be called"
                 )
             padded[key], padded[f"{key}_{LENGTH}"] = self._pad(np.asarray(example[key]), key, most, row)
         return padded
@@ -307,8 +305,7 @@ def _entries(records: list[bytes], dtype: np.dtype[Any], rows: Integers, files: 
     if left.any():
         wrong = int(np.flatnonzero(left)[0])
         raise SourceError(
-            f"{files.name(int(rows[wrong]))} has {sizes[wrong]} bytes, which is no whole number of {dtype} entries of "
-            f"{dtype.itemsize}; is dtype= "
-            "another, or are the records encoded? Then decode them in a map"
+            f"{files.name(int(rows[wrong]))} has {sizes[wrong]} bytes, which is no whole number of {dtype} entries "
+            f"of {dtype.itemsize}; is dtype= another, or are the records encoded? Then decode them in a map"
         )
     return lengths

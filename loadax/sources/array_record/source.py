@@ -40,8 +40,8 @@ def open_array_record(
     entries = None if dtype is None else _dtype(dtype)
     if dtype is not None and decode is not None:
         raise ArgumentError(
-            f"dtype={dtype!r} and decode= were both passed; records are either arrays of one dtype, or what decode "
-            "makes of them"
+            f"dtype={dtype!r} and decode= were both passed; "
+            "records are either arrays of one dtype, or what decode makes of them"
         )
     if truncate and pad_to is None:
         raise ArgumentError("truncate=True says what becomes of records longer than pad_to=, which was not passed")
@@ -85,8 +85,8 @@ def _expand(path: Any) -> list[str]:
     local = local_path(path)
     if local is None:
         raise UnsupportedError(
-            f"{os.fspath(path)}: ArrayRecord's reader opens local files only; download the files, or mount their "
-            "bucket as a folder"
+            f"{os.fspath(path)}: ArrayRecord's reader opens local files only; "
+            "download the files, or mount their bucket as a folder"
         )
     if local.is_dir():
         return _of_folder(local)
@@ -104,8 +104,7 @@ def _of_folder(folder: Path) -> list[str]:
     if not found:
         raise SourceError(
             f"{folder}: the folder has no file with array_record in its name, but {', '.join(names[:8]) or 'nothing'}; "
-            "pass the files, or a "
-            "pattern such as *.data"
+            "pass the files, or a pattern such as *.data"
         )
     return found
 

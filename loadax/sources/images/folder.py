@@ -44,8 +44,7 @@ def open_images(
 
 
 def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
-    """The images in a folder: class by class when it has folders with images in them, and as one class without a name
-    when it has none.
+    """The images in a folder: one class for each folder with images in it, or one unnamed class if there are none.
 
     Raises:
         UnsupportedError: when the folder is not on this machine.
@@ -54,9 +53,8 @@ def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
     where = local_path(path("folder", folder, "the path of a folder of images"))
     if where is None:
         raise UnsupportedError(
-            f"{os.fspath(folder)} is not on this machine, and thousands of small files are read slowly from afar; copy "
-            "the folder to a local "
-            "disk, or write the images to a store once with loadax.write_zarr and open that"
+            f"{os.fspath(folder)} is not on this machine, and thousands of small files are read slowly from afar; "
+            "copy the folder to a local disk, or write the images to a store once with loadax.write_zarr and open that"
         )
     found: dict[str, list[str]] = {}
     try:
@@ -69,15 +67,15 @@ def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
     classes = any(found.values())
     if classes and loose:
         raise SourceError(
-            f"{where} has images in folders ({next(name for name in found if found[name])}, …) and beside them "
-            f"({min(loose)}, …), so it is "
-            "neither one folder for each class nor one of images alone; move the images beside the folders elsewhere"
+            f"{where} has images in folders ({next(name for name in found if found[name])}, …) "
+            f"and beside them ({min(loose)}, …), so it is neither one folder for each class nor one of images alone; "
+            "move the images beside the folders elsewhere"
         )
     if not classes and not loose:
         raise SourceError(f"{where}: there is no image in it; their names end in {', '.join(ENDINGS)}")
     if not classes:
         return ImageFiles(str(where), [""], [sorted(loose)])
-    # also those of folders without images: a label must not depend on which other classes have some
+    # Includes folders without images: a label must not depend on which other classes have some.
     names = sorted(found)
     return ImageFiles(str(where), names, [found[name] for name in names])
 

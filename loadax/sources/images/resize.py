@@ -138,8 +138,9 @@ def _count(axis: Axis, first: int, there: int) -> int:
 
 @lru_cache(maxsize=1 << 14)  # a scale and shift for every size of image that a dataset has
 def weights(scale: float, shift: float) -> NDArray[np.float32]:
-    """The filter after which interpolation between neighbours acts as a triangle of `scale` pixels to each side, moved
-    by `shift`.
+    """The filter that makes interpolation between neighbours a triangle of `scale` pixels to each side.
+
+    `shift` moves the triangle.
 
     Examples:
         >>> weights(2.0, 0.0).round(2).tolist()

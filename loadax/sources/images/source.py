@@ -129,10 +129,9 @@ class ImageSource(BaseSource):
         wanted = self.spec["image"].shape
         if image.shape != wanted:
             raise SourceError(
-                f"row {row}, {self._files.path(row)}: the image is {image.shape[0]}x{image.shape[1]} pixels (height x "
-                "width), but the first, "
-                f"{self._files.path(0)}, is {wanted[0]}x{wanted[1]}; pass size=(height, width), and all get that size, "
-                "or crop or resize them in a map"
+                f"row {row}, {self._files.path(row)}: the image is {image.shape[0]}x{image.shape[1]} pixels "
+                f"(height x width), but the first, {self._files.path(0)}, is {wanted[0]}x{wanted[1]}; "
+                "pass size=(height, width), and all get that size, or crop or resize them in a map"
             )
         return image
 
@@ -154,7 +153,7 @@ class ImageSource(BaseSource):
             return self._rendering(content)
         except FAILURES as error:
             raise SourceError(
-                f"row {row}, {path}: it can't be decoded as an image: {error}; copy the file again, or leave it out: "
-                f"dataset.exclude([{row}]); "
+                f"row {row}, {path}: it can't be decoded as an image: {error}; "
+                f"copy the file again, or leave it out: dataset.exclude([{row}]); "
                 "dataset.source.damaged() finds all such rows (of a JPEG, damaged='accept' takes what can be decoded)"
             ) from error

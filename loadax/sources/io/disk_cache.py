@@ -30,7 +30,7 @@ files.
 """
 
 _CHECKSUM = 4
-# of the limit: what is over that goes too once the limit is met, so that looking through all blocks is rare
+# Share of the limit that is left once the limit is met, so that looking through all blocks is rare.
 _LEFT = 0.9
 _ABANDONED = 3600.0  # seconds after which a temporary file's writer is taken for dead
 _TEMPORARY = "writing-"

@@ -29,8 +29,10 @@ _STALLED = {"TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "10", "TENSORSTORE_CURL_L
 _REMEDIES = (  # part of TensorStore's message, and what a user can do about it
     (
         "NOT_FOUND: chunk",
-        "the copy is incomplete, or its writer left out chunks that hold only the fill value: copy it again, or pass "
-        "missing='fill' if those are right",
+        (
+            "the copy is incomplete, or its writer left out chunks that hold only the fill value: "
+            "copy it again, or pass missing='fill' if those are right"
+        ),
     ),
     ("valid ZIP EOCD", "the file is no zip file, or was cut short: copy it again"),
     ("DATA_LOSS", "the stored bytes are damaged: copy that file again"),
@@ -49,9 +51,7 @@ for _name, _value in _STALLED.items():
 
 
 def new_context(cache_bytes: int) -> ts.Context:
-    """A context of its own: `cache_bytes` of memory for what is read, and six tries for a request instead of 14 minutes
-    of them.
-    """
+    """A new context: a cache of `cache_bytes`, and six tries for a request instead of 14 minutes of retries."""
     remote = {f"{kind}_request_retries": _BACKOFF for kind in ("http", "s3", "gcs")}
     width = {f"{kind}_request_concurrency": {"limit": _REQUESTS} for kind in ("http", "s3", "gcs")}
     return ts.Context({"cache_pool": {"total_bytes_limit": cache_bytes}, **remote, **width})

@@ -71,8 +71,8 @@ def mapped_name(array: NDArray[Any]) -> str:
 def cut_short(name: str) -> SourceError:
     """The error for a mapped file that has become shorter."""
     return SourceError(
-        f"{name}: it has become shorter since it was opened; data must not change while it is read: restore the file, "
-        "or open it anew"
+        f"{name}: it has become shorter since it was opened; data must not change while it is read: "
+        "restore the file, or open it anew"
     )
 
 

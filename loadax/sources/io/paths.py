@@ -53,9 +53,8 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
     path = os.path.realpath(text) if b".." in names else os.path.abspath(text)  # noqa: PTH100 - Path.absolute keeps `..`
     if len(os.fsencode(path)) > _LONGEST_PATH or any(len(name) > _LONGEST_NAME for name in names):
         raise ArgumentError(
-            f"path={_cut(text)} has {len(text)} characters; a path has at most {_LONGEST_PATH} bytes, and each name in "
-            f"it {_LONGEST_NAME}: "
-            "check what it was made from"
+            f"path={_cut(text)} has {len(text)} characters; a path has at most {_LONGEST_PATH} bytes, "
+            f"and each name in it {_LONGEST_NAME}: check what it was made from"
         )
     return Path(path)
 

@@ -27,8 +27,8 @@ def check_elsewhere(source: BaseSource, path: str | os.PathLike[str]) -> None:
     for address in dict.fromkeys(addresses_of(source)):
         if _overlap(address, target, identity_of):
             raise ArgumentError(
-                f"{target} is what this dataset reads, lies in it, or holds it ({address}); choose another path to "
-                "write to"
+                f"{target} is what this dataset reads, lies in it, or holds it ({address}); "
+                "choose another path to write to"
             )
 
 

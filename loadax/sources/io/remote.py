@@ -150,9 +150,7 @@ class RemoteFiles:
 
 
 class _Group(NamedTuple):
-    """Stretches `first` to before `last` of the sorted ones, which lie in the bytes `start` to before `stop` of the
-    stream.
-    """
+    """Sorted stretches `first` to before `last`, which span the bytes `start` to before `stop` of the stream."""
 
     first: int
     last: int
@@ -240,8 +238,8 @@ def _outcome(future: Any, where: str, span: slice) -> _Outcome:
     except SourceError as error:
         cause = str(error.__cause__)
         if _NO_RANGES in cause:
-            problem = f"{name}: the server sends whole files only, and loadax asks for parts of them; use a server that knows Range requests"
-            raise SourceError(problem) from error
+            problem = "the server sends whole files only, and loadax asks for parts of them"
+            raise SourceError(f"{name}: {problem}; use a server that knows Range requests") from error
         return _Nothing.BYTES if "OUT_OF_RANGE" in cause else error
     return _Nothing.FILE if answer.state == "missing" else answer
 

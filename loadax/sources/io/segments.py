@@ -28,9 +28,7 @@ class Stretches(Protocol):
     """Reads stretches of a stream, wherever its segments lie."""
 
     def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
-        """The bytes of the stream from each of `starts` (int64[n]) on, into the rows of `out` (uint8[n, size], rows
-        without gaps).
-        """
+        """Reads the stream from each of `starts` (int64[n]) on into the rows of `out` (uint8[n, size], no gaps)."""
         ...
 
 
@@ -54,9 +52,7 @@ class Ends:
         return np.searchsorted(self.ends, places, side="right")
 
     def parts(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """The bytes `start` to `stop` of the stream, as `(segment, first byte, byte behind the last)` within the
-        segments.
-        """
+        """The bytes `start` to `stop` of the stream, as `(segment, first byte, byte behind the last)` per segment."""
         found = []
         number = int(self.owners(np.array([start]))[0])
         while start < stop:
@@ -170,6 +166,5 @@ def _check_long_enough(segment: Segment, size: int) -> None:
     if size < segment.begin + segment.size:
         raise SourceError(
             f"{segment.location}: it has {size} bytes now, but had {segment.begin + segment.size} or more when it was "
-            "opened; "
-            "data must not change while it is read: restore the file, or open it anew"
+            "opened; data must not change while it is read: restore the file, or open it anew"
         )

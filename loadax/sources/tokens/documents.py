@@ -58,8 +58,7 @@ class DocumentSource(BaseSource):
         if len(np.unique(lengths)) > 1:
             raise SourceError(
                 f"documents have different lengths, so the {len(rows)} that were asked for make no array; pack them "
-                "into rows of one "
-                "length with .pack(seq_len), pad or crop them in a map, or look at one as dataset[i]"
+                "into rows of one length with .pack(seq_len), pad or crop them in a map, or look at one as dataset[i]"
             )
         shape = len(lengths), (lengths if len(lengths) else self.lengths(np.zeros(1, np.int64)))[0]
         parts = self.read_parts(rows, np.zeros_like(lengths), lengths, [True] * len(self._flats))
@@ -133,10 +132,9 @@ def open_documents(
     if offsets is None:
         if not files:
             raise ArgumentError(
-                f"offsets=None: where the documents begin in {type(data).__name__} data is not known; pass offsets=, "
-                "with the end behind "
-                "the last, or the path of a Megatron .bin and .idx pair; documents one by one are "
-                "loadax.from_source(list of arrays)"
+                f"offsets=None: where the documents begin in {type(data).__name__} data is not known; "
+                "pass offsets=, with the end behind the last, or the path of a Megatron .bin and .idx pair; "
+                "documents one by one are loadax.from_source(list of arrays)"
             )
         return _open_pairs(find_token_files(data, dtype, documents=True), blocks)
     # Several files are one stream, not a tree of arrays.
@@ -192,9 +190,8 @@ def _bounds(offsets: Any, total: int) -> Integers:
     given = np.asarray(offsets)
     if given.ndim != 1 or given.dtype.kind not in "iu" or len(given) < 2:
         raise ArgumentError(
-            f"offsets are {given.dtype}{list(given.shape)}; pass the entry that each document begins with, and behind "
-            "the last one the end: "
-            "ints, one more than there are documents"
+            f"offsets are {given.dtype}{list(given.shape)}; pass the entry that each document begins with, "
+            "and behind the last one the end: ints, one more than there are documents"
         )
     bounds = given.astype(np.int64)
     if bounds[0] != 0 or bounds[-1] != total or (bounds[1:] < bounds[:-1]).any():
@@ -205,7 +202,7 @@ def _bounds(offsets: Any, total: int) -> Integers:
             else f"go from {bounds[0]} to {bounds[-1]}"
         )
         raise SourceError(
-            f"the offsets {what}, and there are {total} entries; they must ascend from 0 to the end, one more than "
-            "there are documents"
+            f"the offsets {what}, and there are {total} entries; "
+            "they must ascend from 0 to the end, one more than there are documents"
         )
     return bounds

@@ -90,8 +90,8 @@ def _describe(
         for entry in found.values():
             if entry.index_file is None:
                 raise SourceError(
-                    f"{entry.segment.location}: there is no .idx file beside it, so it isn't known where its documents "
-                    "begin; "
+                    f"{entry.segment.location}: "
+                    "there is no .idx file beside it, so it isn't known where its documents begin; "
                     "leave segment_ids out (or, of documents, pass offsets=), or write a Megatron .bin and .idx pair"
                 )
     return [found[each] for each in given]
@@ -102,9 +102,8 @@ def _npy_files(files: Files, locations: Sequence[str]) -> list[TokenFile]:
     for header, where in zip(read_npy_headers(files, locations), locations, strict=True):
         if len(header.shape) != 1:
             raise SourceError(
-                f"{where} is {header.dtype}{list(header.shape)}: a stream of tokens has one dimension; open an array "
-                "of rows with "
-                "loadax.from_npy, or save array.reshape(-1)"
+                f"{where} is {header.dtype}{list(header.shape)}: a stream of tokens has one dimension; "
+                "open an array of rows with loadax.from_npy, or save array.reshape(-1)"
             )
         if header.dtype.kind not in "iu":
             raise SourceError(f"{where} is {header.dtype}{list(header.shape)}: tokens are integers")
@@ -121,9 +120,8 @@ def _indexed_file(files: Files, where: str, index: str) -> TokenFile:
     whole, longer = files.reach([last, behind])
     if not whole or longer:
         raise SourceError(
-            f"{where}: it is {'longer' if longer else 'shorter'} than the {size} bytes ({found.tokens} tokens of "
-            f"{found.dtype}) that "
-            f"{index} says; copy both again"
+            f"{where}: it is {'longer' if longer else 'shorter'} than the {size} bytes ({found.tokens} tokens "
+            f"of {found.dtype}) that {index} says; copy both again"
         )
     return TokenFile(Segment(where, 0, size), found.dtype, index)
 
@@ -138,9 +136,8 @@ def _plain_files(files: Files, locations: Sequence[str], dtype: np.dtype[Any] | 
                 if size % np.dtype(each).itemsize == 0
             )
             raise ArgumentError(
-                f"{where}: the file doesn't say which dtype its tokens have; pass dtype= what they were written as "
-                f"(its {size} bytes "
-                f"would be {fits} tokens)"
+                f"{where}: the file doesn't say which dtype its tokens have; "
+                f"pass dtype= what they were written as (its {size} bytes would be {fits} tokens)"
             )
         if size % dtype.itemsize:
             raise SourceError(
@@ -161,8 +158,7 @@ def _check_alike(entries: Sequence[TokenFile], dtype: np.dtype[Any] | None) -> N
         if each.dtype != first.dtype:
             raise SourceError(
                 f"{first.segment.location} holds {_spelled(first.dtype)} tokens and {each.segment.location} "
-                f"{_spelled(each.dtype)}; the "
-                "files of a stream must be alike: convert some, or open them one by one"
+                f"{_spelled(each.dtype)}; the files of a stream must be alike: convert some, or open them one by one"
             )
 
 
@@ -212,8 +208,8 @@ def _of_folder(folder: str, files: Sequence[str]) -> list[str]:
     if not found:
         names = ", ".join(sorted(PurePosixPath(each).name for each in files)[:8]) or "nothing"
         raise SourceError(
-            f"{folder}: the folder has no .bin or .npy file in it, but {names}; pass the files of tokens, or a pattern "
-            "such as *.tokens"
+            f"{folder}: the folder has no .bin or .npy file in it, but {names}; "
+            "pass the files of tokens, or a pattern such as *.tokens"
         )
     return found
 

@@ -37,8 +37,8 @@ def read_index(files: Files, location: str) -> MegatronIndex:
     # A field of bytes loses the zeros at its end.
     if header["magic"] != _MAGIC.rstrip(b"\x00"):
         raise SourceError(
-            f"{location}: it is no Megatron index, it begins with {bytes(header['magic'])!r}; pass the .bin file "
-            "itself, with dtype="
+            f"{location}: it is no Megatron index, it begins with {bytes(header['magic'])!r}; "
+            "pass the .bin file itself, with dtype="
         )
     if header["version"] != 1:
         raise SourceError(f"{location}: its version is {header['version']}, and only version 1 is known; write it anew")
@@ -59,14 +59,12 @@ def read_index(files: Files, location: str) -> MegatronIndex:
         wrong = int(np.flatnonzero((lengths < 0) | (pointers != begins[:-1] * dtype.itemsize))[0])
         raise SourceError(
             f"{location}: sequence {wrong} has {lengths[wrong]} tokens and begins at byte {pointers[wrong]}, expected "
-            "byte "
-            f"{begins[wrong] * dtype.itemsize}, right behind the one before; the file is damaged: write it anew"
+            f"byte {begins[wrong] * dtype.itemsize}, right behind the one before; the file is damaged: write it anew"
         )
     if not documents or firsts[0] != 0 or firsts[-1] != sequences or (np.diff(firsts) < 0).any():
         raise SourceError(
-            f"{location}: its {documents} document indices don't ascend from 0 to {sequences}, the number of its "
-            "sequences; the "
-            "file is damaged: write it anew"
+            f"{location}: its {documents} document indices don't ascend from 0 to {sequences}, "
+            "the number of its sequences; the file is damaged: write it anew"
         )
     return MegatronIndex(dtype, int(begins[-1]), begins[firsts[:-1]])
 
@@ -127,8 +125,8 @@ class Documents:
 def _check_long_enough(files: Files, location: str, size: int, sequences: int, documents: int) -> None:
     if not files.reach([ByteRange(location, size - 1, size)])[0]:
         raise SourceError(
-            f"{location}: it is cut short: {sequences} sequences and {documents} document indices take {size} bytes; "
-            "copy it again"
+            f"{location}: it is cut short: "
+            f"{sequences} sequences and {documents} document indices take {size} bytes; copy it again"
         )
 
 

@@ -60,8 +60,7 @@ class TokenSource(BaseSource):
         if not self._length:
             raise SourceError(
                 f"{_named(stream)}: {self._tokens} tokens are less than one row, which is seq_len + 1 = {seq_len + 1}; "
-                "choose a "
-                "smaller seq_len, or pass more files"
+                "choose a smaller seq_len, or pass more files"
             )
         self._leaves = (
             [Leaf("inputs", 0, seq_len), Leaf("targets", 1, seq_len)] if targets else [Leaf("tokens", 0, seq_len + 1)]
@@ -85,7 +84,8 @@ class TokenSource(BaseSource):
 
     def __repr__(self) -> str:
         kind = self._stored.newbyteorder("=")
-        return f"{self._seq_len} + 1 of {self._tokens} {kind} tokens, every {self._stride}, in {redact(_named(self._stream))}"
+        stream = redact(_named(self._stream))
+        return f"{self._seq_len} + 1 of {self._tokens} {kind} tokens, every {self._stride}, in {stream}"
 
     def read(self, rows: Integers) -> Tree:
         """The windows at `rows`."""

@@ -271,15 +271,21 @@ class ConcatenatedSource(BaseSource):
         """What makes a part's element spec another one than that of part 0; None when nothing does."""
         (specs, structure), (others, its_structure) = first, other
         if difference := structure.static_difference(its_structure):
-            return f"{self._verb}: in {self._called(number)} {difference} as in {self._called(0)}; map them to one value first"
+            return (
+                f"{self._verb}: in {self._called(number)} {difference} as in {self._called(0)}; "
+                "map them to one value first"
+            )
         if structure != its_structure:
-            return f"{self._verb}: {self._called(number)} has the leaves {its_structure.paths}, {self._called(0)} has {structure.paths}"
+            return (
+                f"{self._verb}: {self._called(number)} has the leaves {its_structure.paths}, "
+                f"{self._called(0)} has {structure.paths}"
+            )
         for path, one, each in zip(structure.paths, specs, others, strict=True):
             if one != each:
                 return (
-                    f"{self._verb}: leaf {path or 'of the example'} is {each.dtype}{list(each.shape)} in "
-                    f"{self._called(number)} and "
-                    f"{one.dtype}{list(one.shape)} in {self._called(0)}; map them to one shape and dtype first"
+                    f"{self._verb}: leaf {path or 'of the example'} is {each.dtype}{list(each.shape)} "
+                    f"in {self._called(number)} and {one.dtype}{list(one.shape)} in {self._called(0)}; "
+                    "map them to one shape and dtype first"
                 )
         return None
 

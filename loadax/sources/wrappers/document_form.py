@@ -43,8 +43,8 @@ class Form:
         leaves, structure = flatten(_named(example, row), is_leaf=_is_list)
         if structure != self._structure:
             raise LeafError(
-                f"row {row} is a document with the leaves {structure.paths}, others have {self.paths}; every one must "
-                "have the same"
+                f"row {row} is a document with the leaves {structure.paths}, others have {self.paths}; "
+                "every one must have the same"
             )
         arrays = [_array(leaf, path, row) for leaf, path in zip(leaves, self.paths, strict=True)]
         _common_length(arrays, self.paths, row)
@@ -53,8 +53,8 @@ class Form:
                 arrays[number] = np.empty(0, dtype)  # an empty list has no dtype to speak of
             elif array.dtype.newbyteorder("=") != dtype:
                 raise LeafError(
-                    f"row {row}: leaf {self.paths[number]} is {array.dtype}, in other documents it is {dtype}; cast it "
-                    "in a map"
+                    f"row {row}: leaf {self.paths[number]} is {array.dtype}, "
+                    f"in other documents it is {dtype}; cast it in a map"
                 )
         return arrays
 
@@ -84,9 +84,8 @@ def _array(leaf: Any, path: str, row: int) -> NDArray[Any]:
     if array.dtype.kind in "OUSMm" or array.ndim != 1:
         what = f"{array.dtype}{list(array.shape)}" if array.dtype.kind not in "OUS" else _brief(leaf)
         raise LeafError(
-            f"row {row}: leaf {path} is {what}, and a document's leaves are one-dimensional arrays of numbers; leave "
-            "out or change "
-            "the others in a map before pack()"
+            f"row {row}: leaf {path} is {what}, and a document's leaves are one-dimensional arrays of numbers; "
+            "leave out or change the others in a map before pack()"
         )
     return array
 

@@ -199,8 +199,9 @@ class PackedSource(BaseSource):
 
     @cached_property
     def chunks(self) -> Integers | None:
-        """Rows whose first documents lie in the same chunk are read together, where documents are packed in the order
-        of the source.
+        """The first row of each chunk, where documents are packed in the order of the source.
+
+        Rows whose first documents are in the same chunk are read together.
         """
         starts = chunk_starts(self._documents.source)
         if starts is None or not self._plan.in_order:

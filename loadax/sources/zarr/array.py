@@ -16,7 +16,7 @@ from loadax.sources.zarr.chunk_files import chunk_files
 
 Missing = Literal["error", "fill"]
 
-# those that know fill_missing_data_reads
+# The drivers that know fill_missing_data_reads.
 _STRICT_DRIVERS = ("zarr", "zarr2", "zarr3", "n5", "neuroglancer_precomputed")
 _BASE = {"cast": "base", "downsample": "base", "stack": "layers"}  # drivers that wrap others, and where those stand
 _FINAL = ("PERMISSION_DENIED", "retry attempts failed", "OUT_OF_RANGE")  # what would only come again
@@ -125,8 +125,8 @@ class StoredArray:
     def __getstate__(self) -> dict[str, Any]:
         if in_memory(json_of(self._store)):
             raise SourceError(
-                f"{self._where} lies in this process's memory, and would be empty in another; write it to a folder to "
-                "send it there"
+                f"{self._where} lies in this process's memory, and would be empty in another; "
+                "write it to a folder to send it there"
             )
         return vars(self)
 
@@ -141,8 +141,8 @@ def open_store(leaf: Any, where: str, context: ts.Context, missing: Missing) -> 
         return leaf
     if not is_spec(leaf):
         raise SourceError(
-            f"{where} is a {type(leaf).__name__}: pass a TensorStore spec (a dict with the key 'driver'), a URL, or an "
-            "open store"
+            f"{where} is a {type(leaf).__name__}: pass a TensorStore spec (a dict with the key 'driver'), "
+            "a URL, or an open store"
         )
     try:
         spec = leaf.to_json() if isinstance(leaf, ts.Spec) else ts.Spec(leaf).to_json()
@@ -153,8 +153,9 @@ def open_store(leaf: Any, where: str, context: ts.Context, missing: Missing) -> 
 
 
 def reopen_strict(store: ts.TensorStore, where: str, context: ts.Context, missing: Missing) -> Any:
-    """`store` when it treats missing chunks as asked (also where the driver was found only by opening), or a future of
-    such a one.
+    """`store` if it treats missing chunks as `missing` asks, or a future of one that does.
+
+    The driver may have been found only by opening.
     """
     spec = json_of(store)
     strict = _strict(spec, missing)
@@ -253,7 +254,7 @@ def _strict(spec: dict[str, Any], missing: Missing, **defaults: Any) -> dict[str
     if driver in _STRICT_DRIVERS:
         placed = {"kvstore": at_endpoint(spec["kvstore"])} if "kvstore" in spec else {}
         asked = {**defaults, **spec, **placed}
-        # its default, when it is true, is not in what a store says of itself
+        # The spec of a store leaves the option out when it has its default, true.
         asked.pop("fill_missing_data_reads", None)
         return asked if missing == "fill" else {**asked, "fill_missing_data_reads": False}
     if driver in _BASE and _BASE[driver] in spec:

@@ -117,8 +117,8 @@ class Folder:
                     ) from error
                 if not isinstance(metadata, dict):
                     raise SourceError(
-                        f"{self.text.rstrip('/')}/{key} holds a {type(metadata).__name__}, no zarr metadata; copy it "
-                        "again"
+                        f"{self.text.rstrip('/')}/{key} holds a {type(metadata).__name__}, "
+                        "no zarr metadata; copy it again"
                     )
                 return (None if metadata.get("node_type") == "group" else driver), metadata
         return None
@@ -159,8 +159,7 @@ class Folder:
         if not isinstance(nodes, dict) or not all(isinstance(node, dict) for node in nodes.values()):
             raise SourceError(
                 f"{self.text}: its consolidated metadata is damaged: it must be an object of objects, not "
-                f"{nodes!r:.60}; copy zarr.json (or "
-                ".zmetadata) again, or write it anew with zarr.consolidate_metadata"
+                f"{nodes!r:.60}; copy zarr.json (or .zmetadata) again, or write it anew with zarr.consolidate_metadata"
             )
         return nodes
 

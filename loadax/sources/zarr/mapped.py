@@ -113,14 +113,14 @@ class MappedChunks:
             size = file.stat().st_size
         except OSError as error:
             raise SourceError(
-                f"{self._where}: chunk {file}, which holds {rows}, is missing ({error.strerror}); the copy is "
-                "incomplete, or its writer left out "
-                "chunks that hold only the fill value: copy it again, or pass missing='fill' if those are right"
+                f"{self._where}: chunk {file}, which holds {rows}, is missing ({error.strerror}); "
+                "the copy is incomplete, or its writer left out chunks that hold only the fill value: "
+                "copy it again, or pass missing='fill' if those are right"
             ) from error
         if size != expected:
             raise SourceError(
-                f"{self._where}: chunk {file}, which holds {rows}, has {size} bytes instead of {expected}; copy it "
-                "again"
+                f"{self._where}: chunk {file}, which holds {rows}, "
+                f"has {size} bytes instead of {expected}; copy it again"
             )
         mapped: NDArray[Any] = np.memmap(file, self.dtype, "r", shape=shape)
         return mapped.view(np.ndarray)

@@ -129,9 +129,8 @@ class TensorStoreSource(BaseSource):
     def _read(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         if os.getpid() != self._process:
             raise SourceError(
-                "this store was opened before the process was forked, and TensorStore would abort the child; use "
-                "threads, or open the "
-                "dataset in the child (or send it there pickled)"
+                "this store was opened before the process was forked, and TensorStore would abort the child; "
+                "use threads, or open the dataset in the child (or send it there pickled)"
             )
         under_way = [
             array.start(rows, columns, destination)
