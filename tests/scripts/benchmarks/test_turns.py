@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.limits import HANG, until
 from tests.scripts.benchmarks.scripts import FOLDER, load
 
 
@@ -51,9 +52,11 @@ def test_when_the_one_who_asks_is_killed_nobody_stays_behind(tmp_path: Path) -> 
     assert asking.stdout.readline() == "stopped\n"
     family = psutil.Process(asking.pid).children(recursive=True)
     assert len(family) == 3
+    # The kernel ends a process group whose parent is gone if it is stopped then, and SIGSTOP takes a moment.
+    until(lambda: all(each.status() == psutil.STATUS_STOPPED for each in family))
     asking.kill()
     asking.communicate()
-    assert not psutil.wait_procs(family, 10)[1]
+    assert not psutil.wait_procs(family, HANG)[1]
 
 
 def test_one_that_fails_is_out_of_the_race_and_the_others_go_on(ceiling: Any, tmp_path: Path) -> None:
