@@ -7,7 +7,7 @@ from typing import Any
 from loadax.cli.functions import import_function
 from loadax.cli.source import SOURCES, add_source_options, open_dataset, source_options
 from loadax.errors import ArgumentError
-from loadax.sources.io.kvstore import local_path
+from loadax.sources.io.paths import local_path
 
 _EXAMPLES = f"""\
 examples:

@@ -14,7 +14,7 @@ from loadax.errors import ArgumentError
 from loadax.io import from_array_record, from_images, from_npy, from_tokens, from_zarr
 from loadax.sources.array_record.source import NAMES
 from loadax.sources.images.folder import ENDINGS
-from loadax.sources.io.kvstore import local_path
+from loadax.sources.io.paths import local_path
 
 KNOWN = (
     "a zarr array or group (a folder, or a .zip file), a .npy file, a file of tokens (.bin, with --seq-len and "

@@ -44,10 +44,8 @@ _DATASET = {
 _OWN_ROWS = "open it with its own library, and pass an object with __len__ and __getitem__ to loadax.from_source"
 _MODULE = {
     "DataLoader": "it is spelt loadax.Dataloader",
-    "from_parquet": "not there yet: "
-    "read it with pyarrow, and pass a dict of its columns as NumPy arrays to loadax.from_arrays",
-    "from_csv": "not there yet: read it with pandas, "
-    "and pass a dict of its columns as NumPy arrays to loadax.from_arrays",
+    "from_parquet": "not there yet: loadax.as_dataset(pyarrow.parquet.read_table(path)) makes its columns a dataset",
+    "from_csv": "not there yet: loadax.as_dataset(pandas.read_csv(path)) makes its columns a dataset",
     "from_json": f"not there yet: {_OWN_ROWS}, such as a list of dicts",
     "from_jsonl": f"not there yet: {_OWN_ROWS}, such as a list of dicts",
     "from_webdataset": f"not there yet: {_OWN_ROWS} that reads a member of the tar files",

@@ -1,8 +1,8 @@
 """Dataloader: a dataset as a sequence of batches, each already a globally sharded `jax.Array`.
 
-The story from top to bottom: the dataset's order becomes a `BatchPlan`; the mesh and the partition become a
-`HostShard`, what this process holds of every batch; a `Feed` reads, assembles and places the steps of the one on the
-other; a `PrefetchScheduler` decides what is read ahead, and an iterator hands the batches out.
+From top to bottom: the dataset's order becomes a `BatchPlan`; the mesh and the partition become a `HostShard`, what
+this process holds of every batch; a `BatchProducer` reads, assembles and places the steps; a `PrefetchScheduler`
+decides what is read ahead, and an iterator hands the batches out.
 """
 
 import copy

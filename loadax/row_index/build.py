@@ -20,7 +20,7 @@ from loadax.row_index.identity import identify, spread, update
 from loadax.row_index.multiprocess import compute_together
 from loadax.row_index.scan import RowFunction, ScanProgress, plan_runs, read_run, scan, threads_for
 from loadax.row_index.store import DAMAGED, Identity, Loaded, digest_of, load, save
-from loadax.sources.io.kvstore import local_path
+from loadax.sources.io.paths import local_path
 from loadax.transforms import fingerprint
 from loadax.writing.progress import progress_bar
 

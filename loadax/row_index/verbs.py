@@ -19,7 +19,7 @@ from loadax.row_index.groups import by_function, by_leaf
 from loadax.row_index.scan import Run
 from loadax.row_index.store import digest_of
 from loadax.sources.io.files import open_regular
-from loadax.sources.io.kvstore import local_path
+from loadax.sources.io.paths import local_path
 from loadax.sources.npy.header import NPY_FAILURES
 from loadax.transforms import RAISED, blame, name_of
 

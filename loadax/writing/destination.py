@@ -22,7 +22,8 @@ import tensorstore as ts
 
 from loadax.errors import ArgumentError, SourceError
 from loadax.redaction import redact, redacted
-from loadax.sources.io.kvstore import key_value_spec, local_path, new_context, wait
+from loadax.sources.io.kvstore import key_value_spec, new_context, wait
+from loadax.sources.io.paths import local_path
 from loadax.sources.zarr.manifest import FINISHED, PARTIAL, VERSION, read_marker
 from loadax.writing.comparison import FILES, differs
 from loadax.writing.layout import Layout

@@ -69,9 +69,9 @@ def test_a_dataset_is_copied_pickled_and_asked_as_before() -> None:
         ("DataLoader", "it is spelt loadax.Dataloader"),
         (
             "from_parquet",
-            "not there yet: read it with pyarrow, and pass a dict of its columns .* to loadax.from_arrays",
+            r"not there yet: loadax.as_dataset\(pyarrow.parquet.read_table\(path\)\)",
         ),
-        ("from_csv", "not there yet: read it with pandas, and pass a dict of its columns .* to loadax.from_arrays"),
+        ("from_csv", r"not there yet: loadax.as_dataset\(pandas.read_csv\(path\)\)"),
         ("from_json", "not there yet: .* loadax.from_source, such as a list of dicts"),
         ("from_webdataset", "not there yet: .* loadax.from_source"),
         ("from_huggingface", "not there yet: pass the datasets.Dataset to loadax.from_source"),

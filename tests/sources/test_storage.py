@@ -18,10 +18,10 @@ from loadax.sources.io.kvstore import (
     brief,
     failure,
     key_value_spec,
-    local_path,
     new_context,
     wait,
 )
+from loadax.sources.io.paths import local_path
 from tests.limits import HANG
 
 AWS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID")

@@ -14,7 +14,7 @@ from loadax.protocols import Source, Tree
 from loadax.sources.array_record.files import open_record_files
 from loadax.sources.array_record.records import AlikeRecords, BytesRecords, DecodedRecords, PaddedRecords
 from loadax.sources.io.files import LocalFiles
-from loadax.sources.io.kvstore import local_path
+from loadax.sources.io.paths import local_path
 
 NAMES = ("array_record", "arrayrecord")
 """One of these is somewhere in a file's name, also in `train.array_record-00000-of-00008`."""

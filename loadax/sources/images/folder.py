@@ -10,7 +10,7 @@ from loadax.sources.images.decode import Rendering, require_decoders
 from loadax.sources.images.files import ImageFiles
 from loadax.sources.images.resize import Fit
 from loadax.sources.images.source import ImageSource
-from loadax.sources.io.kvstore import local_path
+from loadax.sources.io.paths import local_path
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 """Of the names of files that are taken for images, in any case."""

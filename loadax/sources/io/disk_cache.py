@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, final
 from loadax.core.arguments import integer
 from loadax.errors import ArgumentError
 from loadax.sources.io.files import ByteRange
-from loadax.sources.io.kvstore import local_path
+from loadax.sources.io.paths import local_path
 
 BLOCK = 128 << 10
 """Bytes. Small enough that a row of a few KiB costs little more than its own round trip, and large enough for few

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol, final
 
 from loadax.errors import SourceError
-from loadax.sources.io.kvstore import local_path
+from loadax.sources.io.paths import local_path
 
 _KINDS = {
     stat.S_IFDIR: "folder",

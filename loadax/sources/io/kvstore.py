@@ -15,8 +15,7 @@ import tensorstore as ts
 
 from loadax.errors import SourceError
 from loadax.redaction import redact, redacted
-from loadax.sources.io.paths import local_path as local_path  # noqa: PLC0414 - its users know it from here
-from loadax.sources.io.paths import path_text
+from loadax.sources.io.paths import local_path, path_text
 
 PATIENCE = 300.0
 """Seconds that one read may take before it is an error: far longer than the six tries below go on for."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from loadax.errors import SourceError
 from loadax.protocols import Integers
 from loadax.sources.io.files import open_regular
-from loadax.sources.io.kvstore import local_path
+from loadax.sources.io.paths import local_path
 
 _COPIED = 4 << 20  # bytes that are copied at a time: between two copies NumPy takes the GIL from other threads
 

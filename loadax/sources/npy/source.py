@@ -10,7 +10,7 @@ from loadax.errors import SourceError
 from loadax.sources.arrays import ArraySource
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.files import open_regular
-from loadax.sources.io.kvstore import local_path
+from loadax.sources.io.paths import local_path
 from loadax.sources.npy.header import NPY_FAILURES
 from loadax.sources.npy.remote import NpyRanges
 

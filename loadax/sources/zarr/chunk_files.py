@@ -4,7 +4,8 @@ import itertools
 from typing import Any
 
 from loadax.protocols import Location
-from loadax.sources.io.kvstore import address_of, local_path
+from loadax.sources.io.kvstore import address_of
+from loadax.sources.io.paths import local_path
 
 
 def chunk_files(spec: dict[str, Any], layout: Any, shape: tuple[int, ...], row: int) -> list[Location]:

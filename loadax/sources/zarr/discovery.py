@@ -11,7 +11,8 @@ import tensorstore as ts
 from loadax.core.arguments import entries
 from loadax.errors import SourceError
 from loadax.redaction import redacted
-from loadax.sources.io.kvstore import address_of, key_value_spec, local_path, new_context, wait
+from loadax.sources.io.kvstore import address_of, key_value_spec, new_context, wait
+from loadax.sources.io.paths import local_path
 from loadax.sources.zarr.array import PAUSE
 from loadax.sources.zarr.manifest import FINISHED, PARTIAL, check_finished
 
