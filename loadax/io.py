@@ -89,6 +89,35 @@ def from_array_record(
     return from_source(open_array_record(paths, dtype=dtype, decode=decode, pad_to=pad_to, truncate=truncate))
 
 
+def from_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> Dataset:
+    """A dataset of a map-style Hugging Face dataset, read column by column through Arrow, with its mapping of indices.
+
+    Examples are dicts of the columns, whatever the dataset's format: numbers and lists of a fixed length are arrays of
+    their own dtypes, lists of any length arrays that `pack` or a map make alike, class labels ints
+    (`dataset.source.classes` has their names), texts and images what Hugging Face gives for one row, for a map.
+
+    Args:
+        data: A `datasets.Dataset`.
+        columns: Names of those to read. None: all, or those of `with_format(columns=…)`.
+
+    Raises:
+        ArgumentError: When a column is not there, or the data are several splits, a stream, or have a transform of
+            their own; says what to write.
+        SourceError: When a column has nulls; names it, says how many, and what to write.
+
+    Examples:
+        >>> import datasets
+        >>> data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
+        >>> from_huggingface(data)[1]
+        {'label': np.int64(1), 'text': 'b'}
+        >>> from_huggingface(data.select([1, 0]), columns=["label"])[0]
+        {'label': np.int64(1)}
+    """
+    from loadax.sources.huggingface.open import open_huggingface
+
+    return from_source(open_huggingface(data, columns))
+
+
 def from_images(
     folder: str | os.PathLike[str],
     size: tuple[int, int] | int | None = None,

@@ -25,6 +25,10 @@ def open_known(data: Any) -> Source | None:
     refuse_known(data)
     if is_grain(data):
         return GrainSource(data)
+    if comes_from(data, "datasets", "Dataset") and data.format["type"] != "custom":
+        from loadax.sources.huggingface.open import open_huggingface
+
+        return open_huggingface(data)
     if is_frame(data):
         return ArraySource(columns_of(data))
     if comes_from(data, "zarr", "Group"):
