@@ -27,6 +27,7 @@ from loadax.reader import Examples, Reader
 from loadax.redaction import redact
 from loadax.row_index.identity import identify, sample_size, spread, update
 from loadax.seeds import ORDER_VERSION
+from loadax.sources.adapters.grain_transforms import filter_function, map_function
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.io.places import check_elsewhere
@@ -439,7 +440,8 @@ class Dataset:
         after `shuffle` it means the same.
 
         Args:
-            fn: gets one example, which it must not change, and returns a bool.
+            fn: gets one example, which it must not change, and returns a bool. Or an object whose `.filter` does, such
+                as a `grain.transforms.Filter`.
             key: says together with the data what an index was made by; change it with `fn`. None: `fn`'s code, the
                 values that it closes over and the globals that it names say so.
             index: a local file that keeps the list for later runs. One of other data or another `fn` is built anew, and
@@ -465,7 +467,7 @@ class Dataset:
         if key is not None and not isinstance(key, str):
             raise ArgumentError(f"key={key!r}: pass a text that you change when fn changes")
         options = Options(index, _threads(workers), optional_flag("progress", progress))
-        return self._with(keep(self.order, self.reader, _function(fn), key, options))
+        return self._with(keep(self.order, self.reader, _function(filter_function(fn)), key, options))
 
     def exclude(self, rows: Any) -> "Dataset":
         """All rows but those in a list: duplicates, quarantine, takedowns. Keeps that list (8 bytes a row).
@@ -535,13 +537,15 @@ class Dataset:
 
         Args:
             fn: gets one example (arrays without a row dimension; it may change them), returns a tree. What the last map
-                returns must look the same for every row; what comes before it need not.
+                returns must look the same for every row; what comes before it need not. Or an object whose `.map`, or
+                `.random_map` with a generator, does so, such as a `grain.transforms.Map` or `RandomMap`.
             rng: whether it gets the generator, which follows from (seed, place in the chain, epoch, row).
             seed: of the generators.
             spec: what it returns, as a tree of things with shape and dtype. None: found out by mapping one row.
         """
+        fn, rng = map_function(fn, flag("rng", rng, _RNG_HINT))
         made = Map(
-            _function(fn), flag("rng", rng, _RNG_HINT), integer("seed", seed, most=None), self.reader.depth, _spec(spec)
+            _function(fn), rng, integer("seed", seed, most=None), self.reader.depth, _spec(spec)
         )
         _check_arguments(made, "a generator")
         return self._mapped(made)

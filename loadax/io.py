@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from loadax.core.arguments import flag
 from loadax.core.arguments import path as checked_path
 from loadax.core.tree import flatten, jax_knows
 from loadax.dataset import Dataset, Written
@@ -87,6 +88,57 @@ def from_array_record(
     from loadax.sources.array_record.source import open_array_record
 
     return from_source(open_array_record(paths, dtype=dtype, decode=decode, pad_to=pad_to, truncate=truncate))
+
+
+def from_grain(
+    data: Any,
+    *,
+    unbatch: bool = False,
+    index: str | os.PathLike[str] | None = None,
+    key: str | None = None,
+    progress: bool | None = None,
+) -> Dataset:
+    """A dataset of a `grain.MapDataset`, whose epochs are Grain's own: row r of epoch e is element `r + e * len`.
+
+    So Grain's shuffles and random maps give what they give in Grain. Of a dataset that `.repeat()` made endless an
+    epoch has the rows before it; `num_epochs=` of the `Dataloader` says how often it is repeated. Rows that a filter of
+    Grain leaves out are looked for once, now, as by `Dataset.filter`, and the others are a list (8 bytes for each).
+
+    Args:
+        data: A `grain.MapDataset`, or a data source of Grain: an object with `__len__` and `__getitem__`, which is
+            asked for many rows at once when it has `__getitems__`.
+        unbatch: Whether its elements are batches whose rows the dataset has. Reading one row reads its batch.
+        index: A local file that keeps the list of a filter for later runs; see `Dataset.filter`.
+        key: A text that says what the index was made by: change it with the data and the functions.
+        progress: Whether to show a bar while rows are looked for; None: when stderr is a terminal.
+
+    Raises:
+        ArgumentError: When it is of another kind, makes batches, has no end, or leaves out other rows in every epoch;
+            says what to write.
+
+    Examples:
+        >>> import grain
+        >>> data = from_grain(grain.MapDataset.range(6).filter(lambda x: x % 2 == 0).map(lambda x: {"x": x}).repeat())
+        >>> len(data), data[1]
+        (3, {'x': np.int64(2)})
+    """
+    from loadax.sources.adapters.grain_map import is_grain, is_there, open_grain, refuse_grain
+
+    flag("unbatch", unbatch)
+    if not is_grain(data):
+        refuse_grain(data)
+        return from_source(data)
+    source, presence = open_grain(data, unbatch)
+    dataset = Dataset(source, OwnEpochs(len(source)) if source.own_epochs else Sequential(len(source)))
+    if presence is None:
+        return dataset
+    if index is not None and key is None:
+        raise ArgumentError(
+            f"index={index!r} needs key=, since nobody can tell when a filter of Grain changes: "
+            "pass a text that you change with the data and its functions"
+        )
+    found = Dataset(presence, dataset.order).filter(is_there, key, index=index, progress=progress)
+    return Dataset(source, found.order)
 
 
 def from_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> Dataset:
@@ -388,8 +440,11 @@ def _dataset_of(data: Any) -> Dataset | None:
         return data
     if type(data).__module__ == "loadax.loader.dataloader":  # which this module can't import
         raise ArgumentError("the data is a Dataloader already; pass its dataset: data.dataset")
+    from loadax.sources.adapters.grain_map import is_grain
     from loadax.sources.adapters.known import open_known
 
+    if is_grain(data):
+        return from_grain(data)
     known = open_known(data)
     if known is None and not (hasattr(data, "read") and hasattr(data, "__len__")):
         return None

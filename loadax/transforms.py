@@ -57,8 +57,10 @@ def _plain(value: Any, above: tuple[Any, ...]) -> Any:
             cells = [cell.cell_contents for cell in value.__closure__ or ()]
             held = (value.__code__, value.__defaults__, value.__kwdefaults__, cells)
             parts = [_plain(each, (*above, value)) for each in held]
-        case types.MethodType():
-            parts = [_plain(value.__func__, above)]
+        case types.MethodType() if not any(value.__self__ is each for each in above):
+            inner = (*above, value.__self__)
+            held = (value.__func__, getattr(value.__self__, "__dict__", {}))
+            parts = [_plain(each, inner) for each in held]
         case _:
             parts = [getattr(value, "__qualname__", "")]
     return [type(value).__qualname__, *parts]

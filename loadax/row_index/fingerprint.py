@@ -1,5 +1,6 @@
 """Fingerprints of functions: tell a function from another one, or from itself before an edit."""
 
+import dataclasses
 import dis
 import functools
 import hashlib
@@ -73,6 +74,11 @@ def _text(value: Any, package: str, above: tuple[Any, ...]) -> Any:
         case _ if hasattr(value, "__qualname__"):  # of an object only when it stands for a function or a class
             inner = getattr(value, "__wrapped__", None) if _package(value) == package else None
             parts = (value.__module__, value.__qualname__, None if inner is None else _text(inner, package, above))
+        case _ if dataclasses.is_dataclass(value):
+            methods = [each for each in vars(type(value)).values() if isinstance(each, types.FunctionType)]
+            held = [getattr(value, field.name) for field in dataclasses.fields(value)]
+            names = (value.__module__, type(value).__qualname__)
+            parts = (names, [_text(each, package, above) for each in (*methods, *held)])
         case _:
             raise UnrecognisedError(f"it depends on {value!r:.60}, of type {type(value).__qualname__}")
     return (type(value).__qualname__, parts)

@@ -8,7 +8,6 @@ from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import Source, Tree
 from loadax.sources.adapters.columns import columns_of, is_column, is_frame
-from loadax.sources.adapters.grain_map import GrainSource, is_grain
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.adapters.refusals import refuse_known
 from loadax.sources.adapters.rows_of_store import StoreSource, is_stored
@@ -23,8 +22,6 @@ def open_known(data: Any) -> Source | None:
         SourceError: when it can't be read, such as for nulls; names the column or leaf, and says what to write.
     """
     refuse_known(data)
-    if is_grain(data):
-        return GrainSource(data)
     if comes_from(data, "datasets", "Dataset") and data.format["type"] != "custom":
         from loadax.sources.huggingface.open import open_huggingface
 

@@ -50,6 +50,12 @@ def refuse_known(data: Any) -> None:
     if isinstance(data, str | os.PathLike):
         raise ArgumentError(f"data={data!r} is a path; open it: {_line_for(os.fspath(data))}")
     refuse_grain(data)
+    if comes_from(data, "datasets", "IterableDataset"):
+        raise ArgumentError(
+            "the data is an IterableDataset, which can only be iterated over; load it without streaming=True, "
+            "or write its rows to disk once: loadax.from_huggingface("
+            "datasets.Dataset.from_generator(lambda: iter(data), features=data.features))"
+        )
     for module, name, line in _BY_CLASS:
         if comes_from(data, module, name):
             raise ArgumentError(

@@ -100,7 +100,7 @@ class Numbers:
                 np.take(part, rows, axis=0, out=out, mode="clip")
             else:
                 box = () if columns is None else tuple(slice(*each) for each in columns)
-                out[(places, *box)] = part[(rows, *box)]
+                out[places] = part[(rows, *box)]
 
     def examples(self, runs: Sequence[Run], count: int) -> list[Any]:
         return list(self.read(runs, count))

@@ -7,6 +7,7 @@ import numpy as np
 
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.adapters.libraries import comes_from
+from loadax.sources.adapters.refusals import refuse_known
 from loadax.sources.huggingface.columns import count_nulls, runs_of
 from loadax.sources.huggingface.source import HuggingFaceSource, mapping_of
 
@@ -48,12 +49,7 @@ def _check_kind(data: Any) -> None:
             f"the data is a {type(data).__name__} of the splits {names}; hand over one of them: "
             f"loadax.from_huggingface(data[{next(iter(data), '…')!r}])"
         )
-    if comes_from(data, "datasets", "IterableDataset"):
-        raise ArgumentError(
-            "the data is an IterableDataset, which can only be iterated over; load it without streaming=True, "
-            "or write its rows to disk once: loadax.from_huggingface("
-            "datasets.Dataset.from_generator(lambda: iter(data), features=data.features))"
-        )
+    refuse_known(data)
     raise ArgumentError(f"the data is a {type(data).__name__}; pass a datasets.Dataset, or use loadax.as_dataset(data)")
 
 
