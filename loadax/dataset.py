@@ -27,7 +27,13 @@ from loadax.reader import Examples, Reader
 from loadax.redaction import redact
 from loadax.row_index.identity import identify, sample_size, spread, update
 from loadax.seeds import ORDER_VERSION
-from loadax.sources.adapters.grain_transforms import filter_function, map_function
+from loadax.sources.adapters.grain_transforms import (
+    FilterTransform,
+    MapTransform,
+    RandomMapTransform,
+    filter_function,
+    map_function,
+)
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.io.places import check_elsewhere
@@ -426,7 +432,7 @@ class Dataset:
 
     def filter(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., Any] | FilterTransform,
         key: str | None = None,
         *,
         index: str | os.PathLike[str] | None = None,
@@ -532,7 +538,13 @@ class Dataset:
         )
         return self._with(first), self._with(rest)
 
-    def map(self, fn: Callable[..., Tree], rng: bool = False, seed: int = 0, spec: Tree | None = None) -> "Dataset":
+    def map(
+        self,
+        fn: Callable[..., Tree] | MapTransform | RandomMapTransform,
+        rng: bool = False,
+        seed: int = 0,
+        spec: Tree | None = None,
+    ) -> "Dataset":
         """Applies `fn(example)` to every row, or `fn(example, rng)` with the row's own `numpy.random.Generator`.
 
         Args:
@@ -543,10 +555,8 @@ class Dataset:
             seed: of the generators.
             spec: what it returns, as a tree of things with shape and dtype. None: found out by mapping one row.
         """
-        fn, rng = map_function(fn, flag("rng", rng, _RNG_HINT))
-        made = Map(
-            _function(fn), rng, integer("seed", seed, most=None), self.reader.depth, _spec(spec)
-        )
+        function, rng = map_function(fn, flag("rng", rng, _RNG_HINT))
+        made = Map(_function(function), rng, integer("seed", seed, most=None), self.reader.depth, _spec(spec))
         _check_arguments(made, "a generator")
         return self._mapped(made)
 

@@ -59,8 +59,7 @@ def _plain(value: Any, above: tuple[Any, ...]) -> Any:
             parts = [_plain(each, (*above, value)) for each in held]
         case types.MethodType() if not any(value.__self__ is each for each in above):
             inner = (*above, value.__self__)
-            held = (value.__func__, getattr(value.__self__, "__dict__", {}))
-            parts = [_plain(each, inner) for each in held]
+            parts = [_plain(value.__func__, inner), _plain(getattr(value.__self__, "__dict__", {}), inner)]
         case _:
             parts = [getattr(value, "__qualname__", "")]
     return [type(value).__qualname__, *parts]

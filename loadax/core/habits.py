@@ -50,8 +50,6 @@ _MODULE = {
     "from_jsonl": f"not there yet: {_OWN_ROWS}, such as a list of dicts",
     "from_webdataset": f"not there yet: {_OWN_ROWS} that reads a member of the tar files",
     "from_tfrecord": f"not there yet: {_OWN_ROWS}",
-    "from_huggingface": "not there yet: pass the datasets.Dataset to loadax.from_source, or to the Dataloader",
-    "from_grain": "not there yet: pass the grain.MapDataset to loadax.from_source, or to the Dataloader",
     "from_generator": "a generator can't be read at any row: write its examples to a store once, or pass a list of "
     "them to loadax.from_source",
 }

@@ -66,7 +66,7 @@ def as_grain_iterator(batches: DataIterator) -> "GrainIterator":
 
 
 @final
-class GrainIterator(grain.DatasetIterator):
+class GrainIterator(grain.DatasetIterator):  # type: ignore[misc] # Grain ships no types
     """A `grain.DatasetIterator` over a loader's iterator; `save` and `load` are Grain's."""
 
     def __init__(self, batches: DataIterator):
@@ -109,7 +109,7 @@ class GrainIterator(grain.DatasetIterator):
 
 
 @final
-class LoadaxMapDataset(grain.MapDataset):
+class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no types
     """A `grain.MapDataset` over a loadax dataset, whose single rows are read in blocks.
 
     The first ask for a row of a block reads that row alone, since the next may be for one far away; an ask nearby
@@ -132,7 +132,8 @@ class LoadaxMapDataset(grain.MapDataset):
         """The example at `position + epoch * len`; of a slice a `grain.MapDataset`."""
         if isinstance(index, slice):
             return self.slice(index)
-        epoch, position = divmod(int(index), self._size)
+        # As of a sequence: there is no epoch before the first.
+        epoch, position = divmod(int(index) if index >= 0 else int(index) % self._size, self._size)
         block = self._block(epoch, position // self._block_rows)
         example = block.rows.pop(position, _NOT_THERE)
         return self._miss(block, epoch, position) if example is _NOT_THERE else example
@@ -149,7 +150,7 @@ class LoadaxMapDataset(grain.MapDataset):
         return {**vars(self), "_blocks": OrderedDict(), "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock())
+        self.__dict__.update(state, _lock=threading.Lock())
 
     def __str__(self) -> str:
         return f"LoadaxMapDataset({self._dataset!r})"

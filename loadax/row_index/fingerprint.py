@@ -74,14 +74,18 @@ def _text(value: Any, package: str, above: tuple[Any, ...]) -> Any:
         case _ if hasattr(value, "__qualname__"):  # of an object only when it stands for a function or a class
             inner = getattr(value, "__wrapped__", None) if _package(value) == package else None
             parts = (value.__module__, value.__qualname__, None if inner is None else _text(inner, package, above))
-        case _ if dataclasses.is_dataclass(value):
-            methods = [each for each in vars(type(value)).values() if isinstance(each, types.FunctionType)]
-            held = [getattr(value, field.name) for field in dataclasses.fields(value)]
-            names = (value.__module__, type(value).__qualname__)
-            parts = (names, [_text(each, package, above) for each in (*methods, *held)])
         case _:
-            raise UnrecognisedError(f"it depends on {value!r:.60}, of type {type(value).__qualname__}")
+            parts = _object(value, package, above)
     return (type(value).__qualname__, parts)
+
+
+def _object(value: Any, package: str, above: tuple[Any, ...]) -> Any:
+    """A dataclass, as Grain's transforms are: its methods and its fields."""
+    if not dataclasses.is_dataclass(value):
+        raise UnrecognisedError(f"it depends on {value!r:.60}, of type {type(value).__qualname__}")
+    methods = [each for each in vars(type(value)).values() if isinstance(each, types.FunctionType)]
+    held = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return (value.__module__, [_text(each, package, above) for each in (*methods, *held)])
 
 
 def _function(function: types.FunctionType, package: str, above: tuple[Any, ...]) -> Any:

@@ -74,7 +74,6 @@ def test_a_dataset_is_copied_pickled_and_asked_as_before() -> None:
         ("from_csv", r"not there yet: loadax.as_dataset\(pandas.read_csv\(path\)\)"),
         ("from_json", "not there yet: .* loadax.from_source, such as a list of dicts"),
         ("from_webdataset", "not there yet: .* loadax.from_source"),
-        ("from_huggingface", "not there yet: pass the datasets.Dataset to loadax.from_source"),
         ("from_generator", "a generator can't be read at any row: .* or pass a list of them to loadax.from_source"),
     ],
 )

@@ -1,6 +1,6 @@
-"""Hugging Face datasets: every kind of column, behind any mapping of indices, against what Hugging Face itself gives."""
+"""Hugging Face datasets: every kind of column, behind any mapping of indices, against Hugging Face itself."""
 
-import datetime
+import datetime as dt
 import io
 import pickle
 import re
@@ -53,9 +53,9 @@ def numbers_of(row: int) -> dict[str, Any]:
         "bits": [row % 2 == 0, row % 5 == 0],
         "deep": rng.integers(99, size=(3, 2)).tolist(),
         "label": row % 2,
-        "when": datetime.datetime(2020, 1, 1) + datetime.timedelta(seconds=row),  # noqa: DTZ001
-        "took": datetime.timedelta(seconds=row),
-        "day": datetime.date(2020, 1, 1) + datetime.timedelta(days=row),
+        "when": dt.datetime(2020, 1, 1) + dt.timedelta(seconds=row),  # noqa: DTZ001
+        "took": dt.timedelta(seconds=row),
+        "day": dt.date(2020, 1, 1) + dt.timedelta(days=row),
     }
 
 
@@ -72,7 +72,7 @@ def in_pieces(data: Any, folder: Path, size: int) -> Any:
     return datasets.concatenate_datasets(parts)
 
 
-DTYPES = {
+DTYPES: dict[str, Any] = {
     "x": np.float32,
     "y": np.int32,
     "z": np.int16,
@@ -214,7 +214,13 @@ def ragged_of(row: int) -> dict[str, Any]:
 
 def test_lists_of_any_length_are_rows_of_their_own() -> None:
     shapes = {"tokens": (-1,), "long": (-1,), "boxes": (-1, 4), "frames": (-1, 2), "masks": (-1,)}
-    dtypes = {"tokens": np.int32, "long": np.int64, "boxes": np.float32, "frames": np.uint8, "masks": bool}
+    dtypes: dict[str, Any] = {
+        "tokens": np.int32,
+        "long": np.int64,
+        "boxes": np.float32,
+        "frames": np.uint8,
+        "masks": bool,
+    }
     data = datasets.Dataset.from_list([ragged_of(row) for row in range(20)], features=RAGGED).shuffle(seed=1)
     dataset = loadax.from_huggingface(data)
     assert dataset.source.spec is None
@@ -232,7 +238,9 @@ def test_lists_that_happen_to_be_alike_are_batches_and_others_name_their_row() -
     alike = loadax.Dataloader(datasets.Dataset.from_dict({"x": [[row, row + 1] for row in range(16)]}), 8)
     assert [batch["x"].shape for batch in alike] == [(8, 2), (8, 2)]
     other = loadax.from_huggingface(datasets.Dataset.from_dict({"x": [[1], [1, 2]]}))
-    with pytest.raises(LeafError, match=r"^row 1: leaf \['x'\] is int64\[2\], expected int64\[1\]; make all rows alike"):
+    with pytest.raises(
+        LeafError, match=r"^row 1: leaf \['x'\] is int64\[2\], expected int64\[1\]; make all rows alike"
+    ):
         other.source.read(np.array([0, 1]))
     assert other.source.read(np.empty(0, np.int64))["x"].shape == (0, 1)
 
@@ -245,7 +253,9 @@ def test_lists_are_packed_without_reading_them_twice(columns: list[str], method:
     data = in_pieces(datasets.Dataset.from_dict(python), tmp_path, 25).shuffle(seed=1)
     dataset = loadax.from_huggingface(data, columns=columns)
     numbers = np.arange(len(data))
-    assert dataset.source.lengths(numbers).tolist() == [len(row) for row in data["tokens"]]
+    lengths = dataset.source.lengths(numbers)
+    assert lengths is not None
+    assert lengths.tolist() == [len(row) for row in data["tokens"]]
     packed = dataset.pack(8, method=method)
     plain = loadax.from_source([{name: np.array(row[name], np.int64) for name in columns} for row in data])
     oracle = plain.pack(8, method=method)
@@ -256,7 +266,7 @@ def test_lists_are_packed_without_reading_them_twice(columns: list[str], method:
 
 def test_lists_that_are_not_equally_long_are_no_documents() -> None:
     data = datasets.Dataset.from_dict({"a": [[1, 2], [3]], "b": [[1, 2], [3, 4]]})
-    source = loadax.from_huggingface(data).source
+    source: Any = loadax.from_huggingface(data).source
     assert source.lengths(np.array([0, 0])).tolist() == [2, 2]
     assert source.lengths(np.array([0, 1])) is None
     assert loadax.from_huggingface(numbers()).source.lengths(np.array([0])) is None
@@ -324,9 +334,10 @@ def test_texts_images_and_trees_come_as_hugging_face_gives_them() -> None:
 
 
 def test_class_labels_have_their_names_beside_them() -> None:
-    dataset = loadax.from_huggingface(numbers())
+    dataset: Any = loadax.from_huggingface(numbers())
     assert dataset.source.classes == {"label": ["cat", "dog"]}
-    assert loadax.from_huggingface(numbers(), columns=["y"]).source.classes == {}
+    others: Any = loadax.from_huggingface(numbers(), columns=["y"]).source
+    assert others.classes == {}
     assert "label: class label of cat, dog" in repr(dataset)
     many = datasets.Dataset.from_dict({"c": [0]}, features=Features({"c": ClassLabel(num_classes=9)}))
     assert "c: class label of 0, 1, 2, 3, 4, …" in repr(loadax.from_huggingface(many))
@@ -347,7 +358,9 @@ def test_columns_are_chosen() -> None:
 
 
 def with_nulls() -> Any:
-    features = Features({"a": Value("int32"), "b": List(Value("int32")), "c": List(Value("float32"), length=2), "d": Value("string")})
+    features = Features(
+        {"a": Value("int32"), "b": List(Value("int32")), "c": List(Value("float32"), length=2), "d": Value("string")}
+    )
     rows = [{"a": row, "b": [row], "c": [row, row], "d": "x"} for row in range(100)]
     return rows, features
 
@@ -370,7 +383,9 @@ def test_nulls_are_counted_and_the_lines_leave_them_out(name: str, null: Any, co
         rows[row][name] = null
     data = datasets.Dataset.from_list(rows, features=features)
     data = data.shuffle(seed=1) if shuffled else data
-    with pytest.raises(SourceError, match=rf"^column '{name}' has {count} in 100 rows, which an array can't hold") as caught:
+    with pytest.raises(
+        SourceError, match=rf"^column '{name}' has {count} in 100 rows, which an array can't hold"
+    ) as caught:
         loadax.as_dataset(data)
     assert len(lines(str(caught.value))) == 2
     dropped, left_out = follow(caught.value, data=data)
@@ -395,7 +410,10 @@ def test_nulls_in_a_tree_and_in_the_only_column() -> None:
         loadax.from_huggingface(empty)
 
 
-def test_splits_streams_and_other_things_are_refused_with_a_line_that_works() -> None:
+def test_splits_streams_and_other_things_are_refused_with_a_line_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     data = numbers()
     splits = datasets.DatasetDict(train=data, test=data.select(range(3)))
     with pytest.raises(ArgumentError, match="of the splits 'train', 'test'; hand over one of them") as caught:
@@ -403,7 +421,9 @@ def test_splits_streams_and_other_things_are_refused_with_a_line_that_works() ->
     assert len(follow(caught.value, data=splits)[0]) == ROWS
     for way in (loadax.from_huggingface, loadax.as_dataset):
         stream = data.to_iterable_dataset()
-        with pytest.raises(ArgumentError, match=r"IterableDataset, .* without streaming=True, or write its rows") as caught:
+        with pytest.raises(
+            ArgumentError, match=r"IterableDataset, .* without streaming=True, or write its rows"
+        ) as caught:
             way(stream)
         same(follow(caught.value, data=stream, datasets=datasets)[0].read(range(4)), expected(data, range(4)))
     with pytest.raises(ArgumentError, match=r"^the data is a list; pass a datasets.Dataset, or use") as caught:

@@ -1,6 +1,7 @@
 """Grain's MapDatasets, each epoch as Grain itself gives it."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, final
 
 import numpy as np
@@ -102,18 +103,7 @@ class GrainSource(BaseSource):
                 f"epoch {visits.epochs.max()}: the Grain dataset is a slice of one without end, and has one epoch; "
                 "pass num_epochs=1, or slice it before .repeat()"
             )
-        examples: list[Tree] = []
-        dataset, keep = self._dataset, examples.append
-        try:
-            for index in (rows + visits.epochs * self._size).tolist():
-                keep(dataset[index])
-        except Exception as error:
-            row, epoch = int(rows[len(examples)]), int(visits.epochs[len(examples)])
-            error.add_note(
-                f"loadax: in {type(dataset).__name__}[{row} + {epoch} * {self._size}], "
-                f"which is row {row} of epoch {epoch}"
-            )
-            raise
+        examples = self._elements(rows, visits.epochs)
         missing = [number for number, example in enumerate(examples) if example is None]
         if missing:
             raise LeafError(
@@ -123,6 +113,27 @@ class GrainSource(BaseSource):
                 "where they are the same in every epoch"
             )
         return all_with_arrays(examples)
+
+    def _elements(self, rows: Integers, epochs: Integers) -> list[Tree]:
+        dataset, indices = self._dataset, (rows + epochs * self._size).tolist()
+        # Without a public name, but all of Grain's datasets have it, for batches of theirs: element by element takes
+        # half as long again.
+        many = getattr(dataset, "_getitems", None)
+        if many is not None and len(indices) > 1:
+            with suppress(Exception):  # which element it was, the loop finds out
+                return list(many(indices))
+        elements: list[Tree] = []
+        try:
+            for index in indices:
+                elements.append(dataset[index])  # noqa: PERF401 - how many are there says which one failed
+        except Exception as error:
+            row, epoch = int(rows[len(elements)]), int(epochs[len(elements)])
+            error.add_note(
+                f"loadax: in {type(dataset).__name__}[{row} + {epoch} * {self._size}], "
+                f"which is row {row} of epoch {epoch}"
+            )
+            raise
+        return elements
 
 
 @final

@@ -1,10 +1,37 @@
 """Grain's transforms as the functions of `map` and `filter`: an object's `.map`, `.random_map` or `.filter`."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from loadax.errors import ArgumentError
 from loadax.sources.adapters.libraries import comes_from
+
+
+class MapTransform(Protocol):
+    """As `grain.transforms.Map`."""
+
+    def map(self, element: Any, /) -> Any:
+        """What becomes of an example."""
+        ...
+
+
+class RandomMapTransform(Protocol):
+    """As `grain.transforms.RandomMap`."""
+
+    def random_map(self, element: Any, rng: np.random.Generator, /) -> Any:
+        """What becomes of an example."""
+        ...
+
+
+class FilterTransform(Protocol):
+    """As `grain.transforms.Filter`."""
+
+    def filter(self, element: Any, /) -> bool:
+        """Whether an example is kept."""
+        ...
+
 
 _CLASSES = ("Map", "RandomMap", "TfRandomMap", "Filter", "MapWithIndex", "Batch")
 _REMEDIES = {
@@ -51,7 +78,7 @@ def _method(given: Any, *names: str) -> Callable[..., Any] | None:
 
 
 def _is_transform(given: Any) -> bool:
-    """Whether an object is one of Grain's, or one like them: neither a function nor data, which has such methods too."""
+    """Whether an object is one of Grain's, or like them: neither a function nor data, which has such methods too."""
     data = any(hasattr(given, name) for name in ("__len__", "__getitem__", "__iter__"))
     return comes_from(given, "grain.transforms", *_CLASSES) or not (callable(given) or data)
 

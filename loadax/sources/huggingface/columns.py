@@ -99,7 +99,7 @@ class Numbers:
                 # Any mode but "raise" writes to `out` itself; that the rows are there was checked.
                 np.take(part, rows, axis=0, out=out, mode="clip")
             else:
-                box = () if columns is None else tuple(slice(*each) for each in columns)
+                box: Any = () if columns is None else tuple(slice(*each) for each in columns)
                 out[places] = part[(rows, *box)]
 
     def examples(self, runs: Sequence[Run], count: int) -> list[Any]:
@@ -229,10 +229,11 @@ def column_of(arrays: Sequence[Any], kind: Any, decode: Callable[[Any], Any] | N
         return Objects(None, arrays, decode)
     if dtype is None:
         return Objects(None if shape else ArraySpec((), np.dtype(object)), arrays, None)
-    if None not in shape:
-        return Numbers(ArraySpec(tuple(map(int, shape)), dtype), arrays)
-    if shape[0] is None and None not in shape[1:] and _plain_bytes(_value_type(kind), dtype):
-        return Lists(ArraySpec(tuple(map(int, shape[1:])), dtype), arrays)
+    known = tuple(size for size in shape if size is not None)
+    if known == shape:
+        return Numbers(ArraySpec(known, dtype), arrays)
+    if known == shape[1:] and _plain_bytes(_value_type(kind), dtype):
+        return Lists(ArraySpec(known, dtype), arrays)
     return Objects(None, arrays, (lambda row: np.asarray(row, dtype)) if len(shape) == 1 else None)
 
 

@@ -32,7 +32,9 @@ class HuggingFaceSource(BaseSource):
         self._starts = np.cumsum([0, *map(len, batches)])[:-1]
         features = data.features
         tree = {
-            name: _columns([batch.column(name) for batch in batches], data.data.table.schema.field(name), features[name])
+            name: _columns(
+                [batch.column(name) for batch in batches], data.data.table.schema.field(name), features[name]
+            )
             for name in self._names
         }
         found, self._structure = flatten(tree, is_leaf=lambda node: isinstance(node, _KINDS))
