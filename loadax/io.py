@@ -402,14 +402,14 @@ def as_dataset(data: Any) -> Dataset:
     | given | becomes |
     |---|---|
     | a `Dataset` | itself |
-    | a `Source`, or an object with `__len__` and `__getitem__`: a list, a dataset of torch or Hugging Face | as by
-    `from_source` |
+    | a `Source`, or an object with `__len__` and `__getitem__`: a list, a dataset of torch | as by `from_source` |
+    | a map-style Hugging Face dataset | as by `from_huggingface` |
     | arrays, or a dict, tuple, dataclass or other mapping of them | as by `from_arrays` |
     | a data frame of pandas or polars, an Arrow `Table` or `RecordBatch` | a dict of its columns, each with its own
     dtype; nulls are an error |
     | an open array of TensorStore, zarr, h5py or xarray | its rows, read when they are asked for |
     | an `xarray.Dataset`, `zarr.Group` or `h5py.Group` | a dict of its arrays, whose first dimensions must be equal |
-    | a `grain.MapDataset` | its elements, in Grain's own epochs: shuffled and mapped at random anew in each |
+    | a `grain.MapDataset` | as by `from_grain`: its elements, in Grain's own epochs |
 
     Anything else is refused with the line that opens it: paths, iterators, dicts of several datasets, sparse matrices.
 

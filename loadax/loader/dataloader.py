@@ -71,7 +71,8 @@ class Dataloader:
 
     Args:
         data: a `Dataset`, or what `as_dataset` makes one of: a `Source`, arrays (or a dict, tuple or dataclass of
-            them), data frames, open stores, a `grain.MapDataset`, any object with `__len__` and `__getitem__`.
+            them), data frames, open stores, a dataset of Grain or Hugging Face, any object with `__len__` and
+            `__getitem__`.
         batch_size: rows of the global batch, all hosts together; never changed by the mesh. Or a schedule by step,
             `{0: 256, 10_000: 1024}`: each size holds until the next one begins. A step is compiled once for each;
             `specs` tells them beforehand.

@@ -398,6 +398,9 @@ def test_data_sources_are_read_many_rows_at_once() -> None:
     data = loadax.from_grain(source)
     assert data.read([5, 39])["x"].tolist() == [5, 39]
     assert source.calls[-1] == 2
+    within = loadax.from_grain(grain.MapDataset.source(source))
+    assert within.read([5, 39], epoch=1)["x"].tolist() == [5, 39]
+    assert source.calls == [1, 2, 1, 2]  # one row tells what a row is
     with pytest.raises(ArgumentError, match=r"hand over the MapDataset before \.to_iter_dataset\(\)"):
         loadax.from_grain(pipeline().to_iter_dataset())
 
@@ -416,3 +419,12 @@ def test_a_random_map_alone_leaves_rows_what_they_are() -> None:
             verb()
     with pytest.raises(ArgumentError):
         loadax.Dataloader(data, 8, keep_on_device=True)
+
+
+def test_a_dataset_that_grows_is_an_error() -> None:
+    records = [1, 2, 3]
+    data = loadax.from_grain(grain.MapDataset.source(records).map(lambda x: {"x": x}))
+    assert data.read([2])["x"].tolist() == [3]
+    records.append(4)
+    with pytest.raises(SourceError, match=r"the Grain dataset had 3 rows and has 4 now, .*; open it again"):
+        data.read([2])

@@ -13,7 +13,7 @@ from loadax.protocols import ArraySpec, Integers, Tree, Visits
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
-from loadax.sources.objects import all_with_arrays
+from loadax.sources.objects import ObjectSource, all_with_arrays
 
 _ENDLESS = 1 << 62  # rows: an order has at most so many, and Grain says 2**63 - 1 for a dataset without an end
 # Grain's datasets, by the names of their classes without "MapDataset".
@@ -98,6 +98,11 @@ class GrainSource(BaseSource):
 
     def _examples(self, visits: Visits) -> list[Tree]:
         rows = check_rows(visits.rows, self._size)
+        if _epoch_length(self._dataset) != self._size:
+            raise SourceError(
+                f"the Grain dataset had {self._size} rows and has {_epoch_length(self._dataset)} now, so which row is "
+                "which is unknown; open it again once its data stay"
+            )
         if self._cut and visits.epochs.any():
             raise SourceError(
                 f"epoch {visits.epochs.max()}: the Grain dataset is a slice of one without end, and has one epoch; "
@@ -246,6 +251,11 @@ def open_grain(data: Any, unbatch: bool) -> tuple[BaseSource, PresenceSource | N
             "hand over the dataset before .batch(), and pass batch_size= to the Dataloader, "
             "or take its batches apart: loadax.from_grain(data, unbatch=True)"
         )
+    # Nothing but records: read without Grain, whose own part of it takes longer, and many at once where they can be.
+    # What they are has no public name.
+    records = getattr(data, "_source", None) if _kind(data) == "Source" and not unbatch else None
+    if records is not None:
+        return ObjectSource(records), None
     source = GrainSource(data)
     sparse = any(_kind(each) == "Filter" for each in _chain(data))
     if unbatch:
