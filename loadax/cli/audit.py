@@ -1,9 +1,10 @@
-"""`loadax audit`: whether the certificates of a run's processes make one whole run, and whether runs saw the same."""
+"""`loadax audit`: merges the certificates of each run's processes, and compares the runs."""
 
 import argparse
 import sys
 from typing import Any
 
+from loadax.cli.options import add_command
 from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.loader.inspection.certificate import Certificate
@@ -21,20 +22,20 @@ Exit code: 0 when every run is whole and all are the same, 1 when not, 2 when a 
 """
 
 
-def add_command(commands: Any) -> None:
+def add(commands: Any) -> None:
     """Adds `audit` to the commands."""
-    command = commands.add_parser(
+    command = add_command(
+        commands,
         "audit",
-        help="compare which records runs saw, by the certificates of their processes",
-        description="Adds up the certificates of each run's processes, tells whether any part of any batch is in none "
-        "of them, and whether the runs saw the same records in the same batches. Reads nothing but the certificates.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        run,
+        "compare which records runs read, by the certificates of their processes",
+        "Merges the certificates of each run's processes, reports parts of batches that no certificate covers, "
+        "and compares the runs: the same records in the same batches? Reads nothing but the certificates.",
+        _EXAMPLES,
     )
     command.add_argument(
         "certificates", metavar="CERTIFICATE", nargs="+", help="files that loader.certificate().save(path) wrote"
     )
-    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

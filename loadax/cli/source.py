@@ -1,4 +1,4 @@
-"""What the command line can read: the kind of data follows from the path."""
+"""Opens the data of a command: its kind follows from the path."""
 
 import argparse
 import os
@@ -32,11 +32,11 @@ class SourceOptions:
     """What a path alone does not say.
 
     Args:
-        variables: which arrays of a zarr group; None: all.
-        seq_len: tokens a row, for files of tokens.
-        dtype: of the tokens, or of records.
-        size: (height, width) that images get.
-        pad_to: entries that records get.
+        variables: Arrays of a zarr group; None: all.
+        seq_len: Tokens a row, for files of tokens.
+        dtype: Dtype of the tokens, or of records.
+        size: Height and width of the images, in pixels.
+        pad_to: Entries of a record.
     """
 
     variables: tuple[str, ...] | None = None
@@ -47,32 +47,35 @@ class SourceOptions:
 
 
 def add_source_options(command: argparse.ArgumentParser) -> None:
-    """Adds what a path alone does not say to a command."""
+    """Adds SRC, and what its path alone does not say, to a command."""
     command.add_argument(
-        "--variables", metavar="A,B", type=names_of, help="which arrays of a zarr group (default: all)"
+        "source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset"
     )
+    command.add_argument("--variables", metavar="A,B", type=names_of, help="arrays of a zarr group (default: all)")
     command.add_argument(
         "--seq-len", metavar="L", type=int, help="tokens a row, for a file of tokens; each row gets one more"
     )
-    command.add_argument("--dtype", help="of the tokens of a .bin file, or of ArrayRecord records, such as uint16")
     command.add_argument(
-        "--size", metavar="HxW", type=_size, help="that the images of a folder get, such as 224 or 224x288"
+        "--dtype", help="dtype of the tokens of a .bin file, or of ArrayRecord records, such as uint16"
     )
     command.add_argument(
-        "--pad-to", metavar="N", type=int, help="entries that ArrayRecord records get, with zeros behind their own"
+        "--size", metavar="HxW", type=_size, help="size of the images of a folder, such as 224 or 224x288"
+    )
+    command.add_argument(
+        "--pad-to", metavar="N", type=int, help="entries of an ArrayRecord record, with zeros behind its own"
     )
 
 
 def source_options(options: argparse.Namespace) -> SourceOptions:
-    """What was said of the source."""
+    """The values of these options."""
     return SourceOptions(options.variables, options.seq_len, options.dtype, options.size, options.pad_to)
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """Names parted by commas."""
+    """Names, separated by commas."""
     names = tuple(name for name in text.split(",") if name)
     if not names:
-        raise argparse.ArgumentTypeError(f"{text!r} names no array; pass names parted by commas")
+        raise argparse.ArgumentTypeError(f"{text!r} names no array; pass names separated by commas")
     return names
 
 
@@ -83,7 +86,7 @@ def open_dataset(source: str, options: SourceOptions) -> Dataset:
         ArgumentError: when there is neither, or an option does not go with it.
         SourceError: when it can't be read.
     """
-    # What has a colon is a function, but for URLs and files that are there.
+    # A name with a colon is a function, except for URLs and existing files.
     if ":" not in source or "/" in source or "|" in source or os.path.exists(source):  # noqa: PTH110 - Path.exists raises for a name that is too long
         return open_source(source, options)
     refuse_options(source, "a function", options)
@@ -103,7 +106,7 @@ def open_source(path: str, options: SourceOptions) -> Dataset:
     local = None if "|" in path else local_path(path)
     if local is not None and not local.exists() and not _is_record(local.name):  # these may be a pattern
         raise ArgumentError(f"{path}: there is nothing there; pass the path or URL of {KNOWN}")
-    # A local folder is whatever lies in it.
+    # A local folder is whatever is in it.
     end = "" if local is not None and local.is_dir() else _suffix(path)
     if options.seq_len is not None or end in (".bin", ".idx"):
         refuse_options(path, "a file of tokens", options, "seq_len", "dtype")
@@ -119,7 +122,7 @@ def open_source(path: str, options: SourceOptions) -> Dataset:
     if holds_images(path):
         refuse_options(path, "a folder of images", options, "size")
         return from_images(path, options.size)
-    # A URL has no folder's look: there zarr stores may be called anything.
+    # What a URL names can't be looked at: zarr stores may be called anything there.
     if local is None or local.is_dir() or end == ".zip":
         refuse_options(path, "a zarr store", options, "variables")
         return from_zarr(path, variables=options.variables)
@@ -130,8 +133,8 @@ def _suffix(path: str) -> str:
     return PurePosixPath(urlsplit(path).path if "://" in path else path).suffix.lower()
 
 
-def _holds_records(place: Path) -> bool:
-    return any(_is_record(each.name) for each in place.iterdir()) if place.is_dir() else _is_record(place.name)
+def _holds_records(path: Path) -> bool:
+    return any(_is_record(file.name) for file in path.iterdir()) if path.is_dir() else _is_record(path.name)
 
 
 def _is_record(name: str) -> bool:
@@ -139,7 +142,7 @@ def _is_record(name: str) -> bool:
 
 
 def holds_images(path: str) -> bool:
-    """Whether a folder of this machine, or one below it, has images, and it is no zarr store."""
+    """Whether a local folder that is no zarr store, or a folder in it, has images."""
     folder = None if "|" in path else local_path(path)
     if folder is None or not folder.is_dir() or any((folder / name).exists() for name in _ZARR):
         return False
@@ -151,7 +154,7 @@ def holds_images(path: str) -> bool:
 
 
 def refuse_options(path: str, kind: str, options: SourceOptions, *meant: str) -> None:
-    """Refuses options that mean nothing for a kind of data."""
+    """Refuses options that this kind of data does not have."""
     for name, value in vars(options).items():
         if value is not None and name not in meant:
             raise ArgumentError(f"{path} is {kind}, for which --{name.replace('_', '-')} means nothing; leave it out")
