@@ -67,7 +67,7 @@ def spelling(options: argparse.Namespace) -> Callable[..., str]:
 
 
 def error_text(error: LoadaxError, options: argparse.Namespace) -> str:
-    """An error's message, with the option that it is about: first if it was given, as `--batch-size 0: …`, else last."""
+    """An error's message with the option that it is about: first if it was given (`--batch-size 0: …`), else last."""
     message, name = str(error), error.argument
     if name is None or name not in _ARGUMENTS or not hasattr(options, name):
         return message
