@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from loadax.cli.functions import import_function
 from loadax.cli.options import add_command, add_shuffle_options, shuffled, spelling
-from loadax.cli.source import SOURCES, add_source_options, open_dataset, source_options
+from loadax.cli.source import SOURCES, add_source_options, open_dataset
 from loadax.core.formatting import count_text, size_text
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, ScheduleError
@@ -133,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _dataset(options: argparse.Namespace) -> Dataset:
-    dataset = shuffled(open_dataset(options.source, source_options(options)), options)
+    dataset = shuffled(open_dataset(options), options)
     if options.map is None:
         return dataset
     function = import_function(options.map, "--map")

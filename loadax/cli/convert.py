@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 from loadax.cli.options import add_command
-from loadax.cli.source import SOURCES, add_source_options, open_dataset, source_options
+from loadax.cli.source import SOURCES, add_source_options, open_dataset
 from loadax.dataset import Dataset
 from loadax.io import write_zarr
 from loadax.redaction import redact
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: when an option can't be used, or data can't be read or written.
     """
-    dataset = open_dataset(options.source, source_options(options))
+    dataset = open_dataset(options)
     if options.shuffle is not None:
         dataset = _shuffled(dataset, options.shuffle, options.source)
     write_zarr(

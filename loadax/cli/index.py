@@ -6,7 +6,7 @@ from typing import Any
 
 from loadax.cli.functions import import_function
 from loadax.cli.options import add_command
-from loadax.cli.source import SOURCES, add_source_options, open_dataset, source_options
+from loadax.cli.source import SOURCES, add_source_options, open_dataset
 from loadax.errors import ArgumentError
 from loadax.sources.io.paths import local_path
 
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: when an option can't be used, or data can't be read.
     """
-    dataset = open_dataset(options.source, source_options(options))
+    dataset = open_dataset(options)
     if options.filter is not None:
         kept = dataset.filter(
             import_function(options.filter, "--filter"), options.key, index=options.out, workers=options.workers

@@ -3,6 +3,7 @@
 import argparse
 import warnings
 from collections.abc import Callable
+from textwrap import fill
 from typing import Any
 
 from loadax.core.arguments import shown
@@ -23,7 +24,7 @@ def add_command(
     command: argparse.ArgumentParser = commands.add_parser(
         name,
         help=summary,
-        description=description,
+        description=fill(description, 120),
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

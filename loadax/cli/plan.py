@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from loadax.cli.options import add_command, add_shuffle_options, shuffled
-from loadax.cli.source import SOURCES, add_source_options, open_dataset, source_options
+from loadax.cli.source import SOURCES, add_source_options, open_dataset
 from loadax.errors import ArgumentError
 
 _EXAMPLES = f"""\
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     from loadax.sharding import plan_mesh
 
     loader = Dataloader(
-        shuffled(open_dataset(options.source, source_options(options)), options),
+        shuffled(open_dataset(options), options),
         options.batch_size,
         mesh=plan_mesh(options.mesh, hosts=options.hosts),
         partition=None if options.partition is None else _partition(options.partition),
