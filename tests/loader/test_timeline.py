@@ -207,7 +207,20 @@ def checked_trace(path: Path) -> list[dict[str, Any]]:
     for event in events:
         assert ("process_name", event["pid"], 0) in named
         assert ("thread_name", event["pid"], event["tid"]) in named
+    for pid, tid in {(event["pid"], event["tid"]) for event in events}:
+        check_nested([event for event in events if event["ph"] == "X" and (event["pid"], event["tid"]) == (pid, tid)])
     return events
+
+
+def check_nested(slices: list[dict[str, Any]]) -> None:
+    """Viewers draw what a thread does at the same time only where one slice lies within another."""
+    ends: list[float] = []
+    for event in sorted(slices, key=lambda event: (event["ts"], -event["dur"])):
+        end = event["ts"] + event["dur"]
+        while ends and ends[-1] <= event["ts"] + 0.002:  # of microseconds, to which times are rounded
+            ends.pop()
+        assert not ends or end <= ends[-1] + 0.002
+        ends.append(end)
 
 
 def recorded(timeline: Timeline) -> list[tuple[str, Bar]]:
