@@ -101,9 +101,13 @@ def test_what_is_new_is_cut_over_its_rows() -> None:
 
 def test_what_is_handed_on_is_not_copied() -> None:
     handed_on = Dataloader(TREE, 16, device_map=lambda example: {"label": example["label"], "again": example["label"]})
-    with iter(handed_on) as batches:
-        batch = next(batches)
-    assert batch["label"] is batch["again"]
+    jitted = Dataloader(
+        TREE, 16, device_map=jax.jit(lambda example: {"label": example["label"], "again": example["label"]})
+    )
+    for loader in (handed_on, jitted):
+        with iter(loader) as batches:
+            batch = next(batches)
+        assert batch["label"] is batch["again"]
 
 
 class Pair(NamedTuple):
@@ -327,11 +331,12 @@ def columns(function: Any, **others: Any) -> Dataloader:
 
 
 def halved(example: Any) -> Any:
-    return {**example, "image": example["image"].astype(np.float32) / 2}
+    return {**example, "image": example["image"].astype(np.float32) / 2, "label": example["label"] + 1}
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
-def test_a_result_of_cut_columns_is_refused_unless_elementwise(microbatches: int) -> None:
+@pytest.mark.parametrize("halved", [halved, jax.jit(halved)], ids=["plain", "jitted"])
+def test_a_result_of_cut_columns_is_refused_unless_elementwise(microbatches: int, halved: Any) -> None:
     with pytest.raises(PartitionError, match="some of its columns only") as caught:
         columns(halved, microbatches=microbatches)
     # The advice, to the letter.

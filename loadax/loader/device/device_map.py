@@ -8,7 +8,7 @@ which leaves they follow.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import jax
 import numpy as np
@@ -330,20 +330,35 @@ class _Traced:
 
     def __init__(self, example: _Example, shapes: Sequence[jax.ShapeDtypeStruct]):
         traced = jax.make_jaxpr(example.fresh())(*shapes).jaxpr
-        leaves = {variable: number for number, variable in enumerate(traced.invars)}
-        sources = {variable: {number} for variable, number in leaves.items()}
-        for equation in traced.eqns:
-            inputs = [sources.get(variable, set()) for variable in equation.invars if not _is_literal(variable)]
-            sources.update(dict.fromkeys(equation.outvars, set().union(*inputs)))
-        results = traced.outvars
-        self.shapes = [_shape_of(result.aval.shape, result.aval.dtype) for result in results]
-        self.passed = [None if _is_literal(result) else leaves.get(result) for result in results]
-        self.sources = [set() if _is_literal(result) else sources.get(result, set()) for result in results]
+        origins = _follow(traced, [_Origin(frozenset([leaf]), leaf) for leaf in range(len(shapes))])
+        self.shapes = [_shape_of(result.aval.shape, result.aval.dtype) for result in traced.outvars]
+        self.passed = [origin.passed for origin in origins]
+        self.sources = [origin.sources for origin in origins]
+
+
+class _Origin(NamedTuple):
+    """Numbers of the leaves that a value follows from, and of the one that it is, unchanged."""
+
+    sources: frozenset[int] = frozenset()
+    passed: int | None = None
+
+
+def _follow(jaxpr: Any, inputs: Iterable[_Origin]) -> list[_Origin]:
+    """The origins of the results of a trace, from those of its inputs; also through functions that are jitted."""
+    origins = dict(zip(jaxpr.invars, inputs, strict=True))
+
+    def origin(variable: Any) -> _Origin:
+        return _Origin() if hasattr(variable, "val") else origins.get(variable, _Origin())  # a literal has no origin
+
+    for equation in jaxpr.eqns:
+        arguments = list(map(origin, equation.invars))
+        if equation.primitive.name in ("jit", "pjit"):
+            results = _follow(equation.params["jaxpr"].jaxpr, arguments)
+        else:
+            results = [_Origin(frozenset().union(*(each.sources for each in arguments)))] * len(equation.outvars)
+        origins.update(zip(equation.outvars, results, strict=True))
+    return list(map(origin, jaxpr.outvars))
 
 
 def _shape_of(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(shape), dtype)
-
-
-def _is_literal(variable: Any) -> bool:
-    return hasattr(variable, "val")
