@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         write_zarr,
     )
     from loadax.loader.dataloader import Dataloader
+    from loadax.loader.device.device_map import DeviceMap
     from loadax.loader.headroom import Headroom, Replay
     from loadax.loader.inspection.certificate import Certificate
     from loadax.loader.iterator import DataIterator, Epoch
@@ -41,6 +42,7 @@ _HOME = {
     "DataIterator": "loadax.loader.iterator",
     "Dataloader": "loadax.loader.dataloader",
     "Dataset": "loadax.dataset",
+    "DeviceMap": "loadax.loader.device.device_map",
     "Epoch": "loadax.loader.iterator",
     "Headroom": "loadax.loader.headroom",
     "LoadaxError": "loadax.errors",
@@ -70,6 +72,7 @@ __all__ = [
     "DataIterator",
     "Dataloader",
     "Dataset",
+    "DeviceMap",
     "Epoch",
     "Headroom",
     "LoadaxError",

@@ -5,16 +5,15 @@
     ├── UnsupportedError (NotImplementedError)  a feature that is not there, or not yet
     ├── MeshError (ValueError)              no mesh, another mesh, an axis that the mesh has not
     ├── PartitionError (ValueError)         a spec that does not fit its leaf, a batch that the mesh can't cut
-    ├── LeafError (ValueError)              a leaf that can't be placed: ragged, of another shape, a value that does not
-    fit │   └── LeafTypeError (TypeError)       a leaf whose dtype JAX does not have: strings, objects, dates
+    ├── LeafError (ValueError)              a leaf that can't be placed: ragged, of another shape, out of range
+    │   └── LeafTypeError (TypeError)       a leaf whose dtype JAX does not have: strings, objects, dates
     ├── SourceError (ValueError)            data that can't be read, or a source that breaks its contract
     ├── RowIndexError (IndexError)          a row, position or step that is not there
     ├── ClosedError (RuntimeError)          an iterator or an epoch that is over was asked for more
-    ├── ScheduleError (TypeError)           a length that is not known, because a schedule counts steps and there is no
-    batch size yet ├── ConformanceError (AssertionError)   a source or a map that breaks a law of its contract; see
-    `loadax.testing` ├── StateError (ValueError)             a saved state that belongs to other data
-    └── WorkerError (RuntimeError)          a worker process that died again and again, or that the data can't be sent
-    to
+    ├── ScheduleError (TypeError)           a length that follows from a batch size, asked of a dataset alone
+    ├── ConformanceError (AssertionError)   a source or a map that breaks a law of its contract; see `loadax.testing`
+    ├── StateError (ValueError)             a saved state that belongs to other data
+    └── WorkerError (RuntimeError)          a worker process that dies again and again, or can't be sent the data
 
 Every message names the argument or the leaf, shows the value, and says what to do; passwords and signatures of URLs are
 left out. An exception that a user's own function raises keeps its type; loadax adds a note that says which step and
@@ -27,9 +26,14 @@ from loadax.redaction import redact
 
 
 class LoadaxError(Exception):
-    """The root of every error that loadax itself raises."""
+    """The root of every error that loadax itself raises.
 
-    def __init__(self, *arguments: Any):
+    Attributes:
+        argument: Name of the argument to change, where the error is about one.
+    """
+
+    def __init__(self, *arguments: Any, argument: str | None = None):
+        self.argument = argument
         # Messages go to logs that many can read, and a location may hold a password or a signature.
         super().__init__(*(redact(each) if isinstance(each, str) else each for each in arguments))
 
@@ -52,6 +56,9 @@ class MeshError(LoadaxError, ValueError):
 
 class PartitionError(LoadaxError, ValueError):
     """A partition spec does not fit its leaf, or the mesh can't cut the batch."""
+
+    def __init__(self, *arguments: Any, argument: str = "partition"):
+        super().__init__(*arguments, argument=argument)
 
 
 class LeafError(LoadaxError, ValueError):

@@ -1,4 +1,4 @@
-"""`loadax inspect`: what a store holds, how it is cut, and what that costs to shuffle."""
+"""`loadax inspect`: shows the arrays of a store, their chunks, and what they cost to shuffle."""
 
 import argparse
 import math
@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorstore as ts
 
+from loadax.cli.options import add_command
 from loadax.core.formatting import count_text, size_text, table
 from loadax.io import from_zarr
 from loadax.plan.blocks import BlockShuffled
@@ -35,18 +36,18 @@ example:
 """
 
 
-def add_command(commands: Any) -> None:
+def add(commands: Any) -> None:
     """Adds `inspect` to the commands."""
-    command = commands.add_parser(
+    command = add_command(
+        commands,
         "inspect",
-        help="show what a zarr store holds, its chunks, and what they cost to shuffle",
-        description="Shows the arrays of a zarr store, of any writer: "
-        "shapes, chunks, shards, compression, and what it costs to read the rows in random order. Reads metadata only.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        run,
+        "show the arrays of a zarr store, its chunks, and what they cost to shuffle",
+        "Shows the arrays of a zarr store, of any writer: shapes, chunks, shards, compression, "
+        "and what it costs to read the rows in random order. Reads metadata only.",
+        _EXAMPLES,
     )
     command.add_argument("path", metavar="PATH", help="path or URL of a zarr array or group")
-    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

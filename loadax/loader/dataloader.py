@@ -31,7 +31,7 @@ from loadax.loader.arguments import (
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.batch_spec import KEY, MASK
 from loadax.loader.device.cache import check_fixed
-from loadax.loader.device.device_map import DeviceMap
+from loadax.loader.device.device_map import DeviceMap, DevicePrograms
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.headroom import Headroom, Replay, measure
 from loadax.loader.inspection.certificate import Certificate, certify, stretches
@@ -95,8 +95,8 @@ class Dataloader:
             and the row alone. For augmentation on the device.
         device_map: a function of one example, as that of `map`, that JAX traces and the devices run: on every row of a
             placed batch by itself, ahead of the consumer. So uint8 crosses the wire, and a normalised bfloat16 comes
-            out. Where the partition cuts columns, it gets those of a device. `host_batch` and certificates are of what
-            it is given.
+            out. Where the partition cuts columns of what it changes, a `loadax.DeviceMap` says that it acts on each
+            element by itself. `host_batch` and certificates are of what it is given.
         keep_on_device: True: all rows are read once, when iteration first begins, and stay on the devices, where
             batches are picked out of them; the same batches. A device may give a quarter of its memory to them; an int:
             so many bytes. Not for maps with rng=True.
@@ -147,7 +147,7 @@ class Dataloader:
         seq_len: int | Mapping[int, int] | None = None,
         microbatches: int = 1,
         key_seed: int | None = None,
-        device_map: Callable[[Tree], Tree] | None = None,
+        device_map: Callable[[Tree], Tree] | DeviceMap | None = None,
         keep_on_device: bool | int = False,
         num_workers: int | None = None,
         worker_type: str = "thread",
@@ -197,7 +197,7 @@ class Dataloader:
             part=self._part,
             microbatches=self._micro,
             key_seed=None if key_seed is None else integer("key_seed", key_seed, most=None),
-            device_map=None if device_map is None else DeviceMap(device_map),
+            device_map=None if device_map is None else DevicePrograms(device_map),
             keep=keep,
             keep_limit=limit,
             budget=integer("prefetch_bytes", prefetch_bytes, 1),

@@ -19,7 +19,7 @@ from loadax.loader.metrics.stats import Stats
 from loadax.loader.metrics.timeline import Recorder
 from loadax.loader.reports.bottleneck import Report, report
 from loadax.loader.reports.loader_info import LoaderInfo
-from loadax.loader.reports.timeline_plot import draw
+from loadax.loader.reports.timeline_plot import write_timeline
 from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.loader.workers.process_pool import ProcessPool
 from loadax.plan.batches import BatchPlan
@@ -217,14 +217,15 @@ class DataIterator:
         return report(self.stats(), self._run.setup)
 
     def timeline(self, path: str | os.PathLike[str]) -> None:
-        """Writes a picture of who did what when: a page for any browser (`.html`), or an image (`.png`).
+        """Writes who did what when: a page (`.html`), a Chrome trace for Perfetto (`.json`) or an image (`.png`).
 
-        It shows the last 20,000 events: pieces read, batches placed and handed out.
+        It has the last 20,000 events: pieces read, batches placed and handed out.
 
         Raises:
-            ArgumentError: when the name ends in something else, or matplotlib is not there for an image.
+            ArgumentError: When the name ends in something else.
+            UnsupportedError: When matplotlib is not installed, for an image.
         """
-        draw(self._window.timeline(), self.report(), path)
+        write_timeline(self._window.timeline(), self.report(), path)
 
     @property
     def num_steps(self) -> int | None:

@@ -26,7 +26,7 @@ from loadax.loader.assembly.host_shard import HostShard, ShardSpec, batch_spec, 
 from loadax.loader.assembly.seq_len import cut_to
 from loadax.loader.batch_spec import BatchSpec
 from loadax.loader.device.cache import DeviceCache
-from loadax.loader.device.device_map import DeviceMap
+from loadax.loader.device.device_map import DevicePrograms
 from loadax.loader.device.gather import DeviceGather
 from loadax.loader.execution.producer import BatchProducer, Finish
 from loadax.loader.workers.process_pool import ProcessPool
@@ -108,7 +108,7 @@ class Pipeline:
     part: ShardSpec | None
     microbatches: int
     key_seed: int | None
-    device_map: DeviceMap | None
+    device_map: DevicePrograms | None
     keep: bool
     keep_limit: int | None
     budget: int

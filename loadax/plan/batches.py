@@ -78,9 +78,11 @@ class BatchPlan:
         choice("remainder", self.remainder, get_args(Remainder))
         for _, batch_size in self.schedule:
             if batch_size < 1:
-                raise ArgumentError(f"batch_size={batch_size}: a batch needs at least one row")
+                raise ArgumentError(f"batch_size={batch_size}: a batch needs at least one row", argument="batch_size")
             if batch_size > MOST_POSITIONS:
-                raise ArgumentError(f"batch_size={batch_size}: no run has so many rows; pass 2**62 or less")
+                raise ArgumentError(
+                    f"batch_size={batch_size}: no run has so many rows; pass 2**62 or less", argument="batch_size"
+                )
         if self.order.size == 0:
             raise ArgumentError(
                 "the dataset has no rows; look at what it was read from, or at the slice or split that left none"
@@ -126,7 +128,8 @@ class BatchPlan:
                 raise ArgumentError(
                     f"remainder='error': {rows} rows leave {rows % stretch.batch_size} "
                     f"over after batches of batch_size={stretch.batch_size}; "
-                    "pass remainder='drop' or 'pad', or a batch_size that divides the rows"
+                    "pass remainder='drop' or 'pad', or a batch_size that divides the rows",
+                    argument="remainder",
                 )
 
     def _steps(self, rows: int, batch_size: int) -> int:
@@ -134,7 +137,8 @@ class BatchPlan:
         if self.remainder == "drop" and self.order.size < batch_size:
             raise ArgumentError(
                 f"batch_size={batch_size} but the dataset has only {self.order.size} rows: "
-                "remainder='drop' would leave no batch at all; pass a smaller batch_size, or remainder='pad'"
+                "remainder='drop' would leave no batch at all; pass a smaller batch_size, or remainder='pad'",
+                argument="batch_size",
             )
         return -(-rows // batch_size) if self.remainder == "pad" else rows // batch_size
 

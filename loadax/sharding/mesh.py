@@ -72,7 +72,8 @@ def plan_mesh(
         devices = math.prod(shape)
         if not isinstance(hosts, int) or hosts < 1 or devices % hosts:
             raise ArgumentError(
-                f"hosts={hosts!r} can't own equal runs of the {devices} devices of {sizes}; use a divisor of {devices}"
+                f"hosts={hosts!r} can't own equal runs of the {devices} devices of {sizes}; use a divisor of {devices}",
+                argument="hosts",
             )
         grid = np.repeat(np.arange(hosts, dtype=np.int64), devices // hosts).reshape(shape)
     else:

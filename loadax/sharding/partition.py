@@ -166,10 +166,13 @@ def _check_shape(spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[str
         if shape[dim] % count == 0:
             continue
         if dim == 0:
-            what, remedy = f"{shape[dim]} rows", f"Use a batch_size that is a multiple of {count}"
+            what, argument, remedy = "rows", "batch_size", f"Use a batch_size that is a multiple of {count}"
         else:
-            what, remedy = f"{shape[dim]} columns", f"Pad it to a multiple of {count} in a map"
-        raise PartitionError(f"{leaf_name(path)}: dim {dim} has {what}, {_shown(spec)} cuts it in {count}. {remedy}")
+            what, argument, remedy = "columns", "partition", f"Pad it to a multiple of {count} in a map"
+        raise PartitionError(
+            f"{leaf_name(path)}: dim {dim} has {shape[dim]} {what}, {_shown(spec)} cuts it in {count}. {remedy}",
+            argument=argument,
+        )
 
 
 def _default(sizes: Mapping[str, int]) -> PartitionSpec:

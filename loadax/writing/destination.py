@@ -107,7 +107,8 @@ class Destination:
             if not resume:
                 raise ArgumentError(
                     f"{self.location}: a finished store of {manifest.get('rows')} rows is there; "
-                    "pass overwrite=True to replace it"
+                    "pass overwrite=True to replace it",
+                    argument="overwrite",
                 )
             self._compare(manifest, content, share)
             if partial is not None:  # whoever finished it was stopped before he had tidied up
@@ -117,14 +118,16 @@ class Destination:
             if not resume and share is None:
                 raise ArgumentError(
                     f"{self.location}: a store that was not written to its end is there; "
-                    "pass resume=True to go on with it, or overwrite=True to begin anew"
+                    "pass resume=True to go on with it, or overwrite=True to begin anew",
+                    argument="resume",
                 )
             self._compare(partial, content, share)
             return self
         elif occupied:
             raise ArgumentError(
                 f"{self.location}: there is something that loadax did not begin to write; choose another path, or pass "
-                "overwrite=True to delete it if it is a zarr store"
+                "overwrite=True to delete it if it is a zarr store",
+                argument="overwrite",
             )
         self._write(PARTIAL, content)
         return self
@@ -316,7 +319,9 @@ class Destination:
 
     def _compare(self, there: dict[str, Any], content: dict[str, Any], share: Share | None) -> None:
         if there == _DELETING:
-            raise ArgumentError(f"{self.location}: it was about to be deleted; pass overwrite=True to begin anew")
+            raise ArgumentError(
+                f"{self.location}: it was about to be deleted; pass overwrite=True to begin anew", argument="overwrite"
+            )
         found = _difference(there, content if share is None else _without_files(content), "")
         if found:
             field, old, new = found
@@ -325,7 +330,8 @@ class Destination:
             )
             raise ArgumentError(
                 f"{self.location}: it was begun with {field} = {_shown(old)}, now it is {_shown(new)}{meant}; "
-                "go on with the same data and arguments, or pass overwrite=True to begin anew"
+                "go on with the same data and arguments, or pass overwrite=True to begin anew",
+                argument="overwrite",
             )
 
     def _group(self, names: list[str]) -> dict[str, Any]:

@@ -72,7 +72,8 @@ def write_zarr(
     if overwrite and (resume or share is not None):
         other = "resume=True" if resume else f"shard={shard!r}"
         raise ArgumentError(
-            f"overwrite=True with {other}: what one writes the other would delete; delete the old store first"
+            f"overwrite=True with {other}: what one writes the other would delete; delete the old store first",
+            argument="overwrite",
         )
     threads = _WORKERS if workers is None else integer("workers", workers, 1)
     layout = plan_layout(rows.spec, len(rows), chunk_rows=chunk_rows, shard_rows=shard_rows, compression=compression)

@@ -138,7 +138,8 @@ def check_memory(found: list[OpenChunks], limit: int | None, processes: int = 1)
             f"has {each.chunks} chunks open on this process, {size_text(each.bytes)}{others}, "
             f"and cache_bytes allows {size_text(most)}: every chunk would be decoded again and again; pass "
             + (f"{fitting} to shuffle, or " if fitting else "")
-            + f"cache_bytes={needed * processes} to the Dataloader"
+            + f"cache_bytes={needed * processes} to the Dataloader",
+            argument="cache_bytes",
         )
 
 

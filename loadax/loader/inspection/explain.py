@@ -15,7 +15,7 @@ from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.inspection.chunk_reads import Opened, chunk_reads, file_counts, open_on_hosts, spaced
 from loadax.loader.inspection.explanation import Batches, Explanation, LeafPlan, Memory, Reading, Spread, spread_of
 from loadax.loader.inspection.hosts import Everybody
-from loadax.loader.inspection.partition_text import Territory
+from loadax.loader.inspection.partition_picture import PartitionPicture
 from loadax.loader.inspection.warnings import advice
 from loadax.plan.batches import BatchPlan
 from loadax.plan.text import order_words
@@ -79,7 +79,7 @@ def forecast(setting: Setting, steps: int) -> Explanation:
         reading=reading,
         memory=memory,
         warnings=tuple(advice(setting.dataset, everybody, batches, reading, memory, opened)),
-        territory=Territory(
+        partition_picture=PartitionPicture(
             f"{plan.path or 'the batch'} {plan.dtype}{list(plan.shape)} by {plan.partition}", everybody.leaves[largest]
         ),
     )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from loadax.core.formatting import size_text, table
-from loadax.loader.inspection.partition_text import Territory
+from loadax.loader.inspection.partition_picture import PartitionPicture
 from loadax.plan.text import rows_text, several
 
 
@@ -133,7 +133,7 @@ class Explanation:
         reading: what every host reads in a step.
         memory: what it takes.
         warnings: what will cost more than it has to, in sentences that say what to do.
-        territory: who holds which part of the leaf with the most bytes.
+        partition_picture: who holds which part of the leaf with the most bytes.
     """
 
     data: str
@@ -146,11 +146,11 @@ class Explanation:
     reading: Reading
     memory: Memory
     warnings: tuple[str, ...]
-    territory: Territory
+    partition_picture: PartitionPicture
 
     def to_dict(self) -> dict[str, Any]:
         """All figures, as JSON can hold them."""
-        shown = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "territory"}
+        shown = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "partition_picture"}
         return {name: _plain(value) for name, value in shown.items()}
 
     def text_picture(self, width: int = 100, colour: bool | None = None) -> str:
@@ -160,15 +160,15 @@ class Explanation:
             width: characters of a line.
             colour: None: when stdout is a terminal, and `NO_COLOR` is not set.
         """
-        return self.territory.text(width, colour)
+        return self.partition_picture.text(width, colour)
 
     def picture(self, path: str | os.PathLike[str]) -> None:
         """Writes the same, in more detail, to a PNG file.
 
         Raises:
-            UnsupportedError: when Pillow is not installed.
+            UnsupportedError: When matplotlib is not installed.
         """
-        self.territory.png(path)
+        self.partition_picture.png(path)
 
     def __str__(self) -> str:
         facts = [

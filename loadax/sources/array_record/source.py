@@ -113,10 +113,11 @@ def _dtype(dtype: Any) -> np.dtype[Any]:
     try:
         found = np.dtype(dtype)
     except TypeError as error:
-        raise ArgumentError(f"dtype={dtype!r} is no dtype; pass say 'uint16'") from error
+        raise ArgumentError(f"dtype={dtype!r} is no dtype; pass say 'uint16'", argument="dtype") from error
     if found.hasobject or not found.itemsize or found.kind in "SUmM" or found.fields is not None:
         raise ArgumentError(
-            f"dtype={dtype!r} is {found}, and entries are numbers; pass say 'uint16', or decode the bytes in a map"
+            f"dtype={dtype!r} is {found}, and entries are numbers; pass say 'uint16', or decode the bytes in a map",
+            argument="dtype",
         )
     return found
 
@@ -141,7 +142,8 @@ def _lengths(pad_to: Any, dtype: np.dtype[Any] | None, decode: Any) -> Any:
         )
     if dtype is None:
         raise ArgumentError(
-            f"pad_to={pad_to!r} needs dtype=, what the records' entries were written as: say dtype='uint16'"
+            f"pad_to={pad_to!r} needs dtype=, what the records' entries were written as: say dtype='uint16'",
+            argument="pad_to",
         )
     return _length(pad_to, "pad_to")
 

@@ -137,7 +137,8 @@ def _plain_files(files: Files, locations: Sequence[str], dtype: np.dtype[Any] | 
             )
             raise ArgumentError(
                 f"{where}: the file doesn't say which dtype its tokens have; "
-                f"pass dtype= what they were written as (its {size} bytes would be {fits} tokens)"
+                f"pass dtype= what they were written as (its {size} bytes would be {fits} tokens)",
+                argument="dtype",
             )
         if size % dtype.itemsize:
             raise SourceError(
@@ -153,7 +154,8 @@ def _check_alike(entries: Sequence[TokenFile], dtype: np.dtype[Any] | None) -> N
     for each in entries:
         if dtype is not None and each.dtype.newbyteorder("=") != dtype.newbyteorder("="):
             raise SourceError(
-                f"{each.segment.location} holds {each.dtype} tokens, and dtype={dtype} was passed; leave dtype out"
+                f"{each.segment.location} holds {each.dtype} tokens, and dtype={dtype} was passed; leave dtype out",
+                argument="dtype",
             )
         if each.dtype != first.dtype:
             raise SourceError(
@@ -170,9 +172,9 @@ def _token_dtype(dtype: Any) -> np.dtype[Any]:
     try:
         found = np.dtype(dtype)
     except TypeError as error:
-        raise ArgumentError(f"dtype={dtype!r} is no dtype; pass say 'uint16'") from error
+        raise ArgumentError(f"dtype={dtype!r} is no dtype; pass say 'uint16'", argument="dtype") from error
     if found.kind not in "iu":
-        raise ArgumentError(f"dtype={dtype!r} is {found}, and tokens are integers; pass say 'uint16'")
+        raise ArgumentError(f"dtype={dtype!r} is {found}, and tokens are integers; pass say 'uint16'", argument="dtype")
     return found
 
 

@@ -39,7 +39,8 @@ def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
     if driver is not None:
         if variables is not None:
             raise SourceError(
-                f"{root.text} is an array, not a group, so variables={variables!r} can't be chosen; leave it out"
+                f"{root.text} is an array, not a group, so variables={variables!r} can't be chosen; leave it out",
+                argument="variables",
             )
         above = root.above()
         if above is not None:  # an array of a group that loadax has not written to its end
