@@ -281,7 +281,7 @@ def test_going_on_after_an_interrupted_wait() -> None:
 def run(body: str, act: Callable[[subprocess.Popen[str]], None] = lambda child: None) -> tuple[int, str]:
     """A program that ends, although its workers would sleep for an hour: its exit code, and what it wrote to stderr."""
     lines = f"""
-        import sys, threading, time
+        import os, sys, threading, time
         import numpy as np
         from loadax import Dataloader, from_arrays
 
@@ -365,7 +365,8 @@ def test_ctrl_c(workers: int, where: str) -> None:
 
         def announce():
             sleeping.wait()
-            print("ready", flush=True)
+            # Not by print: at exit Python aborts when a daemon thread still holds the lock of sys.stdout.
+            os.write(1, b"ready\\n")
 
         # In a thread: the step before the rows that sleep may be in one read task with them, and then never reaches
         # the loop.
@@ -381,7 +382,7 @@ def test_ctrl_c(workers: int, where: str) -> None:
         child.send_signal(signal.SIGINT)
 
     code, errors = run(body, interrupt)
-    assert code == -signal.SIGINT
+    assert code == -signal.SIGINT, errors
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert errors.count("Traceback") == 1
 
