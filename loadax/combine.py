@@ -9,8 +9,8 @@ from loadax.core.arguments import choice, entries, integer, number, shown
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.io import as_dataset
+from loadax.plan.concat import Concatenated
 from loadax.plan.mix import ENDLESS, Mixed, Segment, Stop
-from loadax.plan.order import Concatenated
 from loadax.sources.wrappers.concat import ConcatenatedSource
 
 _MOST_UNITS = 1 << 16  # positions of a block of a mixture: weights are exact to a 65,536th

@@ -58,7 +58,7 @@ class BatchPlan:
         ArgumentError: when a value can't be used, or the rows don't fill a batch; names the argument and the numbers.
 
     Examples:
-        >>> from loadax.plan.order import Sequential
+        >>> from loadax.plan.sequential import Sequential
         >>> plan = BatchPlan(Sequential(10), batch_size=4, num_epochs=2, remainder="pad")
         >>> plan.steps_per_epoch, plan.num_steps
         (3, 6)
@@ -236,8 +236,8 @@ class BatchPlan:
         for place, (epoch, start, count) in enumerate(
             zip(epochs.tolist(), starts.tolist(), valid.tolist(), strict=True)
         ):
-            deals = self.order.deals(epoch, start, start + count)
-            offsets[place] = by_lane(start, count, deals, positions) if deals else positions
+            assignments = self.order.lane_assignments(epoch, start, start + count)
+            offsets[place] = by_lane(start, count, assignments, positions) if assignments else positions
         where = (starts[:, None] + offsets).ravel()
         epoch_of = np.repeat(epochs, len(positions))
         if (valid == stretch.batch_size).all():

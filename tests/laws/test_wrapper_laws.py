@@ -10,7 +10,7 @@ import pytest
 import loadax
 from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError, ConformanceError
-from loadax.plan.order import Sequential
+from loadax.plan.sequential import Sequential
 from loadax.protocols import ArraySpec, Location, Tree, Visits
 from loadax.reader import Reader
 from loadax.row_index.identity import identify

@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 
 from loadax.errors import ArgumentError
-from loadax.plan import keep as module
-from loadax.plan.blocks import BlockShuffled
-from loadax.plan.inverse import positions_of
-from loadax.plan.keep import keep_rows, leave_out_rows, met_rows
+from loadax.plan import subset as module
+from loadax.plan.block_shuffle import BlockShuffled
+from loadax.plan.concat import Concatenated
 from loadax.plan.mix import Mixed, Segment
-from loadax.plan.order import Concatenated, Excluding, Repeated, Sequential, Shuffled, Sliced, Subset
+from loadax.plan.repeat import Repeated
+from loadax.plan.sequential import Sequential
+from loadax.plan.shuffle import Shuffled
+from loadax.plan.slice import Sliced
+from loadax.plan.subset import Excluding, Subset, keep_rows, leave_out_rows, met_rows
 from loadax.protocols import Order
 
 ROWS = 60
@@ -88,7 +91,7 @@ def test_many_rows_are_looked_at_in_pieces(
 def test_a_row_is_found_where_it_stands(build: Callable[[], Order], verb: Callable[[Order], Order]) -> None:
     order = Shuffled(verb(build()), 3)
     asked = np.arange(ROWS)
-    hits = positions_of(order, asked, np.full(ROWS, 2), (0, order.size))
+    hits = order.inverse(asked, np.full(ROWS, 2), (0, order.size))
     assert sorted(zip(hits.positions.tolist(), asked[hits.asked].tolist(), strict=True)) == list(
         enumerate(rows(order, 2))
     )
@@ -121,7 +124,7 @@ def test_an_empty_list() -> None:
 def test_what_is_left_out_describes_itself_and_is_dealt_to_nobody() -> None:
     order = VERBS["left"](Sequential(ROWS))
     assert order.describe() == [["rows", ROWS], ["exclude", "x", len(KEPT)]]
-    assert order.deals(0, 0, 9) == []
+    assert order.lane_assignments(0, 0, 9) == []
 
 
 @both

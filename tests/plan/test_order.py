@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 
 from loadax import seeds
-from loadax.plan.blocks import BlockShuffled
-from loadax.plan.order import Concatenated, Repeated, Sequential, Shuffled, Sliced, Subset, depth_first
+from loadax.plan.block_shuffle import BlockShuffled
+from loadax.plan.concat import Concatenated
+from loadax.plan.order import depth_first
+from loadax.plan.repeat import Repeated
+from loadax.plan.sequential import Sequential
+from loadax.plan.shuffle import Shuffled
+from loadax.plan.slice import Sliced
+from loadax.plan.subset import Subset
 from loadax.protocols import Order
 
 
@@ -139,7 +145,7 @@ def test_orders_describe_alike_when_and_only_when_they_are_alike() -> None:
 def test_an_order_keeps_the_contract(make: Callable[[], Any]) -> None:
     order = make()
     assert isinstance(order.varies, bool)
-    assert all(deal.start < 12 for deal in order.deals(0, 0, order.size))
+    assert all(deal.start < 12 for deal in order.lane_assignments(0, 0, order.size))
     changes = any(rows(order, 0) != rows(order, number) for number in range(1, 5))
     assert changes == order.varies
     nothing = order.visits(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -156,7 +162,7 @@ def test_depth_first_finds_every_order() -> None:
 
 def dealt_lanes(order: Any, start: int, stop: int) -> list[int]:
     """The lane of each position, by the stretches that the order names."""
-    deals = order.deals(0, start, stop)
+    deals = order.lane_assignments(0, start, stop)
     lanes = []
     for position in range(start, stop):
         stretch = [deal for deal in deals if deal.start <= position][-1]
@@ -170,9 +176,9 @@ def test_lanes_go_through_slices_and_repeats_and_end_at_what_reorders() -> None:
     assert whole[:8] == [0, 2, 1, 3, 0, 2, 1, 3]
     assert dealt_lanes(dealt, 30, 46) == whole[30:]
     assert dealt_lanes(Sliced(dealt, 6, 1, 30), 0, 30) == whole[6:36]
-    assert Sliced(dealt, 0, 2, 23).deals(0, 0, 23) == []
+    assert Sliced(dealt, 0, 2, 23).lane_assignments(0, 0, 23) == []
     again = dealt_lanes(BlockShuffled(Sequential(46), 0, 4, 2, 4), 0, 46)
     assert dealt_lanes(Repeated(dealt, 3), 0, 46) == again
     assert dealt_lanes(Repeated(dealt, 3), 46, 54) == [0, 2, 1, 3, 0, 2, 1, 3]
-    assert len(Repeated(dealt, 1000).deals(0, 0, 10)) == 1
-    assert Shuffled(dealt, 0).deals(0, 0, 46) == []
+    assert len(Repeated(dealt, 1000).lane_assignments(0, 0, 10)) == 1
+    assert Shuffled(dealt, 0).lane_assignments(0, 0, 46) == []

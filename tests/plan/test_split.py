@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from loadax.errors import ArgumentError
-from loadax.plan.blocks import BlockShuffled
-from loadax.plan.order import Concatenated, Repeated, Sequential, Shuffled, Sliced
+from loadax.plan.block_shuffle import BlockShuffled
+from loadax.plan.concat import Concatenated
+from loadax.plan.repeat import Repeated
+from loadax.plan.sequential import Sequential
+from loadax.plan.shuffle import Shuffled
+from loadax.plan.slice import Sliced
 from loadax.plan.split import split
 from loadax.protocols import Order
 
@@ -91,7 +95,7 @@ def test_a_slice_of_a_shuffle_cannot_be_split(parent: Order) -> None:
 
 
 def test_many_rows_are_looked_at_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    from loadax.plan import keep as module
+    from loadax.plan import subset as module
 
     whole = rows(split(Sequential(1000), 0.5, 0)[0])
     monkeypatch.setattr(module, "_CHUNK", 7)

@@ -18,7 +18,6 @@ from loadax.loader.inspection.hosts import Everybody
 from loadax.loader.inspection.partition_text import Territory
 from loadax.loader.inspection.warnings import advice
 from loadax.plan.batches import BatchPlan
-from loadax.plan.text import order_words
 from loadax.protocols import ArraySpec, Integers
 from loadax.sharding.mesh import axis_sizes
 from loadax.transforms import name_of
@@ -70,7 +69,7 @@ def forecast(setting: Setting, steps: int) -> Explanation:
     plan = plans[largest]
     return Explanation(
         data=_data(setting.dataset),
-        order=(*order_words(setting.dataset.order.describe()), *_maps(setting.dataset)),
+        order=(*setting.dataset.order.text(), *_maps(setting.dataset)),
         batches=batches,
         mesh=axis_sizes(setting.share.mesh),
         hosts=len(everybody.processes),
@@ -122,7 +121,7 @@ def _reading(setting: Setting, everybody: Everybody, opened: list[Opened], steps
         decoded = spread_of(
             [
                 np.average(
-                    [each.amplification for each in one.shuffles], weights=[each.shuffle.size for each in one.shuffles]
+                    [each.amplification for each in one.shuffles], weights=[each.order.size for each in one.shuffles]
                 )
                 for one in opened
             ]

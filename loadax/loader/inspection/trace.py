@@ -10,7 +10,7 @@ from loadax.core.arguments import LARGEST, integer, shown
 from loadax.core.formatting import table
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.batches import BatchPlan
-from loadax.plan.inverse import Place, find
+from loadax.plan.find import Place, find
 from loadax.plan.mix import ENDLESS
 from loadax.protocols import Integers, Location
 from loadax.redaction import redact
