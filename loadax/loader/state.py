@@ -191,8 +191,8 @@ def _map_text(described: Any) -> str:
     match described:
         case ["map" | "map_batch" as verb, rng, seed]:
             return f"{verb}(rng=True, seed={seed})" if rng else f"{verb}()"
-        case [verb, *_]:
-            return f"{verb}()"
+        case [verb, *arguments]:
+            return f"{verb}({', '.join(map(str, arguments))})"
     return str(described)
 
 

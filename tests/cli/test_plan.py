@@ -103,7 +103,7 @@ def test_axes_that_cut_one_dim_together(fields: str, capfd: pytest.CaptureFixtur
     )
     assert code == 0
     assert "by P(('data', 'seq'))" in out
-    assert "blocks of 16 rows" in out
+    assert "shuffle(1, block=16, window=4, lanes=128)" in out
 
 
 @pytest.mark.parametrize(
