@@ -221,8 +221,8 @@ class Order(Protocol):
         ...
 
     @property
-    def own_epochs(self) -> bool:
-        """Whether row i is another record in every epoch, so that verbs that look at rows have no meaning."""
+    def changing_rows(self) -> str | None:
+        """Why row i is another record in every epoch, and what to do about it, as text; None where it is the same."""
         ...
 
     @property

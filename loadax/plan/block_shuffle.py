@@ -78,7 +78,7 @@ class BlockShuffled:
     window: int
     most_lanes: int
     varies = True
-    own_epochs = False
+    changing_rows = None
     parts = ()
     row_range = None
     schedule = None

@@ -24,7 +24,7 @@ class Concatenated:
 
     parts: tuple[Order, ...]
     rows: tuple[int, ...]
-    own_epochs = False
+    changing_rows = None
     parent = None
     row_range = None
     shuffle = None

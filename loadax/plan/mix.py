@@ -95,7 +95,7 @@ class Mixed:
     stop: Stop
     by_step: bool = False
     varies = True
-    own_epochs = False
+    changing_rows = None
     parent = None
     row_range = None
     shuffle = None

@@ -39,12 +39,12 @@ def check_fixed_rows(order: Order, what: str) -> None:
     """Checks that a row is the same record in every epoch.
 
     Raises:
-        ArgumentError: when the source has other rows in every epoch; names `what` needs them.
+        ArgumentError: when it is not; says why, and that `what` needs it.
     """
-    if any(below.own_epochs for below in depth_first(order)):
+    reason = next((below.changing_rows for below in depth_first(order) if below.changing_rows is not None), None)
+    if reason is not None:
         raise ArgumentError(
-            f"{what} is about rows, but the Grain dataset shuffles or maps at random, "
-            "so row 5 is another record in every epoch; hand over the Grain dataset before it does, "
+            f"{what} is about rows, but {reason}, "
             f"and shuffle and map with loadax behind {what}: .shuffle(seed).map(fn, rng=True)"
         )
 

@@ -16,7 +16,7 @@ class Repeated:
 
     parent: Order
     times: int
-    own_epochs = False
+    changing_rows = None
     parts = ()
     row_range = None
     shuffle = None

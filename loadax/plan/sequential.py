@@ -32,6 +32,15 @@ class Sequential:
         return self.own_epochs
 
     @property
+    def changing_rows(self) -> str | None:
+        if not self.own_epochs:
+            return None
+        return (
+            "the Grain dataset shuffles or maps at random, so row 5 is another record in every epoch; "
+            "hand over the Grain dataset before it does"
+        )
+
+    @property
     def row_range(self) -> range | None:
         return None if self.own_epochs else range(self.size)
 

@@ -15,7 +15,7 @@ class Shuffled:
     parent: Order
     seed: int
     varies = True
-    own_epochs = False
+    changing_rows = None
     parts = ()
     row_range = None
     schedule = None

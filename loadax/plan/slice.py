@@ -19,7 +19,7 @@ class Sliced:
     start: int
     step: int
     size: int
-    own_epochs = False
+    changing_rows = None
     parts = ()
     shuffle = None
     schedule = None

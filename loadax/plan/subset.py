@@ -31,7 +31,7 @@ class Subset:
     rule: tuple[Any, ...]
     arguments: str = ""
     varies = False
-    own_epochs = False
+    changing_rows = None
     parts = ()
     row_range = None
     shuffle = None
@@ -81,7 +81,7 @@ class Excluding:
     missing: Integers
     rule: tuple[Any, ...]
     varies = False
-    own_epochs = False
+    changing_rows = None
     parts = ()
     row_range = None
     shuffle = None

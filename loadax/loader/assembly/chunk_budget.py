@@ -168,11 +168,8 @@ def keep_open_chunks(
     for each in found:
         spare = max(0, most - needed) * each.bytes // max(1, needed) // max(1, each.chunk_bytes)
         wanted = each.chunks + min(spare, (_SPARE - 1) * each.chunks - (-ahead // max(1, each.chunk_bytes)))
-        leaves = _leaves(each.source)
-        rows = sum(len(leaf) for leaf, _ in leaves)
-        for leaf, times in leaves:
-            # A chunk of windows holds each row so many times, and was counted so.
-            slots[id(leaf)] = slots.get(id(leaf), 0) + math.ceil(wanted * times * len(leaf) / rows)
+        for leaf, share in _leaves(each.source):
+            slots[id(leaf)] = slots.get(id(leaf), 0) + math.ceil(wanted * share)
 
     def wrap(source: BaseSource, times: float) -> BaseSource:
         if source.spec is None or id(source) not in slots or chunk_starts(source) is None:
@@ -185,17 +182,25 @@ def keep_open_chunks(
 
 
 def _leaves(source: BaseSource) -> list[tuple[BaseSource, float]]:
-    """What stands at the bottom of a source, and how often it is asked for each of its rows."""
-    found: list[tuple[BaseSource, float]] = []
+    """The sources at the bottom of one, and how many of their chunks are open for each open chunk of it.
 
-    def look(source: BaseSource, times: float) -> None:
-        for child in source.children:
-            look(child.source, times * child.reads_per_row)
-        if not source.children:
-            found.append((source, times))
-
-    look(source, 1.0)
+    A chunk of windows holds each row several times, and was counted so. Children whose rows follow each other share the
+    open chunks in proportion to their rows; children that are read side by side need all of them each.
+    """
+    if not source.children:
+        return [(source, 1.0)]
+    found = []
+    for child in source.children:
+        share = 1.0 if child.first_row is None else _leaf_rows(child.source) / _leaf_rows(source)
+        found += [(leaf, share * below * child.reads_per_row) for leaf, below in _leaves(child.source)]
     return found
+
+
+def _leaf_rows(source: BaseSource) -> int:
+    """Rows at the bottom of a source; of children that are read side by side those of the longest."""
+    follow = sum(_leaf_rows(child.source) for child in source.children if child.first_row is not None)
+    beside = (_leaf_rows(child.source) for child in source.children if child.first_row is None)
+    return follow + max(beside, default=0) if source.children else len(source)
 
 
 def held_columns(reader: Reader, share: HostShard) -> list[Columns | None]:

@@ -163,6 +163,10 @@ class ConcatenatedSource(BaseSource):
         part, inner = self._part_of(row)
         return part.source.locate(inner)
 
+    def locate_visit(self, row: int, epoch: int) -> list[Location]:
+        part, inner = self._part_of(row)
+        return part.source.locate_visit(inner, epoch)
+
     def documents(self, row: int) -> list[Any] | None:
         part, inner = self._part_of(row)
         return part.source.documents(inner)
