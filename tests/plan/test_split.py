@@ -1,7 +1,5 @@
 """Splits go by row: disjoint, complete, the same before and after a shuffle, and steady when rows are appended."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -14,11 +12,7 @@ from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
 from loadax.plan.split import split
 from loadax.protocols import Order
-
-
-def rows(order: Order, epoch: int = 0) -> list[int]:
-    found: Any = order.visits(np.full(order.size, epoch), np.arange(order.size)).rows
-    return list(found.tolist())
+from tests.plan.visited import rows
 
 
 @pytest.mark.parametrize("fraction", [0.001, 0.1, 0.5, 0.9, 0.999])

@@ -1,7 +1,6 @@
 """Keep-lists: they go below shuffles and repeats, and a short list of absent rows equals a long one of present rows."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
 from loadax.plan.subset import Excluding, Subset, keep_rows, leave_out_rows, met_rows
 from loadax.protocols import Order
+from tests.plan.visited import epoch, rows
 
 ROWS = 60
 KEPT = np.array([0, 3, 4, 9, 17, 18, 19, 20, 31, 40, 41, 58, 59])
@@ -38,11 +38,6 @@ FIXED: dict[str, Callable[[], Order]] = {
     "nothing": lambda: Sliced(Sequential(ROWS), 0, 1, 0),
 }
 fixed = pytest.mark.parametrize("build", FIXED.values(), ids=FIXED.keys())
-
-
-def rows(order: Order, epoch: int = 0) -> list[int]:
-    found: Any = order.visits(np.full(order.size, epoch), np.arange(order.size)).rows
-    return list(found.tolist())
 
 
 @both
@@ -146,3 +141,9 @@ def test_a_mixture_keeps_its_proportions(verb: Callable[[Order], Order]) -> None
         ArgumentError, match=r"\(\) behind mix\(\) would break its proportions; call it on the datasets before"
     ):
         verb(Shuffled(mixed, 0))
+
+
+def test_kept_picks_positions_of_its_parent() -> None:
+    order = Subset(Sliced(Sequential(10), 9, -1, 10), np.array([0, 3, 9]), ("split", 0.5, 0, True))
+    assert epoch(order, 2) == [(9, 2), (6, 2), (0, 2)]
+    assert order.size == 3
