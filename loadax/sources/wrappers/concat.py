@@ -139,7 +139,8 @@ class ConcatenatedSource(BaseSource):
         return max(part.depth for part in self._parts)
 
     def describe(self) -> list[Any]:
-        return [["concat", [part.describe() for part in self._parts]]] if self.num_maps else []
+        described = [part.describe() for part in self._parts]
+        return [["concat", described]] if any(described) else []
 
     @property
     def runs_python(self) -> bool:
