@@ -4,18 +4,18 @@ import hashlib
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from loadax.core.arguments import MOST_POSITIONS, choice, flag, integer, number, optional_flag
+from loadax.core.arguments import MOST_POSITIONS, choice, flag, integer, number, optional_flag, shown
 from loadax.core.arguments import path as checked_path
 from loadax.core.habits import for_dataset
 from loadax.core.spec import flatten_spec, leaf_arrays, normalise_spec
-from loadax.core.tree import map_leaves
+from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.block_shuffle import BlockShuffled
 from loadax.plan.order import check_fixed_rows, depth, depth_first
@@ -25,6 +25,7 @@ from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
 from loadax.plan.split import split as split_order
+from loadax.plan.zip import Zipped
 from loadax.protocols import Integers, Order, Tree
 from loadax.reader import Examples, Reader
 from loadax.redaction import redact
@@ -215,6 +216,20 @@ class Dataset:
             integer("lanes", lanes, 1, _MOST_ROWS),
         )
         return self._with(BlockShuffled(self.order, seed, *sizes))
+
+    def zip(self, other: "Dataset") -> "Dataset":
+        """The rows of this dataset beside those of another: an example is a tuple of two.
+
+        See `loadax.zip`, for more than two datasets and for examples that are dicts.
+
+        Raises:
+            ArgumentError: when the other is no Dataset, or has another length.
+        """
+        if not isinstance(other, Dataset):
+            raise ArgumentError(
+                f"other={shown(other)} is not a Dataset; loadax.zip((ds, other)) takes whatever a Dataloader takes"
+            )
+        return zipped([self, other], flatten((0, 1))[1])
 
     def windows(self, length: int, stride: int = 1, lead: int | None = None, targets: int = 1) -> "Dataset":
         """Sliding windows over the rows as they lie.
@@ -612,6 +627,31 @@ class Dataset:
 
     def _mapped(self, transform: Transform) -> "Dataset":
         return Dataset(self.source, self.order, (*self.maps, transform))
+
+
+def zipped(parts: Sequence[Dataset], structure: Structure) -> Dataset:
+    """Datasets side by side; see `loadax.zip`.
+
+    Args:
+        parts: The datasets, in leaf order.
+        structure: Structure of an example, whose leaves are the examples of the parts.
+    """
+    from loadax.sources.wrappers.zip import ZipPart, ZippedSource
+
+    names = tuple(path or "the dataset" for path in structure.paths)
+    sizes = [len(part) for part in parts]
+    for name, size in zip(names, sizes, strict=True):
+        if size >= MOST_POSITIONS:
+            raise ArgumentError(f"zip() needs datasets that end, and {name} never does; cut it: ds[:n]")
+        if size != sizes[0]:
+            raise ArgumentError(
+                f"zip() needs datasets of one length: {names[0]} has {sizes[0]} rows, and {name} has {size}; "
+                f"cut the longer one: ds[:{min(size, sizes[0])}]"
+            )
+    source = ZippedSource(
+        [ZipPart(name, part.reader, part.order) for name, part in zip(names, parts, strict=True)], structure
+    )
+    return Dataset(source, Zipped(tuple(part.order for part in parts), names))
 
 
 @final

@@ -23,6 +23,7 @@ from loadax.plan.skips import Skips, joined
 from loadax.plan.slice import Sliced
 from loadax.plan.split import split
 from loadax.plan.subset import Excluding
+from loadax.plan.zip import Zipped
 from loadax.protocols import Order
 from tests.limits import examples
 from tests.work import lines_of, peak_of
@@ -31,7 +32,7 @@ SMALL = st.integers(1, 9)
 MOST = 120  # positions an epoch
 
 
-VERBS = ["shuffle", "blocks", "slice", "repeat", "split", "without", "concat", "mix"]
+VERBS = ["shuffle", "blocks", "slice", "repeat", "split", "without", "concat", "mix", "zip"]
 
 
 @st.composite
@@ -56,6 +57,8 @@ def orders(choose: st.DrawFn, depth: int = 2) -> tuple[Order, int]:
         elif verb == "without" and not order.varies and order.size:
             missing = choose(st.sets(st.integers(0, order.size - 1), max_size=4))
             order = Excluding(order, np.array(sorted(missing), np.int64), ("exclude",))
+        elif verb == "zip":
+            order, rows = Zipped((order, Sequential(order.size)), ("one", "other")), order.size
         elif verb in ("concat", "mix") and depth and order.size:
             other, others = choose(orders(depth - 1))
             if verb == "concat":

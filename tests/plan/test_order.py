@@ -17,6 +17,7 @@ from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
 from loadax.plan.split import split
 from loadax.plan.subset import Subset
+from loadax.plan.zip import Zipped
 from loadax.protocols import Order
 from tests.plan.visited import rows
 
@@ -41,6 +42,8 @@ ORDERS: dict[str, Callable[[], Order]] = {
     "concat": lambda: Concatenated((Sequential(6), Sequential(6)), (6, 6)),
     "concat of others": lambda: Concatenated((Sequential(5), Sequential(7)), (5, 7)),
     "concat of longer sources": lambda: Concatenated((Sequential(6), Sequential(6)), (7, 6)),
+    "zip": lambda: Zipped((Sequential(12), Sliced(Sequential(15), 3, 1, 12)), ("a", "b")),
+    "zip of others": lambda: Zipped((Sequential(12), Sliced(Sequential(15), 2, 1, 12)), ("a", "b")),
     "split": lambda: Subset(Sequential(12), np.arange(4), ("split", 0.5, 0, True)),
     "the rest": lambda: Subset(Sequential(12), np.arange(4), ("split", 0.5, 0, False)),
 }

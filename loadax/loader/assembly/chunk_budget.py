@@ -27,6 +27,7 @@ from loadax.sources.checks import chunk_starts
 from loadax.sources.wrappers.chunk_cache import ChunkCache, area, hull, largest_chunk
 from loadax.sources.wrappers.concat import ConcatenatedSource
 from loadax.sources.wrappers.packed import PackedSource
+from loadax.sources.wrappers.zip import ZippedSource
 
 _SAMPLE = 64  # blocks that are looked at to see which chunks a block lies in
 _MOST_STEPS = 256  # that are looked at to see which lanes this process meets
@@ -229,7 +230,7 @@ def _block_shuffles(
     if order.shuffle is not None and order.shuffle.blocks is not None:
         yield order, order.shuffle.blocks, source
     shuffled = shuffled or order.shuffle is not None
-    joined = _same_rows(source, ConcatenatedSource)
+    joined = _same_rows(source, ConcatenatedSource) or _same_rows(source, ZippedSource)
     packed = _same_rows(source, PackedSource)
     if order.parts and joined is not None:
         for part, child in zip(order.parts, joined.children, strict=True):
