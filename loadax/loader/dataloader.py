@@ -515,7 +515,7 @@ class Dataloader:
         """
         plan = self._plan
         ranges = [
-            (plan.skips.number(low), plan.skips.number(high - 1) + 1)
+            (plan.skips.whole_step(low), plan.skips.whole_step(high - 1) + 1)
             for low, high in step_ranges(steps, plan.num_steps)
         ]
         skipping = replace(plan, skips=plan.skips.and_also(ranges))

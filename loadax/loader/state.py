@@ -74,21 +74,21 @@ def make_state(plan: BatchPlan, order: OrderHash, step: int) -> dict[str, Any]:
     Where steps are left out, it is right behind the last one that was handed out, so that which ones are left out next
     may still be changed.
     """
-    number = plan.skips.number(step - 1) + 1 if step else 0
-    epoch, position = plan.place_of(number)
-    fields = (VERSION, step, plan.batch_size_of(number), epoch, position, order(epoch, position))
-    skipped = _skipped(plan, number)
+    whole_step = plan.skips.whole_step(step - 1) + 1 if step else 0
+    epoch, position = plan.place_of(whole_step)
+    fields = (VERSION, step, plan.batch_size_of(whole_step), epoch, position, order(epoch, position))
+    skipped = _skipped(plan, whole_step)
     verbs = _short_hashes(order.parts(epoch, position))
     return dict(zip(_FIELDS, fields, strict=True)) | {"verbs": verbs} | ({"skipped": skipped} if skipped else {})
 
 
-def _skipped(plan: BatchPlan, number: int) -> list[list[int]]:
+def _skipped(plan: BatchPlan, whole_step: int) -> list[list[int]]:
     """What is left out before a step.
 
     Each time from an (epoch, position) to another, which other batch sizes have as well.
     """
     found = []
-    for start, stop in plan.skips.before(number).ranges:
+    for start, stop in plan.skips.before(whole_step).ranges:
         epoch, position = plan.place_of(stop - 1)
         found.append([*plan.place_of(start), epoch, min(position + plan.batch_size_of(stop - 1), plan.order.size)])
     return found
@@ -149,25 +149,25 @@ def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
             "counted from 0; pass what get_state() gave"
         )
     # Not from 'step': with another remainder an epoch has another number of steps.
-    number, between = plan.step_at(state["epoch"], state["position"])
-    if number > MOST_POSITIONS:
+    whole_step, between = plan.step_at(state["epoch"], state["position"])
+    if whole_step > MOST_POSITIONS:
         raise StateError(
             f"the state's 'epoch' is {state['epoch']}, later than any run comes to; pass what get_state() gave"
         )
     if between:
         raise StateError(
             f"the state's 'position' is {state['position']}, "
-            f"inside a batch of batch_size={plan.batch_size_of(number)} (it was saved with {state['batch_size']}); "
+            f"inside a batch of batch_size={plan.batch_size_of(whole_step)} (it was saved with {state['batch_size']}); "
             f"pass a batch_size that divides {state['position']}, or save at such a step"
         )
-    past, here = state.get("skipped", []), _skipped(plan, number)
+    past, here = state.get("skipped", []), _skipped(plan, whole_step)
     if past != here:
         raise StateError(
             f"the state's 'skipped' is {past!r}, and this loader leaves out {here!r} before "
             "it (from epoch and position to epoch and position): leave out with skip() "
             "the steps that the saved run left out before the state, and otherwise only later ones"
         )
-    return plan.skips.left(number)
+    return plan.skips.left(whole_step)
 
 
 def _difference(saved: Any, parts: list[Any], texts: list[str]) -> str:

@@ -23,16 +23,16 @@ def find(plan: BatchPlan, row: int, steps: range) -> list[Place]:
     """Where these steps of a run meet a row: exactly where `plan.visits` has it, in order.
 
     Args:
-        plan: of the run.
-        row: of the source.
-        steps: to look at, one after another.
+        plan: Plan of the run.
+        row: Row of the source.
+        steps: Steps to look at, one after another.
     """
     if not len(steps):
         return []
-    numbers = plan.skips.number(steps[0]), plan.skips.number(steps[-1])
-    (first_epoch, low), (last_epoch, high) = (plan.place_of(number) for number in numbers)
+    first, last = plan.skips.whole_step(steps[0]), plan.skips.whole_step(steps[-1])
+    (first_epoch, low), (last_epoch, high) = plan.place_of(first), plan.place_of(last)
     size = plan.order.size
-    window = (low, min(high + plan.batch_size_of(numbers[1]), size)) if first_epoch == last_epoch else (0, size)
+    window = (low, min(high + plan.batch_size_of(last), size)) if first_epoch == last_epoch else (0, size)
     epochs = np.arange(first_epoch, last_epoch + 1, dtype=np.int64)
     hits = plan.order.inverse(np.full_like(epochs, row), epochs, window)
     places = [
@@ -44,12 +44,12 @@ def find(plan: BatchPlan, row: int, steps: range) -> list[Place]:
 
 def _place(plan: BatchPlan, epoch: int, position: int) -> Place | None:
     """The step that a position of an epoch belongs to; None when it is left out."""
-    number, offset = plan.step_at(epoch, position)
-    if plan.place_of(number) != (epoch, position - offset) or plan.skips.holds(number):
+    whole_step, offset = plan.step_at(epoch, position)
+    if plan.place_of(whole_step) != (epoch, position - offset) or plan.skips.holds(whole_step):
         return None  # of the remainder that is dropped, or skipped
     start = position - offset
-    count = min(plan.batch_size_of(number), plan.order.size - start)
+    count = min(plan.batch_size_of(whole_step), plan.order.size - start)
     assignments = plan.order.lane_assignments(epoch, start, start + count)
     if assignments:
         offset = int(in_step(start, count, assignments, np.array([offset], np.int64))[0])
-    return Place(plan.skips.left(number), offset)
+    return Place(plan.skips.left(whole_step), offset)

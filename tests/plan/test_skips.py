@@ -30,7 +30,7 @@ def test_numbers_are_those_of_a_list(ranges: list[tuple[int, int]], more: list[t
     skipped = {number for start, stop in ranges for number in range(start, stop)}
     left = [number for number in range(80) if number not in skipped]
     assert skips.count == len(skipped)
-    assert skips.numbers(np.arange(len(left))).tolist() == left
+    assert skips.whole_steps(np.arange(len(left))).tolist() == left
     for number in range(80):
         assert skips.left(number) == sum(each < number for each in left)
         assert skips.holds(number) == (number in skipped)
