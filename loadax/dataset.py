@@ -76,7 +76,7 @@ class Dataset:
         return self.order.size
 
     def __repr__(self) -> str:
-        verbs = [*self.order.text()[1:], *map(_map_text, self.maps)]  # the source tells of what comes before
+        verbs = self.verbs[1:]  # the source tells of what comes before
         shown = "".join(verb if verb.startswith("[") else f".{verb}" for verb in verbs)
         return redact(f"Dataset({'step-scheduled' if self._by_step else len(self)} rows of {self.source!r}{shown})")
 
@@ -106,6 +106,11 @@ class Dataset:
     def _by_step(self) -> bool:
         schedule = self.order.schedule
         return schedule is not None and schedule.by_step
+
+    @property
+    def verbs(self) -> tuple[str, ...]:
+        """The rows it begins with, and each verb and map behind them, as text."""
+        return (*self.order.text(), *map(_map_text, self.maps))
 
     @property
     def spec(self) -> Tree:
@@ -755,4 +760,5 @@ def _spec(spec: Tree | None) -> Tree | None:
 
 def _map_text(transform: Transform) -> str:
     verb = "map" if isinstance(transform, Map) else "map_batch"
-    return f"{verb}({name_of(transform.function)}{', rng=True' if transform.rng else ''})"
+    options = ", rng=True" * transform.rng + ", elementwise=True" * transform.elementwise
+    return f"{verb}({name_of(transform.function)}{options})"

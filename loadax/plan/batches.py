@@ -233,19 +233,19 @@ class BatchPlan:
         epochs, starts = _place(stretch, self.skips.whole_steps(np.arange(steps.start, steps.stop, dtype=np.int64)))
         valid = np.minimum(stretch.batch_size, self.order.size - starts)
         offsets = np.empty((len(steps), len(positions)), np.int64)
-        for place, (epoch, start, count) in enumerate(
+        for index, (epoch, start, count) in enumerate(
             zip(epochs.tolist(), starts.tolist(), valid.tolist(), strict=True)
         ):
             assignments = self.order.lane_assignments(epoch, start, start + count)
-            offsets[place] = by_lane(start, count, assignments, positions) if assignments else positions
-        where = (starts[:, None] + offsets).ravel()
+            offsets[index] = by_lane(start, count, assignments, positions) if assignments else positions
+        in_epoch = (starts[:, None] + offsets).ravel()
         epoch_of = np.repeat(epochs, len(positions))
         if (valid == stretch.batch_size).all():
-            return self.order.visits(epoch_of, where)
+            return self.order.visits(epoch_of, in_epoch)
         there = (offsets < valid[:, None]).ravel()
-        rows = np.full(len(where), -1, np.int64)
+        rows = np.full(len(in_epoch), -1, np.int64)
         inside = np.array(epoch_of)
-        rows[there], inside[there] = self.order.visits(epoch_of[there], where[there])
+        rows[there], inside[there] = self.order.visits(epoch_of[there], in_epoch[there])
         return Visits(rows, inside)
 
 

@@ -159,20 +159,20 @@ class Mixed:
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         part, draws = self.draws(self.begin(epochs) + positions if epochs.any() else positions)
-        inner, place = np.divmod(draws, self._sizes[part])
+        inner, positions_of_part = np.divmod(draws, self._sizes[part])
         rows = np.empty_like(positions)
         plain = self._plain[part]
         if plain.any():
             # The shuffles of many parts in one call: each call has a fixed cost, and a step may hold few rows of a
             # part.
-            mine = slice(None) if plain.all() else np.flatnonzero(plain)
-            which = part[mine]
-            keys = seeds.derive(self._seeds[which], "shuffle", inner[mine])
-            rows[mine] = seeds.permute(place[mine], self._sizes[which], keys) + self._first_rows[which]
-        for number in np.unique(part[~plain]).tolist():
-            mine = np.flatnonzero(part == number)
-            found = self.parts[number].visits(inner[mine], place[mine])
-            rows[mine], inner[mine] = found.rows + self._first_rows[number], found.epochs
+            chosen = slice(None) if plain.all() else np.flatnonzero(plain)
+            which = part[chosen]
+            keys = seeds.derive(self._seeds[which], "shuffle", inner[chosen])
+            rows[chosen] = seeds.permute(positions_of_part[chosen], self._sizes[which], keys) + self._first_rows[which]
+        for index in np.unique(part[~plain]).tolist():
+            chosen = np.flatnonzero(part == index)
+            visits = self.parts[index].visits(inner[chosen], positions_of_part[chosen])
+            rows[chosen], inner[chosen] = visits.rows + self._first_rows[index], visits.epochs
         return Visits(rows, inner)
 
     def begin(self, epochs: Any) -> Any:
@@ -186,21 +186,21 @@ class Mixed:
         """The part of each position of the mixture, counted over all epochs, and how often it was drawn before."""
         part, draws = np.empty_like(positions), np.empty_like(positions)
         which = np.searchsorted(self._starts, positions, side="right") - 1
-        for number in np.unique(which).tolist():
-            segment, before = self.segments[number], self._before[number]
-            mine = np.flatnonzero(which == number) if len(self.segments) > 1 else slice(None)
+        for index in np.unique(which).tolist():
+            segment, before = self.segments[index], self._before[index]
+            chosen = np.flatnonzero(which == index) if len(self.segments) > 1 else slice(None)
             patterns = _patterns(self.seed, segment.weights)
-            block, slot = np.divmod(positions[mine] - segment.start, sum(segment.weights))
+            block, slot = np.divmod(positions[chosen] - segment.start, sum(segment.weights))
             pattern = self._pattern(block, patterns)
             drawn = patterns.part[pattern, slot]
-            part[mine] = drawn
-            draws[mine] = before[drawn] + block * np.asarray(segment.weights)[drawn] + patterns.rank[pattern, slot]
+            part[chosen] = drawn
+            draws[chosen] = before[drawn] + block * np.asarray(segment.weights)[drawn] + patterns.rank[pattern, slot]
         return part, draws
 
     def counts(self, position: int) -> Integers:
         """How often each part is drawn before a position of the mixture, counted on over all epochs."""
-        number = int(np.searchsorted(self._starts, position, side="right")) - 1
-        return self._counts(self.segments[number], self._before[number], position)
+        index = int(np.searchsorted(self._starts, position, side="right")) - 1
+        return self._counts(self.segments[index], self._before[index], position)
 
     def position_of_draw(self, part: int, draw: int) -> int | None:
         """The position, counted over all epochs, of the `draw`-th row (from 0) of a part; None: it has none."""
@@ -209,20 +209,20 @@ class Mixed:
 
     def positions_of_draws(self, part: int, draws: Integers) -> Integers:
         """The same for many draws of a part at once; -1: it has none."""
-        found = np.full(len(draws), -1, np.int64)
+        positions = np.full(len(draws), -1, np.int64)
         firsts = np.array([int(before[part]) for before in self._before])
         # Segments that begin with the same draw draw nothing of the part, but for the last of them.
         which = np.searchsorted(firsts, draws, side="right") - 1
-        for number in np.unique(which).tolist():
-            segment = self.segments[number]
+        for index in np.unique(which).tolist():
+            segment = self.segments[index]
             share = segment.weights[part]
             if share:
-                mine = np.flatnonzero(which == number)
+                chosen = np.flatnonzero(which == index)
                 patterns = _patterns(self.seed, segment.weights)
-                block, rank = np.divmod(draws[mine] - firsts[number], share)
+                block, rank = np.divmod(draws[chosen] - firsts[index], share)
                 slots = patterns.slots[self._pattern(block, patterns), sum(segment.weights[:part]) + rank]
-                found[mine] = segment.start + block * sum(segment.weights) + slots
-        return found
+                positions[chosen] = segment.start + block * sum(segment.weights) + slots
+        return positions
 
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
         """A part's draws are counted over all epochs: how often it was drawn before says which lie in the window."""

@@ -54,8 +54,8 @@ def _depth(order: Order, verb: str) -> int:
 
 
 def _kept_positions(order: Order, fraction: float, key: tuple[Any, ...], first_row: int, first: bool) -> Integers:
-    found = [
+    chosen = [
         positions[below(np.asarray(seeds.derive(*key, rows)), fraction) == first]
         for positions, rows in rows_of(order, first_row)
     ]
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+    return np.concatenate(chosen) if chosen else np.empty(0, np.int64)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadax.plan import lanes as dealing
+from loadax.plan import lanes as lane_module
 from loadax.plan.batches import BatchPlan
 from loadax.plan.block_shuffle import BlockShuffled
 from loadax.plan.sequential import Sequential
@@ -62,7 +62,7 @@ def test_each_block_is_met_within_one_window_of_one_lane(
         # A missing (ragged) row moves the boundary by less than a block.
         bounds = [
             0,
-            *range((window - dealing.lane_places(lanes)[lane] % window) * block, len(mine), window * block),
+            *range((window - lane_module.lane_places(lanes)[lane] % window) * block, len(mine), window * block),
             len(mine),
         ]
         for start, stop in itertools.pairwise(bounds):

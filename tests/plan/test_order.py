@@ -59,7 +59,7 @@ def test_orders_describe_alike_when_and_only_when_they_are_alike() -> None:
 def test_an_order_keeps_the_contract(make: Callable[[], Any]) -> None:
     order = make()
     assert isinstance(order.varies, bool)
-    assert all(deal.start < 12 for deal in order.lane_assignments(0, 0, order.size))
+    assert all(run.start < 12 for run in order.lane_assignments(0, 0, order.size))
     changes = any(rows(order, 0) != rows(order, number) for number in range(1, 5))
     assert changes == order.varies
     assert len(order.text()) == len(order.describe())
@@ -107,25 +107,25 @@ def test_depth_first_finds_every_order() -> None:
     assert list(map(id, depth_first(top))) == list(map(id, [top, both, leaf, shuffled, other]))
 
 
-def dealt_lanes(order: Any, start: int, stop: int) -> list[int]:
-    """The lane of each position, by the stretches that the order names."""
-    deals = order.lane_assignments(0, start, stop)
+def lanes_of(order: Any, start: int, stop: int) -> list[int]:
+    """The lane of each position, by the runs of positions that the order names."""
+    runs = order.lane_assignments(0, start, stop)
     lanes = []
     for position in range(start, stop):
-        stretch = [deal for deal in deals if deal.start <= position][-1]
-        lanes.append(int(stretch.lanes[(position - stretch.start) % len(stretch.lanes)]))
+        last = [run for run in runs if run.start <= position][-1]
+        lanes.append(int(last.lanes[(position - last.start) % len(last.lanes)]))
     return lanes
 
 
 def test_lanes_go_through_slices_and_repeats_and_end_at_what_reorders() -> None:
-    dealt = BlockShuffled(Sequential(46), 0, 4, 2, 4)
-    whole = dealt_lanes(dealt, 0, 46)
+    blocks = BlockShuffled(Sequential(46), 0, 4, 2, 4)
+    whole = lanes_of(blocks, 0, 46)
     assert whole[:8] == [0, 2, 1, 3, 0, 2, 1, 3]
-    assert dealt_lanes(dealt, 30, 46) == whole[30:]
-    assert dealt_lanes(Sliced(dealt, 6, 1, 30), 0, 30) == whole[6:36]
-    assert Sliced(dealt, 0, 2, 23).lane_assignments(0, 0, 23) == []
-    again = dealt_lanes(BlockShuffled(Sequential(46), 0, 4, 2, 4), 0, 46)
-    assert dealt_lanes(Repeated(dealt, 3), 0, 46) == again
-    assert dealt_lanes(Repeated(dealt, 3), 46, 54) == [0, 2, 1, 3, 0, 2, 1, 3]
-    assert len(Repeated(dealt, 1000).lane_assignments(0, 0, 10)) == 1
-    assert Shuffled(dealt, 0).lane_assignments(0, 0, 46) == []
+    assert lanes_of(blocks, 30, 46) == whole[30:]
+    assert lanes_of(Sliced(blocks, 6, 1, 30), 0, 30) == whole[6:36]
+    assert Sliced(blocks, 0, 2, 23).lane_assignments(0, 0, 23) == []
+    again = lanes_of(BlockShuffled(Sequential(46), 0, 4, 2, 4), 0, 46)
+    assert lanes_of(Repeated(blocks, 3), 0, 46) == again
+    assert lanes_of(Repeated(blocks, 3), 46, 54) == [0, 2, 1, 3, 0, 2, 1, 3]
+    assert len(Repeated(blocks, 1000).lane_assignments(0, 0, 10)) == 1
+    assert Shuffled(blocks, 0).lane_assignments(0, 0, 46) == []

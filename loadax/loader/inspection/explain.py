@@ -20,7 +20,6 @@ from loadax.loader.inspection.warnings import advice
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import ArraySpec, Integers
 from loadax.sharding.mesh import axis_sizes
-from loadax.transforms import name_of
 
 
 @final
@@ -69,7 +68,7 @@ def forecast(setting: Setting, steps: int) -> Explanation:
     plan = plans[largest]
     return Explanation(
         data=_data(setting.dataset),
-        order=(*setting.dataset.order.text(), *_maps(setting.dataset)),
+        order=setting.dataset.verbs,
         batches=batches,
         mesh=axis_sizes(setting.share.mesh),
         hosts=len(everybody.processes),
@@ -184,7 +183,3 @@ def _row_bytes(spec: ArraySpec, dtype: np.dtype[Any]) -> int:
 
 def _data(dataset: Dataset) -> str:
     return repr(dataset.source)
-
-
-def _maps(dataset: Dataset) -> list[str]:
-    return [f"map {name_of(each.function)}{', of each element' * each.elementwise}" for each in dataset.maps]
