@@ -201,6 +201,9 @@ def test_weights_by_step_wait_for_a_batch_size() -> None:
     assert order.at_positions([(0, 4)], 1).segments == (Segment(0, (1, 0)), Segment(12, (0, 1)))
     visits: Any = order.at_positions([(0, 4)], 1).visits(np.zeros(20, np.int64), np.arange(20))
     assert visits.rows.tolist() == [*range(12), *range(50, 58)]
+    assert order.at_positions([(0, 40)], 1).size == 50  # what is scheduled later than the end never comes
+    with pytest.raises(ArgumentError, match="from step 3 on, which is example 120, but an epoch has only 50 examples"):
+        order.at_positions([(0, 40)], 2)
 
 
 @pytest.mark.parametrize("stop", ["never", "first"])
