@@ -30,9 +30,13 @@ from loadax import seeds
 from loadax.loader.assembly.host_shard import batch_spec, resolve_share
 from loadax.loader.execution.producer import BatchProducer
 from loadax.plan.batches import BatchPlan
-from loadax.plan.blocks import BlockShuffled
+from loadax.plan.block_shuffle import BlockShuffled
+from loadax.plan.concat import Concatenated
 from loadax.plan.mix import Mixed, Segment
-from loadax.plan.order import Concatenated, Repeated, Sequential, Shuffled, Sliced
+from loadax.plan.repeat import Repeated
+from loadax.plan.sequential import Sequential
+from loadax.plan.shuffle import Shuffled
+from loadax.plan.slice import Sliced
 from loadax.protocols import Order
 from loadax.sharding import data_parallel
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from loadax import errors, seeds, sharding, testing
-    from loadax.combine import concat, mix
+    from loadax.combine import concat, mix, zip
     from loadax.dataset import Dataset
     from loadax.errors import LoadaxError
     from loadax.interop.progress import progress
@@ -64,6 +64,7 @@ _HOME = {
     "mix": "loadax.combine",
     "progress": "loadax.interop.progress",
     "write_zarr": "loadax.io",
+    "zip": "loadax.combine",
 }
 _MODULES = ("errors", "seeds", "sharding", "testing")
 
@@ -98,6 +99,7 @@ __all__ = [
     "sharding",
     "testing",
     "write_zarr",
+    "zip",
 ]
 
 

@@ -4,24 +4,28 @@ import hashlib
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from loadax.core.arguments import MOST_POSITIONS, choice, flag, integer, number, optional_flag
+from loadax.core.arguments import MOST_POSITIONS, choice, flag, integer, number, optional_flag, shown
 from loadax.core.arguments import path as checked_path
 from loadax.core.habits import for_dataset
 from loadax.core.spec import flatten_spec, leaf_arrays, normalise_spec
-from loadax.core.tree import map_leaves
+from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, RowIndexError
-from loadax.plan.blocks import BlockShuffled
-from loadax.plan.mix import Mixed
-from loadax.plan.order import Repeated, Sequential, Shuffled, Sliced, check_fixed_rows, depth, depth_first
+from loadax.plan.block_shuffle import BlockShuffled
+from loadax.plan.order import check_fixed_rows, depth, depth_first
 from loadax.plan.pack import Long, Method
+from loadax.plan.repeat import Repeated
+from loadax.plan.sequential import Sequential
+from loadax.plan.shuffle import Shuffled
+from loadax.plan.slice import Sliced
 from loadax.plan.split import split as split_order
+from loadax.plan.zip import Zipped
 from loadax.protocols import Integers, Order, Tree
 from loadax.reader import Examples, Reader
 from loadax.redaction import redact
@@ -72,9 +76,9 @@ class Dataset:
         return self.order.size
 
     def __repr__(self) -> str:
-        verbs = [*map(_verb, self.order.describe()), *(_map_verb(each) for each in self.maps)]
-        rows = "step-scheduled" if self.order.by_step else len(self)
-        return redact(f"Dataset({rows} rows of {self.source!r}{''.join(verbs)})")
+        verbs = self.verbs[1:]  # the source tells of what comes before
+        shown = "".join(verb if verb.startswith("[") else f".{verb}" for verb in verbs)
+        return redact(f"Dataset({'step-scheduled' if self._by_step else len(self)} rows of {self.source!r}{shown})")
 
     def __post_init__(self) -> None:
         if depth(self.order) > _MOST_VERBS:
@@ -96,9 +100,17 @@ class Dataset:
         """The source and the maps; `reader.spec` is what one example looks like."""
         zero = np.zeros(1, np.int64)
         # A mixture that is scheduled by step has no length yet, but rows.
-        return Reader(
-            self.source, self.maps, self.order.visits(zero, zero) if self.order.by_step or len(self) else None
-        )
+        return Reader(self.source, self.maps, self.order.visits(zero, zero) if self._by_step or len(self) else None)
+
+    @property
+    def _by_step(self) -> bool:
+        schedule = self.order.schedule
+        return schedule is not None and schedule.by_step
+
+    @property
+    def verbs(self) -> tuple[str, ...]:
+        """The rows it begins with, and each verb and map behind them, as text."""
+        return (*self.order.text(), *map(_map_text, self.maps))
 
     @property
     def spec(self) -> Tree:
@@ -150,11 +162,11 @@ class Dataset:
         Args:
             seed: any int. Different (seed, epoch) pairs never share an order.
             block: rows that lie together and are read together: blocks are shuffled, then the rows of `window` blocks
-                at a time, in each of `lanes`; see `loadax.plan.blocks`. "chunks": the rows that the source decodes
-                together, so that each chunk is decoded once. None: every row by itself.
+                at a time, in each of `lanes`; see `loadax.plan.block_shuffle`. "chunks": the rows that the source
+                decodes together, so that each chunk is decoded once. None: every row by itself.
             window: how many blocks a lane mixes. None: 4, or fewer where chunks are so large that more than 1 GiB would
                 be open. All of it is part of the order.
-            lanes: among how many lanes the positions are dealt.
+            lanes: number of lanes that the positions are assigned to, round-robin.
 
         Raises:
             ArgumentError: when a value can't be used, or the source has no chunks.
@@ -166,7 +178,7 @@ class Dataset:
         seed = integer(
             "seed", seed, most=None, remedy="an int, as in shuffle(seed=0): each epoch gets another order of it"
         )
-        if any(isinstance(each, Mixed) for each in depth_first(self.order)):
+        if any(below.schedule is not None for below in depth_first(self.order)):
             raise ArgumentError(
                 "shuffle() behind mix() would break its proportions; shuffle the datasets before they are mixed: "
                 "mix({name: ds.shuffle(seed)}, …)"
@@ -210,6 +222,20 @@ class Dataset:
         )
         return self._with(BlockShuffled(self.order, seed, *sizes))
 
+    def zip(self, other: "Dataset") -> "Dataset":
+        """The rows of this dataset beside those of another: an example is a tuple of two.
+
+        See `loadax.zip`, for more than two datasets and for examples that are dicts.
+
+        Raises:
+            ArgumentError: when the other is no Dataset, or has another length.
+        """
+        if not isinstance(other, Dataset):
+            raise ArgumentError(
+                f"other={shown(other)} is not a Dataset; loadax.zip((ds, other)) takes whatever a Dataloader takes"
+            )
+        return zipped([self, other], flatten((0, 1))[1])
+
     def windows(self, length: int, stride: int = 1, lead: int | None = None, targets: int = 1) -> "Dataset":
         """Sliding windows over the rows as they lie.
 
@@ -239,11 +265,8 @@ class Dataset:
         from loadax.sources.wrappers.windows import WindowSource
 
         check_fixed_rows(self.order, "windows()")
-        begin, step = 0, 1
-        order = self.order
-        while isinstance(order, Sliced):
-            begin, step, order = order.start + begin * order.step, step * order.step, order.parent
-        if not isinstance(order, Sequential) or step != 1 or self.maps:
+        rows = self.order.row_range
+        if rows is None or rows.step != 1 or self.maps:
             raise ArgumentError(
                 "windows() is about rows that follow each other: call it first, and shuffle, split or map the windows"
             )
@@ -253,7 +276,7 @@ class Dataset:
             raise ArgumentError(
                 f"lead={ahead}: the first target would lie before the window; pass {2 - sizes[0]} or more"
             )
-        within = begin, begin + len(self)
+        within = rows.start, rows.stop
         source = WindowSource(self.source, self.reader.specs[0], within, *sizes, ahead, integer("targets", targets, 1))
         return Dataset(source, Sequential(len(source)))
 
@@ -611,6 +634,31 @@ class Dataset:
         return Dataset(self.source, self.order, (*self.maps, transform))
 
 
+def zipped(parts: Sequence[Dataset], structure: Structure) -> Dataset:
+    """Datasets side by side; see `loadax.zip`.
+
+    Args:
+        parts: The datasets, in leaf order.
+        structure: Structure of an example, whose leaves are the examples of the parts.
+    """
+    from loadax.sources.wrappers.zip import ZipPart, ZippedSource
+
+    names = tuple(path or "the dataset" for path in structure.paths)
+    sizes = [len(part) for part in parts]
+    for name, size in zip(names, sizes, strict=True):
+        if size >= MOST_POSITIONS:
+            raise ArgumentError(f"zip() needs datasets that end, and {name} never does; cut it: ds[:n]")
+        if size != sizes[0]:
+            raise ArgumentError(
+                f"zip() needs datasets of one length: {names[0]} has {sizes[0]} rows, and {name} has {size}; "
+                f"cut the longer one: ds[:{min(size, sizes[0])}]"
+            )
+    source = ZippedSource(
+        [ZipPart(name, part.reader, part.order) for name, part in zip(names, parts, strict=True)], structure
+    )
+    return Dataset(source, Zipped(tuple(part.order for part in parts), names))
+
+
 @final
 @dataclass(frozen=True)
 class Written:
@@ -710,23 +758,7 @@ def _spec(spec: Tree | None) -> Tree | None:
     return None if spec is None else normalise_spec(spec, "spec")
 
 
-def _verb(part: list[Any]) -> str:
-    match part:
-        case ["rows" | "own epochs", _]:
-            pass
-        case ["slice", start, step, size]:
-            return f"[{start} + {step} * range({size})]" if step != 1 else f"[{start}:{start + size}]"
-        case ["mix" | "concat", parts, *_]:
-            return f" of {sum(rows for *_, rows, _ in parts)} rows"
-        case ["filter" | "exclude" | "split_by" as verb, *_, size]:
-            return f".{verb}({size} rows)"
-        case ["shuffle", seed, block, window, lanes, _]:
-            return f".shuffle({seed}, block={block}, window={window}, lanes={lanes})"
-        case [name, *arguments]:
-            return f".{name}({', '.join(map(str, arguments))})"
-    return ""
-
-
-def _map_verb(each: Transform) -> str:
-    verb = "map" if isinstance(each, Map) else "map_batch"
-    return f".{verb}({name_of(each.function)}{', rng=True' if each.rng else ''})"
+def _map_text(transform: Transform) -> str:
+    verb = "map" if isinstance(transform, Map) else "map_batch"
+    options = ", rng=True" * transform.rng + ", elementwise=True" * transform.elementwise
+    return f"{verb}({name_of(transform.function)}{options})"

@@ -8,7 +8,7 @@ from loadax.core.arguments import path as checked_path
 from loadax.core.tree import flatten, jax_knows
 from loadax.dataset import Dataset, Written
 from loadax.errors import ArgumentError, SourceError
-from loadax.plan.order import OwnEpochs, Sequential
+from loadax.plan.sequential import Sequential
 from loadax.protocols import Tree
 from loadax.sources.base import as_source
 
@@ -365,7 +365,7 @@ def _dataset_of(data: Any) -> Dataset | None:
     if known is None and not (hasattr(data, "read") and hasattr(data, "__len__")):
         return None
     source = as_source(data if known is None else known)
-    return Dataset(source, OwnEpochs(len(source)) if source.own_epochs else Sequential(len(source)))
+    return Dataset(source, Sequential(len(source), source.own_epochs))
 
 
 def _is_tree(data: Any) -> bool:

@@ -4,7 +4,7 @@ Indices have three names and keep them in every signature: `step` (which batch),
 the batch), `row` (which record of the source).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -62,15 +62,58 @@ class Location(NamedTuple):
 
 
 class LaneAssignment(NamedTuple):
-    """A stretch of positions that are dealt to lanes in turn.
+    """A run of positions that are assigned to lanes round-robin.
 
-    `start` belongs to `lanes[0]`, the next to `lanes[1]`, and so on.
+    It ends where the next one begins.
 
-    It ends where the next one begins. `lanes` is int64[n]; `start` may lie before the first position.
+    Args:
+        start: Position that belongs to `lanes[0]`; the next one belongs to `lanes[1]`, and so on. It may lie before the
+            first position.
+        lanes: Lanes in their turn, int64[n].
     """
 
     start: int
     lanes: Integers
+
+
+class Hits(NamedTuple):
+    """Positions at which rows stand that were asked for.
+
+    Args:
+        asked: Indices into the rows that were asked for, int64[n].
+        positions: Position of each, int64[n].
+    """
+
+    asked: Integers
+    positions: Integers
+
+
+class Blocks(NamedTuple):
+    """Blocks of a block shuffle.
+
+    Args:
+        rows: Rows of each block; the last one may have fewer.
+        num_blocks: Number of blocks.
+        window: Blocks of a lane that are permuted together.
+        lanes: Number of lanes.
+    """
+
+    rows: int
+    num_blocks: int
+    window: int
+    lanes: int
+
+
+class Shuffle(NamedTuple):
+    """How a verb shuffles the positions of its parent.
+
+    Args:
+        seed: Seed of the permutations.
+        blocks: Blocks that are shuffled; None where every position is shuffled alone.
+    """
+
+    seed: int
+    blocks: Blocks | None = None
 
 
 @runtime_checkable
@@ -125,12 +168,61 @@ class Source(Protocol):
         ...
 
 
+class Schedule(Protocol):
+    """Weights of a mixture, which may change at given positions or steps."""
+
+    @property
+    def by_step(self) -> bool:
+        """Whether weights change at steps, so that the size is known only in a run, which knows its batch sizes."""
+        ...
+
+    def at_positions(self, batch_sizes: Sequence[tuple[int, int]], num_epochs: int | None) -> "Order":
+        """The same order with weights that change at positions.
+
+        Args:
+            batch_sizes: `(first step, batch size)`: each holds until the next one begins.
+            num_epochs: Epochs of the run; None: endlessly many.
+
+        Raises:
+            ArgumentError: When weights change in a later epoch than the first.
+        """
+        ...
+
+    def until(self, epoch: int, position: int) -> "Order":
+        """The same order without what is scheduled from a position of an epoch on."""
+        ...
+
+    def begin(self, epoch: int) -> int:
+        """The position with which an epoch begins, counted over all epochs."""
+        ...
+
+
+NarrowRule: TypeAlias = "Callable[[Order, int], Order]"
+"""Leaves out some rows of an order that is the same in every epoch.
+
+Its second argument is the number of the source's first row among the rows of all parts.
+"""
+
+
 class Order(Protocol):
-    """A rule that turns positions of a dataset into visits of its source's rows, by arithmetic alone."""
+    """A rule that turns positions of a dataset into visits of its source's rows, by arithmetic alone.
+
+    Each verb is one class, in a file of its own in `loadax/plan/`.
+    """
 
     @property
     def size(self) -> int:
-        """How many positions one epoch has."""
+        """Number of positions in an epoch."""
+        ...
+
+    @property
+    def varies(self) -> bool:
+        """Whether another epoch visits the rows in another order."""
+        ...
+
+    @property
+    def changing_rows(self) -> str | None:
+        """Why row i is another record in every epoch, and what to do about it, as text; None where it is the same."""
         ...
 
     @property
@@ -140,30 +232,64 @@ class Order(Protocol):
 
     @property
     def parts(self) -> "Sequence[Order]":
-        """The orders of the parts of a concatenation or mixture, each of a source of its own.
-
-        Empty for any other order.
-        """
+        """The orders of several sources, one for each child of the dataset's source; empty for any other order."""
         ...
 
     @property
-    def by_step(self) -> bool:
-        """Whether its size is known only in a run, which knows how many positions a step has."""
+    def row_range(self) -> range | None:
+        """Rows at positions 0, 1, … where these are evenly spaced and the same in every epoch; else None."""
         ...
 
     @property
-    def varies(self) -> bool:
-        """Whether another epoch meets the rows in another order."""
+    def shuffle(self) -> Shuffle | None:
+        """How this verb shuffles its parent's positions; None when it does not."""
         ...
 
-    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
-        """How the positions from `start` to `stop` of an epoch are dealt to lanes; empty when there are none."""
+    @property
+    def schedule(self) -> Schedule | None:
+        """Schedule of the proportions that this verb keeps; None when it keeps none."""
         ...
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
-        """The rows, and their own epochs, at `positions` (each in `[0, size)`) of `epochs`; all int64[n]."""
+        """Rows, and their own epochs, at `positions` (each in `[0, size)`) of `epochs`; all int64[n]."""
+        ...
+
+    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
+        """Positions at which rows stand: the inverse of `visits`.
+
+        Args:
+            rows: Rows of the source, int64[n].
+            epochs: Epoch of this order to look at, for each row, int64[n].
+            window: `(start, stop)`: positions to look at, in every epoch. Positions outside may be found too.
+        """
+        ...
+
+    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> "Order":
+        """This order with `rule` applied below all shuffles and repeats.
+
+        So a verb that looks at rows means the same before and after a shuffle.
+
+        Args:
+            verb: Name of the verb that narrows, for errors.
+            rule: What leaves out rows.
+            first_row: Number of the source's first row among the rows of all parts.
+
+        Raises:
+            ArgumentError: When which rows there are depends on the epoch, or a mixture would lose its proportions.
+        """
+        ...
+
+    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
+        """How the positions from `start` to `stop` of an epoch are assigned to lanes; empty without lanes."""
         ...
 
     def describe(self) -> list[Any]:
-        """What decides this order, as JSON: verbs, sizes, seeds. Two orders that describe alike are alike."""
+        """What decides this order, as JSON: an entry for each verb, with sizes and seeds.
+
+        Two orders are equal when and only when they describe themselves equally. Saved states depend on it.
+        """
+        ...
+
+    def text(self) -> list[str]:
+        """This order as text for people: an entry for each entry of `describe`."""
         ...

@@ -14,7 +14,6 @@ import tensorstore as ts
 from loadax.cli.options import add_command
 from loadax.core.formatting import count_text, size_text, table
 from loadax.io import from_zarr
-from loadax.plan.blocks import BlockShuffled
 from loadax.redaction import redact
 from loadax.sources.checks import chunk_starts
 from loadax.sources.zarr.manifest import FINISHED
@@ -137,12 +136,13 @@ def _cost(location: str, arrays: dict[str, ts.TensorStore]) -> Iterator[str]:
             yield "  but its chunks are small, so that costs little"
         yield f"  {opened}.shuffle(seed)"
         return
-    order = dataset.shuffle(0, block="chunks").order
-    assert isinstance(order, BlockShuffled)
+    shuffle = dataset.shuffle(0, block="chunks").order.shuffle
+    assert shuffle is not None and shuffle.blocks is not None  # noqa: PT018
+    blocks = shuffle.blocks
     row_bytes = sum(raw_bytes(arrays[name]) // length for name in together)
-    held = size_text(min(order.lanes * order.window * order.block, length) * row_bytes)
+    held = size_text(min(blocks.lanes * blocks.window * blocks.rows, length) * row_bytes)
     yield f'  .shuffle(seed, block="chunks"): decodes each chunk once; keeps {held} open, shared by all hosts'
-    yield f"    ({order.lanes} lanes x {count_text(order.window, 'block')} of {count_text(order.block, 'row')})"
+    yield f"    ({blocks.lanes} lanes x {count_text(blocks.window, 'block')} of {count_text(blocks.rows, 'row')})"
     yield f'  {opened}.shuffle(seed, block="chunks")'
 
 

@@ -27,5 +27,5 @@ def size_text(size: float) -> str:
 
 
 def count_text(number: int, what: str) -> str:
-    """`1 row`, `2 rows`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    """`1 row`, `2,000 rows`."""
+    return f"{number:,} {what}{'s' * (number != 1)}"

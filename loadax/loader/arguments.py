@@ -12,7 +12,6 @@ from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.loader.assembly.host_shard import ShardSpec
 from loadax.loader.metrics.stats import usable_cores
-from loadax.plan.mix import Mixed
 
 _MOST_WORKERS = 16  # workers beyond that mostly wait for each other; pass num_workers for more
 
@@ -50,20 +49,12 @@ def with_positions(dataset: Dataset, schedule: tuple[tuple[int, int], ...], num_
     """The dataset with what is scheduled by step scheduled by position, now that the batch sizes are known.
 
     Raises:
-        ArgumentError: when something is scheduled for a later epoch, whose first step depends on what becomes of the
-            last batch.
+        ArgumentError: when something is scheduled for a later epoch.
     """
-    order = dataset.order
-    if not isinstance(order, Mixed) or not order.by_step:
+    scheduled = dataset.order.schedule
+    if scheduled is None or not scheduled.by_step:
         return dataset
-    known = order.at_positions(schedule)
-    last = known.segments[-1].start
-    if num_epochs != 1 and last + schedule[-1][1] > known.size:
-        raise ArgumentError(
-            f"weights are scheduled from step {order.segments[-1].start} on, which is example {last}, "
-            f"but an epoch has only {known.size} examples; schedule by example, or pass stop='never' to mix()"
-        )
-    return replace(dataset, order=known)
+    return replace(dataset, order=scheduled.at_positions(schedule, num_epochs))
 
 
 def worker_count(num_workers: int | None, concurrent_reads: int, in_processes: bool) -> int:

@@ -46,7 +46,7 @@ from loadax.loader.reports.loader_info import setup_of
 from loadax.loader.state import OrderHash, step_of
 from loadax.loader.warmup import Warm
 from loadax.plan.batches import BatchPlan, Remainder
-from loadax.plan.inverse import Place
+from loadax.plan.find import Place
 from loadax.plan.skips import step_ranges
 from loadax.protocols import Integers, Tree
 from loadax.sharding.mesh import PlannedMesh, current_mesh, grid_of, resolve_mesh
@@ -515,7 +515,7 @@ class Dataloader:
         """
         plan = self._plan
         ranges = [
-            (plan.skips.number(low), plan.skips.number(high - 1) + 1)
+            (plan.skips.whole_step(low), plan.skips.whole_step(high - 1) + 1)
             for low, high in step_ranges(steps, plan.num_steps)
         ]
         skipping = replace(plan, skips=plan.skips.and_also(ranges))

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.errors import ArgumentError, LeafTypeError, RowIndexError
-from loadax.plan.keep import keep_rows, leave_out_rows, met_rows
 from loadax.plan.split import again, below
+from loadax.plan.subset import keep_rows, leave_out_rows, met_rows
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options, Question, answers

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from loadax.core.arguments import integer
 from loadax.errors import ArgumentError
 from loadax.io import as_dataset
-from loadax.plan.order import Sequential
 from loadax.protocols import Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource, WrapperSource, as_source
 
@@ -116,4 +115,4 @@ class FaultySource(WrapperSource):
 def _rows_of(source: Any) -> Any:
     """What has the rows: of a dataset with a verb, the dataset itself, whose positions they are."""
     dataset = as_dataset(source)
-    return dataset.source if isinstance(dataset.order, Sequential) and not dataset.maps else dataset
+    return dataset.source if dataset.order.row_range == range(len(dataset.source)) and not dataset.maps else dataset

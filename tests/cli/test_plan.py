@@ -48,7 +48,7 @@ def test_a_plan_of_tokens(tokens: str, capfd: pytest.CaptureFixture[str]) -> Non
         capfd, tokens, "--seq-len", 9, "--dtype", "uint16", *MESH, "--partition", "data,seq", "--shuffle", 3
     )
     assert (code, err) == (0, "")
-    assert "order        111 rows as they lie\n             shuffle(3): each row by itself\n" in out
+    assert "order        111 rows\n             shuffle(3)\n" in out
     assert "batches      16 rows, 1 epoch: 6 steps\n" in out
     assert "mesh         data=4, seq=2: 8 devices on 4 hosts\n" in out
     assert "leaves       ['tokens'] uint16[16, 10] by P('data', 'seq')\n" in out
@@ -81,7 +81,7 @@ def test_a_plan_of_chunks_as_json_and_as_a_picture(
     assert code == 0
     assert err.startswith("loadax: block shuffle: 8 lanes x 4 blocks of 16 rows")
     shown = json.loads(out)
-    assert shown["order"][1] == "shuffle(0): blocks of 16 rows, 4 at a time in each of 128 lanes"
+    assert shown["order"][1] == "shuffle(0, block=16, window=4, lanes=128)"
     assert shown["batches"]["num_epochs"] is None
     assert shown["reading"]["kept_open"] is True
     assert [leaf["partition"] for leaf in shown["leaves"]] == ["P('data')", "P('data')", "P('data', None, 'seq')"]
@@ -103,7 +103,7 @@ def test_axes_that_cut_one_dim_together(fields: str, capfd: pytest.CaptureFixtur
     )
     assert code == 0
     assert "by P(('data', 'seq'))" in out
-    assert "blocks of 16 rows" in out
+    assert "shuffle(1, block=16, window=4, lanes=128)" in out
 
 
 @pytest.mark.parametrize(

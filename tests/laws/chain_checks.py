@@ -16,7 +16,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from loadax import Dataloader
 from loadax.errors import LoadaxError, RowIndexError
-from loadax.plan.inverse import Place
+from loadax.plan.find import Place
 from loadax.sharding import plan_mesh
 from loadax.sources.base import walk
 from loadax.testing import FaultySource, check_source

@@ -10,7 +10,7 @@ import pytest
 import loadax
 from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError, ConformanceError
-from loadax.plan.order import Sequential
+from loadax.plan.sequential import Sequential
 from loadax.protocols import ArraySpec, Location, Tree, Visits
 from loadax.reader import Reader
 from loadax.row_index.identity import identify
@@ -170,11 +170,16 @@ def cached(source: BaseSource) -> BaseSource:
     return ChunkCache(source, spec_of(source), 3)
 
 
+def side_by_side(source: BaseSource) -> BaseSource:
+    rows = loadax.Dataset(source, Sequential(len(source)))
+    return loadax.zip({"a": rows, "b": rows[::-1]}).source
+
+
 def into_rows(source: BaseSource) -> BaseSource:
     return loadax.Dataset(source, Sequential(len(source))).pack(10).source
 
 
-WRAPPERS = {each.__name__: each for each in (faulty, twice, windows, cropped, cached, into_rows)}
+WRAPPERS = {each.__name__: each for each in (faulty, twice, windows, cropped, cached, side_by_side, into_rows)}
 
 
 def fits(wrapper: str, source: str, inner: BaseSource) -> bool:

@@ -13,7 +13,8 @@ from jax.sharding import PartitionSpec as P
 from loadax import Dataloader, concat, from_arrays, from_source, mix
 from loadax.errors import ArgumentError, ClosedError, PartitionError, StateError
 from loadax.plan.batches import BatchPlan, Remainder
-from loadax.plan.order import Sequential, Shuffled
+from loadax.plan.sequential import Sequential
+from loadax.plan.shuffle import Shuffled
 from loadax.protocols import Order
 from tests.loader.oracle import ColumnSource, mesh_of
 

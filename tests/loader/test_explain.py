@@ -15,15 +15,16 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from PIL import Image
 
-from loadax import Dataloader, Dataset, concat, from_arrays, from_source, from_tokens, mix
+from loadax import Dataloader, Dataset, from_arrays, from_source, from_tokens, mix
 from loadax.errors import ArgumentError, ConformanceError, RowIndexError, UnsupportedError
 from loadax.loader.assembly.column_tiles import slab_plan
 from loadax.loader.inspection.check_plan import _shares
 from loadax.loader.inspection.chunk_reads import chunk_reads
 from loadax.loader.inspection.explanation import Explanation, Spread
 from loadax.loader.inspection.hosts import Everybody
-from loadax.plan.text import order_words, rows_text
-from loadax.protocols import Integers, LaneAssignment, Visits
+from loadax.plan.mix import rows_text
+from loadax.plan.sequential import Sequential
+from loadax.protocols import Integers, Visits
 from loadax.sharding import plan_mesh
 from loadax.sharding.holdings import HeldRows
 from tests.loader.oracle import ColumnSource, ReadSource, mesh_of
@@ -305,10 +306,8 @@ def example() -> Explanation:
 
 def test_as_a_table() -> None:
     text = str(example())
-    assert text.startswith(
-        "data         arrays in memory\norder        70 rows as they lie\n             shuffle(7): each row by itself\n"
-    )
-    assert re.search(r"^ +map _same.*\nbatches      16 rows, 2 epochs: 8 steps\n", text, re.MULTILINE)
+    assert text.startswith("data         arrays in memory\norder        70 rows\n             shuffle(7)\n")
+    assert re.search(r"^ +map\(_same.*\nbatches      16 rows, 2 epochs: 8 steps\n", text, re.MULTILINE)
     assert "             an epoch: 70 rows, 4 steps, 6 rows dropped\n" in text
     assert "mesh         data=2, seq=4: 8 devices on 4 hosts\n" in text
     assert "             ['tokens'] uint16[16, 64] by P('data', 'seq')\n" in text
@@ -342,27 +341,14 @@ def test_as_json() -> None:
     assert "partition_picture" not in shown
 
 
-def test_orders_in_words() -> None:
-    data = from_arrays(np.arange(100))
-    kept, rest = data.split(0.5)
-    verbs = {
-        "shuffle(1): blocks of 4 rows, 2 at a time in each of 8 lanes": data.shuffle(1, block=4, window=2, lanes=8),
-        "slice: positions 5 to 19": data[5:20],
-        "slice: 5 positions from 9 on, in steps of -2": data[9:0:-2],
-        "repeat(3): so many epochs as one": data.repeat(3),
-        f"split(0.5, 0): the first side, {len(kept)} rows": kept,
-        f"split(0.5, 0): the second side, {len(rest)} rows": rest,
-    }
-    for words, verb in verbs.items():
-        assert order_words(verb.order.describe()) == ("100 rows as they lie", words)
-    joined = concat([data, data.shuffle(2)])
-    (words,) = order_words(joined.order.describe())
-    assert words == "concat: 0 = 100 rows as they lie; 1 = 100 rows as they lie, shuffle(2): each row by itself"
-    (words,) = order_words(mix({"a": data, "b": data}, {0: [3, 1], 8: [1, 1]}, seed=4).order.describe())
-    assert words.startswith(
-        "mix(seed=4, stop='first') 3:1 from position 0 on, 1:1 from position 8 on: a = 100 rows as they lie; b = "
+def test_the_order_is_told_as_the_dataset_tells_it() -> None:
+    data = from_arrays(np.arange(100)).shuffle(1, block=4, window=2, lanes=8)[5:20].repeat(3)
+    told = list(data.verbs)
+    explained = Dataloader(data, 5, mesh=plan_mesh({"data": 1}, hosts=1)).explain()
+    assert (
+        list(explained.order) == told == ["100 rows", "shuffle(1, block=4, window=2, lanes=8)", "[5:20]", "repeat(3)"]
     )
-    assert order_words([["new", 1, "x"], "odd"]) == ("new(1, x)", "odd")
+    assert repr(data) == "Dataset(45 rows of arrays in memory.shuffle(1, block=4, window=2, lanes=8)[5:20].repeat(3))"
     assert (rows_text(1 << 62), rows_text(12345)) == ("endless", "12,345")
 
 
@@ -497,23 +483,18 @@ class Forgetful:
     """An order that breaks its contract: what it gives for a position depends on how many are asked for."""
 
     size = 64
-    varies = True
-    parent = None
-    parts = ()
-    by_step = False
+    schedule = None
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return Visits((positions + (len(positions) == 4)) % self.size, epochs)
 
-    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
-        return []
-
-    def describe(self) -> list[Any]:
-        return [["forgetful"]]
+    def __getattr__(self, name: str) -> Any:
+        return getattr(Sequential(64), name)
 
 
 def test_an_order_that_hosts_see_differently_is_found() -> None:
-    data = Dataset(from_arrays(np.arange(64)).source, Forgetful())
+    forgetful: Any = Forgetful()
+    data = Dataset(from_arrays(np.arange(64)).source, forgetful)
     loader = Dataloader(data, 16, mesh=plan_mesh({"data": 4}, hosts=4))
     message = r"step 0, position 0: host 0 would read row 1 \(epoch 0\), but row 0 \(epoch 0\) stands there"
     with pytest.raises(ConformanceError, match=message):

@@ -15,7 +15,7 @@ import pytest
 from loadax import Dataloader, Dataset, concat, from_arrays, from_documents, from_npy, from_source, from_tokens, mix
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, RowIndexError, StateError
-from loadax.plan.inverse import Place
+from loadax.plan.find import Place
 from loadax.protocols import Location
 from loadax.sharding import data_parallel
 from tests.loader.oracle import NONE, Oracle, arrays, assert_placed, mesh_of

@@ -17,7 +17,6 @@ from jax.sharding import PartitionSpec as P
 from loadax import Dataloader, Dataset, concat, from_arrays, from_source, from_zarr, mix, write_zarr
 from loadax.errors import ArgumentError, SourceError
 from loadax.loader.assembly.chunk_budget import OpenChunks, held_columns, keep_open_chunks
-from loadax.plan.blocks import BlockShuffled
 from loadax.sharding import plan_mesh
 from loadax.sources.base import walk
 from loadax.sources.wrappers.chunk_cache import ChunkCache
@@ -238,8 +237,9 @@ class TestWhatIsDecoded:
         mesh = plan_mesh({"data": 1, "model": 2}, owners=[[0, 1]], process=0)
         loader = Dataloader(data, 32, mesh=mesh, partition=P("data", "model"))
         assert said() == [(8, "2.0 KiB", 1.0)]  # of half the columns
-        assert isinstance(data.order, BlockShuffled)
-        found = OpenChunks(data.order, 16, 8, 1.0, 16 * 4 * 4, 4, 1, data.source)
+        assert data.order.shuffle is not None
+        assert data.order.shuffle.blocks is not None
+        found = OpenChunks(data.order, data.order.shuffle.blocks, 16, 8, 1.0, 16 * 4 * 4, 4, 1, data.source)
         reader = keep_open_chunks(data.reader, [found], None, held_columns(data.reader, loader._share()))
         assert reader.source.reads_columns
         out = np.empty((4, 4), np.int32)

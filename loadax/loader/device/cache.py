@@ -7,9 +7,8 @@ the same plan, so the batches are the same.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any, final
+from typing import final
 
 import jax
 import numpy as np
@@ -27,9 +26,10 @@ from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.execution.thread_pool import Pool
 from loadax.loader.workers.process_pool import ProcessPool
 from loadax.plan.batches import BatchPlan
-from loadax.plan.keep import met_rows
 from loadax.plan.order import check_fixed_rows
-from loadax.protocols import Integers, LaneAssignment, Visits
+from loadax.plan.sequential import Sequential
+from loadax.plan.subset import Subset, met_rows
+from loadax.protocols import Integers
 from loadax.sharding.layout import plan_leaf
 from loadax.sharding.mesh import grid_of
 from loadax.sharding.own_devices import OwnDevices, Placed, Program
@@ -142,7 +142,7 @@ class DeviceCache:
         row_bytes = sum(leaf.dtype.itemsize * prod(leaf.spec.shape) for leaf in self._batch.leaves)
         most = max(1, min(_BLOCK_BYTES, budget) // max(1, row_bytes))
         height = -(-rows // -(-rows // most))  # as few blocks as need be, about equal
-        blocks = _Blocks(self._source.rows, rows, height)
+        blocks = Subset(Sequential(dataset.reader.num_rows), self._rows_of_blocks(height), ("blocks", height))
         grid = grid_of(self._mesh)
         layouts = tuple(
             plan_leaf(grid, spec, (height, *leaf.spec.shape)) for leaf, spec in self._each(self._batch.leaves)
@@ -175,6 +175,12 @@ class DeviceCache:
         finally:
             pool.close()
         return arrays[:-1]
+
+    def _rows_of_blocks(self, height: int) -> Integers:
+        """The rows that are kept, in blocks of equal height: the last one begins early enough to be full."""
+        rows = np.arange(self._source.count) if self._source.rows is None else self._source.rows
+        whole = (len(rows) - 1) // height * height
+        return np.concatenate([rows[:whole], rows[len(rows) - height :]])
 
     def _writer(self, share: HostShard, height: int) -> tuple[list[jax.Array], Program]:
         """Zeros, with the number of the next block behind them, and what writes a block there and counts on."""
@@ -213,32 +219,3 @@ def _rows_of(dataset: Dataset) -> Integers | None:
     except ArgumentError:  # a mixture, or a slice of a shuffle: other rows every epoch
         return None
     return np.flatnonzero(met)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Blocks:
-    """An order of the rows that are kept in blocks of equal height: the last one begins early enough to be full."""
-
-    rows: Integers | None
-    count: int
-    height: int
-    varies = False
-    parent = None
-    parts = ()
-    by_step = False
-
-    @property
-    def size(self) -> int:
-        return -(-self.count // self.height) * self.height
-
-    def visits(self, epochs: Integers, positions: Integers) -> Visits:
-        late = positions >= self.size - self.height
-        places = positions - late * (self.size - self.count)
-        return Visits(places if self.rows is None else self.rows[places], epochs)
-
-    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
-        return []
-
-    def describe(self) -> list[Any]:
-        return [["blocks", self.count, self.height]]

@@ -18,10 +18,8 @@ from loadax.loader.inspection.hosts import Everybody
 from loadax.loader.inspection.partition_picture import PartitionPicture
 from loadax.loader.inspection.warnings import advice
 from loadax.plan.batches import BatchPlan
-from loadax.plan.text import order_words
 from loadax.protocols import ArraySpec, Integers
 from loadax.sharding.mesh import axis_sizes
-from loadax.transforms import name_of
 
 
 @final
@@ -70,7 +68,7 @@ def forecast(setting: Setting, steps: int) -> Explanation:
     plan = plans[largest]
     return Explanation(
         data=_data(setting.dataset),
-        order=(*order_words(setting.dataset.order.describe()), *_maps(setting.dataset)),
+        order=setting.dataset.verbs,
         batches=batches,
         mesh=axis_sizes(setting.share.mesh),
         hosts=len(everybody.processes),
@@ -122,7 +120,7 @@ def _reading(setting: Setting, everybody: Everybody, opened: list[Opened], steps
         decoded = spread_of(
             [
                 np.average(
-                    [each.amplification for each in one.shuffles], weights=[each.shuffle.size for each in one.shuffles]
+                    [each.amplification for each in one.shuffles], weights=[each.order.size for each in one.shuffles]
                 )
                 for one in opened
             ]
@@ -185,7 +183,3 @@ def _row_bytes(spec: ArraySpec, dtype: np.dtype[Any]) -> int:
 
 def _data(dataset: Dataset) -> str:
     return repr(dataset.source)
-
-
-def _maps(dataset: Dataset) -> list[str]:
-    return [f"map {name_of(each.function)}{', of each element' * each.elementwise}" for each in dataset.maps]

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from loadax.core.formatting import size_text, table
+from loadax.core.formatting import count_text, size_text, table
 from loadax.loader.inspection.partition_picture import PartitionPicture
-from loadax.plan.text import rows_text, several
+from loadax.plan.mix import rows_text
 
 
 class Spread(NamedTuple):
@@ -190,13 +190,13 @@ class Explanation:
         yield "order", list(self.order)
         yield "batches", list(self._batches())
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh.items())
-        yield "mesh", [f"{axes}: {several(self.devices, 'device')} on {several(self.hosts, 'host')}"]
+        yield "mesh", [f"{axes}: {count_text(self.devices, 'device')} on {count_text(self.hosts, 'host')}"]
         yield (
             "leaves",
             [f"{leaf.path or 'the batch'} {leaf.dtype}{list(leaf.shape)} by {leaf.partition}" for leaf in self.leaves],
         )
         least, most = int(reading.copies.least), int(reading.copies.most)
-        copies = several(most, "host") if least == most else f"{least} to {most} hosts"
+        copies = count_text(most, "host") if least == most else f"{least} to {most} hosts"
         yield "copies", [f"each row is read by {copies}; all hosts together read the batch {reading.times:.2f} times"]
         chunks = [] if memory.open_chunks is None else [f"open chunks: {size_text(memory.open_chunks.most)}"]
         yield "of a host", [f"reading ahead: at most {size_text(memory.reading_ahead)}", *chunks]
@@ -207,7 +207,7 @@ class Explanation:
 
     def _batches(self) -> Iterator[str]:
         batches = self.batches
-        epochs = "for ever" if batches.num_epochs is None else several(batches.num_epochs, "epoch")
+        epochs = "for ever" if batches.num_epochs is None else count_text(batches.num_epochs, "epoch")
         steps = "" if batches.steps is None else f": {batches.steps:,} steps"
         yield f"{batches.batch_size:,} rows, {epochs}{steps}"
         left = (
@@ -239,7 +239,7 @@ class Explanation:
     def _looked_at(self) -> str:
         reading = self.reading
         kept = "kept open until used up" if reading.kept_open else "each step by itself, without caches"
-        return f"from {several(reading.steps, 'step')} of {several(reading.hosts, 'host')}; {kept}"
+        return f"from {count_text(reading.steps, 'step')} of {count_text(reading.hosts, 'host')}; {kept}"
 
 
 def _plain(value: Any) -> Any:

@@ -12,8 +12,8 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.formatting import count_text
 from loadax.loader.reports.figure import new_figure
-from loadax.plan.text import several
 from loadax.protocols import Integers
 from loadax.sharding.holdings import LeafHoldings
 
@@ -132,9 +132,9 @@ class PartitionPicture:
 
     def _caption(self) -> str:
         least, most = int(np.diff(self._begins).min()), int(np.diff(self._begins).max())
-        held = several(most, "host") if least == most else f"{least:,} to {most:,} hosts"
+        held = count_text(most, "host") if least == most else f"{least:,} to {most:,} hosts"
         parts = self.held.cuts[0] * self.held.columns
-        return f"{several(parts, 'part')} on {several(self.held.hosts, 'host')}; each part is held by {held}"
+        return f"{count_text(parts, 'part')} on {count_text(self.held.hosts, 'host')}; each part is held by {held}"
 
     def _cell(self, hosts: tuple[int, ...], width: int, shade: str, colour: bool) -> str:
         label = _cut(_hosts_text(np.array(hosts)), width - 2)
