@@ -1,10 +1,9 @@
-"""Programs that run on this process's devices of a mesh and know nothing of any other process.
+"""Compiled programs that run only on this process's devices of a mesh, independent of other processes.
 
-A program over a mesh of many processes is theirs together: they must all start it, and in the same order among all that
-they start together, which threads that read ahead can't promise. So what the loader itself computes on devices never is
-such a program. Where a mesh spans processes, this process's devices become a mesh of their own, each array is seen
-there as the parts that these devices hold, laid one behind the other, and the results are put together as arrays of the
-whole mesh again; no data moves for that.
+A program over a mesh of several processes must be launched by all of them, in the same order relative to their other
+collective programs. Prefetch threads can't guarantee that order, so nothing that the loader computes on devices is such
+a program. If the mesh spans processes, this process's devices form a mesh of their own. Each array is seen there as the
+concatenation of its local shards, and the results are wrapped as arrays of the whole mesh again. No data moves.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ Placed: TypeAlias = jax.ShapeDtypeStruct
 """Shape, dtype and `NamedSharding` of a global array."""
 
 Program: TypeAlias = Callable[[Sequence[jax.Array]], list[jax.Array]]
-"""From global arrays to global arrays."""
+"""A function from global arrays to global arrays."""
 
 _AXIS = "device"
 
@@ -51,12 +50,12 @@ class OwnDevices:
             self.mesh = Mesh(grid, (_AXIS,))
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of devices."""
         return self._count
 
     @staticmethod
     def part(placed: Placed) -> tuple[int, ...]:
-        """The shape of what one device holds of an array."""
+        """The shape of one device's shard of an array."""
         return _sharding(placed).shard_shape(placed.shape)
 
     def compile(
@@ -66,18 +65,18 @@ class OwnDevices:
         outputs: Sequence[Placed],
         donate: Sequence[int] = (),
     ) -> Program:
-        """Compiles a function of the parts that one device holds, which gives its parts of the results.
+        """Compiles a function that maps one device's shards of the inputs to its shards of the outputs.
 
-        It is traced here and now, with x64 when this thread has it or an array is of such a dtype; calling the result
-        traces nothing more, on whichever thread.
+        The function is traced now, with x64 enabled if this thread has it enabled or an array has a 64-bit dtype.
+        Calling the result traces nothing, on any thread.
 
         Args:
-            function: traced by JAX, once.
-            inputs: the global arrays whose parts it gets.
-            outputs: the global arrays whose parts it gives, in a list.
-            donate: the numbers of inputs that are used up, and whose memory results may take.
+            function: Function that JAX traces once.
+            inputs: Global arrays whose shards it takes.
+            outputs: Global arrays whose shards it returns, in a list.
+            donate: Indices of the inputs that are donated; outputs may reuse their memory.
         """
-        if not self._count:  # all that there is to do is to say what the arrays are
+        if not self._count:  # nothing to compute: the arrays have no local shards
             return lambda _: [
                 jax.make_array_from_single_device_arrays(each.shape, each.sharding, [], dtype=each.dtype)
                 for each in outputs
@@ -89,12 +88,11 @@ class OwnDevices:
             mesh=self.mesh,
             in_specs=tuple(_sharding(each).spec for each in inner),
             out_specs=[each.spec for each in outer],
-            check_vma=False,  # that copies are equal follows from what they are made of
+            check_vma=False,  # replicated outputs are computed from replicated inputs
         )
-        # The mesh that the caller is in may be another one, and is not meant; nor is this thread's x64 flag, where data
-        # is wide already.
+        # Override the caller's current mesh, and its x64 flag if the data is 64-bit already.
         with jax.set_mesh(self.mesh), _wide([*inputs, *outputs]):
-            # The very shardings that were asked for: on explicit axes JAX would write their specs in another way.
+            # Request exactly these shardings: on Explicit axes JAX would normalise their specs.
             compiled = jax.jit(spread, donate_argnums=tuple(donate), out_shardings=outer).lower(*inner).compile()
 
         def program(arrays: Sequence[jax.Array]) -> list[jax.Array]:
@@ -104,7 +102,7 @@ class OwnDevices:
         return program
 
     def _seen(self, placed: Placed) -> Placed:
-        """What a program is given for a global array."""
+        """The local view of a global array, as the program takes it."""
         if self._whole:
             return placed
         rows, *columns = self.part(placed)
@@ -119,19 +117,19 @@ class OwnDevices:
 
 
 def _regrouped(array: jax.Array, placed: Placed) -> jax.Array:
-    """The same parts on the same devices, as an array of another shape and mesh."""
+    """The same shards on the same devices, as an array of another shape and mesh."""
     with _wide([placed]):
         parts = [shard.data for shard in array.addressable_shards]
         return jax.make_array_from_single_device_arrays(placed.shape, _sharding(placed), parts)
 
 
 def _wide(arrays: Sequence[Placed]) -> AbstractContextManager[Any]:
-    """Lets 64-bit arrays be, on any thread."""
+    """A context that enables 64-bit dtypes on this thread if one of the arrays needs them."""
     wide = any(each.dtype in (np.int64, np.uint64, np.float64, np.complex128) for each in arrays)
     return jax.enable_x64(True) if wide else nullcontext()
 
 
 def _sharding(placed: Placed) -> NamedSharding:
     if not isinstance(placed.sharding, NamedSharding):
-        raise MeshError(f"{placed} is on no mesh that is there; pass mesh= a jax.sharding.Mesh")
+        raise MeshError(f"{placed} has no NamedSharding on a mesh of devices; pass mesh= a jax.sharding.Mesh")
     return placed.sharding

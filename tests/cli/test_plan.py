@@ -109,7 +109,7 @@ def test_axes_that_cut_one_dim_together(fields: str, capfd: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (MESH, "so say which of them the rows go over"),
+        (MESH, "so name the ones to split rows over"),
         (
             ("--mesh", "data=4,data=2", "--batch-size", "8"),
             "'data=4,data=2' is no mesh; pass axes and their sizes, each once",
@@ -117,9 +117,9 @@ def test_axes_that_cut_one_dim_together(fields: str, capfd: pytest.CaptureFixtur
         (("--mesh", "data", "--batch-size", "8"), "'data' is no mesh"),
         (
             ("--mesh", "data=6", "--batch-size", "8"),
-            "P('data') cuts it in 6. Use a --batch-size that is a multiple of 6",
+            "P('data') splits it into 6 equal parts. Use a --batch-size that is a multiple of 6",
         ),
-        (("--mesh", "data=6", "--hosts", "4", "--batch-size", "6"), "hosts=4 can't own equal runs of the 6 devices"),
+        (("--mesh", "data=6", "--hosts", "4", "--batch-size", "6"), "hosts=4 can't own equal parts of the 6 devices"),
         ((*MESH, "--partition", "data", "--block", "16"), "--block 16 is for a shuffle: pass --shuffle SEED as well"),
         ((*MESH, "--partition", "data", "--block", "some"), "'some' is no block; pass a number of rows, or 'chunks'"),
         ((*MESH, "--partition", "data;seq"), "--partition 'data;seq': parts parted by semicolons name their leaves"),
@@ -127,8 +127,8 @@ def test_axes_that_cut_one_dim_together(fields: str, capfd: pytest.CaptureFixtur
             (*MESH, "--partition", "t2m=data;seq"),
             "'seq' does not say which leaf and how; write LEAF=AXES for each leaf",
         ),
-        ((*MESH, "--partition", "t2m=data"), "Give one spec for all leaves, or name every one of them"),
-        ((*MESH, "--partition", "rows"), "names the axis 'rows', the mesh has {'data': 4, 'seq': 2}"),
+        ((*MESH, "--partition", "t2m=data"), "Give one spec for all leaves, or one for each leaf"),
+        ((*MESH, "--partition", "rows"), "names the axis 'rows', but the mesh has {'data': 4, 'seq': 2}"),
         ((*MESH, "--partition", "data", "--variables", ","), "',' names no array; pass names parted by commas"),
     ],
 )

@@ -364,7 +364,8 @@ def test_a_batch_that_the_mesh_cant_cut_whatever_the_remainder() -> None:
         for partition in (P("data"), {"x": P("data")} | ({"mask": P()} if remainder == "pad" else {})):
             refused(
                 PartitionError,
-                r"leaf \['.*'\]: dim 0 has 12 rows, .*'data'.* cuts it in 8. Use a batch_size that is a multiple of 8",
+                r"leaf \['.*'\]: dim 0 has 12 rows, .*'data'.* splits it into 8 equal parts. "
+                r"Use a batch_size that is a multiple of 8",
                 batch_size=12,
                 mesh=mesh_of({"data": 8}),
                 partition=partition,
@@ -383,7 +384,7 @@ def test_the_same_with_a_mesh_of_the_caller_and_without_any() -> None:
 def test_columns_that_the_mesh_cant_cut() -> None:
     refused(
         PartitionError,
-        r"leaf \['x'\]: dim 1 has 3 columns, .* cuts it in 2. Pad it to a multiple of 2 in a map",
+        r"leaf \['x'\]: dim 1 has 3 columns, .* splits it into 2 equal parts. Pad it to a multiple of 2 in a map",
         {"x": np.zeros((8, 3))},
         mesh=mesh_of(GRID),
         partition=P("data", "model"),
@@ -393,7 +394,7 @@ def test_columns_that_the_mesh_cant_cut() -> None:
 def test_several_axes_and_no_partition() -> None:
     match = (
         r"the mesh has several axes, \{'data': 4, 'model': 2\}, "
-        r"so say which of them the rows go over: partition=P\(\"data\"\)"
+        r"so name the ones to split rows over: partition=P\(\"data\"\)"
     )
     refused(PartitionError, match, mesh=mesh_of(GRID))
     with jax.set_mesh(mesh_of(GRID)):
@@ -403,7 +404,8 @@ def test_several_axes_and_no_partition() -> None:
 def test_an_unknown_axis() -> None:
     refused(
         PartitionError,
-        r"leaf \['x'\]: .*'batch'.* names the axis 'batch', the mesh has \{'data': 4, 'model': 2\}: use one of these",
+        r"leaf \['x'\]: .*'batch'.* names the axis 'batch', but the mesh has \{'data': 4, 'model': 2\}: "
+        r"use one of these",
         mesh=mesh_of(GRID),
         partition=P("batch"),
     )
@@ -452,12 +454,12 @@ def test_a_partition_for_other_leaves() -> None:
 def test_a_partition_that_is_none() -> None:
     refused(
         ArgumentError,
-        r"leaf \['x'\]: partition has 'data' there, a str: write P\('data'\)",
+        r"leaf \['x'\]: its partition is 'data', a str: write P\('data'\)",
         partition="data",
         mesh=mesh_of(GRID),
     )
     refused(
-        PartitionError, r"leaf \['x'\]: partition has None there: use P\(\)", partition={"x": None}, mesh=mesh_of(GRID)
+        PartitionError, r"leaf \['x'\]: its partition is None: use P\(\)", partition={"x": None}, mesh=mesh_of(GRID)
     )
 
 
@@ -474,7 +476,7 @@ def test_a_sharding_on_another_mesh() -> None:
     sharding = NamedSharding(mesh_of(GRID), P("data"))
     refused(
         MeshError,
-        r"leaf \['x'\]: partition has a NamedSharding on .*, the loader's mesh is",
+        r"leaf \['x'\]: its partition is a NamedSharding on .*, but the loader's mesh is",
         partition=sharding,
         mesh=mesh_of({"data": 8}),
     )
