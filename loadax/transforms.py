@@ -1,4 +1,4 @@
-"""Maps: users' functions on single rows or on many at once. Rows in, rows out; no step, no host, no mesh."""
+"""Maps: user functions over single rows or batches of rows. Independent of steps, hosts and meshes."""
 
 import functools
 import hashlib
@@ -18,25 +18,25 @@ from loadax.protocols import Tree, Visits
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """A function as a reader would look it up: its name, and where it was written when that is known."""
+    """The name of a function, with the file and line of its definition if known."""
     name = getattr(function, "__qualname__", None) or repr(function)
     code = getattr(function, "__code__", None)
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
 
 
 def fingerprint(function: Callable[..., Any]) -> str:
-    """A short text that tells a function from another one, or from itself before it was edited.
+    """A hash that differs between functions, and between versions of an edited function.
 
-    It follows from the code, and from the plain values, arrays and functions that it closes over or has as defaults.
-    Not from more: what it calls by name, and what it reads from files or globals, does not show.
+    Covers the code, and plain values, arrays and functions among its closure variables and defaults. It does not cover
+    functions called by name, globals, or files that it reads.
     """
     return hashlib.sha256(repr(_plain(function, ())).encode()).hexdigest()[:16]
 
 
 def _plain(value: Any, above: tuple[Any, ...]) -> Any:
-    """A value as something whose text is the same in every process.
+    """Converts a value to nested lists whose `repr` is the same in every process.
 
-    `above`: the functions it stands in, which may stand in it.
+    `above`: The enclosing functions, which the value may refer to recursively.
     """
     match value:
         case None | str() | bytes() | int() | float() | complex():
@@ -65,10 +65,10 @@ def _plain(value: Any, above: tuple[Any, ...]) -> Any:
 
 
 def takes(function: Callable[..., Any], count: int) -> bool | None:
-    """Whether a function can be called with so many arguments by position; None where that can't be told."""
+    """Whether a function accepts `count` positional arguments; None if its signature is unknown."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # one written in C that doesn't say
+    except (TypeError, ValueError):  # a C function without a signature
         return None
     try:
         signature.bind(*range(count))
@@ -78,16 +78,16 @@ def takes(function: Callable[..., Any], count: int) -> bool | None:
 
 
 RAISED = (Exception, SystemExit, GeneratorExit)
-"""What is told of with the row that it happened on. A Ctrl-C is none of it: it may come at any row."""
+"""Exceptions that get a note with their row. KeyboardInterrupt is not one, since it may arrive at any row."""
 
 
 def blame(error: BaseException, what: str, note: str) -> None:
-    """Adds a note to what a user's function raised.
+    """Adds a note to an exception of a user's function.
 
     Raises:
-        RuntimeError: In place of an exception that would end a loop, or the program, in silence. A StopIteration looks
-            like the end of the data (in generators PEP 479 does the same), and a `sys.exit()` on a worker thread like
-            that of the training.
+        RuntimeError: In place of an exception that would silently end a loop or the program. A StopIteration looks like
+            the end of the data (PEP 479 does the same for generators), and a `sys.exit()` on a worker thread looks like
+            that of the training script.
     """
     if not isinstance(error, StopIteration | SystemExit | GeneratorExit):
         error.add_note(note)
@@ -99,17 +99,17 @@ def blame(error: BaseException, what: str, note: str) -> None:
 
 @final
 class LastRow:
-    """What a function returned last: arrays that are its own, and what they held."""
+    """The leaves that a function last returned, as far as they own their memory, and copies of their values."""
 
     def __init__(self) -> None:
-        self.leaves_and_values: tuple[list[Any], list[Any]] = [], []  # one tuple: threads replace it at once
+        self.leaves_and_values: tuple[list[Any], list[Any]] = [], []  # one tuple: threads replace it atomically
 
     def __reduce__(self) -> Any:
-        return LastRow, ()  # in another process, and in a copy, nothing was returned yet
+        return LastRow, ()  # a copy, or one in another process, starts empty
 
     def keep(self, leaves: list[Any], values: list[Any]) -> None:
-        """Remembers leaves, and copies of what they hold."""
-        # Not views: they would keep alive what they are a view of.
+        """Stores leaves and copies of their values."""
+        # Views are skipped: they would keep their base alive.
         own = [leaf if type(leaf) is np.ndarray and leaf.base is None else None for leaf in leaves]
         self.leaves_and_values = (
             own,
@@ -118,11 +118,11 @@ class LastRow:
 
 
 def generator(seed: int, place: int, epoch: int, row: int) -> np.random.Generator:
-    """The random stream of one row: a function of these four numbers, so of no worker, host or order.
+    """The random stream of one row, a function of these four integers only.
 
-    Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) is a keyed function of a counter: the
-    key is the seed and the place in the chain, and row and epoch are the counter's upper half, so that no two streams
-    ever overlap.
+    Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) is a keyed function of a counter. The
+    key is the seed and the map's index in the chain, and row and epoch are the upper half of the counter, so no two
+    streams overlap.
     """
     key = np.array([seeds.derive(seed, "map"), place], np.uint64)
     counter = np.array([0, 0, row, epoch], np.uint64)
@@ -132,14 +132,14 @@ def generator(seed: int, place: int, epoch: int, row: int) -> np.random.Generato
 @final
 @dataclass(frozen=True)
 class Map:
-    """A function of one example, applied row by row.
+    """A function that is applied to each row.
 
     Args:
         function: `function(example)`, or `function(example, rng)`.
-        rng: whether it gets a `numpy.random.Generator`, the row's own.
-        seed: of that generator.
-        place: how many maps come before this one.
-        spec: of what it returns, or None: found out by calling it once.
+        rng: Whether it takes a `numpy.random.Generator`, one per row.
+        seed: Seed of the generators.
+        place: Index of this map in the chain.
+        spec: Spec of its result; None: inferred by calling it once.
     """
 
     function: Callable[..., Tree]
@@ -151,10 +151,10 @@ class Map:
     elementwise = False
 
     def results(self, examples: list[Tree], visits: Visits) -> list[Tree]:
-        """What the function returns for each example.
+        """Applies the function to each example.
 
         Raises:
-            LeafError: When it returns one array for several rows and writes to it in between.
+            LeafError: If it returns one array for several rows and modifies it in between.
         """
         found, reused = self._watched(examples[:2], visits)
         if reused:
@@ -167,10 +167,11 @@ class Map:
         return found + further
 
     def _watched(self, examples: list[Tree], visits: Visits, first: int = 0) -> tuple[list[Tree], bool]:
-        """The results for the examples from `first` on, and whether the function returned the same array again.
+        """The results for the examples, and whether the function returned the same array more than once.
 
-        Such an array is copied: a constant may stay one or not. A function that reuses an array does so from its second
-        row on, so the first two rows of a call and the last one of the call before tell.
+        A repeated array is copied, since it may be a constant or a reused buffer. A function that reuses a buffer does
+        so from its second row on, so it is enough to compare the first two rows of a call and the last row of the
+        previous call.
         """
         found: list[Tree] = []
         reused = False
@@ -180,7 +181,7 @@ class Map:
             result = self.one(example, row, int(visits.epochs[index]))
             try:
                 leaves, structure = flatten(result)
-            except ArgumentError:  # a dict whose keys can't be sorted, which only another map can take
+            except ArgumentError:  # a dict whose keys can't be sorted, which only another map accepts
                 found.append(result)
                 continue
             now = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
@@ -192,7 +193,7 @@ class Map:
         return found, reused
 
     def _all(self, given: list[Tree], visits: Visits, first: int) -> list[Tree]:
-        """The function's results for the examples from `first` on, where it gets nothing else."""
+        """Applies a function without rng to the examples, of which the first has index `first` in `visits`."""
         examples: list[Tree] = []
         function, keep = self.function, examples.append
         try:
@@ -208,17 +209,17 @@ class Map:
         return examples
 
     def _check_unchanged(self, leaves: list[Any], before: list[Any], then: list[Any], now: list[Any], row: int) -> bool:
-        """Whether the function returned an array that it returned for the row before as well.
+        """Whether the function returned an array that it also returned for the previous row.
 
         Args:
-            leaves: What it returned.
-            before: What it returned for the row before.
-            then: What those held at that time.
-            now: What the leaves hold.
+            leaves: Leaves that it returned.
+            before: Leaves that it returned for the previous row.
+            then: Values of those leaves at that time.
+            now: Values of the leaves now.
             row: Row, for the message.
 
         Raises:
-            LeafError: When it has written to the array since.
+            LeafError: If it has modified the array since.
         """
         again = False
         for number, (leaf, earlier) in enumerate(zip(leaves, before, strict=False)):
@@ -227,13 +228,13 @@ class Map:
             again = True
             if not now[number].dtype.hasobject and now[number].tobytes() != then[number].tobytes():
                 raise LeafError(
-                    f"map {name_of(self.function)} returned one array for several rows, and changed it in between, "
-                    f"so that rows overwrite each other; return a new array (copy it): row {row}, leaf number {number}"
+                    f"map {name_of(self.function)} returned one array for several rows and changed it in between, "
+                    f"so rows overwrite each other; return a new array (a copy): row {row}, leaf {number}"
                 )
         return again
 
     def one(self, example: Tree, row: int, epoch: int) -> Tree:
-        """The function's result for one example; what it raises gets a note that names the row."""
+        """Applies the function to one example. An exception gets a note with the row."""
         try:
             arguments = (generator(self.seed, self.place, epoch, row),) if self.rng else ()
             result = self.function(example, *arguments)
@@ -259,16 +260,16 @@ class Map:
 @final
 @dataclass(frozen=True)
 class BatchMap:
-    """A function of many rows at once, which must act on each row by itself.
+    """A function that is applied to many rows at once and must treat each row independently.
 
     Args:
-        function: `function(batch)`, or `function(batch, rngs)` with one generator for each row.
-        rng: whether it gets generators.
-        seed: of those.
-        place: how many maps come before this one.
-        spec: of what it returns, without the rows' dimension, or None: found out by calling it once.
-        elementwise: promises that every element of every leaf follows from the same element of the same leaf alone, so
-            that it may be given some columns of the rows, and leaves with different numbers of rows.
+        function: `function(batch)`, or `function(batch, rngs)` with one generator per row.
+        rng: Whether it takes generators.
+        seed: Seed of the generators.
+        place: Index of this map in the chain.
+        spec: Spec of one row of its result; None: inferred by calling it once.
+        elementwise: Promise that every element of every leaf depends only on the same element of the same leaf. It may
+            then be called with some columns of the rows, and with leaves of different numbers of rows.
     """
 
     function: Callable[..., Tree]
@@ -279,12 +280,12 @@ class BatchMap:
     elementwise: bool
 
     def __call__(self, batch: Tree, visits: Visits, spec: Tree) -> Tree:
-        """The mapped rows of `batch`, a tree with `spec` behind a first dimension of rows."""
+        """Maps `batch`; each leaf of the result has the shape of `spec` after the dimension of rows."""
         result = self.raw(batch, visits)
         return check_batch(result, len(visits.rows), spec, f"map_batch {name_of(self.function)}")
 
     def raw(self, batch: Tree, visits: Visits) -> Tree:
-        """The function's result, unchecked; what it raises gets a note that names the rows."""
+        """Calls the function without checking its result. An exception gets a note with the rows."""
         try:
             if self.rng:
                 pairs = zip(visits.rows.tolist(), visits.epochs.tolist(), strict=True)

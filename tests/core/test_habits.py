@@ -157,9 +157,7 @@ def _quietly(seed: int) -> tuple[loadax.Dataset, loadax.Dataset]:
 
 
 def test_concat_of_nothing() -> None:
-    with pytest.raises(
-        SourceError, match="the dataset has no rows, and no spec that would say what a row looks like; leave it out"
-    ):
+    with pytest.raises(SourceError, match="the dataset has no rows, and no spec can be inferred; leave it out"):
         loadax.concat([[], []])
 
 

@@ -171,7 +171,7 @@ def test_a_mapped_row_whose_shape_differs_names_row_and_map() -> None:
 
     with pytest.raises(LeafError, match=r"row 13: leaf \['x'\] is float32\[3\], expected float32\[2\]") as caught:
         Dataloader(numbers().map(ragged), 8)[1]
-    assert "that is what map" in notes(caught.value)
+    assert "loadax: returned by map " in notes(caught.value)
     assert "ragged" in notes(caught.value)
 
 
@@ -203,7 +203,7 @@ def test_an_elementwise_map_that_changes_a_dtype_later() -> None:
 
 def test_an_elementwise_map_that_changes_a_shape() -> None:
     data = numbers().map_batch(lambda batch: {"x": np.stack([batch["x"]] * 2, axis=1)}, elementwise=True)
-    refused(ArgumentError, "is elementwise=True, but its result has other leaves or shapes than its input", data)
+    refused(ArgumentError, "is elementwise=True, but its result and its input differ in leaves or shapes", data)
 
 
 class Broken:

@@ -135,8 +135,10 @@ def test_a_tuple_of_specs_is_a_prefix_and_no_rules() -> None:
         ),
         (
             P("date"),
-            "leaf ['image']: P('date') names the axis 'date', but the mesh has {'data': 2, 'model': 4}: "
-            "use one of these",
+            (
+                "leaf ['image']: P('date') names the axis 'date', but the mesh has {'data': 2, 'model': 4}: "
+                "use one of these"
+            ),
         ),
         (
             P("data", None, "data"),
