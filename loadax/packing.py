@@ -1,4 +1,4 @@
-"""Packs documents into rows: measures them, plans the rows, keeps both in an index on disk."""
+"""Packs documents into rows: measures their lengths, plans the rows, and keeps both in an index folder."""
 
 import copy
 import hashlib
@@ -29,15 +29,15 @@ from loadax.writing.progress import progress_bar
 
 _log = logging.getLogger("loadax")
 
-WINDOW = 1 << 20  # documents that are fitted together by default
-_ENDLESS = 1 << 40  # documents: no data has so many
-_TOGETHER = 512  # documents that one thread reads at a time
-_SAMPLE = 32  # documents whose contents tell data from other data
-_KNOWN_AT_ONCE = 1 << 20  # rows whose lengths are asked for at a time
+WINDOW = 1 << 20  # default number of documents that are packed together
+_ENDLESS = 1 << 40  # documents, more than any dataset has
+_TOGETHER = 512  # documents per read of one thread
+_SAMPLE = 32  # documents whose contents are part of the identity of the data
+_KNOWN_AT_ONCE = 1 << 20  # rows per request for known lengths
 
 
 class PackOptions(NamedTuple):
-    """The arguments of `Dataset.pack` that decide the rows."""
+    """The arguments of `Dataset.pack` that decide the packed rows."""
 
     seq_len: int
     method: Method
@@ -45,65 +45,68 @@ class PackOptions(NamedTuple):
     window: int
 
     def check(self) -> None:
-        """Raises an ArgumentError when a value can't be used."""
+        """Raises an ArgumentError if a value can't be used."""
         choice(
-            "method", self.method, get_args(Method), "'split' (cut everywhere), 'best_fit' or 'first_fit' (cut nowhere)"
+            "method",
+            self.method,
+            get_args(Method),
+            "'split' (documents are cut), 'best_fit' or 'first_fit' (documents are not cut)",
         )
         choice(
-            "long", self.long, get_args(Long), "'error', 'cut' or 'drop': what becomes of documents longer than seq_len"
+            "long", self.long, get_args(Long), "'error', 'cut' or 'drop': what to do with documents longer than seq_len"
         )
         if self.method == "split" and self.long != "error":
             raise ArgumentError(
-                f"long={self.long!r} is for best_fit and first_fit: method='split' cuts documents anyway; leave it out"
+                f"long={self.long!r} is for best_fit and first_fit: method='split' always cuts documents; leave it out"
             )
         if self.seq_len >= 1 << 31:
             raise ArgumentError(f"seq_len={self.seq_len}: pass less than 2^31")
 
 
-# The counts that a message mentions, and its words for them.
+# The counts that the summary mentions, and their descriptions.
 _SAID = {"empty": "empty and left out", "cut": "cut", "dropped": "too long and left out"}
 
 
 @final
 class Documents:
-    """The documents at the positions of an order, as epoch 0 meets them.
+    """The documents at the positions of an order, as in epoch 0.
 
-    See `loadax.sources.wrappers.packed.Documents`.
+    Implements `loadax.sources.wrappers.packed.Documents`.
 
     Args:
-        reader: of the documents.
-        order: which of them, and in which order.
+        reader: Reader of the documents.
+        order: Order of the documents.
 
     Raises:
-        ArgumentError: when there are none or endlessly many, or a map is random.
-        LeafError: when a record is no document; names its row.
+        ArgumentError: If there are no documents, or infinitely many, or a map is random.
+        LeafError: If a record is not a document. The message names its row.
     """
 
     def __init__(self, reader: Reader, order: Order):
         if not order.size:
-            raise ArgumentError("pack() of a dataset without documents; nothing would be left to pack")
+            raise ArgumentError("pack() needs documents, but the dataset has no rows; check its source or slice")
         if order.size >= _ENDLESS:
             raise ArgumentError(
-                "pack() of a dataset that never ends; mix with stop='first' or 'all', or pack before you mix"
+                "pack() needs a finite dataset, but this one never ends; mix with stop='first' or 'all', or pack first"
             )
         check_fixed_rows(order, "pack()")
         if reader.random:
             raise ArgumentError(
-                "pack() reads documents as epoch 0 does, once, but a map before it is random; "
-                "pack first, then map at random"
+                "pack() reads documents once, as in epoch 0, but a map before it is random; "
+                "call pack() first, then the random map"
             )
         for each in reader.maps:
             if isinstance(each, BatchMap):
                 raise ArgumentError(
-                    f"map_batch {name_of(each.function)} wants rows that are all alike, but documents are read one by "
-                    "one; use map before pack"
+                    f"map_batch {name_of(each.function)} needs rows of equal shape, but documents differ in length; "
+                    "use map before pack"
                 )
         self._reader, self.order, self.size = reader, order, order.size
         self.flat = reader.reads_parts
         self.depth = reader.depth
         self.form = self._find_form()
         self.known: Integers | None = None
-        """The lengths, where documents are read whole: what they must still be."""
+        """int64[n]: expected lengths of documents that are read whole; a change is an error."""
 
     @property
     def source(self) -> BaseSource:
@@ -123,7 +126,7 @@ class Documents:
         return other
 
     def visits(self, numbers: Integers) -> Visits:
-        """Where the documents are."""
+        """Visits of the documents with these numbers."""
         return self.order.visits(np.zeros_like(numbers), numbers)
 
     def row_of(self, numbers: Integers) -> Integers:
@@ -152,7 +155,7 @@ class Documents:
         ]
 
     def lengths(self, progress: bool | None) -> Integers:
-        """How long every document is: as the source says, or found by reading all of them, in threads."""
+        """int64[n]: length of every document, from the source, or else measured by reading all documents in threads."""
         known = self._known_lengths()
         return self._measured(progress) if known is None else known
 
@@ -167,8 +170,8 @@ class Documents:
         if (out < 0).any():
             wrong = np.flatnonzero(out < 0)[:1]
             raise SourceError(
-                f"{self.source.type_name}.lengths says that row {int(self.row_of(wrong)[0])} has {out[wrong[0]]} "
-                "entries; give the length of each document, 0 or more"
+                f"{self.source.type_name}.lengths gave {out[wrong[0]]} for row {int(self.row_of(wrong)[0])}; "
+                "return the length of each document, 0 or more"
             )
         return out
 
@@ -196,7 +199,7 @@ class Documents:
         return out
 
     def identity(self) -> dict[str, Any]:
-        """What tells these documents from others: where they lie is not part of it; see `loadax.row_index.identity`."""
+        """The facts that identify these documents, regardless of their location; see `loadax.row_index.identity`."""
         sample = spread(self.size, _SAMPLE)
         contents = hashlib.sha256()
         for leaves in self.leaves(sample):
@@ -213,15 +216,15 @@ class Documents:
         }
 
     def describe_order(self) -> list[Any]:
-        """What decides which documents there are, and their order, as JSON."""
+        """The order of the documents, as JSON."""
         return self.order.describe()
 
     def describe_maps(self) -> list[Any]:
-        """The maps before, as JSON."""
+        """The maps before packing, as JSON."""
         return self._reader.describe()
 
     def _find_form(self) -> Form:
-        """Of the first document that is not empty, or of the first."""
+        """The form of the first document that is not empty, or of the first one."""
         forms: list[Form] = []
         for number in range(min(self.size, _TOGETHER)):
             visits = self.visits(np.array([number]))
@@ -237,14 +240,14 @@ class Documents:
         for number, leaves, length in zip(numbers.tolist(), documents, self.known[numbers].tolist(), strict=True):
             if len(leaves[0]) != length:
                 raise LeafError(
-                    f"row {int(self.row_of(np.array([number]))[0])} is a document of {len(leaves[0])} now, "
-                    f"and was one of {length} when it was packed; data and maps must give the same every time: "
-                    "pack anew, and map at random behind pack"
+                    f"row {int(self.row_of(np.array([number]))[0])} has length {len(leaves[0])}, "
+                    f"but had length {length} when it was packed; data and maps must return the same on every read: "
+                    "call pack() again, and apply random maps after it"
                 )
 
 
 def pack(reader: Reader, order: Order, options: PackOptions, index: Any, progress: bool | None) -> PackedSource:
-    """The packed rows of the documents that a reader gives in an order; see `Dataset.pack`."""
+    """Packs the documents that a reader returns in an order; see `Dataset.pack`."""
     options.check()
     folder = None if index is None else ArrayFolder(index)
     documents = Documents(reader, order)
@@ -287,7 +290,7 @@ def _found_lengths(documents: Documents, progress: bool | None) -> Entry:
 
 
 def _kept_plan(documents: Documents, lengths: Entry, options: PackOptions, folder: ArrayFolder | None) -> Entry:
-    # All that decides a plan is in its name and in the lengths, so that plans of several kinds lie side by side.
+    # A plan depends only on its name and the lengths, so plans with different options share the folder.
     name = "-".join(map(str, (options.method, options.seq_len, options.long, options.window)))
     identity = {"lengths": lengths.facts["digest"], "version": PACK_VERSION}
     kept = None if folder is None else folder.get(name, identity)
