@@ -1,6 +1,6 @@
 """Removes passwords, tokens and signatures from locations before they are shown.
 
-Whatever shows a URL (errors, logs, notes, `repr`, traces, explanations) shows it as `redact` gives it.
+All code that shows a URL (errors, logs, notes, `repr`, traces, explanations) applies `redact` to it.
 """
 
 import re
@@ -22,17 +22,17 @@ _PLAIN = (
     "revision",
     "version",
     "versionid",
-)  # the others may be secret
+)  # query parameters that are not secret; any other may be
 _HEADER = re.compile(
     r"(?i)(\b(?:proxy-)?authorization\b['\"]?\s*[:=]\s*['\"]?)(?:(?:basic|bearer|token)\s+)?[^\s'\",;\]}]+"
 )
-_END = ".,:;)]}"  # of a sentence, and not of the URL before it
+_END = ".,:;)]}"  # punctuation that ends a sentence after a URL
 HIDDEN = "…"
-"""What stands in the place of a secret."""
+"""Replaces each secret."""
 
 
 def redact(text: str) -> str:
-    """A text whose URLs show no user names, no passwords, and of their queries' values only the harmless ones.
+    """Removes user names, passwords and all but harmless query values from the URLs in a text.
 
     Examples:
         >>> redact("http://me:secret@host/a.npy?token=secret&version=2: there is no such file")
@@ -48,7 +48,7 @@ def redact(text: str) -> str:
 
 
 def redacted(error: Exception) -> Exception:
-    """An error of another library as a cause to show: itself, or one of its kind without the secrets of its message."""
+    """An error of another library without secrets: the error itself, or a ValueError with the redacted message."""
     text = redact(str(error))
     return error if text == str(error) else ValueError(text)
 
