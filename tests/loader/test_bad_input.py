@@ -603,7 +603,7 @@ def test_a_mask_key_without_padding_is_just_a_leaf() -> None:
         ({"prefetch": -1}, ArgumentError, "prefetch=-1: pass 0 or more"),
         ({"prefetch_bytes": 0}, ArgumentError, "prefetch_bytes=0: pass 1 or more"),
         ({"worker_type": "green"}, ArgumentError, "worker_type='green': pass 'thread' or 'process'"),
-        ({"on_error": "skip"}, UnsupportedError, "on_error='skip': only 'raise' is there so far; leave it out"),
+        ({"on_error": "skip"}, UnsupportedError, "on_error='skip': only 'raise' is supported; leave it out"),
     ],
 )
 def test_arguments(options: dict[str, Any], error: type[Exception], match: str) -> None:
@@ -625,7 +625,7 @@ def test_a_step_that_is_no_number() -> None:
 
 def test_the_length_of_what_never_ends() -> None:
     loader = Dataloader(numbers(), 8, num_epochs=None)
-    with pytest.raises(TypeError, match="num_epochs=None: the loader goes on for ever and has no len"):
+    with pytest.raises(TypeError, match="num_epochs=None: the loader is infinite and has no len"):
         len(loader)
     assert loader.steps_per_epoch == 8
 
@@ -741,20 +741,20 @@ def test_a_row_that_is_none() -> None:
 
 
 def test_a_loader_of_a_loader() -> None:
-    with pytest.raises(ArgumentError, match="data is a Dataloader already; pass its dataset"):
+    with pytest.raises(ArgumentError, match="data is already a Dataloader; pass its dataset"):
         Dataloader(Dataloader(numbers(), 8), 8)
 
 
 @pytest.mark.parametrize("rng", [42, np.random.default_rng(0), None])
 def test_an_rng_that_is_no_flag(rng: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"rng=.*: pass True or False; the seed of its numbers is seed="):
+    with pytest.raises(ArgumentError, match=r"rng=.*: pass True or False; pass the seed of the generators as seed="):
         numbers().map(lambda example: example, rng=rng)
 
 
 @pytest.mark.parametrize("index", [[1, 2], np.array([True, False])])
 def test_an_index_of_many(index: Any) -> None:
     with pytest.raises(
-        ArgumentError, match=r"an index is an int or a slice; many positions at once are ds.read\(positions\)"
+        ArgumentError, match=r"an index is an int or a slice; for several positions, use ds.read\(positions\)"
     ):
         numbers()[index]
 
