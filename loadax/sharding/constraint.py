@@ -41,14 +41,14 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
                 f"shardings contains {sharding!r}: pass a PartitionSpec or a NamedSharding; P() replicates"
             )
     context = _context_mesh()
-    if all(_trivial(sharding, context) for sharding in given):
+    if all(_on_one_device(sharding, context) for sharding in given):
         return x
     try:
-        each = jax.tree.leaves(jax.tree.broadcast(shardings, x, is_leaf=_is_sharding), is_leaf=_is_sharding)
+        leaf_shardings = jax.tree.leaves(jax.tree.broadcast(shardings, x, is_leaf=_is_sharding), is_leaf=_is_sharding)
     except ValueError as error:
         raise ArgumentError(f"shardings={shardings!r} is not a pytree prefix of x: {error}") from None
     leaves, structure = jax.tree.flatten(x)
-    constrained = [_constrain(leaf, sharding, context) for leaf, sharding in zip(leaves, each, strict=True)]
+    constrained = [_constrain(leaf, sharding, context) for leaf, sharding in zip(leaves, leaf_shardings, strict=True)]
     return jax.tree.unflatten(structure, constrained)
 
 
@@ -62,34 +62,34 @@ def _context_mesh() -> Mesh | AbstractMesh | None:
     return legacy_mesh() if mesh.empty else mesh
 
 
-def _trivial(sharding: PartitionSpec | Sharding, context: Mesh | AbstractMesh | None) -> bool:
+def _on_one_device(sharding: PartitionSpec | Sharding, context: Mesh | AbstractMesh | None) -> bool:
     if isinstance(sharding, PartitionSpec):
         return context is None or context.size <= 1
     return sharding.num_devices <= 1
 
 
 def _constrain(leaf: Any, sharding: PartitionSpec | Sharding, context: Mesh | AbstractMesh | None) -> Any:
-    if _trivial(sharding, context):
+    if _on_one_device(sharding, context):
         return leaf
     if isinstance(sharding, PartitionSpec):
         mesh: Any = context
         # jax.sharding.reshard ignores `with mesh:`, so the spec needs its mesh. Under jax.set_mesh no other mesh is
         # allowed, and a bare spec works.
         on_mesh = (lambda spec: NamedSharding(mesh, spec)) if isinstance(mesh, Mesh) else (lambda spec: spec)
-        return _apply(leaf, sharding, mesh, on_mesh)
+        return _constrain_by_spec(leaf, sharding, mesh, on_mesh)
     if isinstance(sharding, NamedSharding):
-        return _apply(leaf, sharding.spec, sharding.mesh, lambda spec: sharding.update(spec=spec))
+        return _constrain_by_spec(leaf, sharding.spec, sharding.mesh, lambda spec: sharding.update(spec=spec))
     return jax.lax.with_sharding_constraint(leaf, sharding)
 
 
-def _apply(leaf: Any, spec: PartitionSpec, mesh: Any, on_mesh: Any) -> Any:
+def _constrain_by_spec(leaf: Any, spec: PartitionSpec, mesh: Any, on_mesh: Any) -> Any:
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     if AxisType.Explicit not in kinds.values():
         return jax.lax.with_sharding_constraint(leaf, on_mesh(spec))
     if AxisType.Auto not in kinds.values():
         return jax.sharding.reshard(leaf, on_mesh(spec))
-    explicit = PartitionSpec(*(_keep(entry, kinds, spec, explicit=True) for entry in spec))
-    auto = PartitionSpec(*(_keep(entry, kinds, spec, explicit=False) for entry in spec))
+    explicit = PartitionSpec(*(_entry_of_kind(entry, kinds, spec, explicit=True) for entry in spec))
+    auto = PartitionSpec(*(_entry_of_kind(entry, kinds, spec, explicit=False) for entry in spec))
     return _reshard_and_hint(leaf, on_mesh(explicit), on_mesh(auto))
 
 
@@ -99,13 +99,13 @@ def _reshard_and_hint(leaf: Any, explicit: Any, auto: Any) -> Any:
     return jax.lax.with_sharding_constraint(jax.sharding.reshard(leaf, explicit), auto)
 
 
-def _keep(entry: Any, kinds: dict[str, AxisType], spec: PartitionSpec, *, explicit: bool) -> Any:
+def _entry_of_kind(entry: Any, kinds: dict[str, AxisType], spec: PartitionSpec, *, explicit: bool) -> Any:
     """`entry` if its axes are of the requested kind, else None."""
     if entry is PartitionSpec.UNCONSTRAINED:
         return None if explicit else entry
-    found = {kinds.get(axis) is AxisType.Explicit for axis in axes_of(entry)}
-    if len(found) > 1:
+    entry_is_explicit = {kinds.get(axis) is AxisType.Explicit for axis in axes_of(entry)}
+    if len(entry_is_explicit) > 1:
         raise UnsupportedError(
             f"{spec} splits one dim over both Auto and Explicit axes of {kinds}: use axes of one kind for each dim"
         )
-    return entry if found == {explicit} else None
+    return entry if entry_is_explicit == {explicit} else None

@@ -47,7 +47,7 @@ def global_to_host_array(global_arrays: Any, *, partition: DataPartitionType = D
         for data in (data for boxes in parts for data in boxes.values()):
             data.copy_to_host_async()
         return jax.tree.unflatten(
-            structure, [_gather(leaf, boxes) for (_, leaf), boxes in zip(leaves, parts, strict=True)]
+            structure, [_copy_rows(leaf, boxes) for (_, leaf), boxes in zip(leaves, parts, strict=True)]
         )
 
 
@@ -70,10 +70,12 @@ def _local_boxes(path: str, leaf: Any, full: bool) -> dict[Box, jax.Array]:
             "fetch its rows with DataPartitionType.FULL, or reshard it to P() first"
         )
     columns = int(np.prod(leaf.shape[1:], dtype=np.int64))
-    held: dict[Any, int] = {}
+    held_columns: dict[Any, int] = {}
     for box in boxes:
-        held[box[:1]] = held.get(box[:1], 0) + int(np.prod([stop - start for start, stop in box[1:]], dtype=np.int64))
-    if any(count != columns for count in held.values()):
+        held_columns[box[:1]] = held_columns.get(box[:1], 0) + int(
+            np.prod([stop - start for start, stop in box[1:]], dtype=np.int64)
+        )
+    if any(count != columns for count in held_columns.values()):
         raise PartitionError(
             f"{leaf_name(path)}, of shape {leaf.shape}, has rows whose columns are partly on other processes; "
             f"its sharding is {leaf.sharding}. Reshard it first, so that only dim 0 is split between processes"
@@ -85,16 +87,16 @@ def _box(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
     return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
 
 
-def _gather(leaf: jax.Array, boxes: dict[Box, jax.Array]) -> NDArray[Any]:
+def _copy_rows(leaf: jax.Array, boxes: dict[Box, jax.Array]) -> NDArray[Any]:
     """The rows of `boxes` in ascending order, copied into one array."""
     if not leaf.shape:
         return np.array(next(iter(boxes.values())))
-    places: dict[Interval, slice] = {}
+    row_slices: dict[Interval, slice] = {}
     count = 0
     for start, stop in sorted({box[0] for box in boxes}):
-        places[start, stop] = slice(count, count + stop - start)
+        row_slices[start, stop] = slice(count, count + stop - start)
         count += stop - start
     rows = np.empty((count, *leaf.shape[1:]), leaf.dtype)
     for box, data in boxes.items():
-        rows[(places[box[0]], *(slice(*column) for column in box[1:]))] = np.asarray(data)
+        rows[(row_slices[box[0]], *(slice(*column) for column in box[1:]))] = np.asarray(data)
     return rows

@@ -27,8 +27,8 @@ class LeafHoldings:
         shape: Shape of the global leaf, rows first.
         cuts: Number of shards along each dim.
         hosts: Number of hosts.
-        host: int64[n]: host of each pair.
-        shard: int64[n]: shard of each pair, as an index in row-major order (the last dim varies fastest).
+        host: Host of each pair, int64[n].
+        shard: Shard of each pair, int64[n], as an index in row-major order (the last dim varies fastest).
     """
 
     shape: tuple[int, ...]
@@ -61,9 +61,9 @@ class HeldRows:
     Args:
         batch_size: Rows of the batch.
         hosts: Number of hosts.
-        host: int64[n]: host of each interval.
-        start: int64[n]: first row of each interval.
-        stop: int64[n]: row after the last one of each interval.
+        host: Host of each interval, int64[n].
+        start: First row of each interval, int64[n].
+        stop: Row after the last one of each interval, int64[n].
     """
 
     batch_size: int
@@ -87,8 +87,8 @@ class HeldRows:
 
     def positions(self, host: int) -> Integers:
         """int64[n]: rows of one host, ascending."""
-        mine = self._of(host)
-        return spread(self.start[mine], self.stop[mine])
+        intervals = self._intervals_of(host)
+        return spread(self.start[intervals], self.stop[intervals])
 
     @cached_property
     def alike(self) -> list[Integers]:
@@ -96,15 +96,15 @@ class HeldRows:
         groups: dict[bytes, list[int]] = {}
         bounds = np.stack([self.start, self.stop], axis=1)
         for host in range(self.hosts):
-            groups.setdefault(bounds[self._of(host)].tobytes(), []).append(host)
+            groups.setdefault(bounds[self._intervals_of(host)].tobytes(), []).append(host)
         return [np.array(group, np.int64) for group in groups.values()]
 
     @cached_property
-    def _begins(self) -> list[int]:
+    def _first_intervals(self) -> list[int]:
         return np.searchsorted(self.host, np.arange(self.hosts + 1)).tolist()
 
-    def _of(self, host: int) -> slice:
-        return slice(self._begins[host], self._begins[host + 1])
+    def _intervals_of(self, host: int) -> slice:
+        return slice(self._first_intervals[host], self._first_intervals[host + 1])
 
 
 def hold_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int]) -> LeafHoldings:
@@ -119,13 +119,13 @@ def hold_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int]) -> Leaf
     shape = tuple(int(size) for size in shape)
     entries = (*spec, *(None,) * len(shape))[: len(shape)]
     cuts = tuple(shard_count(grid, entry) for entry in entries)
-    coordinates = tuple(each.ravel() for each in np.indices(grid.owners.shape))
-    number = np.zeros(grid.owners.size, np.int64)
+    coordinates = tuple(axis_coordinates.ravel() for axis_coordinates in np.indices(grid.owners.shape))
+    shard = np.zeros(grid.owners.size, np.int64)
     for entry, cut in zip(entries, cuts, strict=True):
-        number = number * cut + shards_at(grid, entry, coordinates)
+        shard = shard * cut + shards_at(grid, entry, coordinates)
     processes, host = np.unique(grid.owners.ravel(), return_inverse=True)
-    held = np.divmod(np.unique(host * math.prod(cuts) + number), math.prod(cuts))
-    return LeafHoldings(shape, cuts, len(processes), *held)
+    pairs = np.divmod(np.unique(host * math.prod(cuts) + shard), math.prod(cuts))
+    return LeafHoldings(shape, cuts, len(processes), *pairs)
 
 
 def hold_rows(leaves: Sequence[LeafHoldings]) -> HeldRows:

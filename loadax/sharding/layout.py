@@ -144,14 +144,14 @@ def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process
     devices = len(coordinates[0])
     if not shape or not devices:
         return LeafLayout(shape, ((),) if devices else (), (), ())
-    extents = np.array([_extent(grid, entries, shape, dim) for dim in range(len(shape))], np.int64)
+    extents = np.array([_shard_size(grid, entries, shape, dim) for dim in range(len(shape))], np.int64)
     shards = np.stack([shards_at(grid, entry, coordinates) for entry in entries], axis=1)
     starts = np.unique(shards * extents, axis=0)
     boxes = tuple(
         tuple(zip(low, high, strict=True))
         for low, high in zip(starts.tolist(), (starts + extents).tolist(), strict=True)
     )
-    return LeafLayout(shape, boxes, merge(box[0] for box in boxes), _groups(boxes))
+    return LeafLayout(shape, boxes, merge(box[0] for box in boxes), _column_groups(boxes))
 
 
 def share_along(grid: MeshGrid, entry: Any) -> DimensionShare:
@@ -168,9 +168,9 @@ def share_along(grid: MeshGrid, entry: Any) -> DimensionShare:
     shards = shards_at(grid, entry, tuple(np.indices(grid.owners.shape)))
     total = shard_count(grid, entry)
     # Each pair (owner, shard) becomes one integer, so that copies on one process count once.
-    owners, held = np.divmod(np.unique(grid.owners * total + shards), total)
+    owners, owner_shards = np.divmod(np.unique(grid.owners * total + shards), total)
     processes, counts = np.unique(owners, return_counts=True)
-    return DimensionShare(held[owners == grid.process], total, processes, counts)
+    return DimensionShare(owner_shards[owners == grid.process], total, processes, counts)
 
 
 def positions(intervals: Iterable[Interval]) -> Integers:
@@ -202,23 +202,23 @@ def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     return tuple(merged)
 
 
-def _sizes(grid: MeshGrid, entry: Any) -> tuple[list[int], tuple[int, ...]]:
+def _mesh_dims(grid: MeshGrid, entry: Any) -> tuple[list[int], tuple[int, ...]]:
     """Indices of the axes of `entry` in the grid, and their sizes."""
     try:
-        places = [grid.axis_names.index(axis) for axis in axes_of(entry)]
+        dims = [grid.axis_names.index(axis) for axis in axes_of(entry)]
     except ValueError:
         raise PartitionError(
             f"{entry!r} names an axis that the mesh does not have; its axes are {list(grid.axis_names)}"
         ) from None
-    return places, tuple(grid.owners.shape[place] for place in places)
+    return dims, tuple(grid.owners.shape[dim] for dim in dims)
 
 
 def shard_count(grid: MeshGrid, entry: Any) -> int:
     """Number of shards of a dimension split by `entry`."""
-    return int(np.prod(_sizes(grid, entry)[1], dtype=np.int64))
+    return int(np.prod(_mesh_dims(grid, entry)[1], dtype=np.int64))
 
 
-def _extent(grid: MeshGrid, entries: Sequence[Any], shape: tuple[int, ...], dim: int) -> int:
+def _shard_size(grid: MeshGrid, entries: Sequence[Any], shape: tuple[int, ...], dim: int) -> int:
     """The size of one shard along `dim`."""
     count = shard_count(grid, entries[dim])
     if shape[dim] % count:
@@ -230,14 +230,14 @@ def _extent(grid: MeshGrid, entries: Sequence[Any], shape: tuple[int, ...], dim:
 
 def shards_at(grid: MeshGrid, entry: Any, coordinates: tuple[NDArray[Any], ...]) -> Integers:
     """The shard of a dimension split by `entry` on the device at each of the `coordinates`."""
-    places, sizes = _sizes(grid, entry)
+    dims, sizes = _mesh_dims(grid, entry)
     shards = np.zeros_like(coordinates[0], dtype=np.int64)
-    for place, size in zip(places, sizes, strict=True):
-        shards = shards * size + coordinates[place]
+    for dim, size in zip(dims, sizes, strict=True):
+        shards = shards * size + coordinates[dim]
     return shards
 
 
-def _groups(boxes: tuple[Box, ...]) -> tuple[ColumnGroup, ...]:
+def _column_groups(boxes: tuple[Box, ...]) -> tuple[ColumnGroup, ...]:
     """Groups the sorted `boxes` of a leaf of rank 1 or more by their columns."""
     starts: dict[Columns, list[int]] = {}
     for box in boxes:

@@ -181,7 +181,7 @@ def data_parallel(devices: Sequence[jax.Device] | None = None) -> Mesh:
         >>> data_parallel().shape["data"]
         8
     """
-    return _mesh(_devices(devices), {"data": -1})
+    return _make_mesh(_checked_devices(devices), {"data": -1})
 
 
 def fully_sharded(devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -194,7 +194,7 @@ def fully_sharded(devices: Sequence[jax.Device] | None = None) -> Mesh:
         >>> fully_sharded().axis_names
         ('fsdp',)
     """
-    return _mesh(_devices(devices), {"fsdp": -1})
+    return _make_mesh(_checked_devices(devices), {"fsdp": -1})
 
 
 def hybrid(
@@ -218,16 +218,16 @@ def hybrid(
         >>> dict(hybrid(inside={"fsdp": 2, "model": 2}).shape)
         {'data': 2, 'fsdp': 2, 'model': 2}
     """
-    ordered = sorted(_devices(devices), key=lambda device: (device.process_index, device.id))
-    inner = _given_axes("inside", inside, "fsdp")
-    outer = _given_axes("between", between, "data")
+    ordered = sorted(_checked_devices(devices), key=lambda device: (device.process_index, device.id))
+    inner = _optional_axes("inside", inside, "fsdp")
+    outer = _optional_axes("between", between, "data")
     if inner is None and outer is None:
         inner = {"fsdp": _devices_per_process(ordered)}
     if inner is None:
         assert outer is not None
-        inner = {"fsdp": _rest(len(ordered), "between", outer)}
+        inner = {"fsdp": _remaining_size(len(ordered), "between", outer)}
     if outer is None:
-        outer = {"data": _rest(len(ordered), "inside", inner)}
+        outer = {"data": _remaining_size(len(ordered), "inside", inner)}
     if twice := sorted(set(inner) & set(outer)):
         raise ArgumentError(f"inside={inner} and between={outer} both name the axis {twice[0]!r}: rename one of them")
     axes = outer | inner
@@ -236,16 +236,16 @@ def hybrid(
             f"between={outer} and inside={inner} make a mesh of {math.prod(axes.values())} devices, "
             f"but there are {len(ordered)}: leave out one of the two to have it chosen, or pass devices="
         )
-    return _mesh(ordered, axes)
+    return _make_mesh(ordered, axes)
 
 
-def _given_axes(argument: str, given: Any, name: str) -> dict[str, int] | None:
+def _optional_axes(argument: str, given: Any, name: str) -> dict[str, int] | None:
     if given is None:
         return None
     return _checked_axes(argument, {name: given} if isinstance(given, int) else given)
 
 
-def _rest(count: int, argument: str, axes: dict[str, int]) -> int:
+def _remaining_size(count: int, argument: str, axes: dict[str, int]) -> int:
     """How many times the mesh of `axes` fits into `count` devices."""
     size = math.prod(axes.values())
     if count % size:
@@ -263,14 +263,14 @@ def _devices_per_process(devices: list[jax.Device]) -> int:
     return int(counts[0])
 
 
-def _devices(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
+def _checked_devices(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
     chosen = jax.devices() if devices is None else list(devices)
     if not chosen:
         raise ArgumentError("devices=[] is empty: a mesh needs at least one; leave it out for all devices")
     return chosen
 
 
-def _mesh(devices: list[jax.Device], axes: dict[str, int]) -> Mesh:
+def _make_mesh(devices: list[jax.Device], axes: dict[str, int]) -> Mesh:
     # Fill an empty object array: np.array(devices) would check whether each device is a sequence.
     grid = np.empty(len(devices), object)
     grid[:] = devices

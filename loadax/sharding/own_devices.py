@@ -41,10 +41,10 @@ class OwnDevices:
 
     def __init__(self, mesh: Mesh):
         own = [device for device in mesh.devices.flat if device.process_index == device.client.process_index()]
-        self._whole = len(own) == mesh.size
+        self._is_whole_mesh = len(own) == mesh.size
         self._count = len(own)
         self.mesh = mesh
-        if own and not self._whole:
+        if own and not self._is_whole_mesh:
             grid = np.empty(len(own), object)
             grid[:] = own
             self.mesh = Mesh(grid, (_AXIS,))
@@ -78,54 +78,54 @@ class OwnDevices:
         """
         if not self._count:  # nothing to compute: the arrays have no local shards
             return lambda _: [
-                jax.make_array_from_single_device_arrays(each.shape, each.sharding, [], dtype=each.dtype)
-                for each in outputs
+                jax.make_array_from_single_device_arrays(placed.shape, placed.sharding, [], dtype=placed.dtype)
+                for placed in outputs
             ]
-        inner = [self._seen(each) for each in inputs]
-        outer = [_sharding(self._seen(each)) for each in outputs]
+        inner = [self._local_view(placed) for placed in inputs]
+        outer = [_sharding(self._local_view(placed)) for placed in outputs]
         spread = jax.shard_map(
             function,
             mesh=self.mesh,
-            in_specs=tuple(_sharding(each).spec for each in inner),
-            out_specs=[each.spec for each in outer],
+            in_specs=tuple(_sharding(placed).spec for placed in inner),
+            out_specs=[placed.spec for placed in outer],
             check_vma=False,  # replicated outputs are computed from replicated inputs
         )
         # Override the caller's current mesh, and its x64 flag if the data is 64-bit already.
-        with jax.set_mesh(self.mesh), _wide([*inputs, *outputs]):
+        with jax.set_mesh(self.mesh), _x64_if_needed([*inputs, *outputs]):
             # Request exactly these shardings: on Explicit axes JAX would normalise their specs.
             compiled = jax.jit(spread, donate_argnums=tuple(donate), out_shardings=outer).lower(*inner).compile()
 
         def program(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-            results = compiled(*(self._enter(array, each) for array, each in zip(arrays, inner, strict=True)))
-            return [self._leave(array, each) for array, each in zip(results, outputs, strict=True)]
+            results = compiled(*(self._to_local(array, placed) for array, placed in zip(arrays, inner, strict=True)))
+            return [self._to_global(array, placed) for array, placed in zip(results, outputs, strict=True)]
 
         return program
 
-    def _seen(self, placed: Placed) -> Placed:
+    def _local_view(self, placed: Placed) -> Placed:
         """The local view of a global array, as the program takes it."""
-        if self._whole:
+        if self._is_whole_mesh:
             return placed
         rows, *columns = self.part(placed)
         shape = (self._count * rows, *columns)
         return jax.ShapeDtypeStruct(shape, placed.dtype, sharding=NamedSharding(self.mesh, PartitionSpec(_AXIS)))
 
-    def _enter(self, array: jax.Array, seen: Placed) -> jax.Array:
-        return array if self._whole else _regrouped(array, seen)
+    def _to_local(self, array: jax.Array, view: Placed) -> jax.Array:
+        return array if self._is_whole_mesh else _rewrapped(array, view)
 
-    def _leave(self, array: jax.Array, placed: Placed) -> jax.Array:
-        return array if self._whole else _regrouped(array, placed)
+    def _to_global(self, array: jax.Array, placed: Placed) -> jax.Array:
+        return array if self._is_whole_mesh else _rewrapped(array, placed)
 
 
-def _regrouped(array: jax.Array, placed: Placed) -> jax.Array:
+def _rewrapped(array: jax.Array, placed: Placed) -> jax.Array:
     """The same shards on the same devices, as an array of another shape and mesh."""
-    with _wide([placed]):
+    with _x64_if_needed([placed]):
         parts = [shard.data for shard in array.addressable_shards]
         return jax.make_array_from_single_device_arrays(placed.shape, _sharding(placed), parts)
 
 
-def _wide(arrays: Sequence[Placed]) -> AbstractContextManager[Any]:
+def _x64_if_needed(arrays: Sequence[Placed]) -> AbstractContextManager[Any]:
     """A context that enables 64-bit dtypes on this thread if one of the arrays needs them."""
-    wide = any(each.dtype in (np.int64, np.uint64, np.float64, np.complex128) for each in arrays)
+    wide = any(array.dtype in (np.int64, np.uint64, np.float64, np.complex128) for array in arrays)
     return jax.enable_x64(True) if wide else nullcontext()
 
 

@@ -73,7 +73,7 @@ def resolve_partition(
     """
     sizes = axis_sizes(mesh)
     if partition is None:
-        partition = _default(sizes)
+        partition = _default_spec(sizes)
     elif _is_rules(partition):
         partition = _batch_spec(partition, sizes)
     try:
@@ -84,7 +84,7 @@ def resolve_partition(
     for (entry, own), path, shape in zip(given, structure.paths, shapes, strict=True):
         spec = _as_spec(entry, mesh, path)
         if not own:
-            spec = _cut(spec, len(shape))
+            spec = _truncate(spec, len(shape))
         check_spec(spec, len(shape), sizes, path)
         _check_shape(spec, shape, sizes, path)
         specs.append(spec)
@@ -132,8 +132,8 @@ def check_spec(spec: PartitionSpec, rank: int, sizes: Mapping[str, int], path: s
     leaf = leaf_name(path)
     if len(spec) > rank:
         raise PartitionError(
-            f"{leaf} has {rank} {'dim' if rank == 1 else 'dims'}, but {_shown(spec)} has {len(spec)} entries: use "
-            f"{_shown(_cut(spec, rank))}"
+            f"{leaf} has {rank} {'dim' if rank == 1 else 'dims'}, but {_text(spec)} has {len(spec)} entries: use "
+            f"{_text(_truncate(spec, rank))}"
         )
     if spec.unreduced or spec.reduced:
         raise PartitionError(
@@ -143,16 +143,16 @@ def check_spec(spec: PartitionSpec, rank: int, sizes: Mapping[str, int], path: s
     for entry in spec:
         if entry is PartitionSpec.UNCONSTRAINED:
             raise PartitionError(
-                f"{leaf}: {_shown(spec)} leaves a dim unconstrained, which placing can't: use None or an axis"
+                f"{leaf}: {_text(spec)} leaves a dim unconstrained, which placing can't: use None or an axis"
             )
         for axis in axes_of(entry):
             if axis not in sizes:
                 raise PartitionError(
-                    f"{leaf}: {_shown(spec)} names the axis {axis!r}, but the mesh has {dict(sizes)}: use one of these"
+                    f"{leaf}: {_text(spec)} names the axis {axis!r}, but the mesh has {dict(sizes)}: use one of these"
                 )
             if axis in used:
                 raise PartitionError(
-                    f"{leaf}: {_shown(spec)} uses the axis {axis!r} twice: an axis can split only one dim"
+                    f"{leaf}: {_text(spec)} uses the axis {axis!r} twice: an axis can split only one dim"
                 )
             used.add(axis)
 
@@ -167,11 +167,11 @@ def _check_shape(spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[str
         else:
             what, remedy = f"{shape[dim]} columns", f"Pad it to a multiple of {count} in a map"
         raise PartitionError(
-            f"{leaf_name(path)}: dim {dim} has {what}, but {_shown(spec)} splits it into {count} equal parts. {remedy}"
+            f"{leaf_name(path)}: dim {dim} has {what}, but {_text(spec)} splits it into {count} equal parts. {remedy}"
         )
 
 
-def _default(sizes: Mapping[str, int]) -> PartitionSpec:
+def _default_spec(sizes: Mapping[str, int]) -> PartitionSpec:
     axes = list(sizes)
     if len(axes) > 1:
         cutting = [axis for axis in axes if sizes[axis] > 1] or axes[:1]
@@ -193,7 +193,7 @@ def _as_spec(entry: Any, mesh: Mesh | PlannedMesh, path: str) -> PartitionSpec:
     if isinstance(entry, PartitionSpec):
         return entry
     if entry is DataPartitionType.FULL:
-        return _cut(PartitionSpec(tuple(axis_sizes(mesh))), 1)
+        return _truncate(PartitionSpec(tuple(axis_sizes(mesh))), 1)
     if entry is DataPartitionType.REPLICATED:
         return PartitionSpec()
     if isinstance(entry, NamedSharding):
@@ -220,12 +220,12 @@ def _spec_on(sharding: NamedSharding, mesh: Mesh | PlannedMesh, path: str) -> Pa
     return sharding.spec
 
 
-def _shown(spec: PartitionSpec) -> str:
+def _text(spec: PartitionSpec) -> str:
     """The spec as users write it: P('data') instead of JAX's P('data',)."""
     return f"P({', '.join(map(repr, spec))})"
 
 
-def _cut(spec: PartitionSpec, rank: int) -> PartitionSpec:
+def _truncate(spec: PartitionSpec, rank: int) -> PartitionSpec:
     return spec if len(spec) <= rank else PartitionSpec(*tuple(spec)[:rank])
 
 

@@ -109,15 +109,15 @@ def host_local_to_global(local_inputs: Any, mesh: Mesh, pspecs: Any) -> Any:
 
 
 def _placing_mesh(mesh: Mesh | None) -> Mesh:
-    found = current_mesh() if mesh is None else resolve_mesh(mesh)
-    if found is None:
+    resolved = current_mesh() if mesh is None else resolve_mesh(mesh)
+    if resolved is None:
         raise MeshError(
             "loadax needs a mesh: pass mesh=..., or call inside 'with jax.set_mesh(mesh):'. "
             f"Mesh contexts are thread-local; this thread ({threading.current_thread().name!r}) has none."
         )
-    if isinstance(found, PlannedMesh):
-        raise MeshError(f"mesh={found!r} is only planned and has no devices to place on: pass a jax.sharding.Mesh")
-    return found
+    if isinstance(resolved, PlannedMesh):
+        raise MeshError(f"mesh={resolved!r} is only planned and has no devices to place on: pass a jax.sharding.Mesh")
+    return resolved
 
 
 def _host_leaves(tree: Any) -> tuple[list[tuple[str, NDArray[Any]]], Any]:
@@ -129,16 +129,16 @@ def _host_leaves(tree: Any) -> tuple[list[tuple[str, NDArray[Any]]], Any]:
 
 def _broadcast_specs(pspecs: Any, tree: Any) -> list[PartitionSpec]:
     """The spec of every leaf of `tree`."""
-    for spec in jax.tree.leaves(pspecs, is_leaf=_stops):
+    for spec in jax.tree.leaves(pspecs, is_leaf=_is_spec_leaf):
         if not isinstance(spec, PartitionSpec):
             raise ArgumentError(f"pspecs contains {spec!r}: pass PartitionSpecs; P() replicates")
     try:
-        return jax.tree.leaves(jax.tree.broadcast(pspecs, tree, is_leaf=_stops), is_leaf=_stops)
+        return jax.tree.leaves(jax.tree.broadcast(pspecs, tree, is_leaf=_is_spec_leaf), is_leaf=_is_spec_leaf)
     except ValueError as error:
         raise ArgumentError(f"pspecs={pspecs!r} is not a pytree prefix of the inputs: {error}") from None
 
 
-def _stops(node: Any) -> bool:
+def _is_spec_leaf(node: Any) -> bool:
     return node is None or isinstance(node, PartitionSpec)
 
 
@@ -159,11 +159,11 @@ def _place_local(
         shape = _global_shape(local.shape, along, spec, path, grid)
         layout = plan_leaf(grid, spec, shape)
         sources = [local[_local_slices(box, shape, along)] for box in layout.boxes]
-        jobs.append(_job(sources, layout, NamedSharding(mesh, spec), dtype, path))
+        jobs.append(_prepare(sources, layout, NamedSharding(mesh, spec), dtype, path))
     return [job() for job in jobs]
 
 
-def _job(
+def _prepare(
     sources: list[NDArray[Any]], layout: LeafLayout, sharding: NamedSharding, dtype: np.dtype[Any], path: str
 ) -> Callable[[], jax.Array]:
     """Copies the boxes now, into memory that JAX can take over, and returns a function that places them."""
@@ -179,23 +179,23 @@ def _global_shape(
     shape: list[int] = []
     for dim, (size, share) in enumerate(zip(local, shares, strict=True)):
         if not share.equal:
-            raise PartitionError(_unequal(share, spec, dim, path))
-        held = len(share.held) if share.total > 1 else 1
-        if held == 0:
+            raise PartitionError(_unequal_message(share, spec, dim, path))
+        count = len(share.held) if share.total > 1 else 1
+        if count == 0:
             raise MeshError(
                 f"{leaf_name(path)}: process {grid.process} has no device on the mesh, so the global shape can't be "
                 "computed from its data: use a mesh with devices of every process, or don't call this on that process"
             )
-        if size % held:
+        if size % count:
             raise PartitionError(
                 f"{leaf_name(path)}: dim {dim} has local size {size}, "
-                f"but this process holds {held} of the {share.total} shards of {spec}. Pass a multiple of {held}"
+                f"but this process holds {count} of the {share.total} shards of {spec}. Pass a multiple of {count}"
             )
-        shape.append(size // held * share.total)
+        shape.append(size // count * share.total)
     return tuple(shape)
 
 
-def _unequal(share: DimensionShare, spec: PartitionSpec, dim: int, path: str) -> str:
+def _unequal_message(share: DimensionShare, spec: PartitionSpec, dim: int, path: str) -> str:
     few, many = int(share.counts.argmin()), int(share.counts.argmax())
     return (
         f"{leaf_name(path)}: the hosts have unequal shares of dim {dim} under {spec}: "

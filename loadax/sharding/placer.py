@@ -42,23 +42,23 @@ class Placer:
     """
 
     def __init__(self, layout: LeafLayout, sharding: NamedSharding, dtype: Any, microbatches: int = 1):
-        self._micro = microbatches
+        self._microbatches = microbatches
         rows = layout.shape[:1] if microbatches == 1 else (microbatches, layout.shape[0] // microbatches)
         self.shape = (*rows, *layout.shape[1:])
         self.sharding = sharding
         self.dtype = np.dtype(dtype)
         # Boxes differ only along split dims, and only there do JAX's indices have a start.
         dims = [dim for dim, size in enumerate(layout.shape) if any(box[dim] != (0, size) for box in layout.boxes)]
-        units = {0: microbatches}  # JAX's row indices are those within a microbatch
-        numbers = {
-            tuple(box[dim][0] // units.get(dim, 1) for dim in dims): number for number, box in enumerate(layout.boxes)
+        row_units = {0: microbatches}  # JAX's row indices are those within a microbatch
+        box_indices = {
+            tuple(box[dim][0] // row_units.get(dim, 1) for dim in dims): index for index, box in enumerate(layout.boxes)
         }
-        self._dims = [dim + (microbatches > 1) for dim in dims]
+        self._split_dims = [dim + (microbatches > 1) for dim in dims]
         # JAX asks for the data of a replicated array even on a process without its devices, and discards it. These
         # broadcast zeros take no memory.
-        self._nothing = () if layout.boxes else (np.broadcast_to(np.zeros((), self.dtype), self.shape),)
-        self._numbers = numbers or {(): 0}
-        self._wide = self.dtype in (np.int64, np.uint64, np.float64, np.complex128)
+        self._zeros = () if layout.boxes else (np.broadcast_to(np.zeros((), self.dtype), self.shape),)
+        self._box_indices = box_indices or {(): 0}
+        self._is_64_bit = self.dtype in (np.int64, np.uint64, np.float64, np.complex128)
         # Set after the first array was made by the public API.
         self._make: Callable[[Sequence[NDArray[Any]]], jax.Array] | None = None
 
@@ -67,34 +67,38 @@ class Placer:
 
         On CPU the array may alias this memory, which must not be written to while the array exists.
         """
-        held = self._nothing or (buffers if self._micro == 1 else [self._turned(each) for each in buffers])
+        local_data = self._zeros or (
+            buffers if self._microbatches == 1 else [self._by_microbatch(buffer) for buffer in buffers]
+        )
         # The user's transfer guard is meant for implicit transfers; this one is explicit. The x64 flag is thread-local,
         # and the dtype may have been chosen on another thread.
-        with jax.transfer_guard_host_to_device("allow"), jax.enable_x64(True) if self._wide else nullcontext():
+        with jax.transfer_guard_host_to_device("allow"), jax.enable_x64(True) if self._is_64_bit else nullcontext():
             if self._make is None:
-                array = self._made_publicly(held)  # it checks shapes and dtypes, which later buffers share
-                self._make = self._quick() or self._made_publicly
+                array = self._make_by_callback(local_data)  # it checks shapes and dtypes, which later buffers share
+                self._make = self._fast_maker() or self._make_by_callback
                 return array
-            return self._make(held)
+            return self._make(local_data)
 
-    def _made_publicly(self, held: Sequence[NDArray[Any]]) -> jax.Array:
-        return jax.make_array_from_callback(self.shape, self.sharding, lambda index: held[self._box(index)], self.dtype)
+    def _make_by_callback(self, local_data: Sequence[NDArray[Any]]) -> jax.Array:
+        return jax.make_array_from_callback(
+            self.shape, self.sharding, lambda index: local_data[self._box_index(index)], self.dtype
+        )
 
-    def _quick(self) -> Callable[[Sequence[NDArray[Any]]], jax.Array] | None:
+    def _fast_maker(self) -> Callable[[Sequence[NDArray[Any]]], jax.Array] | None:
         """A function that does the same in less than half the time, or None without it or without local devices."""
-        make = None if self._nothing else array_maker(self.shape, self.dtype, self.sharding)
+        make = None if self._zeros else array_maker(self.shape, self.dtype, self.sharding)
         if make is None:
             return None
-        boxes = [self._box(index) for index in self.sharding.addressable_devices_indices_map(self.shape).values()]
-        return lambda held: make([held[box] for box in boxes])
+        boxes = [self._box_index(index) for index in self.sharding.addressable_devices_indices_map(self.shape).values()]
+        return lambda local_data: make([local_data[box] for box in boxes])
 
-    def _box(self, index: Any) -> int:
+    def _box_index(self, index: Any) -> int:
         """Index of the box that an index of the array refers to."""
-        return self._numbers[tuple([index[dim].start for dim in self._dims])]
+        return self._box_indices[tuple([index[dim].start for dim in self._split_dims])]
 
-    def _turned(self, buffer: NDArray[Any]) -> NDArray[Any]:
+    def _by_microbatch(self, buffer: NDArray[Any]) -> NDArray[Any]:
         """Copies a box of rows into microbatch order, in which the rows of one microbatch are contiguous."""
-        return np.ascontiguousarray(buffer.reshape(-1, self._micro, *buffer.shape[1:]).swapaxes(0, 1))
+        return np.ascontiguousarray(buffer.reshape(-1, self._microbatches, *buffer.shape[1:]).swapaxes(0, 1))
 
 
 def place(buffers: Sequence[NDArray[Any]], layout: LeafLayout, sharding: NamedSharding, dtype: Any) -> jax.Array:
