@@ -74,8 +74,8 @@ def derive(seed: Any, *path: Any) -> Any:
             f"seed is {seed!r}, a string: pass an integer, and strings after it, as in derive(0, {seed!r})"
         )
     key: Any = 0
-    for place, element in enumerate((seed, *path)):
-        name = f"path[{place - 1}]" if place else "seed"
+    for index, element in enumerate((seed, *path)):
+        name = f"path[{index - 1}]" if index else "seed"
         tag, word = _tag_and_word(element, name)
         try:
             key = _absorb(key, tag, word)
@@ -155,11 +155,15 @@ def _absorb(key: Any, tag: Any, word: Any) -> Any:
     """Output `word` of the splitmix64 stream that (`key`, `tag`) starts."""
     if isinstance(key, int) and isinstance(tag, int) and isinstance(word, int):
         return _mix_int(_mix_int(key + tag) + word * _GOLDEN)
-    start = _mix_int(key + tag) if isinstance(key, int) and isinstance(tag, int) else _mix(np.add(_row(key), _row(tag)))
-    return _mix(np.add(_row(start), np.multiply(_row(word), _GOLDEN_WORD)))
+    start = (
+        _mix_int(key + tag)
+        if isinstance(key, int) and isinstance(tag, int)
+        else _mix(np.add(_as_words(key), _as_words(tag)))
+    )
+    return _mix(np.add(_as_words(start), np.multiply(_as_words(word), _GOLDEN_WORD)))
 
 
-def _row(value: Any) -> Words:
+def _as_words(value: Any) -> Words:
     return np.asarray(value, np.uint64)
 
 
@@ -191,25 +195,25 @@ def _permute(index: Any, size: Any, seed: Any, inverse: bool) -> Any:
         ) from None
     _check_range(indices, sizes)
     sizes = sizes.astype(np.uint64)
-    keys = _row(derive(seed, sizes if sizes.ndim else int(sizes)))
+    keys = _as_words(derive(seed, sizes if sizes.ndim else int(sizes)))
     alone = math.prod(shape) == 1
     if alone:
         indices, sizes, keys = (array.reshape(()) for array in (indices, sizes, keys))
     # NumPy takes twice as long for one element as for two, so a single index is passed twice.
     values = np.broadcast_to(indices, (2,) if alone else shape).astype(np.uint64).reshape(-1)
-    parameters = [_flat(array, shape) for array in (sizes, *_rectangle(sizes), keys)]
+    parameters = [_broadcast_flat(array, shape) for array in (sizes, *_rectangle(sizes), keys)]
     large = parameters[0] >= _LARGE
     if large.all() or not large.any():
-        _walk_blocks(values, parameters, _ROUNDS_IF_LARGE if large.all() else _ROUNDS, inverse)
+        _walk_by_block(values, parameters, _ROUNDS_IF_LARGE if large.all() else _ROUNDS, inverse)
     else:
         for rounds, chosen in ((_ROUNDS, np.flatnonzero(~large)), (_ROUNDS_IF_LARGE, np.flatnonzero(large))):
             part = values[chosen]
-            _walk_blocks(part, [array[chosen] if array.ndim else array for array in parameters], rounds, inverse)
+            _walk_by_block(part, [array[chosen] if array.ndim else array for array in parameters], rounds, inverse)
             values[chosen] = part
     return values[: math.prod(shape)].view(np.int64).reshape(shape) if shape else int(values[0])
 
 
-def _walk_blocks(values: Words, parameters: Sequence[Words], rounds: int, inverse: bool) -> None:
+def _walk_by_block(values: Words, parameters: Sequence[Words], rounds: int, inverse: bool) -> None:
     """Permutes `values` in place, block by block.
 
     `parameters` are sizes, rows, columns and keys; each has the length of `values` or rank 0.
@@ -217,10 +221,10 @@ def _walk_blocks(values: Words, parameters: Sequence[Words], rounds: int, invers
     fixed = None if parameters[-1].ndim else _round_keys(parameters[-1], rounds)
     for start in range(0, values.size, _BLOCK):
         sizes, rows, columns, keys = (array[start : start + _BLOCK] if array.ndim else array for array in parameters)
-        _walk(values[start : start + _BLOCK], sizes, rows, columns, fixed or _round_keys(keys, rounds), inverse)
+        _cycle_walk(values[start : start + _BLOCK], sizes, rows, columns, fixed or _round_keys(keys, rounds), inverse)
 
 
-def _flat(array: Words, shape: tuple[int, ...]) -> Words:
+def _broadcast_flat(array: Words, shape: tuple[int, ...]) -> Words:
     return np.broadcast_to(array, shape).reshape(-1) if array.ndim else array
 
 
@@ -245,11 +249,11 @@ def _round_keys(keys: Words, rounds: int) -> list[Words]:
     steps = np.arange(1, rounds + 1, dtype=np.uint64) * _GOLDEN_WORD
     if not keys.ndim:
         mixed = _mix(steps + keys)
-        return [mixed[place, ...] for place in range(rounds)]
-    return [_mix(np.add(keys, steps[place, ...])) for place in range(rounds)]
+        return [mixed[round_index, ...] for round_index in range(rounds)]
+    return [_mix(np.add(keys, steps[round_index, ...])) for round_index in range(rounds)]
 
 
-def _walk(values: Words, sizes: Words, rows: Words, columns: Words, keys: list[Words], inverse: bool) -> None:
+def _cycle_walk(values: Words, sizes: Words, rows: Words, columns: Words, keys: list[Words], inverse: bool) -> None:
     """Enciphers `values` in place, and repeats that for values outside [0, size) until there are none."""
     _encipher(values, rows, columns, keys, inverse)
     outside = np.flatnonzero(values >= sizes)
@@ -274,9 +278,9 @@ def _encipher(values: Words, rows: Words, columns: Words, keys: Sequence[Words],
     shift, wrap = (np.subtract, np.add) if inverse else (np.add, np.subtract)
     half, (factor, other_factor) = _SHIFT_32, _FACTORS
     halves = ((first, second, rows), (second, first, columns))
-    for place in range(len(keys) - 1, -1, -1) if inverse else range(len(keys)):
-        target, other, modulus = halves[place & 1]
-        xor(other, keys[place], hashed)
+    for round_index in range(len(keys) - 1, -1, -1) if inverse else range(len(keys)):
+        target, other, modulus = halves[round_index & 1]
+        xor(other, keys[round_index], hashed)
         multiply(hashed, factor, hashed)
         xor(hashed, right_shift(hashed, half, spare), hashed)
         multiply(hashed, other_factor, hashed)
