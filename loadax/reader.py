@@ -46,23 +46,23 @@ class Reader:
     first: Visits | None
 
     @cached_property
-    def _found(self) -> tuple[tuple[Tree, ...], int]:
+    def _specs_and_probed(self) -> tuple[tuple[Tree, ...], int]:
         """The specs, and the number of rows read to infer them."""
-        known = [self.source.spec, *(each.spec for each in self.maps)]
+        known = [self.source.spec, *(transform.spec for transform in self.maps)]
         if known[0] is not None:
             known[0] = normalise_spec(known[0], "spec")
         probed = int(None in known)
         if probed:
             known = self._probe(known)
-        for before, after, each in zip(known, known[1:], self.maps, strict=False):
-            if each.elementwise:
-                _check_elementwise(before, after, name_of(each.function))
+        for before, after, transform in zip(known, known[1:], self.maps, strict=False):
+            if transform.elementwise:
+                _check_elementwise(before, after, name_of(transform.function))
         return tuple(known), probed + self.source.rows_probed
 
     def __getstate__(self) -> dict[str, Any]:
         # Specs are instances of users' classes. Structures record which of their fields are static, which JAX may not
         # know in the other process.
-        known = self._found[0] if "_found" in vars(self) else ()
+        known = self._specs_and_probed[0] if "_specs_and_probed" in vars(self) else ()
         return {"_structures": [flatten_spec(spec)[1] for spec in known], **vars(self)}
 
     @property
@@ -71,7 +71,7 @@ class Reader:
 
         Where rows go to the next map one by one, other rows may have another spec.
         """
-        return self._found[0]
+        return self._specs_and_probed[0]
 
     @property
     def spec(self) -> Tree:
@@ -81,7 +81,7 @@ class Reader:
     @property
     def probed(self) -> int:
         """Number of rows read to infer the spec: one, or none if every spec was given."""
-        return self._found[1]
+        return self._specs_and_probed[1]
 
     @property
     def num_rows(self) -> int:
@@ -119,12 +119,12 @@ class Reader:
     @property
     def elementwise(self) -> bool:
         """Whether all maps are elementwise, so that they can be applied to some columns of a row."""
-        return all(each.elementwise for each in self.maps)
+        return all(transform.elementwise for transform in self.maps)
 
     @property
     def random(self) -> bool:
         """Whether the result for a row may differ between epochs."""
-        return any(each.rng for each in self.maps) or self.source.random
+        return any(transform.rng for transform in self.maps) or self.source.random
 
     @property
     def depth(self) -> int:
@@ -133,7 +133,7 @@ class Reader:
 
     def describe(self) -> list[Any]:
         """The maps as JSON, including those inside a concatenation."""
-        return [*self.source.describe(), *(each.describe() for each in self.maps)]
+        return [*self.source.describe(), *(transform.describe() for transform in self.maps)]
 
     def lengths(self, rows: Integers) -> Integers | None:
         """int64[n]: document lengths if known without reading, and no map changes them; else None."""
@@ -147,87 +147,87 @@ class Reader:
         """The examples at `visits` as a list, in memory that nothing else references. Their shapes may differ."""
         if not self.maps and self.source.reads_examples:
             return self._read_examples(visits).items
-        found = self._mapped(self.read_source(visits), visits)
-        if isinstance(found, Examples):
-            return list(map(own, found.items))
+        mapped = self._apply_maps(self.read_source(visits), visits)
+        if isinstance(mapped, Examples):
+            return list(map(own, mapped.items))
         owned = not self.maps and self.source.owns_memory
-        return split_rows(found if owned else map_leaves(np.array, found), len(visits.rows))
+        return split_rows(mapped if owned else map_leaves(np.array, mapped), len(visits.rows))
 
     def read_source(self, visits: Visits) -> Tree | Examples:
         """Reads the source's rows at `visits`, before any map.
 
         They are separate rows if the source has them and the next map is a per-row one.
         """
-        if self._maps_examples:
+        if self._maps_examples_first:
             return self._read_examples(visits)
         spec = self.specs[0]
-        batch = self._noted(self.source.read_visits, visits)
-        return check_batch(batch, len(visits.rows), spec, f"the source's read of {_some(visits.rows)}")
+        batch = self._read_with_note(self.source.read_visits, visits)
+        return check_batch(batch, len(visits.rows), spec, f"the source's read of {_rows_text(visits.rows)}")
 
     def read_columns(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Reads columns of the source, before any map; see `BaseSource.read_into`."""
         try:
             self.source.read_into(rows, boxes, out)
         except RAISED as error:
-            blame(error, "the source", f"loadax: reading {_some(rows)}")
+            blame(error, "the source", f"loadax: reading {_rows_text(rows)}")
             raise
 
     def apply(self, read: Tree | Examples, visits: Visits) -> Tree:
         """Applies the maps to what `read_source` returned for `visits`, and returns a tree of arrays."""
-        found = self._mapped(read, visits)
-        return self._stacked(found, visits, len(self.maps)) if isinstance(found, Examples) else found
+        mapped = self._apply_maps(read, visits)
+        return self._stack(mapped, visits, len(self.maps)) if isinstance(mapped, Examples) else mapped
 
-    def _mapped(self, read: Tree | Examples, visits: Visits) -> Tree | Examples:
+    def _apply_maps(self, read: Tree | Examples, visits: Visits) -> Tree | Examples:
         """Applies the maps. The result is still separate rows if the last map was a per-row one."""
         if not isinstance(read, Examples):
-            read = self._writable(read)
-        for number, each in enumerate(self.maps):
-            if isinstance(each, BatchMap):
-                batch = self._stacked(read, visits, number) if isinstance(read, Examples) else read
-                read = each(batch, visits, self.specs[number + 1])
+            read = self._make_writable(read)
+        for index, transform in enumerate(self.maps):
+            if isinstance(transform, BatchMap):
+                batch = self._stack(read, visits, index) if isinstance(read, Examples) else read
+                read = transform(batch, visits, self.specs[index + 1])
                 continue
             if not isinstance(read, Examples):
                 given = split_rows(read, len(visits.rows))
-            elif number:  # the user's function may still reference what it returned
+            elif index:  # the user's function may still reference what it returned
                 given = list(map(own, read.items))
             else:
                 given = read.items
-            read = Examples(each.results(given, visits))
+            read = Examples(transform.results(given, visits))
         return read
 
-    def _stacked(self, examples: Examples, visits: Visits, number: int) -> Tree:
+    def _stack(self, examples: Examples, visits: Visits, num_maps: int) -> Tree:
         """Stacks examples after the first `number` maps."""
         try:
-            return stack(examples.items, self.specs[number], visits.rows.tolist())
+            return stack(examples.items, self.specs[num_maps], visits.rows.tolist())
         except LeafError as error:
-            if number:
-                error.add_note(f"loadax: returned by map {name_of(self.maps[number - 1].function)}")
+            if num_maps:
+                error.add_note(f"loadax: returned by map {name_of(self.maps[num_maps - 1].function)}")
             raise
 
     @property
-    def _maps_examples(self) -> bool:
+    def _maps_examples_first(self) -> bool:
         return self.source.reads_examples and bool(self.maps) and isinstance(self.maps[0], Map)
 
-    def _writable(self, batch: Tree) -> Tree:
+    def _make_writable(self, batch: Tree) -> Tree:
         """Copies the batch if maps may write to it and the source may still reference its memory."""
         return batch if not self.maps or self.source.owns_memory else map_leaves(np.array, batch)
 
     def _read_examples(self, visits: Visits) -> Examples:
-        found = list(self._noted(self.source.read_examples, visits))
-        if len(found) != len(visits.rows):
+        examples = list(self._read_with_note(self.source.read_examples, visits))
+        if len(examples) != len(visits.rows):
             raise SourceError(
-                f"{self.source.type_name}.examples returned {len(found)} examples for {_some(visits.rows)}; "
+                f"{self.source.type_name}.examples returned {len(examples)} examples for {_rows_text(visits.rows)}; "
                 "return one per row"
             )
-        return Examples(found)
+        return Examples(examples)
 
-    def _noted(self, read: Callable[[Visits], _Read], visits: Visits) -> _Read:
+    def _read_with_note(self, read: Callable[[Visits], _Read], visits: Visits) -> _Read:
         try:
             return read(visits)
         except LeafError:
             raise  # it names the row already
         except RAISED as error:
-            blame(error, "the source", f"loadax: reading {_some(visits.rows)}")
+            blame(error, "the source", f"loadax: reading {_rows_text(visits.rows)}")
             raise
 
     def _probe(self, known: list[Tree | None]) -> list[Tree]:
@@ -236,44 +236,44 @@ class Reader:
             remedy = "pass spec= to its maps" if self.maps else "leave it out"
             raise SourceError(f"the dataset has no rows, and no spec can be inferred; {remedy}")
         first, read = self.first, self._read_first(known[0])
-        alike = _loose_spec if isinstance(read, Examples) else spec_of
-        specs = [known[0] if known[0] is not None else alike(_only(read))]
-        for number, (each, stated) in enumerate(zip(self.maps, known[1:], strict=True)):
-            if None not in known[number + 1 :]:
+        infer = _spec_or_object if isinstance(read, Examples) else spec_of
+        specs = [known[0] if known[0] is not None else infer(_single_example(read))]
+        for index, (transform, stated) in enumerate(zip(self.maps, known[1:], strict=True)):
+            if None not in known[index + 1 :]:
                 specs.append(stated)
                 continue
             # Call each map once: its result gives the spec and is the input of the next map.
-            if isinstance(each, BatchMap):
-                batch = stack(read.items, specs[number], first.rows.tolist()) if isinstance(read, Examples) else read
-                result = each.raw(batch, first)
-                specs.append(stated if stated is not None else _batch_spec(result, name_of(each.function)))
-                read = check_batch(result, 1, specs[-1], f"map_batch {name_of(each.function)}")
+            if isinstance(transform, BatchMap):
+                batch = stack(read.items, specs[index], first.rows.tolist()) if isinstance(read, Examples) else read
+                result = transform.raw(batch, first)
+                specs.append(stated if stated is not None else _batch_spec(result, name_of(transform.function)))
+                read = check_batch(result, 1, specs[-1], f"map_batch {name_of(transform.function)}")
             else:
-                example = own(each.one(_only(read), int(first.rows[0]), int(first.epochs[0])))
-                stacked = number + 1 == len(self.maps) or isinstance(self.maps[number + 1], BatchMap)
+                example = own(transform.one(_single_example(read), int(first.rows[0]), int(first.epochs[0])))
+                stacked = index + 1 == len(self.maps) or isinstance(self.maps[index + 1], BatchMap)
                 try:
-                    specs.append(stated if stated is not None else (spec_of if stacked else _loose_spec)(example))
+                    specs.append(stated if stated is not None else (spec_of if stacked else _spec_or_object)(example))
                 except LeafError as error:
-                    error.add_note(f"loadax: returned by map {name_of(each.function)}")
+                    error.add_note(f"loadax: returned by map {name_of(transform.function)}")
                     raise
                 read = Examples([example])
         return specs
 
     def _read_first(self, spec: Tree | None) -> Tree | Examples:
         assert self.first is not None
-        if self._maps_examples:
+        if self._maps_examples_first:
             return self._read_examples(self.first)
-        batch = self._writable(self._noted(self.source.read_visits, self.first))
+        batch = self._make_writable(self._read_with_note(self.source.read_visits, self.first))
         expected = _batch_spec(batch, "the source") if spec is None else spec
-        return check_batch(batch, 1, expected, f"the source's read of {_some(self.first.rows)}")
+        return check_batch(batch, 1, expected, f"the source's read of {_rows_text(self.first.rows)}")
 
 
-def _only(read: Tree | Examples) -> Tree:
+def _single_example(read: Tree | Examples) -> Tree:
     """The example of a single visit."""
     return read.items[0] if isinstance(read, Examples) else split_rows(read, 1)[0]
 
 
-def _loose_spec(example: Tree) -> Tree:
+def _spec_or_object(example: Tree) -> Tree:
     """The spec of an example that is never stacked, so it may be any object."""
     try:
         return spec_of(example)
@@ -299,17 +299,18 @@ def _check_elementwise(before: Tree, after: Tree, name: str) -> None:
     if structure != result_structure or [spec.shape for spec in specs] != [spec.shape for spec in results]:
         raise ArgumentError(
             f"map_batch {name} is elementwise=True, but its result and its input differ in leaves or shapes: "
-            f"{_shown(before)} became {_shown(after)}; leave elementwise out"
+            f"{_spec_text(before)} became {_spec_text(after)}; leave elementwise out"
         )
 
 
-def _shown(spec: Tree) -> str:
+def _spec_text(spec: Tree) -> str:
     specs, structure = flatten_spec(spec)
     return ", ".join(
-        f"{path or 'leaf'} {each.dtype}{list(each.shape)}" for path, each in zip(structure.paths, specs, strict=True)
+        f"{path or 'leaf'} {leaf_spec.dtype}{list(leaf_spec.shape)}"
+        for path, leaf_spec in zip(structure.paths, specs, strict=True)
     )
 
 
-def _some(rows: Integers) -> str:
+def _rows_text(rows: Integers) -> str:
     more = ", …" if len(rows) > 8 else ""
     return f"row {rows[0]}" if len(rows) == 1 else f"{len(rows)} rows ({', '.join(map(str, rows[:8]))}{more})"

@@ -30,13 +30,13 @@ def fingerprint(function: Callable[..., Any]) -> str:
     Covers the code, and plain values, arrays and functions among its closure variables and defaults. It does not cover
     functions called by name, globals, or files that it reads.
     """
-    return hashlib.sha256(repr(_plain(function, ())).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr(_canonical(function, ())).encode()).hexdigest()[:16]
 
 
-def _plain(value: Any, above: tuple[Any, ...]) -> Any:
+def _canonical(value: Any, above: tuple[Any, ...]) -> Any:
     """Converts a value to nested lists whose `repr` is the same in every process.
 
-    `above`: The enclosing functions, which the value may refer to recursively.
+    `above` are the enclosing functions, which the value may refer to recursively.
     """
     match value:
         case None | str() | bytes() | int() | float() | complex():
@@ -44,21 +44,21 @@ def _plain(value: Any, above: tuple[Any, ...]) -> Any:
         case np.ndarray() | np.generic() if not value.dtype.hasobject:
             parts = [value.dtype.str, value.shape, value.tobytes()]
         case tuple() | list() if isinstance(value, tuple) or type(value) is list:
-            parts = [_plain(each, above) for each in value]
+            parts = [_canonical(item, above) for item in value]
         case set() | frozenset():
-            parts = sorted(repr(_plain(each, above)) for each in value)
+            parts = sorted(repr(_canonical(item, above)) for item in value)
         case dict():
-            parts = [_plain(each, above) for each in value.items()]
+            parts = [_canonical(item, above) for item in value.items()]
         case functools.partial():
-            parts = [_plain(each, above) for each in (value.func, value.args, value.keywords)]
+            parts = [_canonical(item, above) for item in (value.func, value.args, value.keywords)]
         case types.CodeType():
-            parts = [value.co_code, value.co_names, *(_plain(each, above) for each in value.co_consts)]
+            parts = [value.co_code, value.co_names, *(_canonical(item, above) for item in value.co_consts)]
         case types.FunctionType() if value not in above:
             cells = [cell.cell_contents for cell in value.__closure__ or ()]
-            held = (value.__code__, value.__defaults__, value.__kwdefaults__, cells)
-            parts = [_plain(each, (*above, value)) for each in held]
+            components = (value.__code__, value.__defaults__, value.__kwdefaults__, cells)
+            parts = [_canonical(item, (*above, value)) for item in components]
         case types.MethodType():
-            parts = [_plain(value.__func__, above)]
+            parts = [_canonical(value.__func__, above)]
         case _:
             parts = [getattr(value, "__qualname__", "")]
     return [type(value).__qualname__, *parts]
@@ -156,82 +156,84 @@ class Map:
         Raises:
             LeafError: If it returns one array for several rows and modifies it in between.
         """
-        found, reused = self._watched(examples[:2], visits)
+        first_results, reused = self._apply_watching_reuse(examples[:2], visits)
         if reused:
-            further, _ = self._watched(examples[2:], visits, 2)
+            other_results, _ = self._apply_watching_reuse(examples[2:], visits, 2)
         elif self.rng:
-            numbers = zip(examples[2:], visits.rows.tolist()[2:], visits.epochs.tolist()[2:], strict=True)
-            further = [self.one(*each) for each in numbers]
+            calls = zip(examples[2:], visits.rows.tolist()[2:], visits.epochs.tolist()[2:], strict=True)
+            other_results = [self.one(*call) for call in calls]
         else:
-            further = self._all(examples[2:], visits, 2)
-        return found + further
+            other_results = self._apply(examples[2:], visits, 2)
+        return first_results + other_results
 
-    def _watched(self, examples: list[Tree], visits: Visits, first: int = 0) -> tuple[list[Tree], bool]:
+    def _apply_watching_reuse(self, examples: list[Tree], visits: Visits, first: int = 0) -> tuple[list[Tree], bool]:
         """The results for the examples, and whether the function returned the same array more than once.
 
         A repeated array is copied, since it may be a constant or a reused buffer. A function that reuses a buffer does
         so from its second row on, so it is enough to compare the first two rows of a call and the last row of the
         previous call.
         """
-        found: list[Tree] = []
+        results: list[Tree] = []
         reused = False
-        before, then = self.last.leaves_and_values
+        previous, previous_values = self.last.leaves_and_values
         for index, example in enumerate(examples, first):
             row = int(visits.rows[index])
             result = self.one(example, row, int(visits.epochs[index]))
             try:
                 leaves, structure = flatten(result)
             except ArgumentError:  # a dict whose keys can't be sorted, which only another map accepts
-                found.append(result)
+                results.append(result)
                 continue
-            now = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
-            again = self._check_unchanged(leaves, before, then, now, row)
-            found.append(structure.build(now) if again else result)
-            reused |= again
-            before, then = leaves, now
-        self.last.keep(before, then)
-        return found, reused
+            values = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+            repeated = self._check_unchanged(leaves, previous, previous_values, values, row)
+            results.append(structure.build(values) if repeated else result)
+            reused |= repeated
+            previous, previous_values = leaves, values
+        self.last.keep(previous, previous_values)
+        return results, reused
 
-    def _all(self, given: list[Tree], visits: Visits, first: int) -> list[Tree]:
+    def _apply(self, inputs: list[Tree], visits: Visits, first: int) -> list[Tree]:
         """Applies a function without rng to the examples, of which the first has index `first` in `visits`."""
-        examples: list[Tree] = []
-        function, keep = self.function, examples.append
+        results: list[Tree] = []
+        function, keep = self.function, results.append
         try:
-            for example in given:
+            for example in inputs:
                 keep(function(example))
         except RAISED as error:
-            failed = first + len(examples)
-            blame(error, f"map {name_of(function)}", self._where(int(visits.rows[failed]), int(visits.epochs[failed])))
+            failed = first + len(results)
+            blame(error, f"map {name_of(function)}", self._note(int(visits.rows[failed]), int(visits.epochs[failed])))
             raise
-        if type(None) in {*map(type, examples)}:
-            failed = first + next(number for number, example in enumerate(examples) if example is None)
-            raise self._gave_none(int(visits.rows[failed]))
-        return examples
+        if type(None) in {*map(type, results)}:
+            failed = first + next(index for index, result in enumerate(results) if result is None)
+            raise self._none_error(int(visits.rows[failed]))
+        return results
 
-    def _check_unchanged(self, leaves: list[Any], before: list[Any], then: list[Any], now: list[Any], row: int) -> bool:
+    def _check_unchanged(
+        self, leaves: list[Any], previous: list[Any], previous_values: list[Any], values: list[Any], row: int
+    ) -> bool:
         """Whether the function returned an array that it also returned for the previous row.
 
         Args:
             leaves: Leaves that it returned.
-            before: Leaves that it returned for the previous row.
-            then: Values of those leaves at that time.
-            now: Values of the leaves now.
+            previous: Leaves that it returned for the previous row.
+            previous_values: Values of those leaves at that time.
+            values: Values of the leaves now.
             row: Row, for the message.
 
         Raises:
             LeafError: If it has modified the array since.
         """
-        again = False
-        for number, (leaf, earlier) in enumerate(zip(leaves, before, strict=False)):
+        repeated = False
+        for index, (leaf, earlier) in enumerate(zip(leaves, previous, strict=False)):
             if not same_memory(leaf, earlier):
                 continue
-            again = True
-            if not now[number].dtype.hasobject and now[number].tobytes() != then[number].tobytes():
+            repeated = True
+            if not values[index].dtype.hasobject and values[index].tobytes() != previous_values[index].tobytes():
                 raise LeafError(
                     f"map {name_of(self.function)} returned one array for several rows and changed it in between, "
-                    f"so rows overwrite each other; return a new array (a copy): row {row}, leaf {number}"
+                    f"so rows overwrite each other; return a new array (a copy): row {row}, leaf {index}"
                 )
-        return again
+        return repeated
 
     def one(self, example: Tree, row: int, epoch: int) -> Tree:
         """Applies the function to one example. An exception gets a note with the row."""
@@ -239,16 +241,16 @@ class Map:
             arguments = (generator(self.seed, self.place, epoch, row),) if self.rng else ()
             result = self.function(example, *arguments)
         except RAISED as error:
-            blame(error, f"map {name_of(self.function)}", self._where(row, epoch))
+            blame(error, f"map {name_of(self.function)}", self._note(row, epoch))
             raise
         if result is None:
-            raise self._gave_none(row)
+            raise self._none_error(row)
         return result
 
-    def _where(self, row: int, epoch: int) -> str:
+    def _note(self, row: int, epoch: int) -> str:
         return f"loadax: in map {name_of(self.function)}, on row {row} in epoch {epoch}"
 
-    def _gave_none(self, row: int) -> LeafError:
+    def _none_error(self, row: int) -> LeafError:
         return LeafError(
             f"map {name_of(self.function)} returned None for row {row}; did you forget to return the example?"
         )
