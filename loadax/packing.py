@@ -30,10 +30,10 @@ from loadax.writing.progress import progress_bar
 _log = logging.getLogger("loadax")
 
 WINDOW = 1 << 20  # default number of documents that are packed together
-_ENDLESS = 1 << 40  # documents, more than any dataset has
-_TOGETHER = 512  # documents per read of one thread
+_INFINITE = 1 << 40  # documents, more than any dataset has
+_DOCUMENTS_PER_READ = 512  # documents per read of one thread
 _SAMPLE = 32  # documents whose contents are part of the identity of the data
-_KNOWN_AT_ONCE = 1 << 20  # rows per request for known lengths
+_LENGTHS_PER_CALL = 1 << 20  # rows per request for known lengths
 
 
 class PackOptions(NamedTuple):
@@ -64,7 +64,7 @@ class PackOptions(NamedTuple):
 
 
 # The counts that the summary mentions, and their descriptions.
-_SAID = {"empty": "empty and left out", "cut": "cut", "dropped": "too long and left out"}
+_COUNT_TEXTS = {"empty": "empty and left out", "cut": "cut", "dropped": "too long and left out"}
 
 
 @final
@@ -85,7 +85,7 @@ class Documents:
     def __init__(self, reader: Reader, order: Order):
         if not order.size:
             raise ArgumentError("pack() needs documents, but the dataset has no rows; check its source or slice")
-        if order.size >= _ENDLESS:
+        if order.size >= _INFINITE:
             raise ArgumentError(
                 "pack() needs a finite dataset, but this one never ends; mix with stop='first' or 'all', or pack first"
             )
@@ -95,11 +95,11 @@ class Documents:
                 "pack() reads documents once, as in epoch 0, but a map before it is random; "
                 "call pack() first, then the random map"
             )
-        for each in reader.maps:
-            if isinstance(each, BatchMap):
+        for transform in reader.maps:
+            if isinstance(transform, BatchMap):
                 raise ArgumentError(
-                    f"map_batch {name_of(each.function)} needs rows of equal shape, but documents differ in length; "
-                    "use map before pack"
+                    f"map_batch {name_of(transform.function)} needs rows of equal shape, "
+                    "but documents differ in length; use map before pack"
                 )
         self._reader, self.order, self.size = reader, order, order.size
         self.flat = reader.reads_parts
@@ -143,12 +143,12 @@ class Documents:
     ) -> list[NDArray[Any] | None]:
         if self.flat:
             return self._reader.source.read_parts(self.row_of(numbers), skips, lengths, wanted)
-        once, which = np.unique(numbers, return_inverse=True)
-        documents = self.leaves(once)
-        self._check_unchanged(once, documents)
-        bounds = list(zip(which.tolist(), skips.tolist(), (skips + lengths).tolist(), strict=True))
+        distinct, inverse = np.unique(numbers, return_inverse=True)
+        documents = self.leaves(distinct)
+        self._check_unchanged(distinct, documents)
+        bounds = list(zip(inverse.tolist(), skips.tolist(), (skips + lengths).tolist(), strict=True))
         return [
-            np.concatenate([np.empty(0, dtype), *(documents[each][leaf][low:high] for each, low, high in bounds)])
+            np.concatenate([np.empty(0, dtype), *(documents[index][leaf][low:high] for index, low, high in bounds)])
             if want
             else None
             for leaf, (dtype, want) in enumerate(zip(self.form.dtypes, wanted, strict=True))
@@ -157,16 +157,16 @@ class Documents:
     def lengths(self, progress: bool | None) -> Integers:
         """int64[n]: length of every document, from the source, or else measured by reading all documents in threads."""
         known = self._known_lengths()
-        return self._measured(progress) if known is None else known
+        return self._measure_lengths(progress) if known is None else known
 
     def _known_lengths(self) -> Integers | None:
         out = np.empty(self.size, np.int64)
-        for start in range(0, self.size, _KNOWN_AT_ONCE):
-            numbers = np.arange(start, min(start + _KNOWN_AT_ONCE, self.size))
-            found = self._reader.lengths(self.row_of(numbers))
-            if found is None:
+        for start in range(0, self.size, _LENGTHS_PER_CALL):
+            numbers = np.arange(start, min(start + _LENGTHS_PER_CALL, self.size))
+            lengths = self._reader.lengths(self.row_of(numbers))
+            if lengths is None:
                 return None
-            out[numbers] = found
+            out[numbers] = lengths
         if (out < 0).any():
             wrong = np.flatnonzero(out < 0)[:1]
             raise SourceError(
@@ -175,13 +175,13 @@ class Documents:
             )
         return out
 
-    def _measured(self, progress: bool | None) -> Integers:
+    def _measure_lengths(self, progress: bool | None) -> Integers:
         out = np.empty(self.size, np.int64)
         over = threading.Event()
         workers = max(self.concurrent_reads, min(8, os.cpu_count() or 1))
 
         def measure(start: int) -> int:
-            numbers = np.arange(start, min(start + _TOGETHER, self.size))
+            numbers = np.arange(start, min(start + _DOCUMENTS_PER_READ, self.size))
             if over.is_set():
                 return 0
             out[numbers] = [len(leaves[0]) for leaves in self.leaves(numbers)]
@@ -192,7 +192,7 @@ class Documents:
             ThreadPoolExecutor(workers, "loadax-lengths") as pool,
         ):
             try:
-                for count in pool.map(measure, range(0, self.size, _TOGETHER)):
+                for count in pool.map(measure, range(0, self.size, _DOCUMENTS_PER_READ)):
                     done(count)
             finally:
                 over.set()
@@ -209,7 +209,7 @@ class Documents:
             "documents": self.size,
             "order": self.order.describe(),
             "maps": self.describe_maps(),
-            "functions": [fingerprint(each.function) for each in self._reader.maps],
+            "functions": [fingerprint(transform.function) for transform in self._reader.maps],
             "leaves": [[path, str(dtype)] for path, dtype in zip(self.form.paths, self.form.dtypes, strict=True)],
             "contents of a sample": contents.hexdigest()[:16],
             **identify(self._reader.source),
@@ -226,8 +226,8 @@ class Documents:
     def _find_form(self) -> Form:
         """The form of the first document that is not empty, or of the first one."""
         forms: list[Form] = []
-        for number in range(min(self.size, _TOGETHER)):
-            visits = self.visits(np.array([number]))
+        for index in range(min(self.size, _DOCUMENTS_PER_READ)):
+            visits = self.visits(np.array([index]))
             example, row = self._reader.examples(visits)[0], int(visits.rows[0])
             forms.append(Form(example, row))
             if len(forms[-1].leaves(example, row)[0]):
@@ -237,10 +237,10 @@ class Documents:
     def _check_unchanged(self, numbers: Integers, documents: list[list[NDArray[Any]]]) -> None:
         if self.known is None:
             return
-        for number, leaves, length in zip(numbers.tolist(), documents, self.known[numbers].tolist(), strict=True):
+        for index, leaves, length in zip(numbers.tolist(), documents, self.known[numbers].tolist(), strict=True):
             if len(leaves[0]) != length:
                 raise LeafError(
-                    f"row {int(self.row_of(np.array([number]))[0])} has length {len(leaves[0])}, "
+                    f"row {int(self.row_of(np.array([index]))[0])} has length {len(leaves[0])}, "
                     f"but had length {length} when it was packed; data and maps must return the same on every read: "
                     "call pack() again, and apply random maps after it"
                 )
@@ -251,10 +251,10 @@ def pack(reader: Reader, order: Order, options: PackOptions, index: Any, progres
     options.check()
     folder = None if index is None else ArrayFolder(index)
     documents = Documents(reader, order)
-    lengths = _kept_lengths(documents, folder, progress)
+    lengths = _cached_lengths(documents, folder, progress)
     if not documents.flat:
         documents.known = lengths.arrays["lengths"]
-    plan = _kept_plan(documents, lengths, options, folder)
+    plan = _cached_plan(documents, lengths, options, folder)
     facts = plan.facts
     described = [
         "pack",
@@ -268,51 +268,53 @@ def pack(reader: Reader, order: Order, options: PackOptions, index: Any, progres
     summary = (
         f"{documents.size} documents packed by {options.method} into rows of {options.seq_len}, "
         f"{facts['entries'] / rows.size / options.seq_len:.1%} full"
-        + "".join(f", {count_text(facts[name], 'document')} {said}" for name, said in _SAID.items() if facts[name])
+        + "".join(
+            f", {count_text(facts[name], 'document')} {said}" for name, said in _COUNT_TEXTS.items() if facts[name]
+        )
     )
     return PackedSource(documents, rows, options.seq_len, described, summary)
 
 
-def _kept_lengths(documents: Documents, folder: ArrayFolder | None, progress: bool | None) -> Entry:
+def _cached_lengths(documents: Documents, folder: ArrayFolder | None, progress: bool | None) -> Entry:
     if folder is None:
-        return _found_lengths(documents, progress)
+        return _compute_lengths(documents, progress)
     identity = documents.identity()
-    kept = folder.get("lengths", identity)
-    if kept is None:
-        kept = _found_lengths(documents, progress)
-        folder.put("lengths", identity, kept)
-    return kept
+    entry = folder.get("lengths", identity)
+    if entry is None:
+        entry = _compute_lengths(documents, progress)
+        folder.put("lengths", identity, entry)
+    return entry
 
 
-def _found_lengths(documents: Documents, progress: bool | None) -> Entry:
+def _compute_lengths(documents: Documents, progress: bool | None) -> Entry:
     lengths = documents.lengths(progress)
     return Entry({"lengths": lengths}, {"digest": digest(lengths)})
 
 
-def _kept_plan(documents: Documents, lengths: Entry, options: PackOptions, folder: ArrayFolder | None) -> Entry:
+def _cached_plan(documents: Documents, lengths: Entry, options: PackOptions, folder: ArrayFolder | None) -> Entry:
     # A plan depends only on its name and the lengths, so plans with different options share the folder.
     name = "-".join(map(str, (options.method, options.seq_len, options.long, options.window)))
     identity = {"lengths": lengths.facts["digest"], "version": PACK_VERSION}
-    kept = None if folder is None else folder.get(name, identity)
-    if kept is not None:
-        return kept
+    cached = None if folder is None else folder.get(name, identity)
+    if cached is not None:
+        return cached
     known = lengths.arrays["lengths"]
-    arrays = plan_arrays(known, *options, row_of=lambda number: int(documents.row_of(np.array([number]))[0]))
-    made = Entry(arrays, _facts(known, options))
-    for what, count in made.facts.items():
-        if what in ("empty", "dropped") and count:
+    arrays = plan_arrays(known, *options, row_of=lambda index: int(documents.row_of(np.array([index]))[0]))
+    entry = Entry(arrays, _counts(known, options))
+    for count_name, count in entry.facts.items():
+        if count_name in ("empty", "dropped") and count:
             _log.info(
                 "pack: %d of %d documents are %s",
                 count,
                 documents.size,
-                "empty" if what == "empty" else f"longer than {options.seq_len}, and dropped",
+                "empty" if count_name == "empty" else f"longer than {options.seq_len}, and dropped",
             )
     if folder is not None:
-        folder.put(name, identity, made)
-    return made
+        folder.put(name, identity, entry)
+    return entry
 
 
-def _facts(lengths: Integers, options: PackOptions) -> dict[str, int]:
+def _counts(lengths: Integers, options: PackOptions) -> dict[str, int]:
     too_long = lengths > options.seq_len
     dropped = too_long if options.long == "drop" else np.zeros_like(too_long)
     return {
