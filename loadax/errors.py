@@ -29,7 +29,7 @@ class LoadaxError(Exception):
 
     def __init__(self, *arguments: Any):
         # Logs may be public, and a location may contain a password or a signature.
-        super().__init__(*(redact(each) if isinstance(each, str) else each for each in arguments))
+        super().__init__(*(redact(argument) if isinstance(argument, str) else argument for argument in arguments))
 
     def add_note(self, note: str) -> None:
         """Adds a note, with the secrets of URLs redacted."""

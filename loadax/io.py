@@ -305,13 +305,13 @@ def from_source(obj: Any) -> Dataset:
         >>> from_source([{"x": 1.0}, {"x": 2.0}])[1]
         {'x': np.float64(2.0)}
     """
-    found = _dataset_of(obj)
-    if found is None:
+    dataset = _recognise(obj)
+    if dataset is None:
         from loadax.sources.adapters.refusals import refuse_mapping
 
         refuse_mapping(obj)
-        return _of_objects(obj)
-    return found
+        return _from_objects(obj)
+    return dataset
 
 
 def as_dataset(data: Any) -> Dataset:
@@ -347,13 +347,13 @@ def as_dataset(data: Any) -> Dataset:
         >>> as_dataset([{"x": 1}, {"x": 2}])[1]
         {'x': np.int64(2)}
     """
-    found = _dataset_of(data)
-    if found is not None:
-        return found
-    return from_arrays(data) if _is_tree(data) else _of_objects(data)
+    dataset = _recognise(data)
+    if dataset is not None:
+        return dataset
+    return from_arrays(data) if _is_tree(data) else _from_objects(data)
 
 
-def _dataset_of(data: Any) -> Dataset | None:
+def _recognise(data: Any) -> Dataset | None:
     """The dataset of an object that has a known class or is a `Source`, else None."""
     if isinstance(data, Dataset):
         return data
@@ -379,7 +379,7 @@ def _is_tree(data: Any) -> bool:
     return isinstance(data, Mapping | tuple) or jax_knows(data) or (not has_rows and flatten(data)[1].kind is not None)
 
 
-def _of_objects(data: Any) -> Dataset:
+def _from_objects(data: Any) -> Dataset:
     from loadax.sources.adapters.refusals import refuse_unreadable
     from loadax.sources.objects import ObjectSource
 

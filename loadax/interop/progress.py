@@ -10,7 +10,7 @@ from loadax.loader.metrics.stats import Stats
 from loadax.loader.reports.bottleneck import percent_text
 from loadax.protocols import Tree
 
-_OF_THE_BAR = {"set_postfix", "set_postfix_str", "set_description", "set_description_str", "update", "refresh", "write"}
+_BAR_NAMES = {"set_postfix", "set_postfix_str", "set_description", "set_description_str", "update", "refresh", "write"}
 
 
 class Batches(Protocol):
@@ -62,7 +62,7 @@ def progress(loader: Any, *, start: Any = None, **options: Any) -> "Progress":
     return Progress(loader, options)
 
 
-def _steps(batches: Batches) -> int | None:
+def _num_steps(batches: Batches) -> int | None:
     return getattr(batches, "num_steps", None)
 
 
@@ -73,18 +73,18 @@ def _bar_class() -> type[Any]:
     class Bar(tqdm):  # type: ignore[type-arg]
         """A bar that computes its figures only when it is drawn; tqdm documents this override of `format_dict`."""
 
-        figures: Any = None
+        statistics: Any = None
 
         @property
         def format_dict(self) -> Any:
             shown = dict(super().format_dict)
-            texts = [text for text in (shown.get("postfix"), self.figures and self.figures(shown)) if text]
+            texts = [text for text in (shown.get("postfix"), self.statistics and self.statistics(shown)) if text]
             return shown | {"postfix": ", ".join(texts)}
 
     return Bar
 
 
-def _figures(batches: Batches, shown: Any) -> str:
+def _statistics(batches: Batches, shown: Any) -> str:
     """The rows/s that match the bar's step rate, and the share of waiting once it is measured."""
     done, elapsed = shown["n"] - shown["initial"], shown["elapsed"]
     rate = shown["rate"] or (done / elapsed if elapsed else 0.0)
@@ -112,11 +112,11 @@ class Progress:
         whole: dict[str, Any] = (
             {"total": len(batches)}
             if isinstance(batches, Sized)
-            else {"total": _steps(batches), "initial": batches.step}
+            else {"total": _num_steps(batches), "initial": batches.step}
         )
         settings: dict[str, Any] = {"unit": "step", "dynamic_ncols": True} | whole | options
         self._bar = _bar_class()(**settings)
-        self._bar.figures = partial(_figures, batches)
+        self._bar.statistics = partial(_statistics, batches)
 
     def __iter__(self) -> "Progress":
         return self
@@ -133,7 +133,7 @@ class Progress:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # __init__ may have failed before _bar was set
             raise AttributeError(name)
-        return getattr(self._bar if name in _OF_THE_BAR else self._batches, name)
+        return getattr(self._bar if name in _BAR_NAMES else self._batches, name)
 
     def close(self) -> None:
         """Closes the bar and the iterator."""

@@ -57,10 +57,10 @@ def serve(batches: Any, port: int = 0, host: str = "127.0.0.1") -> "Exporter":
         raise ArgumentError(
             f"host={shown(host)}: pass the address to listen on, such as '127.0.0.1', or '0.0.0.0' for all interfaces"
         )
-    return Exporter(_finder(batches), port, host)
+    return Exporter(_stats_provider(batches), port, host)
 
 
-def _finder(batches: Any) -> Callable[[], Any]:
+def _stats_provider(batches: Any) -> Callable[[], Any]:
     if isinstance(batches, Dataloader):
         return lambda: batches.ledger
     ledger = getattr(batches, "ledger", None)
