@@ -138,7 +138,7 @@ class Dataset:
             raise ArgumentError("an index is an int or a slice; for several positions, use ds.read(positions)")
         position = integer("index", index)
         if not -len(self) <= position < len(self):
-            raise RowIndexError(f"position {position} is out of range: the dataset has {len(self)} positions")
+            raise RowIndexError(f"position {position} is out of range for a dataset of length {len(self)}")
         if self.reader.reads_examples:  # shapes may differ
             return self.reader.examples(self.order.visits(np.zeros(1, np.int64), np.array([position % len(self)])))[0]
         return map_leaves(lambda leaf: leaf[0], self.read([position % len(self)]))

@@ -103,12 +103,12 @@ class Reader:
 
     @property
     def reads_columns(self) -> bool:
-        """Whether the source can read some columns of its rows, and there is no map."""
+        """Whether the source can read single columns of its rows, and no maps need whole rows."""
         return not self.maps and self.source.reads_columns
 
     @property
     def reads_parts(self) -> bool:
-        """Whether the source can read parts of documents, and there is no map."""
+        """Whether the source can read parts of documents, and no maps need whole ones."""
         return not self.maps and self.source.reads_parts
 
     @property

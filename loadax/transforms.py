@@ -147,7 +147,7 @@ class Map:
     seed: int
     place: int
     spec: Tree | None
-    last: "LastRow" = field(default_factory=lambda: LastRow(), init=False, repr=False, compare=False)  # noqa: PLW0108 - defined below
+    last: LastRow = field(default_factory=LastRow, init=False, repr=False, compare=False)
     elementwise = False
 
     def results(self, examples: list[Tree], visits: Visits) -> list[Tree]:
@@ -193,7 +193,7 @@ class Map:
         return results, reused
 
     def _apply(self, inputs: list[Tree], visits: Visits, first: int) -> list[Tree]:
-        """Applies a function without rng to the examples, of which the first has index `first` in `visits`."""
+        """Applies a function without rng to the inputs, which start at index `first` of `visits`."""
         results: list[Tree] = []
         function, keep = self.function, results.append
         try:

@@ -225,9 +225,9 @@ def test_a_position_that_is_not_there(position: int) -> None:
 
 @pytest.mark.parametrize("position", [10, -11])
 def test_an_index_that_is_not_there(position: int) -> None:
-    with pytest.raises(IndexError, match=rf"position {position} is out of range: the dataset has 10"):
+    with pytest.raises(IndexError, match=rf"position {position} is out of range for a dataset of length 10"):
         data()[position]
-    with pytest.raises(RowIndexError, match="position 0 is out of range: the dataset has 0"):
+    with pytest.raises(RowIndexError, match="position 0 is out of range for a dataset of length 0"):
         data()[:0][0]
 
 

@@ -374,7 +374,8 @@ class Dataloader:
             budget=self._recipe.budget,
             workers=self._recipe.workers,
             least=self._least,
-            in_processes=self._recipe.in_processes and not self._recipe.keep,  # numbers of rows are no work
+            in_processes=self._recipe.in_processes
+            and not self._recipe.keep,  # gathering on devices needs no worker processes
             used_up=self._mark_used_up,
             setup=setup_of(self.dataset.reader, self._recipe.forms.whole.batch, mesh, self._recipe.keep),
         )
@@ -575,10 +576,7 @@ class Dataloader:
         )
 
     def _stretches(self, step: int) -> list[tuple[int, int]]:
-        """This process's positions as ranges, cut at the boundaries of device shards.
-
-        So all processes cut the rows that they share alike.
-        """
+        """This process's positions as ranges, cut at the boundaries of device shards, as on all other processes."""
         layouts = self._share(step).layouts if self._part is None else ()
         heights = {stop - start for layout in layouts for (start, stop), *_ in layout.boxes[:1]}
         return stretches(self._positions(step), heights)
