@@ -274,8 +274,8 @@ class Dataset:
         `loss_mask` (bool: whether the previous entry is in the same segment, so that this one can be predicted).
 
         Documents are packed once, in the order of epoch 0, even if that order changes with the epoch. Only their
-        lengths are needed for that, so any packed row can be read at random. Later verbs apply to packed rows:
-        `shuffle` shuffles them, `split` splits them. Empty documents are dropped.
+        lengths are needed for that, so packed rows have random access. Later verbs apply to packed rows: `shuffle`
+        shuffles them, `split` splits them. Empty documents are dropped.
 
         Args:
             seq_len: Entries of a row.

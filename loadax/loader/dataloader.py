@@ -72,9 +72,9 @@ class Dataloader:
     Args:
         data: `Dataset`, or anything that `as_dataset` accepts: a `Source`, arrays (or a dict, tuple or dataclass of
             them), data frames, open stores, a `grain.MapDataset`, any object with `__len__` and `__getitem__`.
-        batch_size: Rows of the global batch over all hosts; the mesh never changes it. Or a schedule by step, `{0: 256,
-            10_000: 1024}`, where each size is used until the next one starts. The step function is compiled once per
-            size; `specs` lists the shapes.
+        batch_size: Rows of the global batch over all hosts; the mesh never changes it. Or a schedule by step, such as
+            `{0: 256, 10_000: 1024}`, where each size is used until the next one starts. The step function is compiled
+            once per size; `specs` lists the shapes.
         mesh: Mesh that batches are placed on. None: the current mesh when iteration starts (`jax.set_mesh` or
             `with mesh:`), else the current mesh when the loader was made, else all devices on one axis "data". A
             `loadax.sharding.plan_mesh` works for everything but placing.
