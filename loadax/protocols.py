@@ -1,7 +1,7 @@
-"""The contracts that the rest leans on, and the names of what flows between the parts.
+"""The core contracts, and the types that pass between components.
 
-Indices have three names and keep them in every signature: `step` (which batch), `position` (where in the order, or in
-the batch), `row` (which record of the source).
+Indices have three names and keep them in every signature: `step` (which batch), `position` (index in the order, or in
+the batch), `row` (record of the source).
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Integers: TypeAlias = NDArray[np.int64]
-"""Rows, positions, epochs or steps: int64[n]."""
+"""int64[n]: rows, positions, epochs or steps."""
 
 Tree: TypeAlias = Any
 """A pytree (dict, list, tuple, namedtuple, dataclass) of arrays, or one array."""
@@ -21,16 +21,16 @@ Columns: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class ArraySpec(NamedTuple):
-    """Shape and dtype of one leaf of one example, so without the dimension of the rows."""
+    """Shape and dtype of one leaf of one example, without the dimension of rows."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
 
 class Visits(NamedTuple):
-    """Which records a run of positions meets, and in which pass over the data.
+    """The rows that a sequence of positions reads, and the epoch of each read.
 
-    A row of -1 stands for padding: no record is read, the batch has zeros there.
+    A row of -1 is padding: nothing is read, and the batch has zeros there.
     """
 
     rows: Integers
@@ -38,22 +38,22 @@ class Visits(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """What some packed rows hold: parts of documents, sorted by row and column. Each int64[n]."""
+    """The parts of documents in packed rows, sorted by row and column. Every field is int64[n]."""
 
     rows: Integers
-    """Which of the packed rows that were asked for it lies in, from 0."""
+    """Index of the packed row among the requested ones, from 0."""
     documents: Integers
     skips: Integers
-    """The first entry of the document that is meant."""
+    """First entry of the document that the segment contains."""
     columns: Integers
-    """Where in the row it begins."""
+    """First column of the segment in its row."""
     lengths: Integers
     numbers: Integers
-    """Of the segment within its row, from 1."""
+    """Number of the segment within its row, from 1."""
 
 
 class Location(NamedTuple):
-    """Location of stored data: a file, its first and last byte if these are known, and the part if it has several."""
+    """Location of stored data: a file, its first and last byte if known, and the part if the file has several."""
 
     file: str
     first: int | None = None
@@ -118,52 +118,47 @@ class Shuffle(NamedTuple):
 
 @runtime_checkable
 class Source(Protocol):
-    """Data that can be read at any row. The one contract that all of loadax leans on.
+    """Data with random access to its rows. The contract between loadax and the data.
 
-    These three members are all that a source needs. loadax adapts it once, where data comes in, to
-    `loadax.sources.base.BaseSource`, which has a default for everything else. What a source may have beside them:
+    A source needs only these three members. loadax adapts it to `loadax.sources.base.BaseSource`, which has a default
+    for everything else. Optional members:
 
-    - `read_into(rows, boxes, out)`: reads straight into `out`. `boxes` and `out` have an entry for every leaf, in leaf
-      order: a column box and a destination of shape `(len(rows), *box extents)`, or None and None for a leaf that is
-          not wanted now.
-      No copies, and no columns that nobody holds.
-    - `owns_memory`: whether `read` gives memory that nobody else holds. If not, it is copied before a map may write to
-      it. (Formerly `fresh`.)
-    - `chunks`: the rows at which what is decoded together begins: ascending, from 0; int64[m], or a `range` where they
-      are equal. Then a block shuffle keeps the chunks that it has open, so that each is decoded once.
-    - `concurrent_reads`: how many reads should be under way at once, for a source that waits for disks or networks.
-    - `examples(rows)`: the rows as a list, one by one. They need not be alike until the last map of single rows is
-      done.
-    - `lengths(rows)`: the lengths of documents as int64[n], found without reading any.
-    - `read_parts(rows, starts, lengths, wanted)`: of documents in flat arrays: `lengths[i]` entries of document
-      `rows[i]` from entry `starts[i]` on, one document's part behind another; a list with an array for every leaf, None
-      for those that are not `wanted`.
-    - `locate(row)`: the files that a row comes from: a list of `Location`s, or of tuples that make some. (Formerly
-      `where`.)
-    - `addresses`: the local paths and URLs of the files and folders that it reads itself, so that nothing is written
-      over them, and that a change of them is noticed.
-    - `some_files(most)`: at most so many of its local files, evenly spread, where `addresses` names a folder that holds
-      many.
-    - `held(most)`: the arrays that it holds in memory, or evenly spread rows of these: at most so many bytes, which
-      tell it from other data.
-    - `documents(row)`: the parts of documents that a packed row holds.
-    - `over(wrap)`: for a source that reads from another one: the same, reading from `wrap(other, times)`, where each
-      row of the other is read `times` times.
+    - `read_into(rows, boxes, out)`: reads directly into `out`, without copies and without unneeded columns. `boxes` and
+      `out` have one entry per leaf, in leaf order: a column box and a destination of shape `(len(rows), *box extents)`,
+      or None and None for a leaf that is not requested.
+    - `owns_memory`: whether nothing else references the memory that `read` returns. If not, it is copied before a map
+      may write to it.
+    - `chunks`: first rows of the chunks that are decoded together, ascending from 0: int64[m], or a `range` if chunks
+      are of equal size. A block shuffle then caches its open chunks, so that each is decoded once.
+    - `concurrent_reads`: number of reads to keep in flight, for a source that waits for disks or networks.
+    - `examples(rows)`: the rows as a list of examples, which may differ in shape until the last per-row map.
+    - `lengths(rows)`: document lengths as int64[n], without reading documents.
+    - `read_parts(rows, starts, lengths, wanted)`: parts of documents in flat arrays: `lengths[i]` entries of document
+      `rows[i]` from entry `starts[i]` on, concatenated. Returns a list with an array per leaf, None for leaves that are
+      not `wanted`.
+    - `locate(row)`: files of a row: a list of `Location`s, or of tuples of their fields.
+    - `addresses`: local paths and URLs of the files and folders that the source itself reads, to refuse overwriting
+      them and to notice changes.
+    - `some_files(most)`: at most `most` of its local files, evenly spaced, if `addresses` names a folder of many.
+    - `held(most)`: its in-memory arrays, or evenly spaced rows of them, of at most `most` bytes, to identify the data.
+    - `documents(row)`: the parts of documents in a packed row.
+    - `over(wrap)`: for a source that reads from another one: the same source over `wrap(other, times)`, where each row
+      of the other one is read `times` times.
     """
 
     @property
     def spec(self) -> Tree | None:
-        """A pytree of what has `shape` and `dtype`, for one example; None: found by reading one."""
+        """Pytree of objects with `shape` and `dtype`, for one example. None: inferred by reading one."""
         ...
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         ...
 
     def read(self, rows: Integers) -> Tree:
-        """The examples at `rows` (int64[n], any order, repeats allowed).
+        """Reads the examples at `rows` (int64[n], any order, repeats allowed).
 
-        A pytree of arrays whose first dimension is n.
+        Returns a pytree of arrays whose first dimension is n.
         """
         ...
 

@@ -78,9 +78,9 @@ def test_every_weight_that_is_given_counts() -> None:
         (lambda: mix({"web": data(0, 5), "none": data(0, 5)[:0]}, (1, 1)), "dataset 'none' has no rows; leave it out"),
         (
             lambda: web_and_code().shuffle(0),
-            r"shuffle\(\) behind mix\(\) would break its proportions; shuffle the datasets before",
+            r"shuffle\(\) after mix\(\) would break its proportions; shuffle the datasets before",
         ),
-        (lambda: web_and_code()[:10].shuffle(0), r"shuffle\(\) behind mix\(\)"),
+        (lambda: web_and_code()[:10].shuffle(0), r"shuffle\(\) after mix\(\)"),
         (
             lambda: web_and_code().split(0.5),
             r"split\(\) behind mix\(\) would break its proportions; call it on the datasets",

@@ -450,12 +450,10 @@ def test_lengths_that_are_told_are_not_read() -> None:
     assert "loadax: reading 2 rows (1, 2)" in caught.value.__notes__
     wrong = Telling()
     wrong.told = (3, -4, 5)
-    with pytest.raises(
-        SourceError, match=r"Telling\.lengths says that row 1 has -4 entries; give the length of each document"
-    ):
+    with pytest.raises(SourceError, match=r"Telling\.lengths gave -4 for row 1; return the length of each document"):
         from_source(wrong)[::-1].pack(4)
     wrong.told = (3, 9, 5)
-    with pytest.raises(LeafError, match="row 1 is a document of 4 now, and was one of 9 when it was packed"):
+    with pytest.raises(LeafError, match="row 1 has length 4, but had length 9 when it was packed"):
         from_source(wrong).pack(4).read([0])
 
 
@@ -478,7 +476,7 @@ def test_documents_that_change_are_noticed() -> None:
     packed.read([0, 1])
     source.lengths[1] = 6
     with pytest.raises(
-        LeafError, match="row 1 is a document of 6 now, and was one of 4 when it was packed; data and maps must give"
+        LeafError, match="row 1 has length 6, but had length 4 when it was packed; data and maps must return the same"
     ):
         packed.read([1])
 
@@ -497,20 +495,23 @@ def noisy(each: Array, rng: np.random.Generator) -> Array:
         (lambda data: data.pack(16, method="best_fit", long="trim"), "long='trim': pass 'error', 'cut' or 'drop'"),
         (
             lambda data: data.pack(16, long="cut"),
-            "long='cut' is for best_fit and first_fit: method='split' cuts documents anyway",
+            "long='cut' is for best_fit and first_fit: method='split' always cuts documents",
         ),
         (lambda data: data.pack(16, window=5), "window=5 is for best_fit and first_fit: method='split' needs none"),
         (lambda data: data.pack(16, method="best_fit", window=0), "window=0: pass 1 or more"),
-        (lambda data: data[:0].pack(16), r"pack\(\) of a dataset without documents"),
+        (lambda data: data[:0].pack(16), r"pack\(\) needs documents, but the dataset has no rows"),
         (lambda data: from_source([[], []]).pack(16), r"pack\(\) of 2 documents that are all empty"),
-        (lambda data: data.map(noisy, rng=True).pack(16), r"a map before it is random; pack first, then map at random"),
+        (
+            lambda data: data.map(noisy, rng=True).pack(16),
+            r"a map before it is random; call pack\(\) first, then the random map",
+        ),
         (
             lambda data: data.map_batch(np.negative).pack(16),
-            "map_batch .* wants rows that are all alike, .* use map before pack",
+            "map_batch .* needs rows of equal shape, .* use map before pack",
         ),
         (
             lambda data: mix([np.ones((3, 4)), np.ones((3, 4))], (1, 1), stop="never").pack(16),
-            r"pack\(\) of a dataset that never ends; mix with stop='first' or 'all'",
+            r"pack\(\) needs a finite dataset, but this one never ends; mix with stop='first' or 'all'",
         ),
         (
             lambda data: data.pack(16, index="s3://bucket/index"),

@@ -148,7 +148,7 @@ def test_a_map_whose_result_differs_names_the_row_and_the_map() -> None:
 
     with pytest.raises(LeafError, match=r"row 2: leaf \['x'\] is int64\[2\], expected int64\[7\]") as caught:
         mapped(Map(ragged, False, 0, 0, None), batch(), VISITS, {"x": ArraySpec((7,), I64)})
-    assert caught.value.__notes__[0].startswith("loadax: that is what map ")
+    assert caught.value.__notes__[0].startswith("loadax: returned by map ")
     assert "ragged" in caught.value.__notes__[0]
 
 
@@ -365,7 +365,7 @@ def test_a_function_that_returns_one_array_for_several_rows_is_refused(view: boo
     made = Map(reusing(view=view), False, 0, 0, None)
     with pytest.raises(
         LeafError,
-        match=r"map reusing.<locals>.fill \(.*\) returned one array for several rows, .*row 2, leaf number 0$",
+        match=r"map reusing.<locals>.fill \(.*\) returned one array for several rows.*row 2, leaf 0$",
     ):
         mapped(made, batch(), VISITS, {"x": ArraySpec((3,), np.dtype(float))})
 
@@ -394,7 +394,7 @@ def test_an_array_that_is_returned_in_another_call_too() -> None:
     assert mapped(made, one, visits, spec)["x"].tolist() == [[1, 1, 1]]
     again = copy.deepcopy(made)
     with pytest.raises(
-        LeafError, match=r"returned one array for several rows.*return a new array \(copy it\): row 7, leaf"
+        LeafError, match=r"returned one array for several rows.*return a new array \(a copy\): row 7, leaf"
     ):
         mapped(made, other, visits, spec)
     assert mapped(again, other, visits, spec)["x"].tolist() == [[2, 2, 2]]  # a copy has returned nothing yet

@@ -1,1 +1,1 @@
-"""What goes out: to progress bars and to metrics."""
+"""Integrations: progress bars and metrics."""

@@ -117,11 +117,12 @@ def test_axes_that_cut_one_dim_together(fields: str, capfd: pytest.CaptureFixtur
         (("--mesh", "data", "--batch-size", "8"), "'data' is no mesh"),
         (
             ("--mesh", "data=6", "--batch-size", "8"),
-            "error: --batch-size 8: leaf ['day']: dim 0 has 8 rows, P('data') cuts it in 6. Use a batch_size that is",
+            "error: --batch-size 8: leaf ['day']: dim 0 has 8 rows, but P('data') splits it into 6 equal parts. "
+            "Use a batch_size that is",
         ),
         (
             ("--mesh", "data=6", "--hosts", "4", "--batch-size", "6"),
-            "error: --hosts 4 can't own equal runs of the 6 devices",
+            "error: --hosts 4 can't own equal parts of the 6 devices",
         ),
         ((*MESH, "--partition", "data", "--block", "16"), "--block 16 is for a shuffle: pass --shuffle SEED as well"),
         ((*MESH, "--partition", "data", "--block", "some"), "'some' is no block; pass a number of rows, or 'chunks'"),
@@ -130,10 +131,10 @@ def test_axes_that_cut_one_dim_together(fields: str, capfd: pytest.CaptureFixtur
             (*MESH, "--partition", "t2m=data;seq"),
             "'seq' does not say which leaf and how; write LEAF=AXES for each leaf",
         ),
-        ((*MESH, "--partition", "t2m=data"), "Give one spec for all leaves, or name every one of them"),
+        ((*MESH, "--partition", "t2m=data"), "Give one spec for all leaves, or one for each leaf"),
         (
             (*MESH, "--partition", "rows"),
-            "--partition rows: leaf ['day']: P('rows') names the axis 'rows', the mesh has {'data': 4, 'seq': 2}",
+            "--partition rows: leaf ['day']: P('rows') names the axis 'rows', but the mesh has {'data': 4, 'seq': 2}",
         ),
         ((*MESH, "--partition", "data", "--variables", ","), "',' names no array; pass names separated by commas"),
     ],

@@ -68,7 +68,7 @@ def check_dataset(chain: Chain, random: Random, tally: Tally) -> None:
         assert visits.epochs.tolist() == [visit.epoch for visit in wanted]
     assert dataset.order.varies == chain.varies
     for position in (size, -size - 1):
-        with pytest.raises(RowIndexError, match="is not there"):
+        with pytest.raises(RowIndexError, match="is out of range"):
             dataset[position]
     if not size:
         assert list(dataset) == []

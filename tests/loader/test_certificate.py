@@ -251,15 +251,19 @@ def test_files_that_are_none(tmp_path: Path, content: str | None, message: str) 
         (
             lambda: loader_of(num_epochs=None).certificate(),
             ArgumentError,
-            r"goes on for ever; pass steps=range\(start, stop\)",
+            r"the run is infinite; pass steps=range\(start, stop\)",
         ),
         (
             lambda: loader_of().certificate(range(0, 8, 2)),
             ArgumentError,
-            r"steps=range\(0, 8, 2\): pass a range of steps, one after another",
+            r"steps=range\(0, 8, 2\): pass a range of consecutive steps",
         ),
-        (lambda: loader_of().certificate([1, 2]), ArgumentError, r"steps=\[1, 2\]: pass a range of steps"),
-        (lambda: loader_of().certificate(range(3, 3)), ArgumentError, r"steps=range\(3, 3\): pass a range of steps"),
+        (lambda: loader_of().certificate([1, 2]), ArgumentError, r"steps=\[1, 2\]: pass a range of consecutive steps"),
+        (
+            lambda: loader_of().certificate(range(3, 3)),
+            ArgumentError,
+            r"steps=range\(3, 3\): pass a range of consecutive steps",
+        ),
         (lambda: loader_of().certificate(range(5, 19)), RowIndexError, "step 18 is not there"),
         (lambda: loader_of().certificate(range(-1, 3)), RowIndexError, "step -1 is not there"),
         (

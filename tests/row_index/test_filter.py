@@ -352,7 +352,7 @@ def test_orders_whose_rows_change_are_refused() -> None:
     ("arguments", "message"),
     [
         ({"fn": 3}, "fn=3 can't be called"),
-        ({"key": 3}, "key=3: pass a text that you change when fn changes"),
+        ({"key": 3}, "key=3: pass a str that you change when fn changes"),
         ({"workers": 0}, "workers=0: pass 1 or more"),
         ({"index": "s3://bucket/i"}, "index='s3://bucket/i': pass the path of a local file"),
         ({"index": 3}, "index=3: pass the path of a local file"),

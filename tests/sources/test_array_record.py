@@ -443,7 +443,7 @@ def test_a_file_that_got_shorter_since(tmp_path: Path) -> None:
 
 def test_bytes_can_not_be_placed(folder: Path) -> None:
     with pytest.raises(
-        LeafTypeError, match=r"has dtype object .*; bytes, such as records are, are decoded there: \.map\(decode\)"
+        LeafTypeError, match=r"has dtype object .*; if rows are bytes, decode them there: \.map\(decode\)"
     ):
         loadax.Dataloader(loadax.from_array_record(folder), batch_size=8)
 
