@@ -13,6 +13,8 @@ import numpy as np
 
 from loadax.core.arguments import MOST_POSITIONS, choice, flag, integer, number, optional_flag
 from loadax.core.arguments import path as checked_path
+from loadax.core.fingerprint import fingerprint
+from loadax.core.formatting import name_of
 from loadax.core.habits import for_dataset
 from loadax.core.spec import flatten_spec, leaf_arrays, normalise_spec
 from loadax.core.tree import map_leaves
@@ -30,7 +32,7 @@ from loadax.seeds import ORDER_VERSION
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.io.places import check_elsewhere
-from loadax.transforms import BatchMap, Map, Transform, fingerprint, name_of, takes
+from loadax.transforms import BatchMap, Map, Transform, takes
 
 _LANES = 128
 _OPEN_BYTES = 1 << 30  # what the windows of all lanes may hold by default, over all hosts
@@ -634,7 +636,7 @@ class Written:
     def describe(self) -> Any:
         version, order, maps, examples = self.dataset.describe()
         functions = [
-            f"{name_of(each.function).split(' ')[0]} {fingerprint(each.function)}" for each in self.dataset.maps
+            f"{name_of(each.function).split(' ')[0]} {fingerprint(each.function).digest}" for each in self.dataset.maps
         ]
         described = {
             "order version": version,

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.arguments import choice
-from loadax.core.formatting import count_text
+from loadax.core.fingerprint import fingerprint
+from loadax.core.formatting import count_text, name_of
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.plan.order import check_fixed_rows
 from loadax.plan.pack import PACK_VERSION, Long, Method, digest, packed, plan_arrays
@@ -23,7 +24,7 @@ from loadax.row_index.identity import identify, spread
 from loadax.sources.base import BaseSource
 from loadax.sources.wrappers.document_form import Form
 from loadax.sources.wrappers.packed import PackedSource
-from loadax.transforms import BatchMap, Transform, fingerprint, name_of
+from loadax.transforms import BatchMap, Transform
 from loadax.writing.array_folder import ArrayFolder, Entry
 from loadax.writing.progress import progress_bar
 
@@ -206,7 +207,7 @@ class Documents:
             "documents": self.size,
             "order": self.order.describe(),
             "maps": self.describe_maps(),
-            "functions": [fingerprint(each.function) for each in self._reader.maps],
+            "functions": [fingerprint(each.function).digest for each in self._reader.maps],
             "leaves": [[path, str(dtype)] for path, dtype in zip(self.form.paths, self.form.dtypes, strict=True)],
             "contents of a sample": contents.hexdigest()[:16],
             **identify(self._reader.source),

@@ -12,12 +12,13 @@ from typing import Any, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.formatting import name_of, rows_text
 from loadax.core.spec import as_array, check_batch, flatten_spec, normalise_spec, own, spec_of, split_rows, stack
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource, map_bottom
-from loadax.transforms import RAISED, BatchMap, Map, Transform, blame, name_of
+from loadax.transforms import RAISED, BatchMap, Map, Transform, blame
 
 _Read = TypeVar("_Read")
 
@@ -165,14 +166,14 @@ class Reader:
             return self._read_examples(visits)
         spec = self.specs[0]
         batch = self._noted(self.source.read_visits, visits)
-        return check_batch(batch, len(visits.rows), spec, f"the source's read of {_some(visits.rows)}")
+        return check_batch(batch, len(visits.rows), spec, f"the source's read of {rows_text(visits.rows)}")
 
     def read_columns(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Reads columns of the source, before any map; see `BaseSource.read_into`."""
         try:
             self.source.read_into(rows, boxes, out)
         except RAISED as error:
-            blame(error, "the source", f"loadax: reading {_some(rows)}")
+            blame(error, "the source", f"loadax: reading {rows_text(rows)}")
             raise
 
     def apply(self, read: Tree | Examples, visits: Visits) -> Tree:
@@ -219,7 +220,7 @@ class Reader:
         found = list(self._noted(self.source.read_examples, visits))
         if len(found) != len(visits.rows):
             raise SourceError(
-                f"{self.source.type_name}.examples gave {len(found)} examples for {_some(visits.rows)}; "
+                f"{self.source.type_name}.examples gave {len(found)} examples for {rows_text(visits.rows)}; "
                 "return one for each row"
             )
         return Examples(found)
@@ -230,7 +231,7 @@ class Reader:
         except LeafError:
             raise  # it names its row
         except RAISED as error:
-            blame(error, "the source", f"loadax: reading {_some(visits.rows)}")
+            blame(error, "the source", f"loadax: reading {rows_text(visits.rows)}")
             raise
 
     def _probe(self, known: list[Tree | None]) -> list[Tree]:
@@ -268,7 +269,7 @@ class Reader:
             return self._read_examples(self.first)
         batch = self._writable(self._noted(self.source.read_visits, self.first))
         expected = _batch_spec(batch, "the source") if spec is None else spec
-        return check_batch(batch, 1, expected, f"the source's read of {_some(self.first.rows)}")
+        return check_batch(batch, 1, expected, f"the source's read of {rows_text(self.first.rows)}")
 
 
 def _only(read: Tree | Examples) -> Tree:
@@ -311,8 +312,3 @@ def _shown(spec: Tree) -> str:
     return ", ".join(
         f"{path or 'leaf'} {each.dtype}{list(each.shape)}" for path, each in zip(structure.paths, specs, strict=True)
     )
-
-
-def _some(rows: Integers) -> str:
-    more = ", …" if len(rows) > 8 else ""
-    return f"row {rows[0]}" if len(rows) == 1 else f"{len(rows)} rows ({', '.join(map(str, rows[:8]))}{more})"

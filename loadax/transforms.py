@@ -1,9 +1,6 @@
 """Maps: users' functions on single rows or on many at once. Rows in, rows out; no step, no host, no mesh."""
 
-import functools
-import hashlib
 import inspect
-import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -11,57 +8,11 @@ from typing import Any, final
 import numpy as np
 
 from loadax import seeds
+from loadax.core.formatting import name_of, rows_text
 from loadax.core.spec import check_batch, same_memory
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import Tree, Visits
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """A function as a reader would look it up: its name, and where it was written when that is known."""
-    name = getattr(function, "__qualname__", None) or repr(function)
-    code = getattr(function, "__code__", None)
-    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
-
-
-def fingerprint(function: Callable[..., Any]) -> str:
-    """A short text that tells a function from another one, or from itself before it was edited.
-
-    It follows from the code, and from the plain values, arrays and functions that it closes over or has as defaults.
-    Not from more: what it calls by name, and what it reads from files or globals, does not show.
-    """
-    return hashlib.sha256(repr(_plain(function, ())).encode()).hexdigest()[:16]
-
-
-def _plain(value: Any, above: tuple[Any, ...]) -> Any:
-    """A value as something whose text is the same in every process.
-
-    `above`: the functions it stands in, which may stand in it.
-    """
-    match value:
-        case None | str() | bytes() | int() | float() | complex():
-            return value
-        case np.ndarray() | np.generic() if not value.dtype.hasobject:
-            parts = [value.dtype.str, value.shape, value.tobytes()]
-        case tuple() | list() if isinstance(value, tuple) or type(value) is list:
-            parts = [_plain(each, above) for each in value]
-        case set() | frozenset():
-            parts = sorted(repr(_plain(each, above)) for each in value)
-        case dict():
-            parts = [_plain(each, above) for each in value.items()]
-        case functools.partial():
-            parts = [_plain(each, above) for each in (value.func, value.args, value.keywords)]
-        case types.CodeType():
-            parts = [value.co_code, value.co_names, *(_plain(each, above) for each in value.co_consts)]
-        case types.FunctionType() if value not in above:
-            cells = [cell.cell_contents for cell in value.__closure__ or ()]
-            held = (value.__code__, value.__defaults__, value.__kwdefaults__, cells)
-            parts = [_plain(each, (*above, value)) for each in held]
-        case types.MethodType():
-            parts = [_plain(value.__func__, above)]
-        case _:
-            parts = [getattr(value, "__qualname__", "")]
-    return [type(value).__qualname__, *parts]
 
 
 def takes(function: Callable[..., Any], count: int) -> bool | None:
@@ -292,10 +243,8 @@ class BatchMap:
             else:
                 result = self.function(batch)
         except RAISED as error:
-            rows = visits.rows.tolist()
-            shown = f"{rows[:8]}"[:-1] + (", …]" if len(rows) > 8 else "]")
             name = f"map_batch {name_of(self.function)}"
-            blame(error, name, f"loadax: in {name}, on {len(rows)} rows, {shown}")
+            blame(error, name, f"loadax: in {name}, on {rows_text(visits.rows)}")
             raise
         if result is None:
             raise LeafError(f"map_batch {name_of(self.function)} returned None; did you forget to return the batch?")

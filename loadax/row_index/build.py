@@ -12,16 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.distributed import Process, this_process
+from loadax.core.fingerprint import fingerprint
 from loadax.core.spec import flatten_spec, leaf_arrays
 from loadax.errors import ArgumentError
 from loadax.reader import Reader
-from loadax.row_index.fingerprint import UnrecognisedError, recognise
 from loadax.row_index.identity import identify, spread, update
 from loadax.row_index.multiprocess import compute_together
 from loadax.row_index.scan import RowFunction, ScanProgress, plan_runs, read_run, scan, threads_for
 from loadax.row_index.store import DAMAGED, Identity, Loaded, digest_of, load, save
 from loadax.sources.io.paths import local_path
-from loadax.transforms import fingerprint
 from loadax.writing.progress import progress_bar
 
 _SAMPLE = 64  # rows whose contents tell data from other data of the same shape
@@ -151,21 +150,17 @@ def _known_as(question: Question, path: Path, process: Process) -> list[str] | N
     if question.known_as is not None:
         return question.known_as
     assert question.function is not None
-    try:
-        return ["code", recognise(question.function)]
-    except UnrecognisedError as error:
-        hint = (
-            "pass key=, a text of your own that you change with it"
-            if question.verb == "filter"
-            else "use a plain function"
-        )
-        text = f"{question.verb} {question.name} can't be recognised when it changes ({error}); {hint}"
-        if process.count > 1:
-            raise ArgumentError(
-                f"{text}: {process.count} processes share an index, and must know that it is this one"
-            ) from None
-        _log.warning("index %s is neither read nor written, and all rows are looked at: %s", path, text)
-        return None
+    digest, unknown = fingerprint(question.function)
+    if unknown is None:
+        return ["code", digest]
+    hint = (
+        "pass key=, a text of your own that you change with it" if question.verb == "filter" else "use a plain function"
+    )
+    text = f"{question.verb} {question.name} can't be recognised when it changes (it depends on {unknown}); {hint}"
+    if process.count > 1:
+        raise ArgumentError(f"{text}: {process.count} processes share an index, and must know that it is this one")
+    _log.warning("index %s is neither read nor written, and all rows are looked at: %s", path, text)
+    return None
 
 
 def _identity(reader: Reader, met: NDArray[np.bool_]) -> Identity:
@@ -178,7 +173,7 @@ def _identity(reader: Reader, met: NDArray[np.bool_]) -> Identity:
         "rows": len(met),
         "met": "all" if met.all() else hashlib.sha256(np.packbits(met).data).hexdigest()[:16],
         "maps": reader.describe(),
-        "functions": [fingerprint(each.function) for each in reader.maps],
+        "functions": [fingerprint(each.function).digest for each in reader.maps],
         "examples": [
             [path, list(spec.shape), str(spec.dtype)] for path, spec in zip(structure.paths, specs, strict=True)
         ],

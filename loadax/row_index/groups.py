@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
+from loadax.core.formatting import name_of
 from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.protocols import Tree
 from loadax.row_index.scan import RowFunction, Run
-from loadax.transforms import RAISED, blame, name_of
+from loadax.transforms import RAISED, blame
 
 Words = NDArray[np.uint64]
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.distributed import Process
+from loadax.core.formatting import some
 from loadax.errors import SourceError
 from loadax.row_index.store import Identity, Loaded, load, save
 
@@ -106,8 +107,7 @@ def _merged(path: Path, identity: Identity, parts: list[Path], beats: list[Path]
 
     def missing() -> str:
         numbers = [number for number in range(len(parts)) if number not in there]
-        listed = ", ".join(map(str, numbers[:8])) + ", …" * (len(numbers) > 8)
-        return f"the shares of {len(numbers)} of {len(parts)} processes: {listed}"
+        return f"the shares of {len(numbers)} of {len(parts)} processes: {some(numbers)}"
 
     found = _waited_for(all_parts, [*parts, *beats[1:]], missing, path, beat)
     values = np.concatenate(found)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
+from loadax.core.formatting import name_of
 from loadax.errors import ArgumentError, LeafTypeError, RowIndexError
 from loadax.plan.keep import keep_rows, leave_out_rows, met_rows
 from loadax.plan.split import again, below
@@ -21,7 +22,7 @@ from loadax.row_index.store import digest_of
 from loadax.sources.io.files import open_regular
 from loadax.sources.io.paths import local_path
 from loadax.sources.npy.header import NPY_FAILURES
-from loadax.transforms import RAISED, blame, name_of
+from loadax.transforms import RAISED, blame
 
 
 def keep(order: Order, reader: Reader, function: Callable[..., Any], key: str | None, options: Options) -> Order:

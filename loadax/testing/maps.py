@@ -6,13 +6,14 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.formatting import name_of
 from loadax.core.tree import Structure, flatten
 from loadax.errors import ArgumentError
 from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.arrays import ArraySource
 from loadax.testing.comparison import difference
 from loadax.testing.laws import Law, show_error, show_rows
-from loadax.transforms import BatchMap, name_of
+from loadax.transforms import BatchMap
 
 _ALONE = (
     "map_batch gets some rows of some step, so each row's result must follow from that row alone; "

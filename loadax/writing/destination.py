@@ -34,6 +34,10 @@ _ZARR = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")  # one of them stands 
 # how the markers of single processes begin; a dot follows the hyphen
 _PART, _AFTER_PARTS = "loadax.part-", "loadax.part."
 _DELETING = {"version": VERSION, "deleting": True}
+_MEANT = {
+    f"data.{FILES}": " (the names, sizes and times of change of the files that are read)",
+    "data.functions": " (a function counts by its code and the values that it uses)",
+}
 _SHOWN = 200  # characters of a value in a message
 _NAMED = 3  # foreign files in a message
 
@@ -320,11 +324,8 @@ class Destination:
         found = _difference(there, content if share is None else _without_files(content), "")
         if found:
             field, old, new = found
-            meant = (
-                " (the names, sizes and times of change of the files that are read)" if field == f"data.{FILES}" else ""
-            )
             raise ArgumentError(
-                f"{self.location}: it was begun with {field} = {_shown(old)}, now it is {_shown(new)}{meant}; "
+                f"{self.location}: it was begun with {field} = {_shown(old)}, now it is {_shown(new)}{_MEANT.get(field, '')}; "
                 "go on with the same data and arguments, or pass overwrite=True to begin anew"
             )
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.buffers import align
+from loadax.core.formatting import name_of
 from loadax.core.spec import flatten_spec
 from loadax.dataset import Dataset
 from loadax.loader.assembly.host_shard import HostShard
@@ -21,7 +22,6 @@ from loadax.plan.batches import BatchPlan
 from loadax.plan.text import order_words
 from loadax.protocols import ArraySpec, Integers
 from loadax.sharding.mesh import axis_sizes
-from loadax.transforms import name_of
 
 
 @final
