@@ -444,9 +444,8 @@ class Dataset:
             fn: gets one example, which it must not change, and returns a bool.
             key: says together with the data what an index was made by; change it with `fn`. None: `fn`'s code, the
                 values that it closes over and the globals that it names say so.
-            index: a local file that keeps the list for later runs. One of other data or another `fn` is built anew, and
-                the log says so. In a run of several processes all must see it: then each looks at its share of the
-                rows.
+            index: a local folder that keeps the list for later runs. One of other data or another `fn` is built anew,
+                and the log says so. A run of several processes needs one that exists, which `loadax index` builds.
             workers: threads. None: 4, or more where the source waits for a network.
             progress: whether to show a bar; None: when stderr is a terminal.
 

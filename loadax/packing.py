@@ -21,11 +21,11 @@ from loadax.plan.pack import PACK_VERSION, Long, Method, digest, packed, plan_ar
 from loadax.protocols import Integers, Order, Visits
 from loadax.reader import Reader
 from loadax.row_index.identity import identify, spread
+from loadax.row_index.index_folder import Entry, IndexFolder
 from loadax.sources.base import BaseSource
 from loadax.sources.wrappers.document_form import Form
 from loadax.sources.wrappers.packed import PackedSource
 from loadax.transforms import BatchMap, Transform
-from loadax.writing.array_folder import ArrayFolder, Entry
 from loadax.writing.progress import progress_bar
 
 _log = logging.getLogger("loadax")
@@ -247,7 +247,7 @@ class Documents:
 def pack(reader: Reader, order: Order, options: PackOptions, index: Any, progress: bool | None) -> PackedSource:
     """The packed rows of the documents that a reader gives in an order; see `Dataset.pack`."""
     options.check()
-    folder = None if index is None else ArrayFolder(index)
+    folder = None if index is None else IndexFolder(index)
     documents = Documents(reader, order)
     lengths = _kept_lengths(documents, folder, progress)
     if not documents.flat:
@@ -271,7 +271,7 @@ def pack(reader: Reader, order: Order, options: PackOptions, index: Any, progres
     return PackedSource(documents, rows, options.seq_len, described, summary)
 
 
-def _kept_lengths(documents: Documents, folder: ArrayFolder | None, progress: bool | None) -> Entry:
+def _kept_lengths(documents: Documents, folder: IndexFolder | None, progress: bool | None) -> Entry:
     if folder is None:
         return _found_lengths(documents, progress)
     identity = documents.identity()
@@ -287,7 +287,7 @@ def _found_lengths(documents: Documents, progress: bool | None) -> Entry:
     return Entry({"lengths": lengths}, {"digest": digest(lengths)})
 
 
-def _kept_plan(documents: Documents, lengths: Entry, options: PackOptions, folder: ArrayFolder | None) -> Entry:
+def _kept_plan(documents: Documents, lengths: Entry, options: PackOptions, folder: IndexFolder | None) -> Entry:
     # All that decides a plan is in its name and in the lengths, so that plans of several kinds lie side by side.
     name = "-".join(map(str, (options.method, options.seq_len, options.long, options.window)))
     identity = {"lengths": lengths.facts["digest"], "version": PACK_VERSION}

@@ -17,8 +17,8 @@ from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options, Question, answers
 from loadax.row_index.groups import by_function, by_leaf
+from loadax.row_index.index_folder import digest_of
 from loadax.row_index.scan import Run
-from loadax.row_index.store import digest_of
 from loadax.sources.io.files import open_regular
 from loadax.sources.io.paths import local_path
 from loadax.sources.npy.header import NPY_FAILURES
@@ -50,7 +50,6 @@ def keep(order: Order, reader: Reader, function: Callable[..., Any], key: str | 
     known_as = None if key is None else ["key", key]
     found = answers(Question("filter", name, judge, np.int64, known_as, function), reader, met, options)
     rows = found.values
-    assert rows is not None
     if not len(rows):
         raise ArgumentError(f"filter {name} keeps none of {met.sum()} rows; look at what it returns for one: fn(ds[0])")
     return keep_rows(order, "filter", rows, ("filter", found.digest))
@@ -95,7 +94,6 @@ def split_groups(
     else:
         raise ArgumentError(f"key={key!r}: pass the name of a leaf, or a function of one example")
     words = answers(question, reader, met, options).values
-    assert words is not None
     first = below(np.asarray(seeds.derive(seed, "split_by", *again(order, "split_by"), words)), fraction)
     rows = np.flatnonzero(met)
 

@@ -325,7 +325,8 @@ class Destination:
         if found:
             field, old, new = found
             raise ArgumentError(
-                f"{self.location}: it was begun with {field} = {_shown(old)}, now it is {_shown(new)}{_MEANT.get(field, '')}; "
+                f"{self.location}: it was begun with {field} = {_shown(old)}, now it is {_shown(new)}"
+                f"{_MEANT.get(field, '')}; "
                 "go on with the same data and arguments, or pass overwrite=True to begin anew"
             )
 
