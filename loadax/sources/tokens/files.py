@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from loadax.errors import ArgumentError, SourceError
+from loadax.sources.io.byte_stream import Segment
 from loadax.sources.io.files import ByteRange, Files, LocalFiles, no_such_file
 from loadax.sources.io.paths import local_path
 from loadax.sources.io.remote import RemoteFiles
-from loadax.sources.io.segments import Segment
 from loadax.sources.npy.header import read_npy_headers
 from loadax.sources.tokens.megatron import read_index
 
