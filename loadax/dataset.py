@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from loadax.core.arguments import MOST_POSITIONS, choice, flag, integer, number, optional_flag
+from loadax.core.arguments import MOST_POSITIONS, choice, flag, integer, number, optional_flag, text
 from loadax.core.arguments import path as checked_path
 from loadax.core.fingerprint import fingerprint
 from loadax.core.formatting import name_of
@@ -463,8 +463,8 @@ class Dataset:
         from loadax.row_index.build import Options
         from loadax.row_index.verbs import keep
 
-        if key is not None and not isinstance(key, str):
-            raise ArgumentError(f"key={key!r}: pass a text that you change when fn changes")
+        if key is not None:
+            text("key", key, "a text that you change when fn changes")
         options = Options(index, _threads(workers), optional_flag("progress", progress))
         return self._with(keep(self.order, self.reader, _function(fn), key, options))
 

@@ -140,6 +140,29 @@ def path(name: str, value: Any, what: str = "a path") -> str:
     return text
 
 
+def text(name: str, value: Any, remedy: str) -> str:
+    """The value, when it is a str.
+
+    Raises:
+        ArgumentError: Otherwise; ends in `remedy`.
+    """
+    if not isinstance(value, str):
+        raise ArgumentError(f"{name}={shown(value)}: pass {remedy}")
+    return value
+
+
+def dtype(name: str, value: Any) -> np.dtype[Any]:
+    """The value as a NumPy dtype.
+
+    Raises:
+        ArgumentError: When it names none.
+    """
+    try:
+        return np.dtype(value)
+    except TypeError:
+        raise ArgumentError(f"{name}={shown(value)} is no dtype; pass say 'uint16'") from None
+
+
 def _is_bool(value: Any) -> bool:
     return isinstance(value, bool | np.bool) or getattr(value, "dtype", None) == np.bool
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.files import open_regular
-from loadax.sources.io.paths import local_path
+from loadax.sources.io.paths import local_folder
 from loadax.sources.npy.header import NPY_FAILURES
 from loadax.writing.comparison import differs
 
@@ -52,9 +52,7 @@ class IndexFolder:
     """
 
     def __init__(self, path: Any):
-        folder = local_path(path) if isinstance(path, str | os.PathLike) else None
-        if folder is None:
-            raise ArgumentError(f"index={path!r}: pass the path of a folder on this machine")
+        folder = local_folder("index", path)
         if folder.exists() and not folder.is_dir():
             raise ArgumentError(
                 f"index={os.fspath(path)!r} is a file; pass the path of a folder, which is made when it does not exist "

@@ -20,6 +20,7 @@ from typing import Any, final
 
 import tensorstore as ts
 
+from loadax.core.arguments import path as checked_path
 from loadax.errors import ArgumentError, SourceError
 from loadax.redaction import redact, redacted
 from loadax.sources.io.kvstore import key_value_spec, new_context, wait
@@ -61,11 +62,7 @@ class Destination:
     """
 
     def __init__(self, path: str | os.PathLike[str], shown: str | None = None):
-        if not isinstance(path, str | os.PathLike):
-            raise ArgumentError(
-                f"path={path!r} is a {type(path).__name__}; pass that of a folder to write to, or its URL"
-            )
-        self._path = os.fspath(path)
+        self._path = checked_path("path", path, "the path or URL of a folder to write to")
         self.location = redact(self._path if shown is None else shown)
         self.local = local_path(path)
         if self.local is not None and self.local.exists() and not self.local.is_dir():

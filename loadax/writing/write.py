@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from loadax.core.arguments import flag, integer, optional_flag
+from loadax.core.arguments import flag, integer, optional_flag, shown
 from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Tree
@@ -138,9 +138,8 @@ def _discarding(beside: Destination) -> Iterator[None]:
 def _share(shard: Any) -> Share | None:
     if shard is None:
         return None
-    fits = isinstance(shard, tuple) and len(shard) == 2 and all(type(each) is int for each in shard)
-    if not fits or not 0 <= shard[0] < shard[1]:
-        raise ArgumentError(
-            f"shard={shard!r}: pass (i, n) with 0 <= i < n, this process's number and how many there are"
-        )
-    return shard
+    remedy = "(i, n) with 0 <= i < n, this process's number and how many there are"
+    if not isinstance(shard, tuple) or len(shard) != 2:
+        raise ArgumentError(f"shard={shown(shard)}: pass {remedy}")
+    count = integer("shard[1]", shard[1], 1, remedy=remedy)
+    return integer("shard[0]", shard[0], 0, count - 1, remedy=remedy), count

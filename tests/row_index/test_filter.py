@@ -367,8 +367,8 @@ def test_orders_whose_rows_change_are_refused() -> None:
         ({"fn": 3}, "fn=3 can't be called"),
         ({"key": 3}, "key=3: pass a text that you change when fn changes"),
         ({"workers": 0}, "workers=0: pass 1 or more"),
-        ({"index": "s3://bucket/i"}, "index='s3://bucket/i': pass the path of a folder on this machine"),
-        ({"index": 3}, "index=3: pass the path of a folder on this machine"),
+        ({"index": "s3://bucket/i"}, "index='s3://bucket/i' is a URL: pass the path of a local folder"),
+        ({"index": 3}, "index=3 is a int: pass the path of a local folder"),
         ({"index": __file__}, r"index='.*' is a file; pass the path of a folder.* by an earlier loadax: delete it"),
     ],
 )

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from loadax.core.arguments import path
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import SourceError
 from loadax.sources.arrays import ArraySource
@@ -27,18 +28,12 @@ def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> Arra
         SourceError: when a file is missing, is no `.npy` file, is cut short, or holds Python objects; names the file.
     """
     blocks = open_cache(cache, cache_bytes)
-    places = [local_path(_as_path(each)) for each in flatten(paths)[0]]
+    places = [
+        local_path(path("paths", each, "the path of a .npy file, or a pytree of paths")) for each in flatten(paths)[0]
+    ]
     if all(places):
         return ArraySource(map_leaves(_map_file, paths))
     return NpyRanges(map_leaves(lambda each: os.fspath(local_path(each) or each), paths), blocks)
-
-
-def _as_path(path: Any) -> Any:
-    if not isinstance(path, str | os.PathLike):
-        raise SourceError(
-            f"{path!r} is a {type(path).__name__}, not a path; pass that of a .npy file, or a pytree of paths"
-        )
-    return path
 
 
 def _map_file(path: Any) -> np.memmap[Any, Any]:
