@@ -81,6 +81,9 @@ class RemoteSegments:
         Raises:
             SourceError: When a range can't be read; names the URL and the range.
         """
+        # Parts that follow each other, in the stream and in what is asked for, are one.
+        first = np.flatnonzero(np.concatenate([[True], starts[1:] != (starts + lengths)[:-1]]))
+        starts, lengths = starts[first], np.add.reduceat(lengths, first)
         out = np.empty(int(lengths.sum()) // dtype.itemsize, dtype)
         written: Any = out.view(np.uint8)
         target, places = memoryview(written), np.cumsum(lengths) - lengths
