@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from loadax.core.arguments import MOST_POSITIONS, choice, flag, integer, number, optional_flag, text
+from loadax.core.arguments import MOST_POSITIONS, choice, flag, function, integer, number, optional_flag, text
 from loadax.core.arguments import path as checked_path
 from loadax.core.fingerprint import fingerprint
 from loadax.core.formatting import name_of
@@ -466,7 +466,7 @@ class Dataset:
         if key is not None:
             text("key", key, "a text that you change when fn changes")
         options = Options(index, _threads(workers), optional_flag("progress", progress))
-        return self._with(keep(self.order, self.reader, _function(fn), key, options))
+        return self._with(keep(self.order, self.reader, function("fn", fn, "a function of one example"), key, options))
 
     def exclude(self, rows: Any) -> "Dataset":
         """All rows but those in a list: duplicates, quarantine, takedowns. Keeps that list (8 bytes a row).
@@ -542,7 +542,11 @@ class Dataset:
             spec: what it returns, as a tree of things with shape and dtype. None: found out by mapping one row.
         """
         made = Map(
-            _function(fn), flag("rng", rng, _RNG_HINT), integer("seed", seed, most=None), self.reader.depth, _spec(spec)
+            function("fn", fn, "a function of one example"),
+            flag("rng", rng, _RNG_HINT),
+            integer("seed", seed, most=None),
+            self.reader.depth,
+            _spec(spec),
         )
         _check_arguments(made, "a generator")
         return self._mapped(made)
@@ -573,7 +577,14 @@ class Dataset:
                 "elementwise=True with rng=True: random numbers for some columns would depend on the mesh; choose one"
             )
         place = self.reader.depth
-        made = BatchMap(_function(fn), rng, integer("seed", seed, most=None), place, _spec(spec), elementwise)
+        made = BatchMap(
+            function("fn", fn, "a function of one example"),
+            rng,
+            integer("seed", seed, most=None),
+            place,
+            _spec(spec),
+            elementwise,
+        )
         _check_arguments(made, "a list of generators")
         return self._mapped(made)
 
@@ -683,12 +694,6 @@ def _fraction(fraction: Any) -> float:
     if not 0 < share < 1:
         raise ArgumentError(f"fraction={fraction!r}: pass {remedy}")
     return share
-
-
-def _function(fn: Any) -> Callable[..., Tree]:
-    if not callable(fn):
-        raise ArgumentError(f"fn={fn!r} can't be called; pass a function of one example")
-    return fn
 
 
 def _check_arguments(made: Transform, what: str) -> None:

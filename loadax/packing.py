@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from loadax.core.arguments import choice
 from loadax.core.fingerprint import fingerprint
 from loadax.core.formatting import count_text, name_of
+from loadax.core.progress import progress_bar
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.plan.order import check_fixed_rows
 from loadax.plan.pack import PACK_VERSION, Long, Method, digest, packed, plan_arrays
@@ -26,7 +27,6 @@ from loadax.sources.base import BaseSource
 from loadax.sources.wrappers.document_form import Form
 from loadax.sources.wrappers.packed import PackedSource
 from loadax.transforms import BatchMap, Transform
-from loadax.writing.progress import progress_bar
 
 _log = logging.getLogger("loadax")
 

@@ -3,7 +3,7 @@
 import math
 import operator
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -148,6 +148,17 @@ def text(name: str, value: Any, remedy: str) -> str:
     """
     if not isinstance(value, str):
         raise ArgumentError(f"{name}={shown(value)}: pass {remedy}")
+    return value
+
+
+def function(name: str, value: Any, remedy: str) -> Callable[..., Any]:
+    """The value, when it can be called.
+
+    Raises:
+        ArgumentError: Otherwise; ends in `remedy`.
+    """
+    if not callable(value):
+        raise ArgumentError(f"{name}={shown(value)} can't be called; pass {remedy}")
     return value
 
 

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from loadax.core.distributed import Process, this_process
 from loadax.core.fingerprint import fingerprint
+from loadax.core.progress import progress_bar
 from loadax.core.spec import flatten_spec, leaf_arrays
 from loadax.errors import ArgumentError
 from loadax.reader import Reader
 from loadax.row_index.identity import identify, spread, update
 from loadax.row_index.index_folder import Entry, IndexFolder, digest_of
 from loadax.row_index.scan import RowFunction, plan_runs, read_run, scan, threads_for
-from loadax.writing.progress import progress_bar
 
 _SAMPLE = 64  # rows whose contents tell data from other data of the same shape
 

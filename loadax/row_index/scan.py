@@ -15,6 +15,7 @@ from loadax.core.tree import flatten
 from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.checks import chunk_starts
+from loadax.transforms import RAISED, blame
 
 _RUN_BYTES = 4 << 20
 # few enough that a slow function's progress shows, and that what was begun soon ends when the user stops it
@@ -79,6 +80,17 @@ def read_run(reader: Reader, rows: Integers, over: threading.Event) -> Run:
     if reader.reads_examples:
         return Run(rows, None, reader.examples(visits), over)
     return Run(rows, reader.read_visits(visits), [], over)
+
+
+def results(run: Run, function: Callable[..., Any], what: str) -> Iterator[tuple[int, Any]]:
+    """Each row with what a user's function returns for its example; what it raises names `what` and the row."""
+    for row, example in run.examples():
+        try:
+            result = function(example)
+        except RAISED as error:
+            blame(error, what, f"loadax: in {what}, on row {row}")
+            raise
+        yield row, result
 
 
 RowFunction = Callable[[Run], NDArray[Any]]

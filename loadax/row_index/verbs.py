@@ -18,11 +18,10 @@ from loadax.reader import Reader
 from loadax.row_index.build import Options, Question, answers
 from loadax.row_index.groups import by_function, by_leaf
 from loadax.row_index.index_folder import digest_of
-from loadax.row_index.scan import Run
+from loadax.row_index.scan import Run, results
 from loadax.sources.io.files import open_regular
 from loadax.sources.io.paths import local_path
 from loadax.sources.npy.header import NPY_FAILURES
-from loadax.transforms import RAISED, blame
 
 
 def keep(order: Order, reader: Reader, function: Callable[..., Any], key: str | None, options: Options) -> Order:
@@ -35,16 +34,8 @@ def keep(order: Order, reader: Reader, function: Callable[..., Any], key: str | 
     name = name_of(function)
 
     def judge(run: Run) -> Integers:
-        kept = []
-        for row, example in run.examples():
-            try:
-                answer = function(example)
-            except RAISED as error:
-                blame(error, f"filter {name}", f"loadax: in filter {name}, on row {row}")
-                raise
-            if _truth(answer, name, row):
-                kept.append(row)
-        return np.array(kept, np.int64)
+        found = results(run, function, f"filter {name}")
+        return np.array([row for row, answer in found if _truth(answer, name, row)], np.int64)
 
     met = met_rows(order, "filter", reader.num_rows)
     known_as = None if key is None else ["key", key]

@@ -6,6 +6,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.arguments import function
 from loadax.core.formatting import name_of
 from loadax.core.tree import Structure, flatten
 from loadax.errors import ArgumentError
@@ -60,8 +61,7 @@ def check_map(fn: Callable[..., Tree], examples: Tree, *, rng: bool = False, see
         ...
         loadax.errors.ConformanceError: <lambda> ... breaks the law 'one row': ...
     """
-    if not callable(fn):
-        raise ArgumentError(f"fn={fn!r} can't be called; pass a function of a batch")
+    function("fn", fn, "a function of a batch")
     source = ArraySource(examples)
     count = len(source)
     if count < 2:

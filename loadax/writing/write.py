@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from loadax.core.arguments import flag, integer, optional_flag, shown
+from loadax.core.progress import progress_bar
 from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Tree
@@ -18,7 +19,6 @@ from loadax.writing.destination import Destination, Share
 from loadax.writing.layout import plan_layout
 from loadax.writing.names import array_names
 from loadax.writing.parts import Parts
-from loadax.writing.progress import progress_bar
 from loadax.writing.rows import Rows
 
 _WORKERS = 4  # more than the cores of a small machine: a source waits for disks and networks
