@@ -1,6 +1,5 @@
 """Dataset: a frozen recipe of a source, an order and maps."""
 
-import hashlib
 import math
 import os
 import warnings
@@ -27,12 +26,12 @@ from loadax.plan.split import split as split_order
 from loadax.protocols import Integers, Order, Tree
 from loadax.reader import Examples, Reader
 from loadax.redaction import redact
-from loadax.row_index.identity import identify, sample_size, spread, update
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.io.places import check_elsewhere
 from loadax.transforms import BatchMap, Map, Transform, takes
+from loadax.writing.identity import digest_of, identify, sample_size, spread
 
 _LANES = 128
 _OPEN_BYTES = 1 << 30  # what the windows of all lanes may hold by default, over all hosts
@@ -665,13 +664,10 @@ class Written:
         source = self.dataset.source
         positions = spread(len(self), sample_size(source, self.dataset._source_row_bytes(), _SAMPLE))  # noqa: SLF001 - its own
         visits = self.dataset.order.visits(np.zeros_like(positions), positions)
-        digest = hashlib.sha256()
         read = self.dataset.reader.read_source(visits)
-        trees = read.items if isinstance(read, Examples) else [read]
-        for tree in (*trees, self.read(positions[len(positions) // 2 :][:1])):
-            for leaf in leaf_arrays(tree):
-                update(digest, leaf)
-        return digest.hexdigest()[:16]
+        before = read.items if isinstance(read, Examples) else [read]
+        trees = (*before, self.read(positions[len(positions) // 2 :][:1]))
+        return digest_of(leaf for tree in trees for leaf in leaf_arrays(tree))
 
     def check_elsewhere(self, path: str | os.PathLike[str]) -> None:
         """Refuses to write where the dataset reads."""

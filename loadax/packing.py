@@ -1,7 +1,6 @@
 """Packs documents into rows: measures them, plans the rows, keeps both in an index on disk."""
 
 import copy
-import hashlib
 import logging
 import os
 import threading
@@ -18,15 +17,15 @@ from loadax.core.formatting import count_text, name_of
 from loadax.core.progress import progress_bar
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.plan.order import check_fixed_rows
-from loadax.plan.pack import PACK_VERSION, Long, Method, digest, packed, plan_arrays
+from loadax.plan.pack import PACK_VERSION, Long, Method, packed, plan_arrays
 from loadax.protocols import Integers, Order, Visits
 from loadax.reader import Reader
-from loadax.row_index.identity import identify, spread
-from loadax.row_index.index_folder import Entry, IndexFolder
+from loadax.row_index.index_folder import Entry, IndexFolder, digest_values
 from loadax.sources.base import BaseSource
 from loadax.sources.wrappers.document_form import Form
 from loadax.sources.wrappers.packed import PackedSource
 from loadax.transforms import BatchMap, Transform
+from loadax.writing.identity import digest_of, identify, spread
 
 _log = logging.getLogger("loadax")
 
@@ -197,19 +196,15 @@ class Documents:
         return out
 
     def identity(self) -> dict[str, Any]:
-        """What tells these documents from others: where they lie is not part of it; see `loadax.row_index.identity`."""
-        sample = spread(self.size, _SAMPLE)
-        contents = hashlib.sha256()
-        for leaves in self.leaves(sample):
-            for leaf in leaves:
-                contents.update(f"{leaf.dtype}{len(leaf)}".encode() + np.ascontiguousarray(leaf).tobytes())
+        """What tells these documents from others: where they lie is not part of it; see `loadax.writing.identity`."""
+        sample = self.leaves(spread(self.size, _SAMPLE))
         return {
             "documents": self.size,
             "order": self.order.describe(),
             "maps": self.describe_maps(),
             "functions": [fingerprint(each.function).digest for each in self._reader.maps],
             "leaves": [[path, str(dtype)] for path, dtype in zip(self.form.paths, self.form.dtypes, strict=True)],
-            "contents of a sample": contents.hexdigest()[:16],
+            "contents of a sample": digest_of(leaf for leaves in sample for leaf in leaves),
             **identify(self._reader.source),
         }
 
@@ -284,7 +279,7 @@ def _kept_lengths(documents: Documents, folder: IndexFolder | None, progress: bo
 
 def _found_lengths(documents: Documents, progress: bool | None) -> Entry:
     lengths = documents.lengths(progress)
-    return Entry({"lengths": lengths}, {"digest": digest(lengths)})
+    return Entry({"lengths": lengths}, {"digest": digest_values(lengths)})
 
 
 def _kept_plan(documents: Documents, lengths: Entry, options: PackOptions, folder: IndexFolder | None) -> Entry:

@@ -18,9 +18,9 @@ from loadax.core.progress import progress_bar
 from loadax.core.spec import flatten_spec, leaf_arrays
 from loadax.errors import ArgumentError
 from loadax.reader import Reader
-from loadax.row_index.identity import identify, spread, update
-from loadax.row_index.index_folder import Entry, IndexFolder, digest_of
+from loadax.row_index.index_folder import Entry, IndexFolder, digest_values
 from loadax.row_index.scan import RowFunction, plan_runs, read_run, scan, threads_for
+from loadax.writing.identity import digest_of, identify, spread
 
 _SAMPLE = 64  # rows whose contents tell data from other data of the same shape
 
@@ -93,19 +93,19 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
         _log.info(
             "%s %s: looked at %d rows; index=PATH would keep what was found", question.verb, question.name, met.sum()
         )
-        return Answers(values, digest_of(values))
+        return Answers(values, digest_values(values))
     folder = IndexFolder(options.index)
     known_as = _known_as(question, folder.path(question.verb), process)
     if known_as is None:
         values = _look(question, reader, met, options)
-        return Answers(values, digest_of(values))
+        return Answers(values, digest_values(values))
     identity = {"function or key": known_as, **_identity(reader, met)}
     entry = folder.get(question.verb, identity)
     if entry is None:
         if process.count > 1:
             raise _not_built(question, process, f"without its index at {folder.path(question.verb)}")
         values = _look(question, reader, met, options)
-        entry = Entry({"answers": values}, {"digest": digest_of(values)})
+        entry = Entry({"answers": values}, {"digest": digest_values(values)})
         folder.put(question.verb, identity, entry)
     return Answers(entry.arrays["answers"], entry.facts["digest"])
 
@@ -159,12 +159,8 @@ def _sample(reader: Reader, met: NDArray[np.bool_]) -> str:
     """A hash of what a few rows hold, evenly spaced."""
     rows = np.arange(len(met)) if met.all() else np.flatnonzero(met)
     rows = rows[spread(len(rows), _SAMPLE)]
-    digest = hashlib.sha256()
-    if len(rows):
-        for _, example in read_run(reader, rows, threading.Event()).examples():
-            for leaf in leaf_arrays(example):
-                update(digest, leaf)
-    return digest.hexdigest()[:16]
+    examples = read_run(reader, rows, threading.Event()).examples() if len(rows) else ()
+    return digest_of(leaf for _, example in examples for leaf in leaf_arrays(example))
 
 
 def _look(question: Question, reader: Reader, met: NDArray[np.bool_], options: Options) -> NDArray[Any]:

@@ -19,7 +19,7 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.files import open_regular
 from loadax.sources.io.paths import local_folder
 from loadax.sources.npy.header import NPY_FAILURES
-from loadax.writing.comparison import differs
+from loadax.writing.identity import differs
 
 _VERSION = 3
 _NAME = "loadax index"
@@ -127,8 +127,8 @@ class IndexFolder:
             return set()
 
 
-def digest_of(values: NDArray[Any]) -> str:
-    """A hash of an array's values."""
+def digest_values(values: NDArray[Any]) -> str:
+    """A hash of an array's values alone, which stands in the states of runs."""
     return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()[:16]
 
 

@@ -17,7 +17,7 @@ from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options, Question, answers
 from loadax.row_index.groups import by_function, by_leaf
-from loadax.row_index.index_folder import digest_of
+from loadax.row_index.index_folder import digest_values
 from loadax.row_index.scan import Run, results
 from loadax.sources.io.files import open_regular
 from loadax.sources.io.paths import local_path
@@ -61,7 +61,7 @@ def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
             "is the list of other data?"
         )
     listed = np.unique(listed)
-    left = leave_out_rows(order, "exclude", listed, ("exclude", digest_of(listed)))
+    left = leave_out_rows(order, "exclude", listed, ("exclude", digest_values(listed)))
     if not left.size:
         raise ArgumentError(f"exclude() leaves none of {order.size} rows; pass fewer than all{origin}")
     return left
@@ -90,7 +90,7 @@ def split_groups(
 
     def side(chosen: NDArray[np.bool_], name: bool) -> Order:
         mine = rows[chosen]
-        return keep_rows(order, "split_by", mine, ("split_by", fraction, seed, name, digest_of(mine)))
+        return keep_rows(order, "split_by", mine, ("split_by", fraction, seed, name, digest_values(mine)))
 
     return side(first, True), side(~first, False)
 

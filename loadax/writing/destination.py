@@ -26,7 +26,7 @@ from loadax.redaction import redact, redacted
 from loadax.sources.io.kvstore import key_value_spec, new_context, wait
 from loadax.sources.io.paths import local_path
 from loadax.sources.zarr.manifest import FINISHED, PARTIAL, VERSION, read_marker
-from loadax.writing.comparison import FILES, differs
+from loadax.writing.identity import FILES, differs
 from loadax.writing.layout import Layout
 from loadax.writing.own_files import delete_own, foreign_keys, keys_below, own_keys
 from loadax.writing.replacement import copy_objects, swap_folders

@@ -14,9 +14,9 @@ import loadax
 from loadax.core.distributed import Process
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
-from loadax.row_index import identity
-from loadax.row_index.identity import identify
 from loadax.sources.base import walk
+from loadax.writing import identity
+from loadax.writing.identity import identify
 
 ROWS = 1000
 OLD = np.arange(ROWS)
