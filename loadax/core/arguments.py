@@ -169,9 +169,12 @@ def dtype(name: str, value: Any) -> np.dtype[Any]:
         ArgumentError: When it names none.
     """
     try:
-        return np.dtype(value)
-    except TypeError:
-        raise ArgumentError(f"{name}={shown(value)} is no dtype; pass say 'uint16'") from None
+        found = None if value is None or _dimensions(value) else np.dtype(value)
+    except Exception:  # noqa: BLE001 - NumPy asks the object, whose methods can raise anything
+        found = None
+    if found is None:
+        raise ArgumentError(f"{name}={shown(value)} is no dtype; pass say 'uint16'")
+    return found
 
 
 def _is_bool(value: Any) -> bool:
