@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.files import open_regular
 from loadax.sources.io.paths import local_folder
-from loadax.sources.npy.header import NPY_FAILURES
+from loadax.sources.npy.header import NPY_FAILURES, load_npy
 from loadax.writing.identity import differs
 
 _VERSION = 3
@@ -147,9 +147,8 @@ def _read(path: Path) -> bytes | None:
 
 def _mapped(path: Path) -> NDArray[Any]:
     # A plain view: every operation on a memmap pays for its subclass.
-    os.close(open_regular(path))  # NumPy would wait for a pipe
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return array.view(np.ndarray)
+    array: NDArray[Any] = load_npy(path, mapped=True).view(np.ndarray)
+    return array
 
 
 def _file_name(name: str, key: str, array: NDArray[Any]) -> str:

@@ -21,7 +21,7 @@ from loadax.row_index.index_folder import digest_values
 from loadax.row_index.scan import Run, results
 from loadax.sources.io.files import open_regular
 from loadax.sources.io.paths import local_path
-from loadax.sources.npy.header import NPY_FAILURES
+from loadax.sources.npy.header import NPY_FAILURES, load_npy
 
 
 def keep(order: Order, reader: Reader, function: Callable[..., Any], key: str | None, options: Options) -> Order:
@@ -124,11 +124,10 @@ def _listed(rows: Any) -> tuple[Integers, str]:
 
 def _of_file(path: Path) -> Integers:
     try:
-        if path.suffix in (".npy", ".txt"):
-            os.close(open_regular(path))
         if path.suffix == ".npy":
-            return _integers(np.load(path, allow_pickle=False), str(path))
+            return _integers(load_npy(path, mapped=False), str(path))
         if path.suffix == ".txt":
+            os.close(open_regular(path))  # Python would wait for a pipe
             return _of_text(path)
     except OSError as error:
         raise ArgumentError(f"rows: {path} can't be read: {error}; check the path") from error

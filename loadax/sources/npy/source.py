@@ -10,9 +10,8 @@ from loadax.core.tree import flatten, map_leaves
 from loadax.errors import SourceError
 from loadax.sources.arrays import ArraySource
 from loadax.sources.io.disk_cache import open_cache
-from loadax.sources.io.files import open_regular
 from loadax.sources.io.paths import local_path
-from loadax.sources.npy.header import NPY_FAILURES
+from loadax.sources.npy.header import NPY_FAILURES, load_npy
 from loadax.sources.npy.remote import NpyRanges
 
 
@@ -40,8 +39,7 @@ def _map_file(path: Any) -> np.memmap[Any, Any]:
     where = local_path(path)
     assert where is not None
     try:
-        os.close(open_regular(where))  # NumPy would wait for a pipe
-        array = np.load(where, mmap_mode="r", allow_pickle=False)
+        array = load_npy(where, mapped=True)
     except NPY_FAILURES as error:
         reason = (
             "there is no such file" if isinstance(error, FileNotFoundError) else f"it can't be opened as .npy: {error}"
