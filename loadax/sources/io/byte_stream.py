@@ -86,12 +86,12 @@ class ByteStream(Protocol):
         ...
 
     def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Reads parts of any lengths, one part behind another, as entries of `dtype`.
+        """Reads parts of any lengths, one part behind another, of a stream of entries.
 
         Args:
-            starts: First byte of each part, int64[n], n >= 1.
-            lengths: Bytes of each, none empty.
-            dtype: Dtype of the entries, of which the parts and the segments hold whole numbers.
+            starts: First entry of each part, int64[n], n >= 1.
+            lengths: Entries of each, none empty.
+            dtype: Dtype of the entries, of which each segment holds a whole number.
         """
         ...
 
@@ -162,20 +162,20 @@ class MappedSegments:
 
     def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
         """See `ByteStream`; no part lies in two segments."""
-        owners, counts = self.ends.owners(starts), lengths // dtype.itemsize
+        owners = self.ends.owners(starts * dtype.itemsize)
         met = np.unique(owners)
         if len(met) == 1:
-            return self._gather_of(int(met[0]), starts, counts, dtype)
-        out = np.empty(int(counts.sum()), dtype)
-        places = np.cumsum(counts) - counts
+            return self._gather_of(int(met[0]), starts, lengths, dtype)
+        out = np.empty(int(lengths.sum()), dtype)
+        places = np.cumsum(lengths) - lengths
         for number in met.tolist():
             mine = owners == number
-            out[indices(places[mine], counts[mine])] = self._gather_of(number, starts[mine], counts[mine], dtype)
+            out[indices(places[mine], lengths[mine])] = self._gather_of(number, starts[mine], lengths[mine], dtype)
         return out
 
-    def _gather_of(self, number: int, starts: Integers, counts: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
-        first = (starts - self.ends.begins[number]) // dtype.itemsize
-        return take_parts(self._memory(number).view(dtype), first, counts)
+    def _gather_of(self, number: int, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
+        begin = int(self.ends.begins[number]) // dtype.itemsize
+        return take_parts(self._memory(number).view(dtype), starts - begin, lengths)
 
     def _memory(self, number: int) -> NDArray[np.uint8]:
         """The bytes of one segment, mapped."""

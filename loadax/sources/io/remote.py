@@ -41,7 +41,7 @@ class RemoteFiles:
     def __reduce__(self) -> Any:
         return RemoteFiles, ()
 
-    def there(self, locations: Sequence[str]) -> list[bool]:
+    def exists(self, locations: Sequence[str]) -> list[bool]:
         return [each is not _Nothing.FILE for each in self._ask([(where, slice(0, 1)) for where in locations])]
 
     def sizes(self, locations: Sequence[str]) -> list[int]:
@@ -77,7 +77,7 @@ class RemoteFiles:
             sizes[number] += len(_found(end, locations[number]).value) - 1
         return sizes
 
-    def reach(self, ranges: Sequence[ByteRange]) -> list[bool]:
+    def contains(self, ranges: Sequence[ByteRange]) -> list[bool]:
         found = iter(self._reach([(each.location, each.stop - 1) for each in ranges if each.stop > each.start]))
         return [each.stop == each.start or next(found) for each in ranges]
 

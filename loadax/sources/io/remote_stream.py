@@ -83,7 +83,7 @@ class RemoteSegments:
         """
         # Parts that follow each other, in the stream and in what is asked for, are one.
         first = np.flatnonzero(np.concatenate([[True], starts[1:] != (starts + lengths)[:-1]]))
-        starts, lengths = starts[first], np.add.reduceat(lengths, first)
+        starts, lengths = starts[first] * dtype.itemsize, np.add.reduceat(lengths, first) * dtype.itemsize
         out = np.empty(int(lengths.sum()) // dtype.itemsize, dtype)
         written: Any = out.view(np.uint8)
         target, places = memoryview(written), np.cumsum(lengths) - lengths

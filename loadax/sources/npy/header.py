@@ -59,7 +59,7 @@ def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:
     headers = [_parse(text, stop, where) for text, (_, stop), where in zip(texts, spans, locations, strict=True)]
     filled = [(header, where) for header, where in zip(headers, locations, strict=True) if header.size]
     lasts = [ByteRange(where, header.begin + header.size - 1, header.begin + header.size) for header, where in filled]
-    for (header, where), whole in zip(filled, files.reach(lasts), strict=True):
+    for (header, where), whole in zip(filled, files.contains(lasts), strict=True):
         if not whole:
             raise SourceError(
                 f"{where}: it is cut short: its header says {header.dtype}{list(header.shape)}, which ends at byte "

@@ -79,7 +79,7 @@ def _describe(
     flat = [each for each in given if _suffix(each) != ".npy"]
     required = {each for each in flat if _suffix(each) == ".idx"}
     candidates = [each for each in flat if each in required or (look and _suffix(each) == ".bin")]
-    there = files.there([_sibling(each, ".idx") for each in candidates])
+    there = files.exists([_sibling(each, ".idx") for each in candidates])
     for each, exists in zip(candidates, there, strict=True):
         if exists:
             found[each] = _indexed_file(files, _sibling(each, ".bin"), _sibling(each, ".idx"))
@@ -115,10 +115,10 @@ def _npy_files(files: Files, locations: Sequence[str]) -> list[TokenFile]:
 def _indexed_file(files: Files, where: str, index: str) -> TokenFile:
     found = read_index(files, index)
     size = found.tokens * found.dtype.itemsize
-    if not files.there([where])[0]:
+    if not files.exists([where])[0]:
         raise SourceError(f"{where}: there is no such file, and {index} describes it; keep the two side by side")
     last, behind = ByteRange(where, max(size - 1, 0), size), ByteRange(where, size, size + 1)
-    whole, longer = files.reach([last, behind])
+    whole, longer = files.contains([last, behind])
     if not whole or longer:
         raise SourceError(
             f"{where}: it is {'longer' if longer else 'shorter'} than the {size} bytes ({found.tokens} tokens "

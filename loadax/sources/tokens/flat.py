@@ -96,8 +96,7 @@ class FlatFiles:
         return self._stream.ends.total // self._stored.itemsize
 
     def gather(self, starts: Integers, lengths: Integers) -> NDArray[Any]:
-        size = self._stored.itemsize
-        return self._stream.gather(starts * size, lengths * size, self._stored).astype(self.dtype, copy=False)
+        return self._stream.gather(starts, lengths, self._stored).astype(self.dtype, copy=False)
 
     @property
     def addresses(self) -> list[str]:
