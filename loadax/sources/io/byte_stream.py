@@ -133,6 +133,7 @@ class MappedSegments:
     def __init__(self, segments: Sequence[Segment]):
         self.ends = Ends(segments)
         self._maps: dict[int, tuple[mmap.mmap, NDArray[np.uint8]]] = {}
+        self._views: dict[tuple[int, int], NDArray[Any]] = {}  # by segment and size: of a few sizes, as columns are cut
 
     def __reduce__(self) -> Any:
         return MappedSegments, (self.ends.segments,)
@@ -143,7 +144,7 @@ class MappedSegments:
             return
         size = out.shape[1]
         if len(self.ends.segments) == 1:
-            copy_stretches(stretches_of(self._memory(0), size), starts, out)
+            copy_stretches(self._stretches(0, size), starts, out)
             return
         first, last = self.ends.owners(starts), self.ends.owners(starts + (size - 1))
         order = np.argsort(first, kind="stable")
@@ -153,7 +154,7 @@ class MappedSegments:
         for number, low, high in zip(
             numbers.tolist(), lows.tolist(), np.append(lows, len(order))[1:].tolist(), strict=True
         ):
-            copy_stretches(stretches_of(self._memory(number), size), inner[low:high], out, order[low:high])
+            copy_stretches(self._stretches(number, size), inner[low:high], out, order[low:high])
         for row in np.flatnonzero(first != last).tolist():
             filled = 0
             for number, low, high in self.ends.parts(int(starts[row]), int(starts[row]) + size):
@@ -176,6 +177,13 @@ class MappedSegments:
     def _gather_of(self, number: int, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
         begin = int(self.ends.begins[number]) // dtype.itemsize
         return take_parts(self._memory(number).view(dtype), starts - begin, lengths)
+
+    def _stretches(self, number: int, size: int) -> NDArray[Any]:
+        memory = self._memory(number)
+        key = number, size
+        if key not in self._views:
+            self._views[key] = stretches_of(memory, size)
+        return self._views[key]
 
     def _memory(self, number: int) -> NDArray[np.uint8]:
         """The bytes of one segment, mapped."""
