@@ -1,6 +1,5 @@
 """Dataset: a frozen recipe of a source, an order and maps."""
 
-import hashlib
 import math
 import os
 import warnings
@@ -11,8 +10,10 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from loadax.core.arguments import MOST_POSITIONS, choice, flag, integer, number, optional_flag, shown
+from loadax.core.arguments import MOST_POSITIONS, choice, flag, function, integer, number, optional_flag, shown, text
 from loadax.core.arguments import path as checked_path
+from loadax.core.fingerprint import fingerprint
+from loadax.core.formatting import name_of
 from loadax.core.habits import for_dataset
 from loadax.core.spec import flatten_spec, leaf_arrays, normalise_spec
 from loadax.core.tree import Structure, flatten, map_leaves
@@ -29,12 +30,12 @@ from loadax.plan.zip import Zipped
 from loadax.protocols import Integers, Order, Tree
 from loadax.reader import Examples, Reader
 from loadax.redaction import redact
-from loadax.row_index.identity import identify, sample_size, spread, update
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.io.places import check_elsewhere
-from loadax.transforms import BatchMap, Map, Transform, fingerprint, name_of, takes
+from loadax.transforms import BatchMap, Map, Transform, takes
+from loadax.writing.identity import digest_of, identify, sample_size, spread
 
 _LANES = 128
 _OPEN_BYTES = 1 << 30  # default limit of the windows of all lanes, over all hosts
@@ -462,9 +463,8 @@ class Dataset:
             fn: Function of one example, which it must not change. Returns a bool.
             key: Identifier of `fn` in the index; change it when `fn` changes. None: `fn`'s code, closure values and
                 globals identify it.
-            index: Local file that keeps the list for later runs. An index of other data or another `fn` is rebuilt,
-                which is logged. In a run of several processes all of them must see it: then each checks its share of
-                the rows.
+            index: Local folder that keeps the list for later runs. An index of other data or another `fn` is rebuilt,
+                which is logged. A run of several processes needs an existing one, which `loadax index` builds.
             workers: Number of threads. None: 4, or more if the source waits for a network.
             progress: Whether to show a progress bar. None: if stderr is a terminal.
 
@@ -482,10 +482,10 @@ class Dataset:
         from loadax.row_index.build import Options
         from loadax.row_index.verbs import keep
 
-        if key is not None and not isinstance(key, str):
-            raise ArgumentError(f"key={key!r}: pass a str that you change when fn changes")
+        if key is not None:
+            text("key", key, "a text that you change when fn changes")
         options = Options(index, _threads(workers), optional_flag("progress", progress))
-        return self._with(keep(self.order, self.reader, _function(fn), key, options))
+        return self._with(keep(self.order, self.reader, function("fn", fn, "a function of one example"), key, options))
 
     def exclude(self, rows: Any) -> "Dataset":
         """Drops the listed rows: duplicates, quarantined rows, takedowns. Keeps that list in memory (8 bytes per row).
@@ -558,7 +558,11 @@ class Dataset:
             spec: Spec of the result: a pytree of objects with shape and dtype. None: inferred by mapping one row.
         """
         made = Map(
-            _function(fn), flag("rng", rng, _RNG_HINT), integer("seed", seed, most=None), self.reader.depth, _spec(spec)
+            function("fn", fn, "a function of one example"),
+            flag("rng", rng, _RNG_HINT),
+            integer("seed", seed, most=None),
+            self.reader.depth,
+            _spec(spec),
         )
         _check_arguments(made, "a generator")
         return self._mapped(made)
@@ -589,7 +593,14 @@ class Dataset:
                 "elementwise=True with rng=True: random numbers for some columns would depend on the mesh; choose one"
             )
         place = self.reader.depth
-        made = BatchMap(_function(fn), rng, integer("seed", seed, most=None), place, _spec(spec), elementwise)
+        made = BatchMap(
+            function("fn", fn, "a function of one example"),
+            rng,
+            integer("seed", seed, most=None),
+            place,
+            _spec(spec),
+            elementwise,
+        )
         _check_arguments(made, "a list of generators")
         return self._mapped(made)
 
@@ -676,7 +687,7 @@ class Written:
     def describe(self) -> Any:
         version, order, maps, examples = self.dataset.describe()
         functions = [
-            f"{name_of(each.function).split(' ')[0]} {fingerprint(each.function)}" for each in self.dataset.maps
+            f"{name_of(each.function).split(' ')[0]} {fingerprint(each.function).digest}" for each in self.dataset.maps
         ]
         described = {
             "order version": version,
@@ -695,13 +706,10 @@ class Written:
         source = self.dataset.source
         positions = spread(len(self), sample_size(source, self.dataset._source_row_bytes(), _SAMPLE))  # noqa: SLF001 - its own
         visits = self.dataset.order.visits(np.zeros_like(positions), positions)
-        digest = hashlib.sha256()
         read = self.dataset.reader.read_source(visits)
-        trees = read.items if isinstance(read, Examples) else [read]
-        for tree in (*trees, self.read(positions[len(positions) // 2 :][:1])):
-            for leaf in leaf_arrays(tree):
-                update(digest, leaf)
-        return digest.hexdigest()[:16]
+        before = read.items if isinstance(read, Examples) else [read]
+        trees = (*before, self.read(positions[len(positions) // 2 :][:1]))
+        return digest_of(leaf for tree in trees for leaf in leaf_arrays(tree))
 
     def check_elsewhere(self, path: str | os.PathLike[str]) -> None:
         """Refuses to write to a location that the dataset reads from."""
@@ -724,12 +732,6 @@ def _fraction(fraction: Any) -> float:
     if not 0 < share < 1:
         raise ArgumentError(f"fraction={fraction!r}: pass {remedy}")
     return share
-
-
-def _function(fn: Any) -> Callable[..., Tree]:
-    if not callable(fn):
-        raise ArgumentError(f"fn={fn!r} can't be called; pass a function of one example")
-    return fn
 
 
 def _check_arguments(made: Transform, what: str) -> None:

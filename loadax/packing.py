@@ -1,7 +1,6 @@
 """Packs documents into rows: measures their lengths, plans the rows, and keeps both in an index folder."""
 
 import copy
-import hashlib
 import logging
 import os
 import threading
@@ -13,19 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.arguments import choice
-from loadax.core.formatting import count_text
+from loadax.core.fingerprint import fingerprint
+from loadax.core.formatting import count_text, name_of
+from loadax.core.progress import progress_bar
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.plan.order import check_fixed_rows
-from loadax.plan.pack import PACK_VERSION, Long, Method, digest, packed, plan_arrays
+from loadax.plan.pack import PACK_VERSION, Long, Method, packed, plan_arrays
 from loadax.protocols import Integers, Order, Visits
 from loadax.reader import Reader
-from loadax.row_index.identity import identify, spread
+from loadax.row_index.index_folder import Entry, IndexFolder, digest_values
 from loadax.sources.base import BaseSource
 from loadax.sources.wrappers.document_form import Form
 from loadax.sources.wrappers.packed import PackedSource
-from loadax.transforms import BatchMap, Transform, fingerprint, name_of
-from loadax.writing.array_folder import ArrayFolder, Entry
-from loadax.writing.progress import progress_bar
+from loadax.transforms import BatchMap, Transform
+from loadax.writing.identity import digest_of, identify, spread
 
 _log = logging.getLogger("loadax")
 
@@ -199,19 +199,15 @@ class Documents:
         return out
 
     def identity(self) -> dict[str, Any]:
-        """The facts that identify these documents, regardless of their location; see `loadax.row_index.identity`."""
-        sample = spread(self.size, _SAMPLE)
-        contents = hashlib.sha256()
-        for leaves in self.leaves(sample):
-            for leaf in leaves:
-                contents.update(f"{leaf.dtype}{len(leaf)}".encode() + np.ascontiguousarray(leaf).tobytes())
+        """The facts that identify these documents, regardless of their location; see `loadax.writing.identity`."""
+        sample = self.leaves(spread(self.size, _SAMPLE))
         return {
             "documents": self.size,
             "order": self.order.describe(),
             "maps": self.describe_maps(),
-            "functions": [fingerprint(transform.function) for transform in self._reader.maps],
+            "functions": [fingerprint(transform.function).digest for transform in self._reader.maps],
             "leaves": [[path, str(dtype)] for path, dtype in zip(self.form.paths, self.form.dtypes, strict=True)],
-            "contents of a sample": contents.hexdigest()[:16],
+            "contents of a sample": digest_of(leaf for leaves in sample for leaf in leaves),
             **identify(self._reader.source),
         }
 
@@ -249,7 +245,7 @@ class Documents:
 def pack(reader: Reader, order: Order, options: PackOptions, index: Any, progress: bool | None) -> PackedSource:
     """Packs the documents that a reader returns in an order; see `Dataset.pack`."""
     options.check()
-    folder = None if index is None else ArrayFolder(index)
+    folder = None if index is None else IndexFolder(index)
     documents = Documents(reader, order)
     lengths = _cached_lengths(documents, folder, progress)
     if not documents.flat:
@@ -275,7 +271,7 @@ def pack(reader: Reader, order: Order, options: PackOptions, index: Any, progres
     return PackedSource(documents, rows, options.seq_len, described, summary)
 
 
-def _cached_lengths(documents: Documents, folder: ArrayFolder | None, progress: bool | None) -> Entry:
+def _cached_lengths(documents: Documents, folder: IndexFolder | None, progress: bool | None) -> Entry:
     if folder is None:
         return _compute_lengths(documents, progress)
     identity = documents.identity()
@@ -288,10 +284,10 @@ def _cached_lengths(documents: Documents, folder: ArrayFolder | None, progress: 
 
 def _compute_lengths(documents: Documents, progress: bool | None) -> Entry:
     lengths = documents.lengths(progress)
-    return Entry({"lengths": lengths}, {"digest": digest(lengths)})
+    return Entry({"lengths": lengths}, {"digest": digest_values(lengths)})
 
 
-def _cached_plan(documents: Documents, lengths: Entry, options: PackOptions, folder: ArrayFolder | None) -> Entry:
+def _cached_plan(documents: Documents, lengths: Entry, options: PackOptions, folder: IndexFolder | None) -> Entry:
     # A plan depends only on its name and the lengths, so plans with different options share the folder.
     name = "-".join(map(str, (options.method, options.seq_len, options.long, options.window)))
     identity = {"lengths": lengths.facts["digest"], "version": PACK_VERSION}

@@ -12,12 +12,13 @@ from typing import Any, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.formatting import name_of, rows_text
 from loadax.core.spec import as_array, check_batch, flatten_spec, normalise_spec, own, spec_of, split_rows, stack
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource, map_bottom
-from loadax.transforms import RAISED, BatchMap, Map, Transform, blame, name_of
+from loadax.transforms import RAISED, BatchMap, Map, Transform, blame
 
 _Read = TypeVar("_Read")
 
@@ -162,14 +163,14 @@ class Reader:
             return self._read_examples(visits)
         spec = self.specs[0]
         batch = self._read_with_note(self.source.read_visits, visits)
-        return check_batch(batch, len(visits.rows), spec, f"the source's read of {_rows_text(visits.rows)}")
+        return check_batch(batch, len(visits.rows), spec, f"the source's read of {rows_text(visits.rows)}")
 
     def read_columns(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Reads columns of the source, before any map; see `BaseSource.read_into`."""
         try:
             self.source.read_into(rows, boxes, out)
         except RAISED as error:
-            blame(error, "the source", f"loadax: reading {_rows_text(rows)}")
+            blame(error, "the source", f"loadax: reading {rows_text(rows)}")
             raise
 
     def apply(self, read: Tree | Examples, visits: Visits) -> Tree:
@@ -216,7 +217,7 @@ class Reader:
         examples = list(self._read_with_note(self.source.read_examples, visits))
         if len(examples) != len(visits.rows):
             raise SourceError(
-                f"{self.source.type_name}.examples returned {len(examples)} examples for {_rows_text(visits.rows)}; "
+                f"{self.source.type_name}.examples returned {len(examples)} examples for {rows_text(visits.rows)}; "
                 "return one per row"
             )
         return Examples(examples)
@@ -227,7 +228,7 @@ class Reader:
         except LeafError:
             raise  # it names the row already
         except RAISED as error:
-            blame(error, "the source", f"loadax: reading {_rows_text(visits.rows)}")
+            blame(error, "the source", f"loadax: reading {rows_text(visits.rows)}")
             raise
 
     def _probe(self, known: list[Tree | None]) -> list[Tree]:
@@ -265,7 +266,7 @@ class Reader:
             return self._read_examples(self.first)
         batch = self._make_writable(self._read_with_note(self.source.read_visits, self.first))
         expected = _batch_spec(batch, "the source") if spec is None else spec
-        return check_batch(batch, 1, expected, f"the source's read of {_rows_text(self.first.rows)}")
+        return check_batch(batch, 1, expected, f"the source's read of {rows_text(self.first.rows)}")
 
 
 def _single_example(read: Tree | Examples) -> Tree:
@@ -309,8 +310,3 @@ def _spec_text(spec: Tree) -> str:
         f"{path or 'leaf'} {leaf_spec.dtype}{list(leaf_spec.shape)}"
         for path, leaf_spec in zip(structure.paths, specs, strict=True)
     )
-
-
-def _rows_text(rows: Integers) -> str:
-    more = ", …" if len(rows) > 8 else ""
-    return f"row {rows[0]}" if len(rows) == 1 else f"{len(rows)} rows ({', '.join(map(str, rows[:8]))}{more})"

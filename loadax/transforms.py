@@ -1,9 +1,6 @@
 """Maps: user functions over single rows or batches of rows. Independent of steps, hosts and meshes."""
 
-import functools
-import hashlib
 import inspect
-import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -11,57 +8,11 @@ from typing import Any, final
 import numpy as np
 
 from loadax import seeds
+from loadax.core.formatting import name_of, rows_text
 from loadax.core.spec import check_batch, same_memory
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import Tree, Visits
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """The name of a function, with the file and line of its definition if known."""
-    name = getattr(function, "__qualname__", None) or repr(function)
-    code = getattr(function, "__code__", None)
-    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
-
-
-def fingerprint(function: Callable[..., Any]) -> str:
-    """A hash that differs between functions, and between versions of an edited function.
-
-    Covers the code, and plain values, arrays and functions among its closure variables and defaults. It does not cover
-    functions called by name, globals, or files that it reads.
-    """
-    return hashlib.sha256(repr(_canonical(function, ())).encode()).hexdigest()[:16]
-
-
-def _canonical(value: Any, above: tuple[Any, ...]) -> Any:
-    """Converts a value to nested lists whose `repr` is the same in every process.
-
-    `above` are the enclosing functions, which the value may refer to recursively.
-    """
-    match value:
-        case None | str() | bytes() | int() | float() | complex():
-            return value
-        case np.ndarray() | np.generic() if not value.dtype.hasobject:
-            parts = [value.dtype.str, value.shape, value.tobytes()]
-        case tuple() | list() if isinstance(value, tuple) or type(value) is list:
-            parts = [_canonical(item, above) for item in value]
-        case set() | frozenset():
-            parts = sorted(repr(_canonical(item, above)) for item in value)
-        case dict():
-            parts = [_canonical(item, above) for item in value.items()]
-        case functools.partial():
-            parts = [_canonical(item, above) for item in (value.func, value.args, value.keywords)]
-        case types.CodeType():
-            parts = [value.co_code, value.co_names, *(_canonical(item, above) for item in value.co_consts)]
-        case types.FunctionType() if value not in above:
-            cells = [cell.cell_contents for cell in value.__closure__ or ()]
-            components = (value.__code__, value.__defaults__, value.__kwdefaults__, cells)
-            parts = [_canonical(item, (*above, value)) for item in components]
-        case types.MethodType():
-            parts = [_canonical(value.__func__, above)]
-        case _:
-            parts = [getattr(value, "__qualname__", "")]
-    return [type(value).__qualname__, *parts]
 
 
 def takes(function: Callable[..., Any], count: int) -> bool | None:
@@ -295,10 +246,8 @@ class BatchMap:
             else:
                 result = self.function(batch)
         except RAISED as error:
-            rows = visits.rows.tolist()
-            shown = f"{rows[:8]}"[:-1] + (", …]" if len(rows) > 8 else "]")
             name = f"map_batch {name_of(self.function)}"
-            blame(error, name, f"loadax: in {name}, on {len(rows)} rows, {shown}")
+            blame(error, name, f"loadax: in {name}, on {rows_text(visits.rows)}")
             raise
         if result is None:
             raise LeafError(f"map_batch {name_of(self.function)} returned None; did you forget to return the batch?")

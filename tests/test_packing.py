@@ -306,7 +306,7 @@ def test_the_index_is_used_again(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert source.count < 40  # a sample tells that the data are the same
     other_length = data.pack(20, method="best_fit", index=tmp_path / "index")  # the lengths are known already
     assert source.count < 80
-    assert "anew" not in caplog.text
+    assert "not used" not in caplog.text
     for each in (first, second):
         assert described(each) == described(expected)
         assert repr(each) == repr(expected)
@@ -338,7 +338,7 @@ def test_an_index_of_other_data_is_made_anew(
     data.pack(16, index=tmp_path)
     other = change(data)
     found, expected = other.pack(16, index=tmp_path), other.pack(16)
-    assert f"lengths.json is of other data ({fields} differs): it is made anew" in caplog.text
+    assert f"lengths.json is another one ({fields} differs): it is not used" in caplog.text
     assert described(found) == described(expected)
     np.testing.assert_array_equal(
         found.read(range(len(found)))["tokens"], expected.read(range(len(expected)))["tokens"]
@@ -365,13 +365,12 @@ def test_an_index_that_is_damaged_is_made_anew(tmp_path: Path, caplog: pytest.Lo
             case "cut":
                 array.write_bytes(array.read_bytes()[:-9])
             case "no json":
-                described_by.write_text("{")
+                described_by.write_text('{\n "loadax index": ')
             case "empty json":
-                described_by.write_text("{}")
+                described_by.write_text('{\n "loadax index": 3}')
         caplog.clear()
         found = data.pack(16, index=tmp_path)
         assert "split-16-error-0.json can't be used" in caplog.text
-        assert "it is made anew" in caplog.text
         assert tokens_of(found) == tokens_of(expected)
         caplog.clear()
         data.pack(16, index=tmp_path)
@@ -515,9 +514,9 @@ def noisy(each: Array, rng: np.random.Generator) -> Array:
         ),
         (
             lambda data: data.pack(16, index="s3://bucket/index"),
-            "index='s3://bucket/index': pass the path of a folder on this machine",
+            "index='s3://bucket/index' is a URL: pass the path of a local folder",
         ),
-        (lambda data: data.pack(16, index=3), "index=3: pass the path of a folder"),
+        (lambda data: data.pack(16, index=3), "index=3 is a int: pass the path of a local folder"),
         (
             lambda data: data.pack(16, index=__file__),
             r"index='.*test_packing\.py' is a file; pass the path of a folder",

@@ -8,17 +8,17 @@ from loadax.cli.functions import import_function
 from loadax.cli.options import add_command
 from loadax.cli.source import SOURCES, add_source_options, open_dataset
 from loadax.errors import ArgumentError
-from loadax.sources.io.paths import local_path
+from loadax.row_index.index_folder import IndexFolder
 
 _EXAMPLES = f"""\
 examples:
-  loadax index train.zarr --filter quality:is_good --out good.index
-      is_good(example) -> bool is in quality.py; in the run:
-      loadax.from_zarr("train.zarr").filter(is_good, index="good.index")
-  loadax index train.zarr --split-by patient --out patients.index
+  loadax index train.zarr --filter quality:is_good --out good
+      is_good(example) -> bool stands in quality.py; in the run:
+      loadax.from_zarr("train.zarr").filter(is_good, index="good")
+  loadax index train.zarr --split-by patient --out patients
       a leaf, or MODULE:FUNCTION; in the run, with any fraction and seed:
-      ….split_by("patient", 0.9, index="patients.index")
-  loadax index datasets:scans --filter quality:is_good --out good.index
+      ….split_by("patient", 0.9, index="patients")
+  loadax index datasets:scans --filter quality:is_good --out good
       datasets.py has a function scans() that returns a loadax.Dataset: for data with maps before the filter
 
 {SOURCES}.
@@ -67,8 +67,7 @@ def run(options: argparse.Namespace) -> int:
         key: Any = import_function(options.split_by, "--split-by") if ":" in options.split_by else options.split_by
         dataset.split_by(key, 0.5, index=options.out, workers=options.workers)
         said = f"knows the groups of {len(dataset)} rows"
-    path = local_path(options.out)
-    if path is None or not path.exists():
+    if not IndexFolder(options.out).path("filter" if options.filter is not None else "split_by").exists():
         raise ArgumentError(
             f"{options.out} was not written: the function can't be recognised when it changes; pass --key"
         )

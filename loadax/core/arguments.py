@@ -3,7 +3,7 @@
 import math
 import operator
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -139,6 +139,43 @@ def path(name: str, value: Any, what: str = "a path") -> str:
             argument=name,
         )
     return text
+
+
+def text(name: str, value: Any, remedy: str) -> str:
+    """The value, when it is a str.
+
+    Raises:
+        ArgumentError: Otherwise; ends in `remedy`.
+    """
+    if not isinstance(value, str):
+        raise ArgumentError(f"{name}={shown(value)}: pass {remedy}", argument=name)
+    return value
+
+
+def function(name: str, value: Any, remedy: str) -> Callable[..., Any]:
+    """The value, when it can be called.
+
+    Raises:
+        ArgumentError: Otherwise; ends in `remedy`.
+    """
+    if not callable(value):
+        raise ArgumentError(f"{name}={shown(value)} can't be called; pass {remedy}", argument=name)
+    return value
+
+
+def dtype(name: str, value: Any) -> np.dtype[Any]:
+    """The value as a NumPy dtype.
+
+    Raises:
+        ArgumentError: When it names none.
+    """
+    try:
+        found = None if value is None or _dimensions(value) else np.dtype(value)
+    except Exception:  # noqa: BLE001 - NumPy asks the object, whose methods can raise anything
+        found = None
+    if found is None:
+        raise ArgumentError(f"{name}={shown(value)} is no dtype; pass say 'uint16'", argument=name)
+    return found
 
 
 def _is_bool(value: Any) -> bool:

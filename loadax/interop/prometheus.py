@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
-from loadax.core.arguments import integer, shown
+from loadax.core.arguments import integer, shown, text
 from loadax.errors import ArgumentError
 from loadax.loader.dataloader import Dataloader
 from loadax.loader.metrics.stats import Stats
@@ -53,10 +53,7 @@ def serve(batches: Any, port: int = 0, host: str = "127.0.0.1") -> "Exporter":
         loadax_steps_total 1.0
     """
     port = integer("port", port, 0, 65535)
-    if not isinstance(host, str):
-        raise ArgumentError(
-            f"host={shown(host)}: pass the address to listen on, such as '127.0.0.1', or '0.0.0.0' for all interfaces"
-        )
+    text("host", host, "the address to listen on, such as '127.0.0.1', or '0.0.0.0' for all")
     return Exporter(_stats_provider(batches), port, host)
 
 

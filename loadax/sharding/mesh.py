@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from numpy.typing import ArrayLike, NDArray
 
+from loadax.core.arguments import integer, shown
 from loadax.errors import ArgumentError, MeshError
 from loadax.sharding.compat import legacy_mesh
 from loadax.sharding.layout import MeshGrid
@@ -64,14 +65,14 @@ def plan_mesh(
         array([0, 1, 0, 1])
     """
     sizes = _checked_axes("axes", axes)
-    if not isinstance(process, int) or process < 0:
-        raise ArgumentError(f"process={process!r}: pass the process to plan for, an int >= 0")
+    process = integer("process", process, 0, remedy="the number of the process to plan as, from 0 on")
     if (hosts is None) == (owners is None):
         raise ArgumentError(f"hosts={hosts!r} and owners={owners!r}: give exactly one of the two")
     shape = tuple(sizes.values())
     if owners is None:
         devices = math.prod(shape)
-        if not isinstance(hosts, int) or hosts < 1 or devices % hosts:
+        hosts = integer("hosts", hosts, 1)
+        if devices % hosts:
             raise ArgumentError(
                 f"hosts={hosts!r} can't own equal parts of the {devices} devices of {sizes}; "
                 f"use a divisor of {devices}",
@@ -95,13 +96,10 @@ def _checked_owners(owners: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int
 
 def _checked_axes(argument: str, axes: Any) -> dict[str, int]:
     """`axes` as a dict of names and positive sizes."""
-    valid = isinstance(axes, Mapping) and len(axes) > 0
-    valid = valid and all(
-        isinstance(name, str) and isinstance(size, int | np.integer) and size > 0 for name, size in axes.items()
-    )
-    if not valid:
-        raise ArgumentError(f"{argument}={axes!r}: pass a dict of axis names and positive sizes, such as {{'data': 8}}")
-    return {name: int(size) for name, size in axes.items()}
+    remedy = "a dict of axis names and positive sizes, such as {'data': 8}"
+    if not isinstance(axes, Mapping) or not axes or not all(isinstance(name, str) for name in axes):
+        raise ArgumentError(f"{argument}={shown(axes)}: pass {remedy}")
+    return {name: integer(f"{argument}[{name!r}]", size, 1, remedy=remedy) for name, size in axes.items()}
 
 
 def current_mesh() -> Mesh | None:

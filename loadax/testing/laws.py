@@ -7,9 +7,8 @@ from typing import Any, final
 
 import numpy as np
 
+from loadax.core.formatting import some
 from loadax.errors import ConformanceError
-
-_SHOWN = 8  # rows in a message
 
 
 @final
@@ -42,8 +41,7 @@ class Law:
 
 def show_rows(rows: Any) -> str:
     """The first few of `rows`."""
-    numbers = np.asarray(rows).tolist()
-    return f"[{', '.join(map(str, numbers[:_SHOWN]))}{', …' if len(numbers) > _SHOWN else ''}]"
+    return f"[{some(np.asarray(rows).tolist())}]"
 
 
 def show_error(error: BaseException) -> str:

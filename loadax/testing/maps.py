@@ -6,13 +6,15 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.arguments import function
+from loadax.core.formatting import name_of
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError
 from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.arrays import ArraySource
 from loadax.testing.comparison import difference
 from loadax.testing.laws import Law, show_rows
-from loadax.transforms import BatchMap, name_of
+from loadax.transforms import BatchMap
 
 _ALONE = (
     "map_batch gets some rows of some step, so each row's result must follow from that row alone; "
@@ -59,8 +61,7 @@ def check_map(fn: Callable[..., Tree], examples: Tree, *, rng: bool = False, see
         ...
         loadax.errors.ConformanceError: <lambda> ... breaks the law 'one row': ...
     """
-    if not callable(fn):
-        raise ArgumentError(f"fn={fn!r} can't be called; pass a function of a batch")
+    function("fn", fn, "a function of a batch")
     source = ArraySource(examples)
     count = len(source)
     if count < 2:

@@ -20,12 +20,13 @@ from typing import Any, final
 
 import tensorstore as ts
 
+from loadax.core.arguments import path as checked_path
 from loadax.errors import ArgumentError, SourceError
 from loadax.redaction import redact, redacted
 from loadax.sources.io.kvstore import key_value_spec, new_context, wait
 from loadax.sources.io.paths import local_path
 from loadax.sources.zarr.manifest import FINISHED, PARTIAL, VERSION, read_marker
-from loadax.writing.comparison import FILES, differs
+from loadax.writing.identity import FILES, differs
 from loadax.writing.layout import Layout
 from loadax.writing.own_files import delete_own, foreign_keys, keys_below, own_keys
 from loadax.writing.replacement import copy_objects, swap_folders
@@ -34,6 +35,10 @@ _ZARR = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")  # one of them stands 
 # how the markers of single processes begin; a dot follows the hyphen
 _PART, _AFTER_PARTS = "loadax.part-", "loadax.part."
 _DELETING = {"version": VERSION, "deleting": True}
+_MEANT = {
+    f"data.{FILES}": " (the names, sizes and times of change of the files that are read)",
+    "data.functions": " (a function counts by its code and the values that it uses)",
+}
 _SHOWN = 200  # characters of a value in a message
 _NAMED = 3  # foreign files in a message
 
@@ -57,11 +62,7 @@ class Destination:
     """
 
     def __init__(self, path: str | os.PathLike[str], shown: str | None = None):
-        if not isinstance(path, str | os.PathLike):
-            raise ArgumentError(
-                f"path={path!r} is a {type(path).__name__}; pass that of a folder to write to, or its URL"
-            )
-        self._path = os.fspath(path)
+        self._path = checked_path("path", path, "the path or URL of a folder to write to")
         self.location = redact(self._path if shown is None else shown)
         self.local = local_path(path)
         if self.local is not None and self.local.exists() and not self.local.is_dir():
@@ -325,11 +326,9 @@ class Destination:
         found = _difference(there, content if share is None else _without_files(content), "")
         if found:
             field, old, new = found
-            meant = (
-                " (the names, sizes and times of change of the files that are read)" if field == f"data.{FILES}" else ""
-            )
             raise ArgumentError(
-                f"{self.location}: it was begun with {field} = {_shown(old)}, now it is {_shown(new)}{meant}; "
+                f"{self.location}: it was begun with {field} = {_shown(old)}, now it is {_shown(new)}"
+                f"{_MEANT.get(field, '')}; "
                 "go on with the same data and arguments, or pass overwrite=True to begin anew",
                 argument="overwrite",
             )

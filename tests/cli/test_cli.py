@@ -20,7 +20,7 @@ import loadax
 from loadax.cli import main
 from loadax.cli.options import error_text, spelling
 from loadax.core import arguments
-from loadax.core.formatting import count_text, size_text, table
+from loadax.core.formatting import size_text
 from loadax.errors import ArgumentError, LeafError, LoadaxError, PartitionError, SourceError
 from loadax.io import from_npy, from_zarr
 from loadax.writing.write import write_zarr
@@ -546,26 +546,6 @@ def test_as_a_module(tmp_path: Path) -> None:
     out, err = child.communicate(timeout=HANG)
     assert (child.returncode, out) == (2, "")
     assert err.startswith("loadax: error: ")
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.0 KiB"),
-        (10 << 10, "10 KiB"),
-        (128 << 20, "128 MiB"),
-        (3 << 60, "3072 PiB"),
-    ],
-)
-def test_sizes(size: int, text: str) -> None:
-    assert size_text(size) == text
-
-
-def test_tables_line_up() -> None:
-    assert table(["a", "long"], [["xyz", "1"], ["", "22"]]) == "a    long\nxyz  1\n     22\n"
-    assert (count_text(1, "row"), count_text(0, "row")) == ("1 row", "0 rows")
 
 
 def test_what_the_command_began_a_program_finishes(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from loadax.errors import ArgumentError, ConformanceError
 from loadax.plan.sequential import Sequential
 from loadax.protocols import ArraySpec, Location, Tree, Visits
 from loadax.reader import Reader
-from loadax.row_index.identity import identify
 from loadax.sources.base import BaseSource, as_source, walk
 from loadax.sources.checks import chunk_starts
 from loadax.sources.wrappers.chunk_cache import ChunkCache
@@ -21,6 +20,7 @@ from loadax.sources.wrappers.concat import ConcatenatedSource
 from loadax.sources.wrappers.crop import CroppedSource
 from loadax.sources.wrappers.windows import WindowSource
 from loadax.testing import FaultySource, check_source
+from loadax.writing.identity import identify
 from tests.sources.chunked import ChunkedSource
 from tests.sources.token_corpora import write_pair
 

@@ -393,7 +393,7 @@ def test_a_worker_that_is_killed_is_replaced() -> None:
         (message,) = (each for each in told if f"({pid})" in each)
         assert re.fullmatch(
             rf"a worker process \({pid}\) was killed by signal 9 \(SIGKILL: "
-            r"often the system, when memory is short\) while it (read (row \d+|\d+ rows, \[[\d, …]+\]); "
+            r"often the system, when memory is short\) while it (read (row \d+|\d+ rows \([\d, …]+\)); "
             r"another one is started, which reads them again|had nothing to do; another one is started)",
             message,
         ), message
@@ -464,7 +464,7 @@ def test_all_killed_at_work() -> None:
 )
 def test_a_row_that_kills_whoever_reads_it_is_named(way: str, ended: str, count: int) -> None:
     message = (
-        r"2 worker processes died, one after the other, reading (row 21|8 rows, \[16, .*23\]|\d rows, \[.*21.*\]); "
+        r"2 worker processes died, one after the other, reading (row 21|8 rows \(16, .*23\)|\d rows \(.*21.*\)); "
         rf"the last one \(\d+\) {ended}\. Look at these rows, and at what the maps do with them, with num_workers=0; "
         r"or use fewer workers"
     )

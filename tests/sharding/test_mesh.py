@@ -123,7 +123,7 @@ class TestPlanMesh:
         ("axes", "options", "message"),
         [
             ({}, {"hosts": 1}, r"axes={}: pass a dict of axis names and positive sizes"),
-            ({"data": 0}, {"hosts": 1}, r"axes={'data': 0}: pass a dict of axis names and positive sizes"),
+            ({"data": 0}, {"hosts": 1}, r"axes\['data'\]=0: pass a dict of axis names and positive sizes"),
             ([("data", 2)], {"hosts": 1}, r"axes=\[\('data', 2\)\]: pass a dict of axis names"),
             ({"data": 8}, {}, r"hosts=None and owners=None: give exactly one of the two"),
             ({"data": 2}, {"hosts": 1, "owners": [0, 0]}, r"hosts=1 and owners=\[0, 0\]: give exactly one"),
@@ -132,15 +132,19 @@ class TestPlanMesh:
                 {"hosts": 3},
                 r"hosts=3 can't own equal parts of the 8 devices of {'data': 8}; use a divisor of 8",
             ),
-            ({"data": 8}, {"hosts": 0}, r"hosts=0 can't own equal parts"),
-            ({"data": 2}, {"owners": [[0, 1]]}, r"owners has shape \(1, 2\), but the axes make a mesh of shape \(2,\)"),
+            ({"data": 8}, {"hosts": 0}, r"hosts=0: pass 1 or more"),
+            ({"data": 2}, {"owners": [[0, 1]]}, r"owners has the shape \(1, 2\), the axes make a mesh of shape \(2,\)"),
             (
                 {"data": 2},
                 {"owners": [0, -1]},
                 r"owners=\[0, -1\]: pass the process that owns each device, as integers >= 0",
             ),
-            ({"data": 2}, {"owners": [0.0, 1.0]}, r"owners=\[0.0, 1.0\]: pass the process"),
-            ({"data": 2}, {"hosts": 1, "process": -1}, r"process=-1: pass the process to plan for, an int >= 0"),
+            ({"data": 2}, {"owners": [0.0, 1.0]}, r"owners=\[0.0, 1.0\]: the processes"),
+            (
+                {"data": 2},
+                {"hosts": 1, "process": -1},
+                r"process=-1: pass the number of the process to plan as",
+            ),
         ],
     )
     def test_errors(self, axes: Any, options: Any, message: str) -> None:
@@ -220,7 +224,7 @@ class TestPresets:
                 {"inside": {"data": 2}},
                 r"inside={'data': 2} and between={'data': 4} both name the axis 'data': rename one",
             ),
-            ({"inside": 0}, r"inside={'fsdp': 0}: pass a dict of axis names and positive sizes"),
+            ({"inside": 0}, r"inside\['fsdp'\]=0: pass a dict of axis names and positive sizes"),
             ({"between": "data"}, r"between='data': pass a dict of axis names and positive sizes"),
             ({"devices": []}, r"devices=\[\] is empty: a mesh needs at least one"),
         ],

@@ -331,13 +331,13 @@ def test_arguments_that_can_not_be_used(arguments: dict[str, Any], message: str,
 @pytest.mark.parametrize("paths", [7, [7], b"x", {"a": "b"}])
 def test_what_is_no_path(paths: Any) -> None:
     with pytest.raises(
-        ArgumentError, match=r"paths=.* is a \w+; pass the path of an ArrayRecord file, or a list of paths"
+        ArgumentError, match=r"paths=.* is a \w+: pass the path of an ArrayRecord file, or a list of these"
     ):
         loadax.from_array_record(paths)
 
 
 def test_no_paths() -> None:
-    with pytest.raises(ArgumentError, match=r"paths=\[\] is empty; pass at least one"):
+    with pytest.raises(ArgumentError, match=r"paths=\[\] is empty; pass the path of an ArrayRecord file"):
         loadax.from_array_record([])
 
 

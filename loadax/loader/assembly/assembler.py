@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
+from loadax.core.formatting import name_of
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
@@ -17,7 +18,7 @@ from loadax.loader.metrics.stages import Mark, StageClock, unmarked
 from loadax.loader.metrics.stats import Timing
 from loadax.protocols import Columns, Integers, Tree, Visits
 from loadax.reader import Reader
-from loadax.transforms import BatchMap, name_of
+from loadax.transforms import BatchMap
 
 
 @final

@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from loadax.core.formatting import size_text
+from loadax.core.progress import progress_bar
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
@@ -33,7 +34,6 @@ from loadax.protocols import Integers
 from loadax.sharding.layout import plan_leaf
 from loadax.sharding.mesh import grid_of
 from loadax.sharding.own_devices import OwnDevices, Placed, Program
-from loadax.writing.progress import progress_bar
 
 _UNKNOWN_LIMIT = 4 << 30  # bytes, where a device does not tell how much memory it has
 _PART_OF_DEVICE = 4  # a quarter of a device's memory: the rest is for training

@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from loadax.core.arguments import flag
 from loadax.core.casting import leaf_name
+from loadax.core.formatting import name_of
 from loadax.core.tree import Structure, flatten
 from loadax.errors import ArgumentError, LeafError, PartitionError
 from loadax.loader.assembly.host_shard import HostShard
@@ -25,7 +26,6 @@ from loadax.protocols import Tree
 from loadax.sharding.layout import axes_of
 from loadax.sharding.mesh import PlannedMesh, axis_sizes
 from loadax.sharding.own_devices import OwnDevices, Program
-from loadax.transforms import name_of
 
 Function = Callable[[Tree], Tree]
 

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 
 from loadax import seeds
+from loadax.core.arguments import path as checked_path
 from loadax.errors import ArgumentError, SourceError
 from loadax.loader.state import OrderHash, make_state
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Integers, Visits
 from loadax.seeds import Words
 from loadax.sources.io.files import open_regular
-from loadax.sources.io.paths import path_text
 
 _VERSION = 1  # of the file and of the hashes
 _AT_ONCE = 1 << 18  # visits that are hashed at a time
@@ -189,8 +189,8 @@ class Certificate:
         return replace(self, spans=tuple(sorted(spans.values())))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a JSON file, which `load` and `loadax audit` read."""
-        Path(path_text(path)).write_text(json.dumps(self.to_dict()) + "\n")
+        """Writes it to a JSON file, which `load` and `loadax audit` read."""
+        Path(checked_path("path", path)).write_text(json.dumps(self.to_dict()) + "\n")
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Certificate":
@@ -199,7 +199,7 @@ class Certificate:
         Raises:
             SourceError: When there is none.
         """
-        file = Path(path_text(path))
+        file = Path(checked_path("path", path))
         try:
             os.close(open_regular(file))  # a pipe would be waited for
             return Certificate.from_dict(json.loads(file.read_text()))

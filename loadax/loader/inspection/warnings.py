@@ -5,13 +5,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from loadax.core.formatting import size_text
+from loadax.core.formatting import name_of, size_text
 from loadax.dataset import Dataset
 from loadax.loader.inspection.chunk_reads import Opened
 from loadax.loader.inspection.explanation import Batches, Memory, Reading
 from loadax.loader.inspection.hosts import Everybody
 from loadax.plan.order import depth_first
-from loadax.transforms import name_of
 
 _MANY_DECODED = 4  # rows decoded for each used: above that one pays mostly for rows that nobody wants
 _MUCH_DROPPED = 0.1  # of an epoch

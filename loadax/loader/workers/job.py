@@ -9,6 +9,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.formatting import name_of
 from loadax.errors import SourceError, WorkerError
 from loadax.loader.assembly.buffer_layout import BufferLayout
 from loadax.loader.workers.connection import Connection
@@ -18,7 +19,6 @@ from loadax.loader.workers.remote_errors import Failure, unwrap
 from loadax.loader.workers.shared_memory import SharedMemoryPool
 from loadax.protocols import Visits
 from loadax.reader import Reader
-from loadax.transforms import name_of
 
 _MOST_MODULES = 64  # that a worker may lack; beyond that something else is wrong
 _OR_THREADS = "make it picklable (open files and connections again in __setstate__), or use worker_type='thread'"

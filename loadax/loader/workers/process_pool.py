@@ -4,11 +4,11 @@ import threading
 import warnings
 from collections import Counter, deque
 from time import monotonic
-from typing import Any, final
+from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from loadax.core.formatting import rows_text
 from loadax.errors import ClosedError, WorkerError
 from loadax.loader.assembly.buffer_layout import BufferLayout
 from loadax.loader.metrics.stats import Timing
@@ -143,7 +143,7 @@ class ProcessPool:
         Raises:
             WorkerError: when no other one should try.
         """
-        rows = _shown(np.frombuffer(order.rows, np.int64))
+        rows = rows_text(np.frombuffer(order.rows, np.int64))
         if when == "at work" and times == _LIVES:
             raise WorkerError(
                 f"{_LIVES} worker processes died, one after the other, reading {rows}; the last one {died}. "
@@ -226,12 +226,3 @@ class ProcessPool:
         if first:
             self._start()
         return died
-
-
-def _shown(rows: NDArray[Any]) -> str:
-    numbers = rows.tolist()
-    return (
-        f"row {numbers[0]}"
-        if len(numbers) == 1
-        else f"{len(numbers)} rows, {str(numbers[:8])[:-1]}{', …]' if len(numbers) > 8 else ']'}"
-    )

@@ -13,9 +13,10 @@ from typing import Any
 
 import tensorstore as ts
 
+from loadax.core.arguments import path as checked_path
 from loadax.errors import SourceError
 from loadax.redaction import redact, redacted
-from loadax.sources.io.paths import local_path, path_text
+from loadax.sources.io.paths import local_path
 
 PATIENCE = 300.0
 """Seconds that one read may take before it is an error: far longer than the six tries below go on for."""
@@ -67,7 +68,7 @@ def key_value_spec(location: str | os.PathLike[str]) -> dict[str, Any]:
         ArgumentError: when it can't be the path of anything.
         SourceError: when TensorStore does not know the URL; shows it.
     """
-    text = path_text(location)
+    text = checked_path("path", location, "a path or URL")
     path = local_path(text)
     if path is not None:
         return {"driver": "file", "path": str(path) + ("/" if text.endswith("/") else "")}
