@@ -72,7 +72,7 @@ def _kind(stored: Stored) -> str:
     lengths = sorted({array.shape[0] for array in stored.arrays.values() if array.rank})
     single = list(stored.arrays) == [""]
     what = f"{drivers} array" if single else f"{drivers} group, {count_text(len(stored.arrays), 'array')}".strip()
-    return f"{what} of {' or '.join(map(str, lengths))} rows" if lengths else what
+    return f"{what} of {' or '.join(f'{length:,}' for length in lengths)} rows" if lengths else what
 
 
 def _state(stored: Stored) -> str:
