@@ -29,6 +29,7 @@ from workloads.base import Data, Workload, steps_per_epoch
 from loadax import seeds
 from loadax.loader.assembly.host_shard import batch_spec, resolve_share
 from loadax.loader.execution.producer import BatchProducer
+from loadax.loader.options import LoaderOptions
 from loadax.plan.batches import BatchPlan
 from loadax.plan.blocks import BlockShuffled
 from loadax.plan.mix import Mixed, Segment
@@ -144,7 +145,7 @@ def _feed(workload: Workload) -> Iterator[tuple[Workload, BatchProducer, Data, A
         order = BatchPlan(rows.order, workload.batch_size, num_epochs=None)
         yield (
             workload,
-            BatchProducer(order, rows.reader, share, keep=256 << 20, end=None),
+            BatchProducer(order, rows.reader, share, LoaderOptions(), end=None),
             workload.data(folder),
             share.shardings[0],
         )

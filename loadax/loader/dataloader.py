@@ -6,6 +6,7 @@ decides what is read ahead, and an iterator hands the batches out.
 """
 
 import copy
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -15,34 +16,24 @@ from typing import Any, Never, final
 import numpy as np
 from jax.sharding import Mesh
 
-from loadax.core.arguments import choice, flag, integer, shown
+from loadax.core.arguments import flag, integer, shown
 from loadax.core.habits import for_dataloader
 from loadax.errors import ArgumentError, RowIndexError, UnsupportedError
 from loadax.io import as_dataset
-from loadax.loader.arguments import (
-    keep_limit,
-    mesh_of,
-    part_of,
-    schedule,
-    together,
-    with_positions,
-    worker_count,
-)
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.batch_spec import KEY, MASK
 from loadax.loader.device.cache import check_fixed
 from loadax.loader.device.device_map import DeviceMap
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.headroom import Headroom, Replay, measure
-from loadax.loader.inspection.certificate import Certificate, certify, stretches
+from loadax.loader.inspection.certificate import Certificate, alike_steps, certify, stretches
 from loadax.loader.inspection.check_plan import PlanCheck, check_run
 from loadax.loader.inspection.explain import Setting, forecast
 from loadax.loader.inspection.explanation import Explanation
 from loadax.loader.inspection.trace import Trace, find_places, trace
-from loadax.loader.iterator import DataIterator, Epoch, Run
-from loadax.loader.ledger import Ledger
+from loadax.loader.iterator import DataIterator, Epoch, Ledger
+from loadax.loader.options import LoaderOptions, mesh_of, resolve_options, schedule, together, with_positions
 from loadax.loader.pipeline import Pipeline, forms_of
-from loadax.loader.reports.loader_info import setup_of
 from loadax.loader.state import OrderHash, step_of
 from loadax.loader.warmup import Warm
 from loadax.plan.batches import BatchPlan, Remainder
@@ -160,7 +151,6 @@ class Dataloader:
         **unknown: Never,
     ):
         _refuse(unknown)
-        choice("worker_type", worker_type, ("thread", "process"))
         if not isinstance(on_error, str) or on_error != "raise":
             raise UnsupportedError(f"on_error={shown(on_error)}: only 'raise' is there so far; leave it out")
         if isinstance(data, Dataloader):
@@ -176,40 +166,35 @@ class Dataloader:
             None if num_epochs is None else integer("num_epochs", num_epochs),
             remainder,
         )
-        in_processes = worker_type == "process"
-        at_once = 1 if in_processes else self.dataset.reader.concurrent_reads
-        self._least = None if num_workers is not None else at_once
-        self._depth = integer("prefetch", prefetch, 0)
-        self._part = part_of(shard_index, shard_count, [size for _, size in sizes])
-        self._micro = integer("microbatches", microbatches, 1)
-        for size in (size for _, size in sizes if size % self._micro):
-            raise ArgumentError(
-                f"batch_size={size} can't be cut in microbatches={self._micro}; use a multiple of {self._micro}"
-            )
-        keep, limit = keep_limit(keep_on_device)
-        if keep:
-            check_fixed(self.dataset)
-        made_leaves = [MASK] * (remainder == "pad") + [KEY] * (key_seed is not None)
-        self._recipe = Pipeline(
-            plan=self._plan,
-            forms=forms_of(self.dataset, lengths, made_leaves),
+        options = resolve_options(
+            [size for _, size in sizes],
+            self.dataset.reader.concurrent_reads,
             partition=partition,
-            part=self._part,
-            microbatches=self._micro,
-            key_seed=None if key_seed is None else integer("key_seed", key_seed, most=None),
-            device_map=None if device_map is None else DeviceMap(device_map),
-            keep=keep,
-            keep_limit=limit,
-            budget=integer("prefetch_bytes", prefetch_bytes, 1),
-            cache=None if cache_bytes is None else integer("cache_bytes", cache_bytes, 0),
-            workers=worker_count(num_workers, at_once, in_processes),
-            in_processes=in_processes,
+            shard_index=shard_index,
+            shard_count=shard_count,
+            microbatches=microbatches,
+            key_seed=key_seed,
+            keep_on_device=keep_on_device,
+            num_workers=num_workers,
+            worker_type=worker_type,
+            prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
+            cache_bytes=cache_bytes,
+        )
+        if options.keep_on_device:
+            check_fixed(self.dataset)
+        made_leaves = [MASK] * (remainder == "pad") + [KEY] * (options.key_seed is not None)
+        self._pipeline = Pipeline(
+            self._plan,
+            forms_of(self.dataset, lengths, made_leaves),
+            options,
+            None if device_map is None else DeviceMap(device_map),
         )
         self._order = OrderHash(self.dataset)
         # A sharding brings its mesh along.
         self._mesh = mesh_of(partition) if mesh is None else mesh
         self._made_in = current_mesh()
-        self._used_up = self._warned = False
+        self._used_up, self._warned = threading.Event(), False
         self._ledger: Ledger | None = None
         self._warm: Warm | None = None
         if self._mesh is not None or self._made_in is not None:
@@ -249,20 +234,20 @@ class Dataloader:
 
         The first one, where it changes.
         """
-        return self._recipe.shape_dtypes(self._share())
+        return self._pipeline.shape_dtypes(self._share())
 
     @property
     def specs(self) -> dict[int, Tree]:
         """What batches look like from which step on: one entry for each time that their shapes change."""
-        return {step: self._recipe.shape_dtypes(self._share(step)) for step in self._plan.first_steps}
+        return {step: self._pipeline.shape_dtypes(self._share(step)) for step in self._plan.first_steps}
 
     def rows(self, step: int) -> Integers:
         """int64[batch_size]: the row ids of that step in batch order, the same on every host; -1 for padding.
 
         With `microbatches=k`, int64[k, batch_size / k], as the leaves are.
         """
-        rows = self._plan.visits(self._checked(step)).rows
-        return rows if self._micro == 1 else rows.reshape(-1, self._micro).T
+        rows, microbatches = self._plan.visits(self._checked(step)).rows, self._pipeline.options.microbatches
+        return rows if microbatches == 1 else rows.reshape(-1, microbatches).T
 
     def local_rows(self, step: int) -> Integers:
         """int64[n]: the row ids that this process reads for that step, by ascending batch position; -1 for padding.
@@ -273,8 +258,8 @@ class Dataloader:
 
     def host_batch(self, step: int) -> Tree:
         """The rows of `local_rows(step)` of every leaf, whole, as numpy; padding is zeros."""
-        form = self._recipe.form(self._checked(step))
-        leaves = self._recipe.host_leaves(form, self._plan.visits(step, self._positions(step)))
+        form = self._pipeline.form(self._checked(step))
+        leaves = self._pipeline.host_leaves(form, self._plan.visits(step, self._positions(step)))
         return form.batch.structure.build(leaves)
 
     def explain(self, steps: int = 8, at: int = 0) -> Explanation:
@@ -286,9 +271,7 @@ class Dataloader:
             at: a step of the batch size to explain, where that is scheduled.
         """
         at = self._checked(at, "at")
-        setting = Setting(
-            self._recipe.form(at).dataset, self._plan, self._share(at), at, self._depth, self._recipe.budget
-        )
+        setting = Setting(self._pipeline.form(at).dataset, self._plan, self._share(at), at, self._pipeline.options)
         return forecast(setting, integer("steps", steps, 1))
 
     def check_plan(self, steps: int | None = None) -> PlanCheck:
@@ -307,12 +290,12 @@ class Dataloader:
     def __getitem__(self, step: int) -> Tree:
         """The placed global batch of that step: the very one that iteration hands out."""
         step = self._checked(step)
-        feed = self._recipe.feed_one(self._share(step), step)
-        window = PrefetchScheduler(feed, step, step + 1, depth=1, budget=1, workers=0)
+        producer = self._pipeline.one_step(self._share(step), step)
+        window = PrefetchScheduler(producer, step, step + 1, LoaderOptions(prefetch=1, prefetch_bytes=1), workers=0)
         return window.take()[1]
 
     def __iter__(self) -> DataIterator:
-        if self._used_up and not self._warned and (self.dataset.order.varies or self.dataset.reader.random):
+        if self._used_up.is_set() and not self._warned and (self.dataset.order.varies or self.dataset.reader.random):
             self._warned = True
             warnings.warn(
                 "iter(loader) begins at step 0 again, so it repeats the batches of the first pass, in the same order; "
@@ -331,17 +314,16 @@ class Dataloader:
         Raises:
             StateError: when the state belongs to other data, or lies inside a batch of this size.
         """
-        step = self._step_of(start)
-        run = self._run()
+        step, mesh = self._step_of(start), self._placing_mesh()
         warm, self._warm = self._warm, None
-        begun = None if warm is None else warm.take(run, step)
-        batches = DataIterator(run, step) if begun is None else begun
+        begun = None if warm is None else warm.take(mesh, step)
+        batches = self._begin(mesh, step) if begun is None else begun
         self._ledger = batches.ledger
         return batches
 
     def _aside(self, start: Any = 0) -> DataIterator:
         """An iterator for measuring: it leaves what was warmed up, and the one that metrics show, as they are."""
-        return DataIterator(self._run(), self._step_of(start))
+        return self._begin(self._placing_mesh(), self._step_of(start))
 
     def warmup(self, start: Any = 0) -> None:
         """Begins to read ahead in the background, while a model compiles or is restored.
@@ -357,31 +339,20 @@ class Dataloader:
         Raises:
             StateError: as for `iterate`.
         """
-        step = self._step_of(start)
-        run = self._run()
+        step, mesh = self._step_of(start), self._placing_mesh()
         warm, self._warm = self._warm, None
         if warm is not None:
             warm.close()
-        self._warm = Warm(run, step)
+        self._warm = Warm(self._begin(mesh, step), mesh)
 
-    def _run(self) -> Run:
-        """A run on the mesh of the caller's thread."""
+    def _placing_mesh(self) -> Mesh:
+        """The mesh of the caller's thread, on which batches can be placed."""
         mesh = self._share().shardings[0].mesh
         assert isinstance(mesh, Mesh)
-        return Run(
-            feed=partial(self._recipe.feed, mesh),
-            plan=self._plan,
-            order=self._order,
-            mesh=mesh,
-            mesh_given=self._mesh is not None,
-            depth=self._depth,
-            budget=self._recipe.budget,
-            workers=self._recipe.workers,
-            least=self._least,
-            in_processes=self._recipe.in_processes and not self._recipe.keep,  # numbers of rows are no work
-            used_up=self._mark_used_up,
-            setup=setup_of(self.dataset.reader, self._recipe.forms.whole.batch, mesh, self._recipe.keep),
-        )
+        return mesh
+
+    def _begin(self, mesh: Mesh, step: int) -> DataIterator:
+        return DataIterator(self._pipeline, self._order, mesh, self._mesh is not None, self._used_up, step)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -523,7 +494,12 @@ class Dataloader:
             raise ArgumentError(f"steps={steps!r} are all steps of the run; leave some")
         made = copy.copy(self)
         vars(made).update(
-            _plan=skipping, _recipe=self._recipe.of(skipping), _used_up=False, _warned=False, _warm=None, _ledger=None
+            _plan=skipping,
+            _pipeline=replace(self._pipeline, plan=skipping),
+            _used_up=threading.Event(),
+            _warned=False,
+            _warm=None,
+            _ledger=None,
         )
         return made
 
@@ -578,13 +554,16 @@ class Dataloader:
                     f"positions={shown(positions)}: pass a list of ascending ints of at least 0 and below "
                     f"{min(sizes)}, the batch size"
                 )
+        same = None if held is None else stretches(held.astype(np.int64))
+        pieces = {
+            steps: self._stretches(steps.start) if same is None else same for steps in alike_steps(self._plan, chosen)
+        }
         return certify(
             self._plan,
             self._order,
             run if run is not None else self._run_name(),
-            chosen,
-            self._stretches if held is None else lambda _: stretches(held.astype(np.int64)),
-            partial(self._recipe.host_leaves, self._recipe.forms.whole) if contents else None,
+            pieces,
+            partial(self._pipeline.host_leaves, self._pipeline.forms.whole) if contents else None,
             per_step,
         )
 
@@ -593,13 +572,13 @@ class Dataloader:
 
         Where any device's part begins.
         """
-        layouts = self._share(step).layouts if self._part is None else ()
+        layouts = self._share(step).layouts if self._pipeline.options.shard is None else ()
         heights = {stop - start for layout in layouts for (start, stop), *_ in layout.boxes[:1]}
         return stretches(self._positions(step), heights)
 
     def _run_name(self) -> str:
-        part = self._part
-        count = part.count if part is not None else len(np.unique(grid_of(self._share().mesh).owners))
+        shard = self._pipeline.options.shard
+        count = shard.count if shard is not None else len(np.unique(grid_of(self._share().mesh).owners))
         return "1 process" if count == 1 else f"{count} processes"
 
     def __repr__(self) -> str:
@@ -611,12 +590,13 @@ class Dataloader:
     def _share(self, step: int = 0) -> HostShard:
         """This process's share of a step on the mesh of the caller's thread, which is where this must be called."""
         mesh = resolve_mesh(self._mesh if self._mesh is not None else current_mesh() or self._made_in)
-        return self._recipe.share(mesh, step)
+        return self._pipeline.share(mesh, step)
 
     def _positions(self, step: int) -> Integers:
-        if self._part is not None and self._mesh is None and (current_mesh() or self._made_in) is None:
-            size = self._plan.stretch(step)[0].batch_size // self._part.count
-            return np.arange(self._part.index * size, (self._part.index + 1) * size, dtype=np.int64)
+        shard = self._pipeline.options.shard
+        if shard is not None and self._mesh is None and (current_mesh() or self._made_in) is None:
+            size = self._plan.stretch(step)[0].batch_size // shard.count
+            return np.arange(shard.index * size, (shard.index + 1) * size, dtype=np.int64)
         return self._share(step).positions
 
     def _checked(self, step: Any, name: str = "step") -> int:
@@ -625,6 +605,3 @@ class Dataloader:
     def _step_of(self, start: Any) -> int:
         """The step of a step or a state; None is the beginning, as where there is no checkpoint yet."""
         return step_of(self._plan, self._order, 0 if start is None else start)
-
-    def _mark_used_up(self) -> None:
-        self._used_up = True

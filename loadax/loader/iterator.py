@@ -3,26 +3,24 @@
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, final
 
 from jax.sharding import Mesh
 
 from loadax.errors import ClosedError, MeshError
 from loadax.loader.execution.autotune import WorkerAutotuner
-from loadax.loader.execution.producer import BatchProducer
 from loadax.loader.execution.scheduler import OverError, PrefetchScheduler
 from loadax.loader.execution.thread_pool import Pool
-from loadax.loader.ledger import Ledger
 from loadax.loader.metrics.stats import Stats
 from loadax.loader.metrics.timeline import Recorder
+from loadax.loader.pipeline import Pipeline
 from loadax.loader.reports.bottleneck import Report, report
-from loadax.loader.reports.loader_info import LoaderInfo
+from loadax.loader.reports.loader_info import LoaderInfo, setup_of
 from loadax.loader.reports.timeline_plot import draw
 from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.loader.workers.process_pool import ProcessPool
-from loadax.plan.batches import BatchPlan
 from loadax.protocols import Tree
 from loadax.sharding.mesh import current_mesh
 
@@ -30,26 +28,45 @@ _SETTLING = 0.6  # seconds until a new worker process has started and knows its 
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Run:
-    """What stays the same from step to step: how to read and place, and within which bounds.
+class Ledger:
+    """Statistics of an iterator and its step, for observers.
 
-    `feed(step, processes)` is for that step and those after it that have as many rows, read by these processes, or by
-    none but this one.
+    It keeps alive neither the iterator nor, once that is closed, the batches that were read ahead.
     """
 
-    feed: Callable[[int, ProcessPool | None], BatchProducer]
-    plan: BatchPlan
-    order: OrderHash
-    mesh: Mesh
-    mesh_given: bool
-    depth: int
-    budget: int
-    workers: int
-    least: int | None
-    in_processes: bool
-    used_up: Callable[[], None]
-    setup: LoaderInfo
+    def __init__(self) -> None:
+        # In one: another thread that asks must not find steps counted twice, or not at all.
+        self._page: tuple[Stats, PrefetchScheduler, int, tuple[int, int] | None] | None = None
+
+    def turn(self, earlier: Stats, window: PrefetchScheduler, step: int, processes: tuple[int, int] | None) -> None:
+        """Goes on with another window.
+
+        Args:
+            earlier: what was counted before it.
+            window: that counts from here on.
+            step: its first one.
+            processes: how many read, and how many threads wait for them; None where threads read.
+        """
+        self._page = earlier, window, step, processes
+
+    def stats(self) -> Stats:
+        """What was counted so far."""
+        assert self._page is not None
+        earlier, window, _, processes = self._page
+        found = earlier.plus(window.snapshot())
+        if processes is None:
+            return found
+        # The window counts threads, of which each process has several, so that it need not wait for the next piece.
+        workers, threads = processes
+        at_work, tried = (-(-count * workers // threads) for count in (found.at_work, found.tried))
+        return replace(found, worker_type="process", workers=workers, at_work=at_work, tried=tried)
+
+    @property
+    def step(self) -> int:
+        """The number of the next step."""
+        assert self._page is not None
+        _, window, step, _ = self._page
+        return step + window.snapshot().steps
 
 
 @final
@@ -57,11 +74,23 @@ class DataIterator:
     """Yields the placed batches of a `Dataloader`, one a step. Made by `iter(loader)` and `loader.iterate`.
 
     Its threads end when it is used up, closed, or forgotten.
+
+    Args:
+        pipeline: Makes the producers of batches.
+        order: Hash of the order, for states.
+        mesh: Mesh that batches are placed on.
+        mesh_given: Whether the user passed that mesh to the loader.
+        used_up: Set at the end of the run.
+        start: Step or state to begin at.
     """
 
-    def __init__(self, run: Run, start: Any):
-        self._run = run
-        self._step = step_of(run.plan, run.order, start)
+    def __init__(
+        self, pipeline: Pipeline, order: OrderHash, mesh: Mesh, mesh_given: bool, used_up: threading.Event, start: Any
+    ):
+        self._pipeline, self._plan, self._order = pipeline, pipeline.plan, order
+        self._mesh, self._mesh_given = mesh, mesh_given
+        self._used_up = used_up
+        self._step = step_of(self._plan, order, start)
         self._error: BaseException | None = None
         self._interrupted = False
         # Of several threads that go through this iterator, one goes on to the next window. Reentrant: a Ctrl-C may
@@ -75,19 +104,19 @@ class DataIterator:
         self._team: WorkerAutotuner | None = None  # what it has found out holds for later windows too
         self._open(Stats())
 
-    def serve(self, run: Run) -> None:
-        """Goes on as what `run` began, which is alike; the statistics begin here."""
-        self._run = run
+    def restart_statistics(self) -> None:
+        """Counts from here on: what was read so far, nobody waited for."""
         self._recorder = Recorder()
         self._window.count_from_here(self._recorder)
         self._enter(Stats())
 
     def _open(self, earlier: Stats) -> None:
         """Begins to read at the present step, after what was done `earlier`."""
-        run = self._run
-        # They outlive windows: they are started once for all batch sizes.
-        if run.in_processes and run.workers and (self._processes is None or self._processes.closed):
-            self._processes = ProcessPool(run.workers, run.least)
+        options = self._pipeline.options
+        # They outlive windows: they are started once for all batch sizes. Numbers of cached rows are no work for them.
+        in_processes = options.worker_type == "process" and options.num_workers and not options.keep_on_device
+        if in_processes and (self._processes is None or self._processes.closed):
+            self._processes = ProcessPool(options.num_workers, options.first_workers)
         try:
             window, pool = self._begin()
         except BaseException:
@@ -100,22 +129,19 @@ class DataIterator:
         self._enter(earlier)
 
     def _enter(self, earlier: Stats) -> None:
-        processes = None if self._processes is None else (self._run.workers, self._processes.threads)
+        processes = None if self._processes is None else (self._pipeline.options.num_workers, self._processes.threads)
         self.ledger.turn(earlier, self._window, self._step, processes)
 
     def _begin(self) -> tuple[PrefetchScheduler, Pool]:
-        run = self._run
-        step = min(self._step, run.plan.num_steps - 1) if run.plan.num_steps is not None else self._step
-        feed = run.feed(step, self._processes)
+        options, num_steps = self._pipeline.options, self._plan.num_steps
+        step = min(self._step, num_steps - 1) if num_steps is not None else self._step
+        feed = self._pipeline.producer(self._mesh, step, self._processes)
         self._end = feed.end
-        threads, least, settling = run.workers, run.least, 0.0
+        threads, first, settling = options.num_workers, options.first_workers, 0.0
         if self._processes is not None:
-            threads, settling = self._processes.threads, _SETTLING
-            least = None if least is None else self._processes.least_threads
-        self._team = self._team or WorkerAutotuner(threads if least is None else least, threads, settling)
-        window = PrefetchScheduler(
-            feed, self._step, feed.end, run.depth, run.budget, threads, self._team, self._recorder
-        )
+            threads, first, settling = self._processes.threads, self._processes.least_threads, _SETTLING
+        self._team = self._team or WorkerAutotuner(first, threads, settling)
+        window = PrefetchScheduler(feed, self._step, feed.end, options, threads, self._team, self._recorder)
         return window, Pool(window, threads, self._processes)
 
     def __iter__(self) -> "DataIterator":
@@ -133,9 +159,9 @@ class DataIterator:
         while True:
             if self._error is not None:
                 raise self._error
-            if self._step == self._run.plan.num_steps:
+            if self._step == self._plan.num_steps:
                 self.close()
-                self._run.used_up()
+                self._used_up.set()
                 raise StopIteration
             self._check_mesh()
             with self._turn:
@@ -156,7 +182,7 @@ class DataIterator:
             except Exception as error:
                 with self._turn:
                     if isinstance(error, ClosedError) and (
-                        self._step == self._run.plan.num_steps or window is not self._window
+                        self._step == self._plan.num_steps or window is not self._window
                     ):
                         continue  # another thread met the end first, or has gone on to the next window
                 self._error = error
@@ -175,11 +201,11 @@ class DataIterator:
     @property
     def epoch(self) -> int:
         """The epoch that the next batch belongs to."""
-        return self._run.plan.place(self._step)[0]
+        return self._plan.place(self._step)[0]
 
     def get_state(self) -> dict[str, Any]:
         """Where this iterator is, as JSON: handed-out batches count, prefetched ones don't. Equal on all hosts."""
-        return make_state(self._run.plan, self._run.order, self._step)
+        return make_state(self._plan, self._order, self._step)
 
     def set_state(self, state: Any) -> None:
         """Goes on from `state`, whatever mesh, hosts or workers it was saved with.
@@ -188,7 +214,7 @@ class DataIterator:
             StateError: when it belongs to other data, or lies inside a batch of this size; then nothing has changed.
         """
         self._check_process()
-        step = step_of(self._run.plan, self._run.order, state)
+        step = step_of(self._plan, self._order, state)
         with self._turn:
             self._interrupted = True  # what is being read does not belong to the step that follows
             self._step, self._error, self._recorder = step, None, Recorder()
@@ -214,7 +240,11 @@ class DataIterator:
 
         A sentence, and the numbers behind it.
         """
-        return report(self.stats(), self._run.setup)
+        return report(self.stats(), self._info())
+
+    def _info(self) -> LoaderInfo:
+        whole, options = self._pipeline.forms.whole, self._pipeline.options
+        return setup_of(whole.dataset.reader, whole.batch, self._mesh, bool(options.keep_on_device))
 
     def timeline(self, path: str | os.PathLike[str]) -> None:
         """Writes a picture of who did what when: a page for any browser (`.html`), or an image (`.png`).
@@ -229,13 +259,13 @@ class DataIterator:
     @property
     def num_steps(self) -> int | None:
         """How many steps the run has, from its first one; None: it goes on for ever."""
-        return self._run.plan.num_steps
+        return self._plan.num_steps
 
     @property
     def batch_size(self) -> int:
         """Rows of the next global batch; of the last one, when the run is over."""
         last = self._step if self.num_steps is None else min(self._step, self.num_steps - 1)
-        return self._run.plan.stretch(last)[0].batch_size
+        return self._plan.stretch(last)[0].batch_size
 
     def close(self) -> None:
         """Stops every worker. Idempotent; also done on garbage collection and at the end of the program."""
@@ -259,12 +289,12 @@ class DataIterator:
             )
 
     def _check_mesh(self) -> None:
-        if self._run.mesh_given:
+        if self._mesh_given:
             return
         mesh = current_mesh()
-        if mesh is not None and mesh is not self._run.mesh and mesh != self._run.mesh:
+        if mesh is not None and mesh is not self._mesh and mesh != self._mesh:
             raise MeshError(
-                f"this iterator's batches are for {self._run.mesh}, but this thread is now in {mesh}; make a new "
+                f"this iterator's batches are for {self._mesh}, but this thread is now in {mesh}; make a new "
                 "iterator inside the new mesh (loader.iterate(start=it.get_state())), or pass mesh= to the Dataloader"
             )
 

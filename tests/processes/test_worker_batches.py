@@ -188,7 +188,7 @@ def processes() -> Iterator[ProcessPool]:
 def test_every_source_and_verb(name: str, processes: ProcessPool, tmp_path: Path) -> None:
     loader = Dataloader(SOURCES[name](tmp_path), 16)
     mesh = loader.spec[next(iter(loader.spec))].sharding.mesh
-    feed, found = loader._recipe.feed(mesh, 0, processes), []
+    feed, found = loader._pipeline.producer(mesh, 0, processes), []
     for step in range(len(loader)):
         memory = feed.memory(step, 1)
         for low in (0, 5):  # in two pieces

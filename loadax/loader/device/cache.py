@@ -7,7 +7,7 @@ the same plan, so the batches are the same.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, final
 
@@ -25,6 +25,7 @@ from loadax.loader.device.gather import NUMBER, DeviceGather, RowIndexSource
 from loadax.loader.execution.producer import BatchProducer
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.execution.thread_pool import Pool
+from loadax.loader.options import LoaderOptions
 from loadax.loader.workers.process_pool import ProcessPool
 from loadax.plan.batches import BatchPlan
 from loadax.plan.keep import met_rows
@@ -72,18 +73,13 @@ class DeviceCache:
     Args:
         dataset: whose maps are not random.
         share: of any batch of it: what this process's devices hold.
-        limit: bytes that one device may keep. None: a quarter of its memory.
-        budget: bytes of host memory for reading.
-        workers: how many read.
-        in_processes: whether they are processes.
+        options: Options of the loader. `keep_on_device` is the limit of one device; True: a quarter of its memory.
 
     Raises:
         ArgumentError: when that is too much for a device; says how much.
     """
 
-    def __init__(
-        self, dataset: Dataset, share: HostShard, limit: int | None, budget: int, workers: int, in_processes: bool
-    ):
+    def __init__(self, dataset: Dataset, share: HostShard, options: LoaderOptions):
         mesh = share.mesh
         assert isinstance(mesh, Mesh)
         self._mesh = mesh
@@ -102,10 +98,10 @@ class DeviceCache:
             self._on_mesh((1 + self._source.count, *leaf.spec.shape), leaf, spec)
             for leaf, spec in self._each(batch.leaves)
         ]
-        self._check_size(limit)
+        self._check_size(options.keep_on_device)
         self._batch = batch
         self._picks: dict[HostShard, DeviceGather] = {}
-        self._arrays = self._read(dataset, budget, workers, in_processes)
+        self._arrays = self._read(dataset, options)
 
     def picks(self, share: HostShard) -> DeviceGather:
         """How batches of this share are picked out of what is kept; compiled once for each."""
@@ -120,7 +116,7 @@ class DeviceCache:
     def _on_mesh(self, shape: tuple[int, ...], leaf: BatchLeaf, spec: PartitionSpec) -> Placed:
         return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=NamedSharding(self._mesh, spec))
 
-    def _check_size(self, limit: int | None) -> None:
+    def _check_size(self, limit: bool | int) -> None:
         rows = self._source.count
         if rows >= np.iinfo(NUMBER).max:
             raise ArgumentError(
@@ -128,7 +124,7 @@ class DeviceCache:
             )
         size = sum(prod(each.sharding.shard_shape(each.shape)) * each.dtype.itemsize for each in self._placed)
         known = [device.memory_stats() or {} for device in self._mesh.local_devices]
-        most, why = (limit, "that it was given") if limit is not None else usual_limit(known)
+        most, why = usual_limit(known) if limit is True else (limit, "that it was given")
         if size > most:
             raise ArgumentError(
                 f"keep_on_device: the {rows} rows take {size_text(size)} of each device, and {size_text(most)} "
@@ -136,11 +132,11 @@ class DeviceCache:
                 "partition columns over more devices, or leave it out"
             )
 
-    def _read(self, dataset: Dataset, budget: int, workers: int, in_processes: bool) -> list[jax.Array]:
+    def _read(self, dataset: Dataset, options: LoaderOptions) -> list[jax.Array]:
         """Reads all rows, block by block, and writes each to the devices: the host never holds more than a few."""
         rows = self._source.count
         row_bytes = sum(leaf.dtype.itemsize * prod(leaf.spec.shape) for leaf in self._batch.leaves)
-        most = max(1, min(_BLOCK_BYTES, budget) // max(1, row_bytes))
+        most = max(1, min(_BLOCK_BYTES, options.prefetch_bytes) // max(1, row_bytes))
         height = -(-rows // -(-rows // most))  # as few blocks as need be, about equal
         blocks = _Blocks(self._source.rows, rows, height)
         grid = grid_of(self._mesh)
@@ -153,11 +149,14 @@ class DeviceCache:
         if not len(self._devices):
             return arrays[:-1]
         steps = blocks.size // height
-        processes = ProcessPool(workers) if in_processes and workers else None
+        options = replace(options, prefetch=1, key_seed=None, first_workers=options.num_workers)
+        processes = (
+            ProcessPool(options.num_workers) if options.worker_type == "process" and options.num_workers else None
+        )
         try:
-            feed = BatchProducer(plan, dataset.reader, share, keep=budget, end=steps, processes=processes)
-            threads = workers if processes is None else processes.threads
-            window = PrefetchScheduler(feed, 0, steps, depth=1, budget=budget, workers=threads)
+            feed = BatchProducer(plan, dataset.reader, share, options, steps, processes)
+            threads = options.num_workers if processes is None else processes.threads
+            window = PrefetchScheduler(feed, 0, steps, options, threads)
             pool = Pool(window, threads, processes)
         except BaseException:  # data that can't be sent to a process, say
             if processes is not None:

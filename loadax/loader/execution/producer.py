@@ -18,6 +18,7 @@ from loadax.loader.assembly.buffer_layout import Slab
 from loadax.loader.assembly.column_tiles import slab_plan
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.metrics.stats import Timing
+from loadax.loader.options import LoaderOptions
 from loadax.loader.workers.process_pool import ProcessPool
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Integers, Tree, Visits
@@ -95,9 +96,8 @@ class BatchProducer:
         plan: which rows a step has.
         reader: of the rows.
         share: what this process holds of a batch, on a mesh that is there.
-        keep: idle bytes of host memory that are kept for reuse.
+        options: Options of the loader.
         end: the step with which batches of this share end; None: never.
-        key_seed: of the random keys, where there are any.
         processes: that read, into memory that they share with this one. None: whoever calls `fill` does.
         finish: makes the batch of its placed leaves, without waiting for them. None: they are the batch.
     """
@@ -107,13 +107,13 @@ class BatchProducer:
         plan: BatchPlan,
         reader: Reader,
         share: HostShard,
-        keep: int,
+        options: LoaderOptions,
         end: int | None,
-        key_seed: int | None = None,
         processes: ProcessPool | None = None,
         finish: Finish | None = None,
     ):
         self.end = end
+        keep, key_seed = options.prefetch_bytes, options.key_seed
         self._slabs = slab_plan(share)
         self._visits = VisitLookahead(plan, share.positions, end)
         self._assembler = Assembler(reader, self._slabs, key_seed, TraceAnnotation)

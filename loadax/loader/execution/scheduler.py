@@ -23,6 +23,7 @@ from loadax.loader.execution.piece_size import PieceSizes
 from loadax.loader.execution.producer import BatchProducer, Memory
 from loadax.loader.metrics.stats import UNMEASURED, Stats
 from loadax.loader.metrics.timeline import Recorder, Timeline
+from loadax.loader.options import LoaderOptions
 from loadax.protocols import Tree
 
 Task = Callable[[], None]
@@ -71,8 +72,8 @@ class PrefetchScheduler:
         feed: reads and places.
         first: the first step.
         stop: the step behind the last.
-        depth: placed batches that are kept ahead of the consumer.
-        budget: bytes of steps that may be read and not placed yet; one run is always allowed.
+        options: Options of the loader: `prefetch` placed batches are kept ahead of the consumer, and `prefetch_bytes`
+            of steps may be read and not placed yet; one run is always allowed.
         workers: how many threads will claim tasks; with 0, `take` does all the work.
         team: says how many of them are at work. None: all.
         recorder: what happens when; of the run so far, where it goes on with batches of another shape.
@@ -83,13 +84,14 @@ class PrefetchScheduler:
         feed: BatchProducer,
         first: int,
         stop: int | None,
-        depth: int,
-        budget: int,
+        options: LoaderOptions,
         workers: int,
         team: WorkerAutotuner | None = None,
         recorder: Recorder | None = None,
     ):
-        self.stats = Stats(probed=feed.probed, workers=workers, prefetch=depth, prefetch_bytes=budget)
+        self.stats = Stats(
+            probed=feed.probed, workers=workers, prefetch=options.prefetch, prefetch_bytes=options.prefetch_bytes
+        )
         self.recorder = recorder or Recorder()
         self._began, self._cpu_began = perf_counter(), process_time()
         self._left = self._began  # when the consumer got its last batch
@@ -98,7 +100,7 @@ class PrefetchScheduler:
         self._feed: BatchProducer | None = feed
         self._rows_per_step, self._bytes_per_step = feed.rows_per_step, feed.bytes_per_step
         self._next, self._stop = first, stop  # the step to open next, and the end
-        self._depth, self._budget, self._workers = depth, budget, workers
+        self._options, self._workers = options, workers
         self._team = team or WorkerAutotuner(workers, workers)
         self._prepared = self._team.size  # how many may be at work without further preparations
         self._sizes = PieceSizes(feed.rows_per_step, workers, feed.in_processes)
@@ -311,10 +313,10 @@ class PrefetchScheduler:
 
     def _may_place_ahead(self) -> bool:
         # A consumer that waits places for itself, without a hand-over: then workers had better read.
-        return self._depth > 0 and not self._hungry and self._pace.ahead and self._may_place()
+        return self._options.prefetch > 0 and not self._hungry and self._pace.ahead and self._may_place()
 
     def _may_place(self) -> bool:
-        if self._placing or not self._runs or len(self._ready) >= max(1, self._depth):
+        if self._placing or not self._runs or len(self._ready) >= max(1, self._options.prefetch):
             return False
         return self._runs[0].unread == 0 and self._runs[0].error is None
 
@@ -333,12 +335,14 @@ class PrefetchScheduler:
     def _full(self) -> bool:
         """Whether the budget has no room for a further run."""
         held = sum(run.memory.count for run in self._runs) + self._count()
-        return bool(self._runs) and held * self._bytes_per_step > self._budget
+        return bool(self._runs) and held * self._bytes_per_step > self._options.prefetch_bytes
 
     def _count(self) -> int:
         """How many steps the next run has."""
         # A run takes a small part of the budget: with maps, what they read and make lives beside it for a while.
-        count = min(self._sizes.steps, max(1, self._budget // _RUNS_IN_BUDGET // max(1, self._bytes_per_step)))
+        count = min(
+            self._sizes.steps, max(1, self._options.prefetch_bytes // _RUNS_IN_BUDGET // max(1, self._bytes_per_step))
+        )
         if self._workers == 0:
             count = 1  # nothing is read ahead of a consumer that does the reading itself
         return count if self._stop is None else min(count, self._stop - self._next)

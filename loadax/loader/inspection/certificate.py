@@ -8,7 +8,7 @@ guard against mistakes, not against somebody who wants two runs to look alike.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -243,8 +243,7 @@ def certify(
     plan: BatchPlan,
     order: OrderHash,
     run: str,
-    steps: range,
-    pieces_of: Callable[[int], list[tuple[int, int]]],
+    pieces: Mapping[range, list[tuple[int, int]]],
     read: Callable[[Visits], list[Any]] | None,
     per_step: bool,
 ) -> Certificate:
@@ -254,28 +253,25 @@ def certify(
         plan: of the run.
         order: hashes what decides it.
         run: what it is called.
-        steps: of the run.
-        pieces_of: which positions of the batch of a step, as stretches `(first, behind the last)`, ascending: a span
-            for each. What several processes hold must be cut alike.
+        pieces: Positions of the batches of steps that are alike (`alike_steps`), as stretches `(first, behind the
+            last)`, ascending: a span for each. What several processes hold must be cut alike.
         read: gives the leaves of a batch of such visits; None: without contents.
         per_step: whether the sums of every step are kept.
     """
     spans: list[Span] = []
-    start = steps.start
-    while start < steps.stop:
-        stretch, end = plan.stretch(start)
-        stop = steps.stop if end is None else min(end, steps.stop)
-        reaches = pieces_of(start)
+    for steps, reaches in pieces.items():
+        start, stop = steps.start, steps.stop
+        batch_size = plan.stretch(start)[0].batch_size
         of_step = np.concatenate([np.empty(0, np.int64), *(np.arange(*each) for each in reaches)])
         ends = np.cumsum([0, *(last - first for first, last in reaches)]).tolist()
-        pieces = list(pairwise(ends))
-        sums = [_Sums(stop - start) for _ in pieces]
-        for some in _runs(range(start, stop), max(1, _AT_ONCE // max(1, len(of_step)))):
+        columns = list(pairwise(ends))
+        sums = [_Sums(len(steps)) for _ in columns]
+        for some in _runs(steps, max(1, _AT_ONCE // max(1, len(of_step)))):
             visits = plan.visits_of(some, of_step)
             there = (visits.rows >= 0).reshape(len(some), -1)
             words = _hashed(visits, some, of_step) * there.reshape(-1)
             contents = None if read is None else _contents(visits, some, of_step, read)
-            for (low, high), sums_here in zip(pieces, sums, strict=True):
+            for (low, high), sums_here in zip(columns, sums, strict=True):
                 sums_here.add(some.start - start, words.reshape(4, len(some), -1)[..., low:high], there[:, low:high])
                 if contents is not None:
                     sums_here.add_contents(some.start - start, contents[..., low:high])
@@ -283,11 +279,21 @@ def certify(
         for reach, found in zip(reaches, sums, strict=True):
             each = found.each()
             span = Span(
-                (start, stop), reach, stretch.batch_size, described, found.rows, _summed(each), each if per_step else ()
+                (start, stop), reach, batch_size, described, found.rows, _summed(each), each if per_step else ()
             )
             spans.append(span)
-        start = stop
     return Certificate(run, read is not None, tuple(spans))
+
+
+def alike_steps(plan: BatchPlan, steps: range) -> list[range]:
+    """These steps, cut where the shapes of their batches change."""
+    found: list[range] = []
+    start = steps.start
+    while start < steps.stop:
+        _, end = plan.stretch(start)
+        found.append(range(start, steps.stop if end is None else min(end, steps.stop)))
+        start = found[-1].stop
+    return found
 
 
 def stretches(positions: Integers, heights: Iterable[int] = ()) -> list[tuple[int, int]]:
