@@ -291,8 +291,7 @@ class Dataloader:
         """The placed global batch of that step: the very one that iteration hands out."""
         step = self._checked(step)
         producer = self._pipeline.one_step(self._share(step), step)
-        window = PrefetchScheduler(producer, step, step + 1, LoaderOptions(prefetch=1, prefetch_bytes=1), workers=0)
-        return window.take()[1]
+        return PrefetchScheduler(producer, step, LoaderOptions(prefetch=1, prefetch_bytes=1)).next_batch()[1]
 
     def __iter__(self) -> DataIterator:
         if self._used_up.is_set() and not self._warned and (self.dataset.order.varies or self.dataset.reader.random):

@@ -4,69 +4,41 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, final
 
 from jax.sharding import Mesh
 
 from loadax.errors import ClosedError, MeshError
 from loadax.loader.execution.autotune import WorkerAutotuner
+from loadax.loader.execution.executor import PieceExecutor, open_executor
+from loadax.loader.execution.monitor import RunMonitor
 from loadax.loader.execution.scheduler import OverError, PrefetchScheduler
-from loadax.loader.execution.thread_pool import Pool
+from loadax.loader.execution.thread_pool import ThreadPool
 from loadax.loader.metrics.stats import Stats
-from loadax.loader.metrics.timeline import Recorder
 from loadax.loader.pipeline import Pipeline
 from loadax.loader.reports.bottleneck import Report, report
 from loadax.loader.reports.loader_info import LoaderInfo, setup_of
 from loadax.loader.reports.timeline_plot import draw
 from loadax.loader.state import OrderHash, make_state, step_of
-from loadax.loader.workers.process_pool import ProcessPool
 from loadax.protocols import Tree
 from loadax.sharding.mesh import current_mesh
-
-_SETTLING = 0.6  # seconds until a new worker process has started and knows its work
 
 
 @final
 class Ledger:
-    """Statistics of an iterator and its step, for observers.
+    """Statistics of an iterator and its step, for observers. Keeps alive neither the iterator nor its batches."""
 
-    It keeps alive neither the iterator nor, once that is closed, the batches that were read ahead.
-    """
-
-    def __init__(self) -> None:
-        # In one: another thread that asks must not find steps counted twice, or not at all.
-        self._page: tuple[Stats, PrefetchScheduler, int, tuple[int, int] | None] | None = None
-
-    def turn(self, earlier: Stats, window: PrefetchScheduler, step: int, processes: tuple[int, int] | None) -> None:
-        """Goes on with another window.
-
-        Args:
-            earlier: what was counted before it.
-            window: that counts from here on.
-            step: its first one.
-            processes: how many read, and how many threads wait for them; None where threads read.
-        """
-        self._page = earlier, window, step, processes
+    monitor: RunMonitor
+    """The newest one of the iterator, which counts on from where those before it ended."""
 
     def stats(self) -> Stats:
         """What was counted so far."""
-        assert self._page is not None
-        earlier, window, _, processes = self._page
-        found = earlier.plus(window.snapshot())
-        if processes is None:
-            return found
-        # The window counts threads, of which each process has several, so that it need not wait for the next piece.
-        workers, threads = processes
-        at_work, tried = (-(-count * workers // threads) for count in (found.at_work, found.tried))
-        return replace(found, worker_type="process", workers=workers, at_work=at_work, tried=tried)
+        return self.monitor.stats()
 
     @property
     def step(self) -> int:
         """The number of the next step."""
-        assert self._page is not None
-        _, window, step, _ = self._page
-        return step + window.snapshot().steps
+        return self.monitor.step
 
 
 @final
@@ -93,56 +65,46 @@ class DataIterator:
         self._step = step_of(self._plan, order, start)
         self._error: BaseException | None = None
         self._interrupted = False
-        # Of several threads that go through this iterator, one goes on to the next window. Reentrant: a Ctrl-C may
+        # Of several threads that go through this iterator, one goes on to the next scheduler. Reentrant: a Ctrl-C may
         # leave it held.
         self._turn = threading.RLock()
         self._process = os.getpid()
-        self._recorder = Recorder()
         self.ledger = Ledger()
         """What this counts, for who looks at it from outside."""
-        self._processes: ProcessPool | None = None
-        self._team: WorkerAutotuner | None = None  # what it has found out holds for later windows too
-        self._open(Stats())
+        self._executor: PieceExecutor | None = None
+        self._autotuner: WorkerAutotuner | None = None  # what it has found out holds for later schedulers too
+        self._open()
 
     def restart_statistics(self) -> None:
         """Counts from here on: what was read so far, nobody waited for."""
-        self._recorder = Recorder()
-        self._window.count_from_here(self._recorder)
-        self._enter(Stats())
+        self._monitor.restart()
 
-    def _open(self, earlier: Stats) -> None:
-        """Begins to read at the present step, after what was done `earlier`."""
-        options = self._pipeline.options
-        # They outlive windows: they are started once for all batch sizes. Numbers of cached rows are no work for them.
-        in_processes = options.worker_type == "process" and options.num_workers and not options.keep_on_device
-        if in_processes and (self._processes is None or self._processes.closed):
-            self._processes = ProcessPool(options.num_workers, options.first_workers)
+    def _open(self, earlier: RunMonitor | None = None) -> None:
+        """Begins to read at the present step.
+
+        Args:
+            earlier: Monitor of the steps before, whose statistics go on. None: they begin here.
+        """
+        if self._executor is None or self._executor.closed:
+            self._executor = open_executor(self._pipeline.options)  # once for all batch sizes
+        executor = self._executor
         try:
-            window, pool = self._begin()
+            options, num_steps = self._pipeline.options, self._plan.num_steps
+            step = min(self._step, num_steps - 1) if num_steps is not None else self._step
+            producer = self._pipeline.producer(self._mesh, step, executor)
+            self._autotuner = self._autotuner or WorkerAutotuner(
+                executor.first, executor.concurrency, executor.settling
+            )
+            monitor = RunMonitor(producer, options, self._step, self._autotuner, earlier)
+            scheduler = PrefetchScheduler(producer, self._step, options, monitor)
+            threads = ThreadPool(scheduler, executor)
         except BaseException:
-            if self._processes is not None:
-                self._processes.close()
+            executor.close()
             raise
         # Also runs at the end of the program, before the interpreter takes modules apart under the threads.
-        self._close = weakref.finalize(self, pool.close)
-        self._pause, self._window = pool.pause, window
-        self._enter(earlier)
-
-    def _enter(self, earlier: Stats) -> None:
-        processes = None if self._processes is None else (self._pipeline.options.num_workers, self._processes.threads)
-        self.ledger.turn(earlier, self._window, self._step, processes)
-
-    def _begin(self) -> tuple[PrefetchScheduler, Pool]:
-        options, num_steps = self._pipeline.options, self._plan.num_steps
-        step = min(self._step, num_steps - 1) if num_steps is not None else self._step
-        feed = self._pipeline.producer(self._mesh, step, self._processes)
-        self._end = feed.end
-        threads, first, settling = options.num_workers, options.first_workers, 0.0
-        if self._processes is not None:
-            threads, first, settling = self._processes.threads, self._processes.least_threads, _SETTLING
-        self._team = self._team or WorkerAutotuner(first, threads, settling)
-        window = PrefetchScheduler(feed, self._step, feed.end, options, threads, self._team, self._recorder)
-        return window, Pool(window, threads, self._processes)
+        self._close = weakref.finalize(self, threads.close)
+        self._pause, self._scheduler, self._monitor, self._end = threads.pause, scheduler, monitor, producer.end
+        self.ledger.monitor = monitor
 
     def __iter__(self) -> "DataIterator":
         return self
@@ -166,25 +128,25 @@ class DataIterator:
             self._check_mesh()
             with self._turn:
                 if self._step == self._end and self._close.alive:  # batches of another shape begin
-                    self._reopen(self.stats())
+                    self._reopen(self._monitor)
                 if self._interrupted:
-                    # A Ctrl-C may have come at any point, so what the window thinks is not to be relied on: begin anew
+                    # A Ctrl-C may have come at any point, so the scheduler's state is not to be relied on: begin anew
                     # from this step.
                     self.set_state(self._step)
-                window = self._window
+                scheduler = self._scheduler
             try:
-                step, batch = window.take()
+                step, batch = scheduler.next_batch()
                 with self._turn:
-                    if window is self._window:
+                    if scheduler is self._scheduler:
                         self._step = max(self._step, step + 1)  # another thread may have taken a later one
             except OverError:
-                continue  # another thread has the last batch, or is about to open the next window
+                continue  # another thread has the last batch, or is about to open the next scheduler
             except Exception as error:
                 with self._turn:
                     if isinstance(error, ClosedError) and (
-                        self._step == self._plan.num_steps or window is not self._window
+                        self._step == self._plan.num_steps or scheduler is not self._scheduler
                     ):
-                        continue  # another thread met the end first, or has gone on to the next window
+                        continue  # another thread met the end first, or has gone on to the next scheduler
                 self._error = error
                 self.close()
                 raise
@@ -217,16 +179,16 @@ class DataIterator:
         step = step_of(self._plan, self._order, state)
         with self._turn:
             self._interrupted = True  # what is being read does not belong to the step that follows
-            self._step, self._error, self._recorder = step, None, Recorder()
-            self._reopen(Stats())
+            self._step, self._error = step, None
+            self._reopen()
 
-    def _reopen(self, earlier: Stats) -> None:
-        """As `_open`; worker processes that are there stay, unless they are busy for long."""
+    def _reopen(self, earlier: RunMonitor | None = None) -> None:
+        """As `_open`; the workers of the executor stay, unless they are busy for long."""
         self._interrupted = True  # until all is new
         if self._close.alive:
-            # Then detached: a Ctrl-C before it is done must leave somebody who closes the window.
-            if not self._pause() and self._processes is not None:
-                self._close()  # what they have in hand is of no use any more, and takes longer than to start others
+            # Then detached: a Ctrl-C before it is done must leave somebody who closes the scheduler.
+            if not self._pause() and self._executor is not None:
+                self._executor.close()  # what is under way is of no use any more, and takes longer than to start others
             self._close.detach()
         self._open(earlier)
         self._interrupted = False
@@ -254,7 +216,7 @@ class DataIterator:
         Raises:
             ArgumentError: when the name ends in something else, or matplotlib is not there for an image.
         """
-        draw(self._window.timeline(), self.report(), path)
+        draw(self._monitor.timeline(), self.report(), path)
 
     @property
     def num_steps(self) -> int | None:

@@ -26,9 +26,9 @@ from loadax.loader.batch_spec import BatchSpec
 from loadax.loader.device.cache import DeviceCache
 from loadax.loader.device.device_map import DeviceMap
 from loadax.loader.device.gather import DeviceGather
+from loadax.loader.execution.executor import PieceExecutor, ThreadExecutor
 from loadax.loader.execution.producer import BatchProducer, Finish
 from loadax.loader.options import LoaderOptions, Schedule, value_at
-from loadax.loader.workers.process_pool import ProcessPool
 from loadax.plan.batches import BatchPlan, BatchSizeSegment
 from loadax.protocols import Tree, Visits
 
@@ -144,14 +144,14 @@ class Pipeline:
             reader, BatchPlan(self.plan.order, stretch.batch_size, None, "pad"), share.positions, each_row
         )
 
-    def producer(self, mesh: Mesh, step: int, processes: ProcessPool | None) -> BatchProducer:
+    def producer(self, mesh: Mesh, step: int, executor: PieceExecutor) -> BatchProducer:
         """The producer of that step and of the steps after it whose batches have the same shapes."""
         stretch, end = self.plan.stretch(step)
         share, options = self.share(mesh, step), self.options
         if options.keep_on_device:
             gather = self._cache_on(mesh, step).picks(share)
             finish = self._finish(share, gather)
-            return BatchProducer(self.plan, gather.reader, gather.share, options, end, finish=finish)
+            return BatchProducer(self.plan, gather.reader, gather.share, options, executor, end, finish)
         reader = self.form(step).dataset.reader
         reader = keep_open_chunks(
             reader,
@@ -161,12 +161,12 @@ class Pipeline:
             options.prefetch_bytes,
             options.readers,
         )
-        return BatchProducer(self.plan, reader, share, options, end, processes, self._finish(share))
+        return BatchProducer(self.plan, reader, share, options, executor, end, self._finish(share))
 
     def one_step(self, share: HostShard, step: int) -> BatchProducer:
         """The producer of that step alone: it caches neither chunks nor the dataset."""
         reader = self.form(step).dataset.reader
-        return BatchProducer(self.plan, reader, share, self.options, step + 1, finish=self._finish(share))
+        return BatchProducer(self.plan, reader, share, self.options, ThreadExecutor(), step + 1, self._finish(share))
 
     def host_leaves(self, form: BatchForm, visits: Visits) -> list[NDArray[Any]]:
         """The rows at these visits of every leaf of a batch, whole, as numpy; padding is zeros."""

@@ -53,9 +53,9 @@ def seconds_of_pieces(sizes: PieceSizes, rows: int, each: float) -> list[float]:
     st.integers(1, 16),
 )
 def test_slices_are_all_rows_each_once_whatever_was_measured(
-    rows: int, workers: int, in_processes: bool, pieces: list[tuple[int, float, float]], count: int
+    rows: int, workers: int, isolated: bool, pieces: list[tuple[int, float, float]], count: int
 ) -> None:
-    sizes = PieceSizes(rows, workers, in_processes)
+    sizes = PieceSizes(rows, workers, isolated)
     for number, seconds, processor_seconds in pieces:
         sizes.measured(number, Timing(seconds, read_cpu=processor_seconds))
     assert sizes.steps >= 1
@@ -67,9 +67,9 @@ def test_slices_are_all_rows_each_once_whatever_was_measured(
         assert all(one[1] == other[0] for one, other in pairwise(slices))
 
 
-@pytest.mark.parametrize("in_processes", [False, True])
-def test_the_first_batch_waits_for_no_other(in_processes: bool) -> None:
-    sizes = PieceSizes(100, 4, in_processes)
+@pytest.mark.parametrize("isolated", [False, True])
+def test_the_first_batch_waits_for_no_other(isolated: bool) -> None:
+    sizes = PieceSizes(100, 4, isolated)
     assert (sizes.steps, sizes.slices(1)) == (1, [(0, 100)])
 
 
@@ -94,7 +94,7 @@ def test_what_waits_for_a_delay_is_not_cut(machine: Machine) -> None:
 def test_a_piece_of_a_worker_process_takes_it_some_ten_milliseconds_however_busy_the_machine(
     each: float, among: int, machine: Machine
 ) -> None:
-    sizes = measured(PieceSizes(64, 4, in_processes=True), lambda rows: machine.share(rows * each, among))
+    sizes = measured(PieceSizes(64, 4, isolated=True), lambda rows: machine.share(rows * each, among))
     assert all(0.006 <= seconds <= 0.018 for seconds in seconds_of_pieces(sizes, 64, each))
 
 
@@ -107,13 +107,13 @@ def test_a_batch_of_a_few_milliseconds_is_one_piece_of_a_worker_process_and_seve
         def work(rows: int, among: int = among) -> None:
             machine.share(rows * 1.5e-4, among)
 
-        assert len(measured(PieceSizes(64, 4, in_processes=True), work).slices(1)) == 1
+        assert len(measured(PieceSizes(64, 4, isolated=True), work).slices(1)) == 1
         assert len(measured(PieceSizes(64, 4), work).slices(1)) == of_thread
 
 
 def test_worker_processes_share_a_dear_batch(machine: Machine) -> None:
     for workers in (4, 16):
-        sizes = measured(PieceSizes(64, workers, in_processes=True), lambda rows: machine.share(rows * 0.05, 1))
+        sizes = measured(PieceSizes(64, workers, isolated=True), lambda rows: machine.share(rows * 0.05, 1))
         assert (sizes.steps, len(sizes.slices(1))) == (1, min(4 * workers, 64))
 
 
@@ -127,7 +127,7 @@ def test_worker_processes_share_a_batch_whose_rows_wait(machine: Machine) -> Non
         machine.share(rows * 1e-5, 1)
         machine.sleep(rows * 0.02)
 
-    sizes = measured(PieceSizes(64, 4, in_processes=True), wait)
+    sizes = measured(PieceSizes(64, 4, isolated=True), wait)
     assert (sizes.steps, len(sizes.slices(1))) == (1, 16)
 
 
@@ -135,11 +135,11 @@ def test_worker_processes_share_a_batch_whose_rows_wait(machine: Machine) -> Non
 def test_a_loader_with_worker_processes_has_their_target(
     target: float, cut: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadax.loader.execution.piece_size._PROCESS_TARGET", target)
+    monkeypatch.setattr("loadax.loader.execution.piece_size._ISOLATED_TARGET", target)
     monkeypatch.setattr("loadax.loader.execution.piece_size._TARGET", 1 / target)
     loader = Dataloader(from_arrays({"x": np.arange(64)}), 8, num_workers=1, worker_type="process", prefetch_bytes=1)
     with iter(loader) as batches:
         assert [batch["x"].tolist() for batch in batches] == np.arange(64).reshape(8, 8).tolist()
-        pieces = [event for event in batches._window.timeline().events if event.kind == "piece"]
+        pieces = [event for event in batches._monitor.timeline().events if event.kind == "piece"]
     assert sum(piece.amount for piece in pieces) == 64
     assert (len(pieces) > 8) == cut

@@ -11,7 +11,7 @@ from loadax import seeds
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
-from loadax.loader.assembly.buffer_layout import BufferLayout, ColumnTile, Slab
+from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout, ColumnTile
 from loadax.loader.batch_spec import MASK
 from loadax.loader.metrics.stages import Mark, StageClock, unmarked
 from loadax.loader.metrics.stats import Timing
@@ -23,19 +23,19 @@ from loadax.transforms import BatchMap, name_of
 @final
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A run of positions that is read at once: the rows `low` to `high` of a slab, counted over all its steps.
+    """A run of positions that is read at once: the rows from `low` on of some buffers, counted over all their steps.
 
     Args:
-        visits: of these rows; a row of -1 is padding.
-        low: the first.
-        per_step: how many rows this process reads in a step.
-        slab: where they go.
+        visits: Visits of these rows; a row of -1 is padding.
+        low: First of the rows.
+        rows_per_step: Rows that this process reads in a step.
+        buffers: Buffers that the rows are written to.
     """
 
     visits: Visits
     low: int
-    per_step: int
-    slab: Slab
+    rows_per_step: int
+    buffers: BatchBuffers
 
 
 @final
@@ -67,7 +67,7 @@ class _Job:
         if key not in self._wanted:
             first, last = self.span(tile)
             steps, places = np.divmod(np.arange(first, last), len(tile.select))
-            self._wanted[key] = steps * self.piece.per_step + tile.select[places] - self.piece.low
+            self._wanted[key] = steps * self.piece.rows_per_step + tile.select[places] - self.piece.low
         return self._wanted[key]
 
     def real(self, tile: ColumnTile) -> Integers | None:
@@ -79,26 +79,26 @@ class _Job:
         return place[wanted[self.there[wanted]]]
 
     def deliver(self, number: int, tile: ColumnTile, values: NDArray[Any]) -> None:
-        """Writes the tile's real rows to the slab, and zeros for padding."""
+        """Writes the tile's real rows to the buffers, and zeros for padding."""
         low, high = self.span(tile)
         if self.there is not None and tile.leaf.source is not None:
             wanted = self.wanted(tile)
             full = np.zeros((high - low, *values.shape[1:]), values.dtype)
             full[self.there if wanted is None else self.there[wanted]] = values
             values = full
-        self.piece.slab.write(number, low, high, values)
+        self.piece.buffers.write(number, low, high, values)
 
     def destination(self, number: int, tile: ColumnTile) -> NDArray[Any] | None:
         """Where a source can read the tile's rows to straight away; None when they must be laid out afterwards."""
         if self.there is not None or tile.leaf.dtype != tile.leaf.spec.dtype:
             return None
-        rows = self.piece.slab.rows(number)
+        rows = self.piece.buffers.rows(number)
         low, high = self.span(tile)
         return None if rows is None else rows[low:high]
 
     def _below(self, tile: ColumnTile, bound: int) -> int:
         assert tile.select is not None
-        steps, inner = divmod(bound, self.piece.per_step)
+        steps, inner = divmod(bound, self.piece.rows_per_step)
         return steps * len(tile.select) + int(np.searchsorted(tile.select, inner))
 
 
@@ -120,15 +120,15 @@ def made(name: str, visits: Visits, key_seed: int | None) -> NDArray[Any]:
 
 @final
 class Assembler:
-    """Fills slabs of one plan with rows of one dataset. Thread-safe: pieces may be filled side by side."""
+    """Fills buffers of one layout with rows of one dataset. Thread-safe: pieces may be filled side by side."""
 
-    def __init__(self, reader: Reader, plan: BufferLayout, key_seed: int | None, mark: Mark = unmarked):
+    def __init__(self, reader: Reader, layout: BufferLayout, key_seed: int | None, mark: Mark = unmarked):
         self._reader = reader
         self._mark = mark
         self._key_seed = key_seed
         self._data: list[tuple[int, ColumnTile]] = []
         self._made: list[tuple[int, ColumnTile]] = []
-        for number, tile in enumerate(plan.tiles):
+        for number, tile in enumerate(layout.tiles):
             (self._made if tile.leaf.source is None else self._data).append((number, tile))
         self._structure = flatten_spec(reader.spec)[1]
         self._source_dtypes = [spec.dtype for spec in flatten_spec(reader.specs[0])[0]]
@@ -136,7 +136,7 @@ class Assembler:
         self._by_columns = reader.source.reads_columns and reader.elementwise
 
     def fill(self, piece: Piece) -> Timing:
-        """Reads a piece and lays it out in its slab.
+        """Reads a piece and lays it out in its buffers.
 
         Raises:
             Exception: what the source or a map raises, with a note; a LeafError when a value does not fit its leaf.

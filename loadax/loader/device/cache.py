@@ -7,6 +7,7 @@ the same plan, so the batches are the same.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, final
@@ -22,11 +23,11 @@ from loadax.errors import ArgumentError
 from loadax.loader.assembly.host_shard import HostShard, batch_spec
 from loadax.loader.batch_spec import BatchLeaf, BatchSpec
 from loadax.loader.device.gather import NUMBER, DeviceGather, RowIndexSource
+from loadax.loader.execution.executor import open_executor
 from loadax.loader.execution.producer import BatchProducer
 from loadax.loader.execution.scheduler import PrefetchScheduler
-from loadax.loader.execution.thread_pool import Pool
+from loadax.loader.execution.thread_pool import ThreadPool
 from loadax.loader.options import LoaderOptions
-from loadax.loader.workers.process_pool import ProcessPool
 from loadax.plan.batches import BatchPlan
 from loadax.plan.keep import met_rows
 from loadax.plan.order import check_fixed_rows
@@ -149,30 +150,19 @@ class DeviceCache:
         if not len(self._devices):
             return arrays[:-1]
         steps = blocks.size // height
-        options = replace(options, prefetch=1, key_seed=None, first_workers=options.num_workers)
-        processes = (
-            ProcessPool(options.num_workers) if options.worker_type == "process" and options.num_workers else None
-        )
-        try:
-            feed = BatchProducer(plan, dataset.reader, share, options, steps, processes)
-            threads = options.num_workers if processes is None else processes.threads
-            window = PrefetchScheduler(feed, 0, steps, options, threads)
-            pool = Pool(window, threads, processes)
-        except BaseException:  # data that can't be sent to a process, say
-            if processes is not None:
-                processes.close()
-            raise
-        try:
-            with progress_bar("keep_on_device", rows, "row", None) as shown:
-                for step in range(steps):
-                    # Waited for, so that blocks don't pile up before a slow link.
-                    arrays = jax.block_until_ready(write([*arrays, *flatten(window.take()[1])[0]]))
-                    shown(min(height, rows - step * height))
-        except Exception as error:
-            error.add_note(f"loadax: while keep_on_device read the {rows} rows, {height} a step")
-            raise
-        finally:
-            pool.close()
+        options = replace(options, prefetch=1, key_seed=None, keep_on_device=False, first_workers=options.num_workers)
+        with closing(open_executor(options)) as executor:
+            producer = BatchProducer(plan, dataset.reader, share, options, executor, steps)
+            scheduler = PrefetchScheduler(producer, 0, options)
+            with closing(ThreadPool(scheduler, executor)), progress_bar("keep_on_device", rows, "row", None) as shown:
+                try:
+                    for step in range(steps):
+                        # Waited for, so that blocks don't pile up before a slow link.
+                        arrays = jax.block_until_ready(write([*arrays, *flatten(scheduler.next_batch()[1])[0]]))
+                        shown(min(height, rows - step * height))
+                except Exception as error:
+                    error.add_note(f"loadax: while keep_on_device read the {rows} rows, {height} a step")
+                    raise
         return arrays[:-1]
 
     def _writer(self, share: HostShard, height: int) -> tuple[list[jax.Array], Program]:

@@ -6,7 +6,7 @@ from loadax.loader.metrics.stats import Timing
 
 # Seconds: far above the cost of handing a piece to a thread, and little enough memory to stay in a core's caches.
 _TARGET = 0.002
-_PROCESS_TARGET = 0.012  # processor seconds: a piece costs the trainer's process 0.25 ms of its own
+_ISOLATED_TARGET = 0.012  # processor seconds: a piece costs the trainer's process 0.25 ms of its own
 # a piece that takes more than so many times its processor time waits for a disk or a network, not for a core
 _CONTENTION = 4
 _MOST_STEPS = 16  # the steps of a run share memory, which comes back when the last of them is gone
@@ -23,14 +23,14 @@ class PieceSizes:
 
     Args:
         rows_per_step: Rows that this process reads in a step.
-        workers: Threads that claim pieces.
-        in_processes: Whether these have worker processes read them.
+        workers: Threads that take up pieces.
+        isolated: Whether pieces are read outside this process.
     """
 
-    def __init__(self, rows_per_step: int, workers: int, in_processes: bool = False):
+    def __init__(self, rows_per_step: int, workers: int, isolated: bool = False):
         self._rows = max(1, rows_per_step)
-        self._in_processes = in_processes
-        self._target = _PROCESS_TARGET if in_processes else _TARGET
+        self._isolated = isolated
+        self._target = _ISOLATED_TARGET if isolated else _TARGET
         self._most_slices = min(self._rows, _SLICES_PER_WORKER * workers) if workers > 1 else 1
         self._weight = self._mean_rows = self._mean_seconds = self._spread = self._together = 0.0
         self._each: float | None = None  # seconds a row, once pieces of different sizes were measured
@@ -40,7 +40,7 @@ class PieceSizes:
         if not rows:
             return
         seconds = timing.seconds
-        if self._in_processes:
+        if self._isolated:
             # Processor time: on a machine that others use, pieces take longer, and smaller ones would only cost more.
             seconds = max(timing.processor_seconds, seconds / _CONTENTION)
         # Means and (co)variances with fading weights, updated as by Welford (1962).
