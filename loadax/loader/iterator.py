@@ -17,7 +17,7 @@ from loadax.loader.execution.thread_pool import ThreadPool
 from loadax.loader.metrics.stats import Stats
 from loadax.loader.pipeline import Pipeline
 from loadax.loader.reports.bottleneck import Report, report
-from loadax.loader.reports.loader_info import LoaderInfo, setup_of
+from loadax.loader.reports.loader_info import LoaderInfo, loader_info
 from loadax.loader.reports.timeline_plot import draw
 from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.protocols import Tree
@@ -206,7 +206,7 @@ class DataIterator:
 
     def _info(self) -> LoaderInfo:
         whole, options = self._pipeline.forms.whole, self._pipeline.options
-        return setup_of(whole.dataset.reader, whole.batch, self._mesh, bool(options.keep_on_device))
+        return loader_info(whole.dataset.reader, whole.batch, self._mesh, bool(options.keep_on_device))
 
     def timeline(self, path: str | os.PathLike[str]) -> None:
         """Writes a picture of who did what when: a page for any browser (`.html`), or an image (`.png`).

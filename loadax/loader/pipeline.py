@@ -149,7 +149,7 @@ class Pipeline:
         stretch, end = self.plan.stretch(step)
         share, options = self.share(mesh, step), self.options
         if options.keep_on_device:
-            gather = self._cache_on(mesh, step).picks(share)
+            gather = self._cache_on(mesh, step).gather(share)
             finish = self._finish(share, gather)
             return BatchProducer(self.plan, gather.reader, gather.share, options, executor, end, finish)
         reader = self.form(step).dataset.reader

@@ -36,7 +36,7 @@ class Runs:
 
     steps = 8
 
-    def slices(self, count: int) -> list[tuple[int, int]]:
+    def pieces(self, count: int) -> list[tuple[int, int]]:
         return [(0, count * self._rows)]
 
 

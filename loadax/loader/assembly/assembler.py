@@ -39,7 +39,7 @@ class Piece:
 
 
 @final
-class _Job:
+class _PieceView:
     """A piece, seen from each tile: which of its rows the tile wants, and where they go."""
 
     def __init__(self, piece: Piece, may_pad: bool):
@@ -141,74 +141,74 @@ class Assembler:
         Raises:
             Exception: what the source or a map raises, with a note; a LeafError when a value does not fit its leaf.
         """
-        job = _Job(piece, may_pad=any(tile.leaf.made == MASK for _, tile in self._made))
+        view = _PieceView(piece, may_pad=any(tile.leaf.made == MASK for _, tile in self._made))
         clock = StageClock(self._mark)
-        if not len(job.visits.rows):
-            self._only_padding(job)
+        if not len(view.visits.rows):
+            self._only_padding(view)
         elif not self._by_columns:
-            self._by_rows(job, clock)
+            self._by_rows(view, clock)
         elif self._reader.maps:
-            self._mapped_columns(job, clock)
+            self._mapped_columns(view, clock)
         else:
-            self._plain_columns(job, clock)
+            self._plain_columns(view, clock)
         for number, tile in self._made:
             with clock("assemble"):
                 values = made(tile.leaf.made, piece.visits, self._key_seed)
-                wanted = job.wanted(tile)
+                wanted = view.wanted(tile)
                 cut: Any = (slice(None) if wanted is None else wanted, *(slice(*column) for column in tile.columns))
-                job.deliver(number, tile, values[cut])
-        return clock.timing()._replace(rows=len(job.visits.rows))
+                view.deliver(number, tile, values[cut])
+        return clock.timing()._replace(rows=len(view.visits.rows))
 
-    def _only_padding(self, job: _Job) -> None:
+    def _only_padding(self, view: _PieceView) -> None:
         for number, tile in self._data:
-            job.deliver(number, tile, np.zeros((0, *tile.extents), tile.leaf.spec.dtype))
+            view.deliver(number, tile, np.zeros((0, *tile.extents), tile.leaf.spec.dtype))
 
-    def _by_rows(self, job: _Job, clock: StageClock) -> None:
+    def _by_rows(self, view: _PieceView, clock: StageClock) -> None:
         """Whole rows, through every map, then cut into tiles."""
         with clock("read"):
-            batch = self._reader.read_source(job.visits)
+            batch = self._reader.read_source(view.visits)
         if self._reader.maps:
             with clock("transform"):
-                batch = self._reader.apply(batch, job.visits)
+                batch = self._reader.apply(batch, view.visits)
         with clock("assemble"):
             leaves = flatten(batch)[0]
             for number, tile in self._data:
-                values, real = leaves[_source(tile)], job.real(tile)
+                values, real = leaves[_source(tile)], view.real(tile)
                 values = values if real is None else values[real]
-                job.deliver(
+                view.deliver(
                     number, tile, values if tile.whole else values[(slice(None), *(slice(*c) for c in tile.columns))]
                 )
 
-    def _plain_columns(self, job: _Job, clock: StageClock) -> None:
+    def _plain_columns(self, view: _PieceView, clock: StageClock) -> None:
         """The columns that are held, from the source to where they belong, in one go where there are no gaps."""
         for tiles in self._rounds:
             with clock("read"):
-                targets = [job.destination(number, tile) for number, tile in tiles]
-                values = self._read(job, tiles, targets)
+                targets = [view.destination(number, tile) for number, tile in tiles]
+                values = self._read(view, tiles, targets)
             missed = [each for each in zip(tiles, targets, values, strict=True) if each[1] is None]
             if missed:
                 with clock("assemble"):
                     for (number, tile), _, value in missed:
-                        job.deliver(number, tile, value)
+                        view.deliver(number, tile, value)
 
-    def _mapped_columns(self, job: _Job, clock: StageClock) -> None:
+    def _mapped_columns(self, view: _PieceView, clock: StageClock) -> None:
         """The columns that are held, through elementwise maps, then to where they belong."""
         groups: list[list[tuple[int, ColumnTile]]] = [[] for _ in self._structure.paths]
         pieces: list[list[NDArray[Any]]] = [[] for _ in self._structure.paths]
         with clock("read"):
             for tiles in self._rounds:
-                for entry, value in zip(tiles, self._read(job, tiles, [None] * len(tiles)), strict=True):
+                for entry, value in zip(tiles, self._read(view, tiles, [None] * len(tiles)), strict=True):
                     groups[_source(entry[1])].append(entry)
                     pieces[_source(entry[1])].append(value)
         for turn in range(max(map(len, pieces))):
             # A leaf with fewer tiles than others comes along again; its result was delivered the first time.
             chosen = [values[min(turn, len(values) - 1)] for values in pieces]
             with clock("transform"):
-                results = self._apply_elementwise(self._structure.build(chosen), job.visits)
+                results = self._apply_elementwise(self._structure.build(chosen), view.visits)
             with clock("assemble"):
                 for entries, value in zip(groups, results, strict=True):
                     if turn < len(entries):
-                        job.deliver(*entries[turn], value)
+                        view.deliver(*entries[turn], value)
 
     def _apply_elementwise(self, batch: Tree, visits: Visits) -> list[NDArray[Any]]:
         for each, spec in zip(self._reader.maps, self._reader.specs[1:], strict=True):
@@ -231,11 +231,11 @@ class Assembler:
         return [np.asarray(leaf) for leaf in flatten(batch)[0]]
 
     def _read(
-        self, job: _Job, tiles: list[tuple[int, ColumnTile]], targets: list[NDArray[Any] | None]
+        self, view: _PieceView, tiles: list[tuple[int, ColumnTile]], targets: list[NDArray[Any] | None]
     ) -> list[NDArray[Any]]:
         """One call of `read_into` for tiles of different leaves that want the same rows."""
-        real = job.real(tiles[0][1])
-        rows = job.visits.rows if real is None else job.visits.rows[real]
+        real = view.real(tiles[0][1])
+        rows = view.visits.rows if real is None else view.visits.rows[real]
         boxes: list[Columns | None] = [None] * len(self._source_dtypes)
         out: list[NDArray[Any] | None] = [None] * len(self._source_dtypes)
         values = []

@@ -101,15 +101,14 @@ class DeviceCache:
         ]
         self._check_size(options.keep_on_device)
         self._batch = batch
-        self._picks: dict[HostShard, DeviceGather] = {}
+        self._gathers: dict[HostShard, DeviceGather] = {}
         self._arrays = self._read(dataset, options)
 
-    def picks(self, share: HostShard) -> DeviceGather:
-        """How batches of this share are picked out of what is kept; compiled once for each."""
-        found = self._picks.get(share)
-        if found is None:
-            found = self._picks[share] = DeviceGather(share, self._source, self._placed, self._arrays)
-        return found
+    def gather(self, share: HostShard) -> DeviceGather:
+        """The program that gathers batches of this share from the cache; compiled once for each."""
+        if share not in self._gathers:
+            self._gathers[share] = DeviceGather(share, self._source, self._placed, self._arrays)
+        return self._gathers[share]
 
     def _each(self, leaves: Sequence[BatchLeaf]) -> list[tuple[BatchLeaf, PartitionSpec]]:
         return list(zip(leaves, self._specs, strict=True))

@@ -285,8 +285,8 @@ class PrefetchScheduler:
 
     def _group(self, first: int, count: int) -> StepGroup:
         assert self._producer is not None
-        slices = self._piece_sizes.slices(count)
-        return StepGroup(self._producer, first, self._producer.buffers(count), deque(slices), len(slices))
+        pieces = self._piece_sizes.pieces(count)
+        return StepGroup(self._producer, first, self._producer.buffers(count), deque(pieces), len(pieces))
 
     def _read(self, group: StepGroup, low: int, high: int) -> None:
         try:

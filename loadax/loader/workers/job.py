@@ -38,9 +38,9 @@ class SharedReader:
         self.reader = reader
         self._lock = threading.Lock()
         self._by_value: list[str] = []
-        self._descriptors: list[int] = []  # of parcels, older ones too: a worker may be about to open one
+        self._descriptors: list[int] = []  # of payloads, older ones too: a worker may be about to open one
         weakref.finalize(self, _close, self._descriptors)
-        self.parcel = self._pack()
+        self.payload = self._pack()
 
     def send_by_value(self, module: str, sent: PickledPayload) -> None:
         """From now on, what comes from a module goes by value.
@@ -49,7 +49,7 @@ class SharedReader:
             WorkerError: when that can't help.
         """
         with self._lock:
-            if self.parcel is not sent:
+            if self.payload is not sent:
                 return  # another worker has asked for something meanwhile: first see what comes of that
             if module in self._by_value or module not in sys.modules:
                 raise WorkerError(
@@ -57,11 +57,11 @@ class SharedReader:
                     "its folder on sys.path"
                 )
             self._by_value.append(module)
-            self.parcel = self._pack()
+            self.payload = self._pack()
 
     def _pack(self) -> PickledPayload:
         try:
-            parcel = pack(self.reader, self._by_value)
+            payload = pack(self.reader, self._by_value)
         except SourceError:
             raise  # of the data itself: pickling is not what is wrong
         except Exception as error:
@@ -69,8 +69,8 @@ class SharedReader:
             raise WorkerError(
                 f"{_culprit(self.reader)} can't be sent to a worker process: {reason}; {_OR_THREADS}"
             ) from error
-        self._descriptors.append(parcel.descriptor)
-        return parcel
+        self._descriptors.append(payload.descriptor)
+        return payload
 
 
 @final
@@ -97,7 +97,7 @@ class Job:
     def message(self, piece: Piece) -> ReadPiece:
         """The message that has a worker read a piece, whose buffers are this job's."""
         rows, epochs = (np.ascontiguousarray(numbers, np.int64).tobytes() for numbers in piece.visits)
-        block, count = self._memory.slot(piece.buffers.memory), piece.buffers.count
+        block, count = self._memory.block(piece.buffers.memory), piece.buffers.count
         return ReadPiece(block, count, piece.low, piece.rows_per_step, rows, epochs)
 
     def load(self, channel: Connection, has_reader: bool) -> None:
@@ -111,12 +111,12 @@ class Job:
             WorkerError: when the worker can't make use of it.
         """
         for _ in range(_MOST_MODULES):
-            parcel = self.shared_reader.parcel
+            payload = self.shared_reader.payload
             if has_reader:
                 channel.send(LoadJob(None, (), self._layout, self._key_seed), (self._memory.descriptor,))
             else:
-                load = LoadJob(parcel.message, parcel.arrays, self._layout, self._key_seed)
-                channel.send(load, (self._memory.descriptor, parcel.descriptor))
+                load = LoadJob(payload.message, payload.arrays, self._layout, self._key_seed)
+                channel.send(load, (self._memory.descriptor, payload.descriptor))
             answer, _ = channel.receive()
             if isinstance(answer, Loaded):
                 return
@@ -128,7 +128,7 @@ class Job:
                 error.add_note(f"loadax: in the worker process:\n{answer.traceback}")
                 raise error
             assert isinstance(answer, MissingModule)
-            self.shared_reader.send_by_value(answer.module, parcel)
+            self.shared_reader.send_by_value(answer.module, payload)
 
 
 def _culprit(reader: Reader) -> str:

@@ -20,7 +20,7 @@ from loadax.loader.workers.connection import Connection
 from loadax.loader.workers.messages import Loaded, LoadJob, MissingModule, PieceRead, ReadPiece
 from loadax.loader.workers.pickling import PickledPayload, unpack
 from loadax.loader.workers.remote_errors import wrap
-from loadax.loader.workers.shared_memory import ArenaView
+from loadax.loader.workers.shared_memory import SharedMemoryView
 from loadax.protocols import Visits
 from loadax.reader import Reader
 
@@ -74,7 +74,7 @@ class _RequestHandler:
     def __init__(self) -> None:
         self._reader: Reader | None = None
         self._assembler: Assembler | None = None
-        self._arena: ArenaView | None = None
+        self._memory: SharedMemoryView | None = None
         self._layout: BufferLayout | None = None
 
     def answer(self, request: Any, descriptors: list[int]) -> Any:
@@ -89,19 +89,19 @@ class _RequestHandler:
             return wrap(error)
         raise AssertionError(request)
 
-    def _load(self, request: LoadJob, arena: int, parcel: int | None = None) -> Any:
-        if self._arena is not None:
-            self._arena.close()
-        self._arena, self._assembler = ArenaView(arena), None
+    def _load(self, request: LoadJob, descriptor: int, payload: int | None = None) -> Any:
+        if self._memory is not None:
+            self._memory.close()
+        self._memory, self._assembler = SharedMemoryView(descriptor), None
         if request.message is not None:
-            assert parcel is not None
+            assert payload is not None
             self._reader = None
             try:
-                self._reader = unpack(PickledPayload(request.message, parcel, request.arrays))
+                self._reader = unpack(PickledPayload(request.message, payload, request.arrays))
             except ModuleNotFoundError as error:
                 return MissingModule(error.name or "")
             finally:
-                os.close(parcel)
+                os.close(payload)
         assert self._reader is not None
         self._layout = request.layout
         self._assembler = Assembler(self._reader, request.layout, request.key_seed)
@@ -109,9 +109,9 @@ class _RequestHandler:
 
     def _fill(self, request: ReadPiece) -> PieceRead:
         assert self._assembler is not None
-        assert self._arena is not None
+        assert self._memory is not None
         assert self._layout is not None
-        memory = self._arena.memory(request.block, request.steps * self._layout.bytes_per_step)
+        memory = self._memory.memory(request.block, request.steps * self._layout.bytes_per_step)
         visits = Visits(np.frombuffer(request.rows, np.int64), np.frombuffer(request.epochs, np.int64))
         piece = Piece(visits, request.low, request.rows_per_step, BatchBuffers(self._layout, memory, request.steps))
         return PieceRead(tuple(self._assembler.fill(piece)))

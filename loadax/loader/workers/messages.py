@@ -7,13 +7,13 @@ from loadax.loader.workers.shared_memory import Block
 
 
 class LoadJob(NamedTuple):
-    """Take up a job; the descriptors of the arena, and of the parcel that the reader is in, come along.
+    """Take up a job. The descriptors of the shared memory and of the payload that the reader is in come along.
 
     Args:
-        message: of the parcel. None: the worker has the reader already.
-        arrays: of the parcel.
+        message: Message of the payload. None: the worker has the reader already.
+        arrays: Arrays of the payload.
         layout: Layout of the buffers of one step.
-        key_seed: of the random keys, where there are any.
+        key_seed: Seed of the random keys, where there are any.
     """
 
     message: bytes | None
