@@ -1,7 +1,7 @@
 """Pipeline: makes the batch producer of a run from the options, the dataset and the mesh."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
@@ -36,9 +36,11 @@ from loadax.protocols import Tree, Visits
 @final
 @dataclass(frozen=True, eq=False)
 class BatchForm:
-    """What batches are made of.
+    """What some batches are made of.
 
-    The dataset, with its sequences as long as they are at that time, and what a batch of it looks like.
+    Args:
+        dataset: Dataset of the rows, with its sequences cut to the length that is scheduled.
+        batch: Leaves of a batch of it.
     """
 
     dataset: Dataset
@@ -51,9 +53,9 @@ class SeqLenSchedule:
     """What batches are made of, by step.
 
     Args:
-        whole: where no length is scheduled.
-        lengths: a schedule of the sequences' lengths; None: they are whole.
-        cut: for each of these lengths.
+        whole: Form of batches with whole sequences.
+        lengths: Schedule of the sequences' lengths. None: they are whole.
+        cut: Form of batches for each of these lengths.
     """
 
     whole: BatchForm
@@ -61,7 +63,7 @@ class SeqLenSchedule:
     cut: Mapping[int, BatchForm]
 
     def at(self, step: int) -> BatchForm:
-        """What the batch of a step is made of."""
+        """The form of the batch of a step."""
         return self.whole if self.lengths is None else self.cut[value_at(self.lengths, step)]
 
 
@@ -69,14 +71,14 @@ def forms_of(dataset: Dataset, lengths: Schedule | None, made_leaves: Sequence[s
     """The forms of a dataset's batches.
 
     Args:
-        dataset: of the rows.
-        lengths: a schedule of the sequences' lengths; None: they are whole.
-        made_leaves: that the loader adds to every batch.
+        dataset: Dataset of the rows.
+        lengths: Schedule of the sequences' lengths. None: they are whole.
+        made_leaves: Names of the leaves that the loader adds to every batch.
     """
     whole = BatchForm(dataset, batch_spec(dataset.spec, made_leaves))
     cut = {length: cut_to(dataset, length) for _, length in lengths or ()}
     return SeqLenSchedule(
-        whole, lengths, {length: BatchForm(each, batch_spec(each.spec, made_leaves)) for length, each in cut.items()}
+        whole, lengths, {length: BatchForm(short, batch_spec(short.spec, made_leaves)) for length, short in cut.items()}
     )
 
 
@@ -99,12 +101,8 @@ class Pipeline:
     _shares: dict[Any, HostShard] = field(default_factory=dict)
     _caches: dict[Any, DeviceCache] = field(default_factory=dict)
 
-    def of(self, plan: BatchPlan) -> "Pipeline":
-        """The same for a plan whose batches look alike."""
-        return replace(self, plan=plan)
-
     def form(self, step: int) -> BatchForm:
-        """What the batch of a step is made of."""
+        """The form of the batch of a step."""
         return self.forms.at(self.plan.stretch(step)[0].first)
 
     def share(self, mesh: Any, step: int) -> HostShard:
@@ -127,7 +125,7 @@ class Pipeline:
                 check_memory(self.open_chunks(share, stretch), options.cache_bytes, options.readers)
             if self.device_map is not None:
                 self.device_map.on(share)  # what does not fit is said when the partition is looked at
-            for other in [each for each in self._shares if each[0] != mesh]:
+            for other in [known for known in self._shares if known[0] != mesh]:
                 self._shares.pop(other, None)
             self._shares[key] = share
         return self._shares[key]
@@ -137,12 +135,10 @@ class Pipeline:
         return share.shape_dtypes if self.device_map is None else self.device_map.on(share).shape_dtypes
 
     def open_chunks(self, share: HostShard, stretch: BatchSizeSegment) -> list[OpenChunks]:
-        """What block shuffles of chunked data have open on that share."""
+        """The chunks that block shuffles keep open on that share."""
         reader = self.forms.at(stretch.first).dataset.reader
-        each_row = row_bytes(reader, held_columns(reader, share))
-        return find_open_chunks(
-            reader, BatchPlan(self.plan.order, stretch.batch_size, None, "pad"), share.positions, each_row
-        )
+        plan = BatchPlan(self.plan.order, stretch.batch_size, None, "pad")
+        return find_open_chunks(reader, plan, share.positions, row_bytes(reader, held_columns(reader, share)))
 
     def producer(self, mesh: Mesh, step: int, executor: PieceExecutor) -> BatchProducer:
         """The producer of that step and of the steps after it whose batches have the same shapes."""
@@ -187,7 +183,7 @@ class Pipeline:
         return out
 
     def _finish(self, share: HostShard, gather: DeviceGather | None = None) -> Finish:
-        """What becomes of placed leaves: those that they pick out of what is kept, and the user's function of these."""
+        """What is made of placed leaves: the rows gathered from the cache, then the user's function of these."""
         last: Finish = share.batch.structure.build
         if self.device_map is not None:
             last = self.device_map.compiled(share)

@@ -1,9 +1,8 @@
 """Caches a small dataset in device memory and gathers batches from it.
 
-Every device keeps, of all rows, the columns that it holds of a batch. Then a step needs nothing from the host but the
-numbers of its rows, and those travel as any batch does: read ahead, placed ahead, padded, cut in microbatches. What is
-made of rows, visit by visit, is left to the devices, too: which row comes where, and which are padding, is decided by
-the same plan, so the batches are the same.
+Every device keeps the columns that it holds of a batch, of all rows. A step then needs nothing from the host but the
+numbers of its rows, which travel as any batch does: read ahead, placed ahead, padded, cut in microbatches. The same
+plan decides which row comes where and which rows are padding, so the batches are the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,9 +56,10 @@ def check_fixed(dataset: Dataset) -> None:
 
 
 def usual_limit(stats: Sequence[Mapping[str, int]]) -> tuple[int, str]:
-    """How many bytes a device may keep when nobody says it, by what the devices tell of their memory.
+    """Bytes that a device may keep when the user has not said how many, and why.
 
-    And why so many.
+    Args:
+        stats: Memory statistics of the devices, as far as they have any.
     """
     limits = [each["bytes_limit"] for each in stats if "bytes_limit" in each]
     if not limits:
@@ -72,8 +72,8 @@ class DeviceCache:
     """The rows of a dataset, whole on the devices of a mesh.
 
     Args:
-        dataset: whose maps are not random.
-        share: of any batch of it: what this process's devices hold.
+        dataset: Dataset whose maps are not random.
+        share: Share of this process's devices in any batch of it.
         options: Options of the loader. `keep_on_device` is the limit of one device; True: a quarter of its memory.
 
     Raises:
@@ -133,7 +133,7 @@ class DeviceCache:
             )
 
     def _read(self, dataset: Dataset, options: LoaderOptions) -> list[jax.Array]:
-        """Reads all rows, block by block, and writes each to the devices: the host never holds more than a few."""
+        """Reads all rows in blocks and writes each to the devices, so that the host never holds more than a few blocks."""
         rows = self._source.count
         row_bytes = sum(leaf.dtype.itemsize * prod(leaf.spec.shape) for leaf in self._batch.leaves)
         most = max(1, min(_BLOCK_BYTES, options.prefetch_bytes) // max(1, row_bytes))

@@ -18,8 +18,8 @@ _KEPT = 0.75  # of the weight of what was measured before, at each new measureme
 class PieceSizes:
     """Chooses how many steps a group has, or in how many pieces a step is cut. Only ever a matter of speed.
 
-    A piece takes `delay + rows * seconds_per_row` seconds, a line fitted to what pieces took: cutting a step helps where
-    rows take time, and does harm where it is the delay of a disk or a network, which every piece has again.
+    A piece takes `delay + rows * seconds_per_row` seconds, a line fitted to what pieces took: cutting a step helps
+    where rows take time, and does harm where it is the delay of a disk or a network, which every piece has again.
 
     Args:
         rows_per_step: Rows that this process reads in a step.

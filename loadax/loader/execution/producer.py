@@ -34,8 +34,8 @@ _MOST_STEPS = 256  # lanes are sorted step by step: no batch should wait for mor
 class VisitLookahead:
     """The visits of a plan's steps at some positions, computed for many steps in one call and kept for the next ones.
 
-    It begins with what is asked for, and looks twice as far ahead each time: the first batch does not wait for later
-    ones.
+    It begins with the steps asked for and looks twice as far ahead each time, so that the first batch does not wait for
+    later ones.
     """
 
     def __init__(self, plan: BatchPlan, positions: Integers, end: int | None):
@@ -50,15 +50,15 @@ class VisitLookahead:
 
     def __call__(self, first: int, count: int) -> Visits:
         """The visits of the steps from `first` on, one step after the other."""
-        found = []
-        step, stop, each = first, first + count, len(self._positions)
+        parts = []
+        step, stop, per_step = first, first + count, len(self._positions)
         while step < stop:
             steps, visits = self._block(step, stop)
             end = min(stop, steps.stop)
-            low, high = (step - steps.start) * each, (end - steps.start) * each
-            found.append(Visits(visits.rows[low:high], visits.epochs[low:high]))
+            low, high = (step - steps.start) * per_step, (end - steps.start) * per_step
+            parts.append(Visits(visits.rows[low:high], visits.epochs[low:high]))
             step = end
-        return found[0] if len(found) == 1 else Visits(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+        return parts[0] if len(parts) == 1 else Visits(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _block(self, step: int, stop: int) -> tuple[range, Visits]:
         with self._lock:

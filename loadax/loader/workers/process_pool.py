@@ -20,7 +20,7 @@ from loadax.loader.workers.messages import ReadPiece
 from loadax.reader import Reader
 
 _PATIENCE = 1.0  # seconds that workers have to end, in all, before they are killed
-_MAX_RETRIES = 2  # a piece that has killed so many workers is not tried again
+_MAX_RETRIES = 2  # workers that a piece may kill before it is given up
 _SETTLING = 0.6  # seconds until a new worker process has started and knows its work
 # pieces that a worker is given at a time: it goes on with the next one while the one before is on its way back
 _IN_HAND = 2
@@ -56,7 +56,7 @@ class ProcessPool:
         self._handles: list[WorkerHandle] = []
         self._shared_reader: SharedReader | None = None  # the newest
         self._waiting: deque[object] = deque()  # who waits for a worker, in turn
-        self._starting: list[WorkerHandle] = []  # that are not ready yet
+        self._starting: list[WorkerHandle] = []  # processes that are not ready yet
         try:
             for _ in range(self._started):
                 self._start()
@@ -120,9 +120,9 @@ class ProcessPool:
             self._start(job)
 
     def _next_worker(self) -> WorkerHandle:
-        """The worker that has least in hand.
+        """The worker with the fewest pieces in hand.
 
-        Waits for one that has room there, for its turn: who came first has the piece that is wanted first.
+        Waits for one that has room, first come, first served: the first caller has the piece that is wanted first.
         """
         turn = object()
         with self._free:
@@ -146,7 +146,7 @@ class ProcessPool:
         return self._next_worker()
 
     def _report(self, when: When, times: int, died: str, message: ReadPiece) -> None:
-        """Says that a worker is gone, for this piece the so-manyth one.
+        """Warns that a worker is gone, the `times`-th one of this piece.
 
         Raises:
             WorkerError: when no other one should try.
