@@ -133,7 +133,7 @@ class DeviceCache:
             )
 
     def _read(self, dataset: Dataset, options: LoaderOptions) -> list[jax.Array]:
-        """Reads all rows in blocks and writes each to the devices, so that the host never holds more than a few blocks."""
+        """Reads all rows in blocks and writes each to the devices, so that the host never holds more than a few."""
         rows = self._source.count
         row_bytes = sum(leaf.dtype.itemsize * prod(leaf.spec.shape) for leaf in self._batch.leaves)
         most = max(1, min(_BLOCK_BYTES, options.prefetch_bytes) // max(1, row_bytes))
@@ -149,7 +149,7 @@ class DeviceCache:
         if not len(self._devices):
             return arrays[:-1]
         steps = blocks.size // height
-        options = replace(options, prefetch=1, key_seed=None, keep_on_device=False, first_workers=options.num_workers)
+        options = replace(options, prefetch=1, keep_on_device=False, first_workers=options.num_workers)
         with closing(open_executor(options)) as executor:
             producer = BatchProducer(plan, dataset.reader, share, options, executor, steps)
             scheduler = PrefetchScheduler(producer, 0, options)
