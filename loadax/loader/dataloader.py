@@ -8,6 +8,7 @@ decides what is read ahead, and an iterator hands the batches out.
 import copy
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -32,10 +33,19 @@ from loadax.loader.inspection.explain import Setting, forecast
 from loadax.loader.inspection.explanation import Explanation
 from loadax.loader.inspection.trace import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator, Epoch, Ledger
-from loadax.loader.options import LoaderOptions, mesh_of, resolve_options, schedule, together, with_positions
+from loadax.loader.options import (
+    LoaderOptions,
+    device_limit,
+    mesh_of,
+    microbatch_count,
+    schedule,
+    shard_spec,
+    together,
+    with_positions,
+    worker_counts,
+)
 from loadax.loader.pipeline import Pipeline, forms_of
 from loadax.loader.state import OrderHash, step_of
-from loadax.loader.warmup import Warm
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.inverse import Place
 from loadax.plan.skips import step_ranges
@@ -166,27 +176,27 @@ class Dataloader:
             None if num_epochs is None else integer("num_epochs", num_epochs),
             remainder,
         )
-        options = resolve_options(
-            [size for _, size in sizes],
-            self.dataset.reader.concurrent_reads,
+        batch_sizes = [size for _, size in sizes]
+        most, first = worker_counts(num_workers, worker_type, self.dataset.reader.concurrent_reads)
+        options = LoaderOptions(
             partition=partition,
-            shard_index=shard_index,
-            shard_count=shard_count,
-            microbatches=microbatches,
-            key_seed=key_seed,
-            keep_on_device=keep_on_device,
-            num_workers=num_workers,
+            shard=shard_spec(shard_index, shard_count, batch_sizes),
+            microbatches=microbatch_count(microbatches, batch_sizes),
+            key_seed=None if key_seed is None else integer("key_seed", key_seed, most=None),
+            keep_on_device=device_limit(keep_on_device),
+            num_workers=most,
+            first_workers=first,
             worker_type=worker_type,
-            prefetch=prefetch,
-            prefetch_bytes=prefetch_bytes,
-            cache_bytes=cache_bytes,
+            prefetch=integer("prefetch", prefetch, 0),
+            prefetch_bytes=integer("prefetch_bytes", prefetch_bytes, 1),
+            cache_bytes=None if cache_bytes is None else integer("cache_bytes", cache_bytes, 0),
         )
         if options.keep_on_device:
             check_fixed(self.dataset)
         made_leaves = [MASK] * (remainder == "pad") + [KEY] * (options.key_seed is not None)
         self._pipeline = Pipeline(
             self._plan,
-            forms_of(self.dataset, lengths, made_leaves),
+            *forms_of(self.dataset, lengths, made_leaves),
             options,
             None if device_map is None else DeviceMap(device_map),
         )
@@ -196,7 +206,7 @@ class Dataloader:
         self._made_in = current_mesh()
         self._used_up, self._warned = threading.Event(), False
         self._ledger: Ledger | None = None
-        self._warm: Warm | None = None
+        self._warm: deque[DataIterator] = deque()  # an iterator that reads ahead already, or none
         if self._mesh is not None or self._made_in is not None:
             for stretch in self._plan.stretches:
                 self._share(stretch.first)
@@ -314,9 +324,7 @@ class Dataloader:
             StateError: when the state belongs to other data, or lies inside a batch of this size.
         """
         step, mesh = self._step_of(start), self._placing_mesh()
-        warm, self._warm = self._warm, None
-        begun = None if warm is None else warm.take(mesh, step)
-        batches = self._begin(mesh, step) if begun is None else begun
+        batches = self._take_warm(mesh, step) or self._begin(mesh, step)
         self._ledger = batches.ledger
         return batches
 
@@ -339,10 +347,20 @@ class Dataloader:
             StateError: as for `iterate`.
         """
         step, mesh = self._step_of(start), self._placing_mesh()
-        warm, self._warm = self._warm, None
-        if warm is not None:
-            warm.close()
-        self._warm = Warm(self._begin(mesh, step), mesh)
+        self._take_warm()
+        self._warm.append(self._begin(mesh, step))
+
+    def _take_warm(self, mesh: Mesh | None = None, step: int = 0) -> DataIterator | None:
+        """The iterator that `warmup()` has begun, when it is for that mesh and step; else it is closed. Once only."""
+        try:
+            batches = self._warm.pop()  # atomic: of several threads, one gets it
+        except IndexError:
+            return None
+        if (batches.mesh, batches.step) == (mesh, step):
+            batches.restart_statistics()
+            return batches
+        batches.close()
+        return None
 
     def _placing_mesh(self) -> Mesh:
         """The mesh of the caller's thread, on which batches can be placed."""
@@ -497,7 +515,7 @@ class Dataloader:
             _pipeline=replace(self._pipeline, plan=skipping),
             _used_up=threading.Event(),
             _warned=False,
-            _warm=None,
+            _warm=deque(),
             _ledger=None,
         )
         return made
@@ -562,7 +580,7 @@ class Dataloader:
             self._order,
             run if run is not None else self._run_name(),
             pieces,
-            partial(self._pipeline.host_leaves, self._pipeline.forms.whole) if contents else None,
+            partial(self._pipeline.host_leaves, self._pipeline.whole) if contents else None,
             per_step,
         )
 

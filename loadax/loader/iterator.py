@@ -60,7 +60,7 @@ class DataIterator:
         self, pipeline: Pipeline, order: OrderHash, mesh: Mesh, mesh_given: bool, used_up: threading.Event, start: Any
     ):
         self._pipeline, self._plan, self._order = pipeline, pipeline.plan, order
-        self._mesh, self._mesh_given = mesh, mesh_given
+        self.mesh, self._mesh_given = mesh, mesh_given
         self._used_up = used_up
         self._step = step_of(self._plan, order, start)
         self._error: BaseException | None = None
@@ -91,7 +91,7 @@ class DataIterator:
         try:
             options, num_steps = self._pipeline.options, self._plan.num_steps
             step = min(self._step, num_steps - 1) if num_steps is not None else self._step
-            producer = self._pipeline.producer(self._mesh, step, executor)
+            producer = self._pipeline.producer(self.mesh, step, executor)
             self._autotuner = self._autotuner or WorkerAutotuner(
                 executor.first, executor.concurrency, executor.settling
             )
@@ -205,8 +205,8 @@ class DataIterator:
         return report(self.stats(), self._info())
 
     def _info(self) -> LoaderInfo:
-        whole, options = self._pipeline.forms.whole, self._pipeline.options
-        return loader_info(whole.dataset.reader, whole.batch, self._mesh, bool(options.keep_on_device))
+        whole, options = self._pipeline.whole, self._pipeline.options
+        return loader_info(whole.dataset.reader, whole.batch, self.mesh, bool(options.keep_on_device))
 
     def timeline(self, path: str | os.PathLike[str]) -> None:
         """Writes a picture of who did what when: a page for any browser (`.html`), or an image (`.png`).
@@ -254,9 +254,9 @@ class DataIterator:
         if self._mesh_given:
             return
         mesh = current_mesh()
-        if mesh is not None and mesh is not self._mesh and mesh != self._mesh:
+        if mesh is not None and mesh is not self.mesh and mesh != self.mesh:
             raise MeshError(
-                f"this iterator's batches are for {self._mesh}, but this thread is now in {mesh}; make a new "
+                f"this iterator's batches are for {self.mesh}, but this thread is now in {mesh}; make a new "
                 "iterator inside the new mesh (loader.iterate(start=it.get_state())), or pass mesh= to the Dataloader"
             )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from jax.sharding import Mesh, NamedSharding
 
@@ -16,27 +16,20 @@ from loadax.plan.mix import Mixed
 
 _MOST_WORKERS = 16  # workers beyond that mostly wait for each other; pass num_workers for more
 
-Schedule = tuple[tuple[int, int], ...]
+_Value = TypeVar("_Value")
+Schedule = tuple[tuple[int, _Value], ...]
 """`(first step, value)`: each value holds until the next one begins."""
 
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LoaderOptions:
-    """How batches are cut, read ahead and placed. Each has the name of the `Dataloader` argument that it comes from.
+    """How batches are cut, read ahead and placed: arguments of `Dataloader`, which documents them, checked.
 
     Args:
-        partition: Partition of the leaves, as the user gave it.
-        shard: Part of each batch that `shard_index` and `shard_count` ask for. None: what the mesh says.
-        microbatches: Number of microbatches that a batch is cut into.
-        key_seed: Seed of the random keys. None: batches have no keys.
-        keep_on_device: Whether all rows stay on the devices; an int: how many bytes a device may give to them.
+        shard: Part of each batch that `shard_index` and `shard_count` ask for. None: the mesh decides.
         num_workers: Largest number of workers.
         first_workers: Number of workers to begin with.
-        worker_type: Kind of the workers, "thread" or "process".
-        prefetch: Number of placed batches kept ahead of the consumer.
-        prefetch_bytes: Bytes of host memory for reading ahead.
-        cache_bytes: Bytes of host memory for open chunks. None: as many as are needed, up to half of the memory.
     """
 
     partition: Any = None
@@ -57,64 +50,33 @@ class LoaderOptions:
         return max(1, self.num_workers) if self.worker_type == "process" else 1
 
 
-def resolve_options(
-    batch_sizes: Sequence[int],
-    concurrent_reads: int,
-    *,
-    partition: Any,
-    shard_index: int | None,
-    shard_count: int | None,
-    microbatches: int,
-    key_seed: int | None,
-    keep_on_device: Any,
-    num_workers: int | None,
-    worker_type: str,
-    prefetch: int,
-    prefetch_bytes: int,
-    cache_bytes: int | None,
-) -> LoaderOptions:
-    """Checks the arguments of a `Dataloader`, for all its batch sizes and the reads that its source wants at once.
-
-    Raises:
-        ArgumentError: when an argument can't be used; names it, shows it, says what to do.
-    """
+def worker_counts(num_workers: int | None, worker_type: str, concurrent_reads: int) -> tuple[int, int]:
+    """The largest number of workers, and the number to begin with, for a source that wants so many reads at once."""
     in_processes = choice("worker_type", worker_type, ("thread", "process")) == "process"
-    first = 1 if in_processes else concurrent_reads
-    workers = _most_workers(first, in_processes) if num_workers is None else integer("num_workers", num_workers, 0)
-    options = LoaderOptions(
-        partition=partition,
-        prefetch=integer("prefetch", prefetch, 0),
-        shard=_shard(shard_index, shard_count, batch_sizes),
-        microbatches=integer("microbatches", microbatches, 1),
-        key_seed=None if key_seed is None else integer("key_seed", key_seed, most=None),
-        keep_on_device=_keep_on_device(keep_on_device),
-        num_workers=workers,
-        first_workers=first if num_workers is None else workers,
-        worker_type=worker_type,
-        prefetch_bytes=integer("prefetch_bytes", prefetch_bytes, 1),
-        cache_bytes=None if cache_bytes is None else integer("cache_bytes", cache_bytes, 0),
-    )
-    for size in (size for size in batch_sizes if size % options.microbatches):
-        count = options.microbatches
+    if num_workers is not None:
+        most = integer("num_workers", num_workers, 0)
+        return most, most
+    # A process a core; of threads twice as many, since one may wait for a disk or for the GIL.
+    cores, first = usable_cores(), 1 if in_processes else concurrent_reads
+    return (min(cores, _MOST_WORKERS) if in_processes else max(min(2 * cores, _MOST_WORKERS), first)), first
+
+
+def device_limit(keep_on_device: Any) -> bool | int:
+    """`keep_on_device`, checked."""
+    if keep_on_device is None or isinstance(keep_on_device, bool):
+        return bool(keep_on_device)
+    return integer("keep_on_device", keep_on_device, 1)
+
+
+def microbatch_count(microbatches: int, batch_sizes: Sequence[int]) -> int:
+    """`microbatches`, checked."""
+    count = integer("microbatches", microbatches, 1)
+    for size in (size for size in batch_sizes if size % count):
         raise ArgumentError(f"batch_size={size} can't be cut in microbatches={count}; use a multiple of {count}")
-    return options
+    return count
 
 
-def _most_workers(first: int, in_processes: bool) -> int:
-    """The largest number of workers that are tried where the user has not said how many.
-
-    A process a core; of threads twice as many, since one may wait for a disk or for the GIL, or as many as the source
-    wants.
-    """
-    cores = usable_cores()
-    return min(cores, _MOST_WORKERS) if in_processes else max(min(2 * cores, _MOST_WORKERS), first)
-
-
-def _keep_on_device(value: Any) -> bool | int:
-    return bool(value) if value is None or isinstance(value, bool) else integer("keep_on_device", value, 1)
-
-
-def _shard(index: int | None, count: int | None, batch_sizes: Sequence[int]) -> ShardSpec | None:
+def shard_spec(index: int | None, count: int | None, batch_sizes: Sequence[int]) -> ShardSpec | None:
     """The part of each batch that `shard_index` and `shard_count` ask for; None: they don't."""
     if index is None and count is None:
         return None
@@ -132,7 +94,7 @@ def _shard(index: int | None, count: int | None, batch_sizes: Sequence[int]) -> 
     return ShardSpec(index, count)
 
 
-def schedule(name: str, value: Any) -> Schedule:
+def schedule(name: str, value: Any) -> Schedule[int]:
     """An int, or a dict of ints by step, as a schedule.
 
     Raises:
@@ -145,15 +107,15 @@ def schedule(name: str, value: Any) -> Schedule:
         raise ArgumentError(
             f"{name}={dict(value)!r}: a schedule begins at step 0, and ascends: {{0: 256, 10_000: 1024}}"
         )
-    return tuple((step, integer(f"{name}[{step}]", each)) for step, each in zip(steps, value.values(), strict=True))
+    return tuple((step, integer(f"{name}[{step}]", given)) for step, given in zip(steps, value.values(), strict=True))
 
 
-def value_at(scheduled: Schedule, step: int) -> int:
+def value_at(scheduled: Schedule[_Value], step: int) -> _Value:
     """What a schedule says for a step."""
     return next(value for first, value in reversed(scheduled) if first <= step)
 
 
-def together(one: Schedule, other: Schedule) -> Schedule:
+def together(one: Schedule[int], other: Schedule[int]) -> Schedule[int]:
     """The values of `one`, with a seam wherever either has one."""
     return tuple((step, value_at(one, step)) for step in sorted({step for step, _ in (*one, *other)}))
 

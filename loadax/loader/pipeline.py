@@ -1,6 +1,6 @@
 """Pipeline: makes the batch producer of a run from the options, the dataset and the mesh."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -47,28 +47,10 @@ class BatchForm:
     batch: BatchSpec
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class SeqLenSchedule:
-    """What batches are made of, by step.
-
-    Args:
-        whole: Form of batches with whole sequences.
-        lengths: Schedule of the sequences' lengths. None: they are whole.
-        cut: Form of batches for each of these lengths.
-    """
-
-    whole: BatchForm
-    lengths: Schedule | None
-    cut: Mapping[int, BatchForm]
-
-    def at(self, step: int) -> BatchForm:
-        """The form of the batch of a step."""
-        return self.whole if self.lengths is None else self.cut[value_at(self.lengths, step)]
-
-
-def forms_of(dataset: Dataset, lengths: Schedule | None, made_leaves: Sequence[str]) -> SeqLenSchedule:
-    """The forms of a dataset's batches.
+def forms_of(
+    dataset: Dataset, lengths: Schedule[int] | None, made_leaves: Sequence[str]
+) -> tuple[BatchForm, Schedule[BatchForm]]:
+    """The form of batches with whole sequences, and the forms by step.
 
     Args:
         dataset: Dataset of the rows.
@@ -76,10 +58,11 @@ def forms_of(dataset: Dataset, lengths: Schedule | None, made_leaves: Sequence[s
         made_leaves: Names of the leaves that the loader adds to every batch.
     """
     whole = BatchForm(dataset, batch_spec(dataset.spec, made_leaves))
-    cut = {length: cut_to(dataset, length) for _, length in lengths or ()}
-    return SeqLenSchedule(
-        whole, lengths, {length: BatchForm(short, batch_spec(short.spec, made_leaves)) for length, short in cut.items()}
-    )
+    if lengths is None:
+        return whole, ((0, whole),)
+    short = {length: cut_to(dataset, length) for _, length in lengths}
+    forms = {length: BatchForm(data, batch_spec(data.spec, made_leaves)) for length, data in short.items()}
+    return whole, tuple((step, forms[length]) for step, length in lengths)
 
 
 @final
@@ -89,13 +72,15 @@ class Pipeline:
 
     Args:
         plan: Rows of each step.
-        forms: What the batches of each step are made of.
+        whole: Form of batches with whole sequences.
+        forms: Forms of the batches by step.
         options: Options of the loader.
         device_map: Function of the user's that devices run. None: there is none.
     """
 
     plan: BatchPlan
-    forms: SeqLenSchedule
+    whole: BatchForm
+    forms: Schedule[BatchForm]
     options: LoaderOptions
     device_map: DeviceMap | None
     _shares: dict[Any, HostShard] = field(default_factory=dict)
@@ -103,7 +88,7 @@ class Pipeline:
 
     def form(self, step: int) -> BatchForm:
         """The form of the batch of a step."""
-        return self.forms.at(self.plan.stretch(step)[0].first)
+        return value_at(self.forms, self.plan.stretch(step)[0].first)
 
     def share(self, mesh: Any, step: int) -> HostShard:
         """What this process holds of the batch of a step on a mesh, which need not be there.
@@ -114,7 +99,7 @@ class Pipeline:
                 allowed for open chunks.
         """
         stretch = self.plan.stretch(step)[0]
-        form = self.forms.at(stretch.first)
+        form = value_at(self.forms, stretch.first)
         key = (mesh, stretch.batch_size, form)
         if key not in self._shares:
             options = self.options
@@ -136,7 +121,7 @@ class Pipeline:
 
     def open_chunks(self, share: HostShard, stretch: BatchSizeSegment) -> list[OpenChunks]:
         """The chunks that block shuffles keep open on that share."""
-        reader = self.forms.at(stretch.first).dataset.reader
+        reader = value_at(self.forms, stretch.first).dataset.reader
         plan = BatchPlan(self.plan.order, stretch.batch_size, None, "pad")
         return find_open_chunks(reader, plan, share.positions, row_bytes(reader, held_columns(reader, share)))
 

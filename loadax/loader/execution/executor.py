@@ -35,42 +35,25 @@ class LoadedJob(Protocol):
 
 
 class PieceExecutor(Protocol):
-    """Reads pieces. Jobs may overlap: an old one is still in use while batches of another shape begin."""
+    """Reads pieces. Jobs may overlap: an old one is still in use while batches of another shape begin.
 
-    @property
-    def worker_type(self) -> str:
-        """What the workers are: "thread" or "process"."""
-        ...
+    Args:
+        worker_type: Kind of the workers, "thread" or "process".
+        isolated: Whether pieces are read outside this process: then they cost more to hand over and wait for no GIL.
+        workers: Largest number of workers.
+        concurrency: Threads of this process that keep all workers busy; 0: the consumer's own does all the work.
+        first: Threads of use to begin with, before all workers are started.
+        settling: Seconds until a new worker does its share.
+        closed: Whether the workers were told to end.
+    """
 
-    @property
-    def workers(self) -> int:
-        """Largest number of workers."""
-        ...
-
-    @property
-    def concurrency(self) -> int:
-        """Threads of this process that keep all workers busy; 0: the consumer's own thread does all the work."""
-        ...
-
-    @property
-    def first(self) -> int:
-        """Threads of use to begin with, before all workers are started."""
-        ...
-
-    @property
-    def settling(self) -> float:
-        """Seconds until a new worker does its share."""
-        ...
-
-    @property
-    def isolated(self) -> bool:
-        """Whether pieces are read outside this process: each costs more to hand over, and none waits for the GIL."""
-        ...
-
-    @property
-    def closed(self) -> bool:
-        """Whether the workers were told to end."""
-        ...
+    worker_type: str
+    isolated: bool
+    workers: int
+    concurrency: int
+    first: int
+    settling: float
+    closed: bool
 
     def load(self, reader: Reader, layout: BufferLayout, key_seed: int | None, prefetch_bytes: int) -> LoadedJob:
         """A job for the workers.

@@ -287,13 +287,8 @@ def certify(
 
 def alike_steps(plan: BatchPlan, steps: range) -> list[range]:
     """These steps, cut where the shapes of their batches change."""
-    found: list[range] = []
-    start = steps.start
-    while start < steps.stop:
-        _, end = plan.stretch(start)
-        found.append(range(start, steps.stop if end is None else min(end, steps.stop)))
-        start = found[-1].stop
-    return found
+    cuts = [step for step in plan.first_steps if steps.start < step < steps.stop]
+    return [range(*ends) for ends in pairwise([steps.start, *cuts, steps.stop])]
 
 
 def stretches(positions: Integers, heights: Iterable[int] = ()) -> list[tuple[int, int]]:

@@ -48,7 +48,7 @@ class ProcessPool:
     def __init__(self, workers: int, first: int | None = None, mark: Mark = unmarked):
         self._mark = mark
         self._free = threading.Condition()  # there may be a worker with room in its hand
-        self._closed = False
+        self.closed = False
         self.workers = workers
         self.concurrency = _IN_HAND * workers
         self._wanted = self._started = workers if first is None else min(first, workers)
@@ -63,11 +63,6 @@ class ProcessPool:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def closed(self) -> bool:
-        """Whether they were told to end."""
-        return self._closed
 
     def run(self, job: Job, message: ReadPiece) -> Timing:
         """Has a worker read a piece, and waits until it is done. From any number of threads.
@@ -111,7 +106,7 @@ class ProcessPool:
         Raises:
             WorkerError: when one can't be started, or can't take up the job.
         """
-        while not self._closed:
+        while not self.closed:
             with self._free:
                 if self._wanted >= min(self.workers, -(-threads // _IN_HAND)):
                     return
@@ -128,7 +123,7 @@ class ProcessPool:
         with self._free:
             self._waiting.append(turn)
             try:
-                while not self._closed:
+                while not self.closed:
                     worker = min(self._handles, key=lambda handle: handle.in_hand, default=None)
                     if worker is not None and worker.in_hand < _IN_HAND and self._waiting[0] is turn:
                         worker.in_hand += 1
@@ -176,7 +171,7 @@ class ProcessPool:
     def close(self) -> None:
         """Ends all workers, those at work too. Idempotent; from any thread."""
         with self._free:
-            self._closed = True
+            self.closed = True
             workers, self._handles = [*self._handles, *self._starting], []
             self._shared_reader = None
             self._free.notify_all()
@@ -192,7 +187,7 @@ class ProcessPool:
             worker = WorkerHandle()
             with self._free:
                 self._starting.append(worker)
-            if job is not None and not self._closed:
+            if job is not None and not self.closed:
                 worker.take_up(job)
         except BaseException:
             with self._free:  # whoever waits for this one tries for himself
@@ -201,7 +196,7 @@ class ProcessPool:
             raise
         with self._free:
             self._starting.remove(worker)
-            if not self._closed:
+            if not self.closed:
                 self._handles.append(worker)
                 self._free.notify_all()
                 return
@@ -215,7 +210,7 @@ class ProcessPool:
             ClosedError: when it was told to.
         """
         with self._free:
-            closed, first = self._closed, worker in self._handles
+            closed, first = self.closed, worker in self._handles
             if first:
                 self._handles.remove(worker)
         if closed:
