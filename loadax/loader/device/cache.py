@@ -7,9 +7,9 @@ plan decides which row comes where and which rows are padding, so the batches ar
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
-from typing import Any, final
+from typing import final
 
 import jax
 import numpy as np
@@ -29,8 +29,8 @@ from loadax.loader.execution.thread_pool import ThreadPool
 from loadax.loader.options import LoaderOptions
 from loadax.plan.batches import BatchPlan
 from loadax.plan.keep import met_rows
-from loadax.plan.order import check_fixed_rows
-from loadax.protocols import Integers, LaneAssignment, Visits
+from loadax.plan.order import Concatenated, Sequential, Sliced, Subset, check_fixed_rows
+from loadax.protocols import Integers, Order
 from loadax.sharding.layout import plan_leaf
 from loadax.sharding.mesh import grid_of
 from loadax.sharding.own_devices import OwnDevices, Placed, Program
@@ -138,17 +138,16 @@ class DeviceCache:
         row_bytes = sum(leaf.dtype.itemsize * prod(leaf.spec.shape) for leaf in self._batch.leaves)
         most = max(1, min(_BLOCK_BYTES, options.prefetch_bytes) // max(1, row_bytes))
         height = -(-rows // -(-rows // most))  # as few blocks as need be, about equal
-        blocks = _Blocks(self._source.rows, rows, height)
         grid = grid_of(self._mesh)
         layouts = tuple(
             plan_leaf(grid, spec, (height, *leaf.spec.shape)) for leaf, spec in self._each(self._batch.leaves)
         )
         share = HostShard(self._batch, self._mesh, self._specs, layouts, height, 0)
-        plan = BatchPlan(blocks, height)
+        plan = BatchPlan(_in_blocks(self._source, height), height)
         arrays, write = self._writer(share, height)
         if not len(self._devices):
             return arrays[:-1]
-        steps = blocks.size // height
+        steps = plan.steps_per_epoch
         options = replace(options, prefetch=1, keep_on_device=False, first_workers=options.num_workers)
         with closing(open_executor(options)) as executor:
             producer = BatchProducer(plan, dataset.reader, share, options, executor, steps)
@@ -203,30 +202,10 @@ def _rows_of(dataset: Dataset) -> Integers | None:
     return np.flatnonzero(met)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Blocks:
-    """An order of the rows that are kept in blocks of equal height: the last one begins early enough to be full."""
-
-    rows: Integers | None
-    count: int
-    height: int
-    varies = False
-    parent = None
-    parts = ()
-    by_step = False
-
-    @property
-    def size(self) -> int:
-        return -(-self.count // self.height) * self.height
-
-    def visits(self, epochs: Integers, positions: Integers) -> Visits:
-        late = positions >= self.size - self.height
-        places = positions - late * (self.size - self.count)
-        return Visits(places if self.rows is None else self.rows[places], epochs)
-
-    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
-        return []
-
-    def describe(self) -> list[Any]:
-        return [["blocks", self.count, self.height]]
+def _in_blocks(source: RowIndexSource, height: int) -> Order:
+    """The order of the rows that are kept, in blocks of equal height: the last one begins early enough to be full."""
+    rows: Order = Sequential(source.num_rows)
+    if source.rows is not None:
+        rows = Subset(rows, source.rows, ("cached",))
+    before = (source.count - 1) // height * height
+    return Concatenated((Sliced(rows, 0, 1, before), Sliced(rows, source.count - height, 1, height)), (0, 0))
