@@ -114,9 +114,8 @@ class Dataloader:
             once. None: as much as they need, up to half of this machine's memory. What they need follows from the
             shuffle: too little is an error.
         shard_index, shard_count: load part `shard_index` of `shard_count` equal contiguous parts of each batch. On a
-        mesh of this
-            process's own devices that part is what is yielded. A mesh that spans processes decides by itself, and other
-            values are an error.
+            mesh of this process's own devices that part is what is yielded. A mesh that spans processes decides by
+            itself, and other values are an error.
         on_error: "raise": a record that can't be read ends the iteration with an error.
 
     Raises:

@@ -60,7 +60,9 @@ class DataIterator:
         self, pipeline: Pipeline, order: OrderHash, mesh: Mesh, mesh_given: bool, used_up: threading.Event, start: Any
     ):
         self._pipeline, self._plan, self._order = pipeline, pipeline.plan, order
-        self.mesh, self._mesh_given = mesh, mesh_given
+        self.mesh = mesh
+        """Mesh that the batches are placed on."""
+        self._mesh_given = mesh_given
         self._used_up = used_up
         self._step = step_of(self._plan, order, start)
         self._error: BaseException | None = None
