@@ -1,4 +1,4 @@
-"""Job: what worker processes must load before they can read; sent to each with its first piece."""
+"""Job: what a worker process must load before it can read; sent to it with its first piece."""
 
 import os
 import sys
@@ -25,10 +25,10 @@ _OR_THREADS = "make it picklable (open files and connections again in __setstate
 
 @final
 class SharedReader:
-    """A reader on its way to worker processes: packed once for all of them, and for all jobs that read from it.
+    """A reader on its way to worker processes: pickled once for all of them, and for all jobs that read from it.
 
     Args:
-        reader: of the rows.
+        reader: Reader of the rows.
 
     Raises:
         WorkerError: when the reader can't be sent to another process; names what can't.
@@ -104,8 +104,8 @@ class Job:
         """Tells a worker about this job.
 
         Args:
-            channel: to the worker.
-            has_reader: whether the worker has the reader of this job already.
+            channel: Connection to the worker.
+            has_reader: Whether the worker has the reader of this job already.
 
         Raises:
             WorkerError: when the worker can't make use of it.
