@@ -6,7 +6,9 @@ to read ahead, and an iterator delivers the batches.
 """
 
 import copy
+import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -15,36 +17,35 @@ from typing import Any, Never, final
 import numpy as np
 from jax.sharding import Mesh
 
-from loadax.core.arguments import choice, flag, integer, shown
+from loadax.core.arguments import flag, integer, shown
 from loadax.core.habits import for_dataloader
 from loadax.errors import ArgumentError, RowIndexError, UnsupportedError
 from loadax.io import as_dataset
-from loadax.loader.arguments import (
-    keep_limit,
-    mesh_of,
-    part_of,
-    schedule,
-    together,
-    with_positions,
-    worker_count,
-)
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.batch_spec import KEY, MASK
 from loadax.loader.device.cache import check_fixed
 from loadax.loader.device.device_map import DeviceMap, DevicePrograms
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.headroom import Headroom, Replay, measure
-from loadax.loader.inspection.certificate import Certificate, certify, stretches
+from loadax.loader.inspection.certificate import Certificate, alike_steps, certify, stretches
 from loadax.loader.inspection.check_plan import PlanCheck, check_run
 from loadax.loader.inspection.explain import Setting, forecast
 from loadax.loader.inspection.explanation import Explanation
 from loadax.loader.inspection.trace import Trace, find_places, trace
-from loadax.loader.iterator import DataIterator, Epoch, Run
-from loadax.loader.ledger import Ledger
+from loadax.loader.iterator import DataIterator, Epoch, Ledger
+from loadax.loader.options import (
+    LoaderOptions,
+    device_limit,
+    mesh_of,
+    microbatch_count,
+    schedule,
+    shard_spec,
+    together,
+    with_positions,
+    worker_counts,
+)
 from loadax.loader.pipeline import Pipeline, forms_of
-from loadax.loader.reports.loader_info import setup_of
 from loadax.loader.state import OrderHash, step_of
-from loadax.loader.warmup import Warm
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.find import Place
 from loadax.plan.skips import step_ranges
@@ -159,7 +160,6 @@ class Dataloader:
         **unknown: Never,
     ):
         _refuse(unknown)
-        choice("worker_type", worker_type, ("thread", "process"))
         if not isinstance(on_error, str) or on_error != "raise":
             raise UnsupportedError(f"on_error={shown(on_error)}: only 'raise' is supported; leave it out")
         if isinstance(data, Dataloader):
@@ -175,42 +175,37 @@ class Dataloader:
             None if num_epochs is None else integer("num_epochs", num_epochs),
             remainder,
         )
-        in_processes = worker_type == "process"
-        at_once = 1 if in_processes else self.dataset.reader.concurrent_reads
-        self._least = None if num_workers is not None else at_once
-        self._depth = integer("prefetch", prefetch, 0)
-        self._part = part_of(shard_index, shard_count, [size for _, size in sizes])
-        self._micro = integer("microbatches", microbatches, 1)
-        for size in (size for _, size in sizes if size % self._micro):
-            raise ArgumentError(
-                f"batch_size={size} can't be split into microbatches={self._micro}; use a multiple of {self._micro}"
-            )
-        keep, limit = keep_limit(keep_on_device)
-        if keep:
-            check_fixed(self.dataset)
-        made_leaves = [MASK] * (remainder == "pad") + [KEY] * (key_seed is not None)
-        self._recipe = Pipeline(
-            plan=self._plan,
-            forms=forms_of(self.dataset, lengths, made_leaves),
+        batch_sizes = [size for _, size in sizes]
+        most, first = worker_counts(num_workers, worker_type, self.dataset.reader.concurrent_reads)
+        options = LoaderOptions(
             partition=partition,
-            part=self._part,
-            microbatches=self._micro,
+            shard=shard_spec(shard_index, shard_count, batch_sizes),
+            microbatches=microbatch_count(microbatches, batch_sizes),
             key_seed=None if key_seed is None else integer("key_seed", key_seed, most=None),
-            device_map=None if device_map is None else DevicePrograms(device_map),
-            keep=keep,
-            keep_limit=limit,
-            budget=integer("prefetch_bytes", prefetch_bytes, 1),
-            cache=None if cache_bytes is None else integer("cache_bytes", cache_bytes, 0),
-            workers=worker_count(num_workers, at_once, in_processes),
-            in_processes=in_processes,
+            keep_on_device=device_limit(keep_on_device),
+            num_workers=most,
+            first_workers=first,
+            worker_type=worker_type,
+            prefetch=integer("prefetch", prefetch, 0),
+            prefetch_bytes=integer("prefetch_bytes", prefetch_bytes, 1),
+            cache_bytes=None if cache_bytes is None else integer("cache_bytes", cache_bytes, 0),
+        )
+        if options.keep_on_device:
+            check_fixed(self.dataset)
+        made_leaves = [MASK] * (remainder == "pad") + [KEY] * (options.key_seed is not None)
+        self._pipeline = Pipeline(
+            self._plan,
+            *forms_of(self.dataset, lengths, made_leaves),
+            options,
+            None if device_map is None else DevicePrograms(device_map),
         )
         self._order = OrderHash(self.dataset)
         # A NamedSharding includes its mesh.
         self._mesh = mesh_of(partition) if mesh is None else mesh
         self._made_in = current_mesh()
-        self._used_up = self._warned = False
+        self._used_up, self._warned = threading.Event(), False
         self._ledger: Ledger | None = None
-        self._warm: Warm | None = None
+        self._warm: deque[DataIterator] = deque()  # an iterator that reads ahead already, or none
         if self._mesh is not None or self._made_in is not None:
             for stretch in self._plan.stretches:
                 self._share(stretch.first)
@@ -245,20 +240,20 @@ class Dataloader:
 
         The first batch, if shapes change during the run; see `specs`.
         """
-        return self._recipe.shape_dtypes(self._share())
+        return self._pipeline.shape_dtypes(self._share())
 
     @property
     def specs(self) -> dict[int, Tree]:
         """The specs of all batch shapes of the run, by the first step of each."""
-        return {step: self._recipe.shape_dtypes(self._share(step)) for step in self._plan.first_steps}
+        return {step: self._pipeline.shape_dtypes(self._share(step)) for step in self._plan.first_steps}
 
     def rows(self, step: int) -> Integers:
         """int64[batch_size]: row ids of the step in batch order, the same on every host; -1 for padding.
 
         With `microbatches=k`, int64[k, batch_size / k], like the leaves.
         """
-        rows = self._plan.visits(self._checked(step)).rows
-        return rows if self._micro == 1 else rows.reshape(-1, self._micro).T
+        rows, microbatches = self._plan.visits(self._checked(step)).rows, self._pipeline.options.microbatches
+        return rows if microbatches == 1 else rows.reshape(-1, microbatches).T
 
     def local_rows(self, step: int) -> Integers:
         """int64[n]: row ids that this process reads for the step, by ascending batch position; -1 for padding.
@@ -269,8 +264,8 @@ class Dataloader:
 
     def host_batch(self, step: int) -> Tree:
         """The rows of `local_rows(step)` as NumPy arrays, with all columns of every leaf; padding is zeros."""
-        form = self._recipe.form(self._checked(step))
-        leaves = self._recipe.host_leaves(form, self._plan.visits(step, self._positions(step)))
+        form = self._pipeline.form(self._checked(step))
+        leaves = self._pipeline.host_leaves(form, self._plan.visits(step, self._positions(step)))
         return form.batch.structure.build(leaves)
 
     def explain(self, steps: int = 8, at: int = 0) -> Explanation:
@@ -282,9 +277,7 @@ class Dataloader:
             at: Step whose batch size to explain, if it is scheduled.
         """
         at = self._checked(at, "at")
-        setting = Setting(
-            self._recipe.form(at).dataset, self._plan, self._share(at), at, self._depth, self._recipe.budget
-        )
+        setting = Setting(self._pipeline.form(at).dataset, self._plan, self._share(at), at, self._pipeline.options)
         return forecast(setting, integer("steps", steps, 1))
 
     def check_plan(self, steps: int | None = None) -> PlanCheck:
@@ -304,12 +297,11 @@ class Dataloader:
     def __getitem__(self, step: int) -> Tree:
         """The placed global batch of a step, identical to the one that iteration yields."""
         step = self._checked(step)
-        feed = self._recipe.feed_one(self._share(step), step)
-        window = PrefetchScheduler(feed, step, step + 1, depth=1, budget=1, workers=0)
-        return window.take()[1]
+        producer = self._pipeline.one_step(self._share(step), step)
+        return PrefetchScheduler(producer, step, LoaderOptions(prefetch=1, prefetch_bytes=1)).next_batch()[1]
 
     def __iter__(self) -> DataIterator:
-        if self._used_up and not self._warned and (self.dataset.order.varies or self.dataset.reader.random):
+        if self._used_up.is_set() and not self._warned and (self.dataset.order.varies or self.dataset.reader.random):
             self._warned = True
             warnings.warn(
                 "iter(loader) starts at step 0 again, so it repeats the batches of the first pass in the same order; "
@@ -329,17 +321,14 @@ class Dataloader:
         Raises:
             StateError: If the state belongs to other data, or its position is inside a batch of this size.
         """
-        step = self._step_of(start)
-        run = self._run()
-        warm, self._warm = self._warm, None
-        begun = None if warm is None else warm.take(run, step)
-        batches = DataIterator(run, step) if begun is None else begun
+        step, mesh = self._step_of(start), self._placing_mesh()
+        batches = self._take_warm(mesh, step) or self._begin(mesh, step)
         self._ledger = batches.ledger
         return batches
 
     def _aside(self, start: Any = 0) -> DataIterator:
         """An iterator for measurements, which leaves the warmed-up iterator and the exported metrics alone."""
-        return DataIterator(self._run(), self._step_of(start))
+        return self._begin(self._placing_mesh(), self._step_of(start))
 
     def warmup(self, start: Any = 0) -> None:
         """Starts reading ahead in the background, while a model is compiled or restored.
@@ -353,32 +342,30 @@ class Dataloader:
         Raises:
             StateError: As for `iterate`.
         """
-        step = self._step_of(start)
-        run = self._run()
-        warm, self._warm = self._warm, None
-        if warm is not None:
-            warm.close()
-        self._warm = Warm(run, step)
+        step, mesh = self._step_of(start), self._placing_mesh()
+        self._take_warm()
+        self._warm.append(self._begin(mesh, step))
 
-    def _run(self) -> Run:
-        """A run on the current mesh of the caller's thread."""
+    def _take_warm(self, mesh: Mesh | None = None, step: int = 0) -> DataIterator | None:
+        """The iterator that `warmup()` has begun, when it is for that mesh and step; else it is closed. Once only."""
+        try:
+            batches = self._warm.pop()  # atomic: of several threads, one gets it
+        except IndexError:
+            return None
+        if (batches.mesh, batches.step) == (mesh, step):
+            batches.restart_statistics()
+            return batches
+        batches.close()
+        return None
+
+    def _placing_mesh(self) -> Mesh:
+        """The current mesh of the caller's thread, on which batches can be placed."""
         mesh = self._share().shardings[0].mesh
         assert isinstance(mesh, Mesh)
-        return Run(
-            feed=partial(self._recipe.feed, mesh),
-            plan=self._plan,
-            order=self._order,
-            mesh=mesh,
-            mesh_given=self._mesh is not None,
-            depth=self._depth,
-            budget=self._recipe.budget,
-            workers=self._recipe.workers,
-            least=self._least,
-            in_processes=self._recipe.in_processes
-            and not self._recipe.keep,  # gathering on devices needs no worker processes
-            used_up=self._mark_used_up,
-            setup=setup_of(self.dataset.reader, self._recipe.forms.whole.batch, mesh, self._recipe.keep),
-        )
+        return mesh
+
+    def _begin(self, mesh: Mesh, step: int) -> DataIterator:
+        return DataIterator(self._pipeline, self._order, mesh, self._mesh is not None, self._used_up, step)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -512,7 +499,12 @@ class Dataloader:
             raise ArgumentError(f"steps={steps!r} skips all steps of the run; keep at least one")
         made = copy.copy(self)
         vars(made).update(
-            _plan=skipping, _recipe=self._recipe.of(skipping), _used_up=False, _warned=False, _warm=None, _ledger=None
+            _plan=skipping,
+            _pipeline=replace(self._pipeline, plan=skipping),
+            _used_up=threading.Event(),
+            _warned=False,
+            _warm=deque(),
+            _ledger=None,
         )
         return made
 
@@ -565,25 +557,28 @@ class Dataloader:
                     f"positions={shown(positions)}: pass a list of ascending ints of at least 0 and below "
                     f"{min(sizes)}, the batch size"
                 )
+        same = None if held is None else stretches(held.astype(np.int64))
+        pieces = {
+            steps: self._stretches(steps.start) if same is None else same for steps in alike_steps(self._plan, chosen)
+        }
         return certify(
             self._plan,
             self._order,
             run if run is not None else self._run_name(),
-            chosen,
-            self._stretches if held is None else lambda _: stretches(held.astype(np.int64)),
-            partial(self._recipe.host_leaves, self._recipe.forms.whole) if contents else None,
+            pieces,
+            partial(self._pipeline.host_leaves, self._pipeline.whole) if contents else None,
             per_step,
         )
 
     def _stretches(self, step: int) -> list[tuple[int, int]]:
         """This process's positions as ranges, cut at the boundaries of device shards, as on all other processes."""
-        layouts = self._share(step).layouts if self._part is None else ()
+        layouts = self._share(step).layouts if self._pipeline.options.shard is None else ()
         heights = {stop - start for layout in layouts for (start, stop), *_ in layout.boxes[:1]}
         return stretches(self._positions(step), heights)
 
     def _run_name(self) -> str:
-        part = self._part
-        count = part.count if part is not None else len(np.unique(grid_of(self._share().mesh).owners))
+        shard = self._pipeline.options.shard
+        count = shard.count if shard is not None else len(np.unique(grid_of(self._share().mesh).owners))
         return "1 process" if count == 1 else f"{count} processes"
 
     def __repr__(self) -> str:
@@ -595,12 +590,13 @@ class Dataloader:
     def _share(self, step: int = 0) -> HostShard:
         """This process's part of a step on the current mesh of the calling thread, which must be the caller's."""
         mesh = resolve_mesh(self._mesh if self._mesh is not None else current_mesh() or self._made_in)
-        return self._recipe.share(mesh, step)
+        return self._pipeline.share(mesh, step)
 
     def _positions(self, step: int) -> Integers:
-        if self._part is not None and self._mesh is None and (current_mesh() or self._made_in) is None:
-            size = self._plan.stretch(step)[0].batch_size // self._part.count
-            return np.arange(self._part.index * size, (self._part.index + 1) * size, dtype=np.int64)
+        shard = self._pipeline.options.shard
+        if shard is not None and self._mesh is None and (current_mesh() or self._made_in) is None:
+            size = self._plan.stretch(step)[0].batch_size // shard.count
+            return np.arange(shard.index * size, (shard.index + 1) * size, dtype=np.int64)
         return self._share(step).positions
 
     def _checked(self, step: Any, name: str = "step") -> int:
@@ -609,6 +605,3 @@ class Dataloader:
     def _step_of(self, start: Any) -> int:
         """The step of a step or a state. None is step 0, as without a checkpoint."""
         return step_of(self._plan, self._order, 0 if start is None else start)
-
-    def _mark_used_up(self) -> None:
-        self._used_up = True

@@ -5,6 +5,7 @@ The rest of loadax uses only the public API of JAX 0.10 and newer.
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -69,7 +70,7 @@ def array_maker(
         put = _pxla.batched_device_put
         aval = _core.update_aval_with_sharding(_core.ShapedArray(shape, dtype), sharding)
         devices = list(sharding.addressable_devices_indices_map(shape))
-        inspect.signature(put).bind(aval, sharding, [], devices)
+        inspect.signature(put).bind(aval, sharding, [], devices=devices)
     except (AttributeError, TypeError):
         return None
-    return lambda buffers: put(aval, sharding, buffers, devices)
+    return partial(put, aval, sharding, devices=devices)

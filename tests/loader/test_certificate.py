@@ -307,10 +307,10 @@ def test_a_million_records_are_a_few_lines_a_step_and_a_process_that_holds_nothi
     data = from_arrays(np.broadcast_to(np.int8(0), (10**12,))).shuffle(1)
     plan = BatchPlan(data.order, 4096)
     steps = range(10**6, 10**6 + 250)
-    made = certify(plan, OrderHash(data), "run", steps, lambda _: [(0, 4096)], None, per_step=False)
+    made = certify(plan, OrderHash(data), "run", {steps: [(0, 4096)]}, None, per_step=False)
     assert made.rows == 250 * 4096
-    again = partial(certify, plan, OrderHash(data), "run", steps, lambda _: [(0, 4096)], None, per_step=False)
+    again = partial(certify, plan, OrderHash(data), "run", {steps: [(0, 4096)]}, None, per_step=False)
     assert lines_of(again) < 250 * 300
-    nothing = certify(plan, OrderHash(data), "run", range(5), lambda _: [], None, per_step=False)
+    nothing = certify(plan, OrderHash(data), "run", {range(5): []}, None, per_step=False)
     assert nothing.spans == ()
     assert made.merge(nothing) == made

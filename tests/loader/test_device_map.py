@@ -17,7 +17,7 @@ from loadax import Dataloader, DeviceMap, from_arrays
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError, PartitionError
 from loadax.loader.device import device_map
-from loadax.loader.execution import scheduler
+from loadax.loader.execution import monitor
 from loadax.sharding import plan_mesh
 from tests.loader.oracle import arrays, assert_placed, mesh_of
 from tests.loader.test_memory import Runs
@@ -203,7 +203,7 @@ def test_x64_is_that_of_the_thread_that_made_the_loader() -> None:
 
 
 def test_memory_that_the_function_still_reads_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "PieceSizes", Runs)
+    monkeypatch.setattr(monitor, "PieceSizes", Runs)
 
     def slow(example: Any) -> Any:
         busy = jax.lax.fori_loop(0, 300, lambda _, y: jnp.sin(y), jnp.ones((16, 16)))

@@ -17,7 +17,7 @@ from PIL import Image
 
 from loadax import Dataloader, Dataset, from_arrays, from_source, from_tokens, mix
 from loadax.errors import ArgumentError, ConformanceError, RowIndexError, UnsupportedError
-from loadax.loader.assembly.column_tiles import slab_plan
+from loadax.loader.assembly.column_tiles import buffer_layout
 from loadax.loader.inspection.check_plan import _shares
 from loadax.loader.inspection.chunk_reads import chunk_reads
 from loadax.loader.inspection.explanation import Explanation, Spread
@@ -70,7 +70,7 @@ def test_rows_bytes_copies_and_memory_are_those_of_each_host_by_itself(case: Mes
         assert found.reading.nbytes == spread(read)
         assert found.reading.times == sum(read) / (BATCH * 17 * 4)
         assert found.reading.copies == spread(np.bincount(np.concatenate(positions), minlength=BATCH))
-        assert found.memory.step == spread([slab_plan(loader._share()).bytes_per_step for loader in hosts])
+        assert found.memory.step == spread([buffer_layout(loader._share()).bytes_per_step for loader in hosts])
         box = [math.prod(stop - start for start, stop in each.boxes[0]) for each in hosts[0]._share().layouts]
         assert found.memory.batch == 4 * sum(box)
         assert (found.hosts, found.devices) == (case.processes, 8)
@@ -80,12 +80,13 @@ def read_step(loader: Dataloader, step: int) -> None:
     """Reads what this host reads of a step, without placing it."""
     from loadax.core.buffers import aligned_bytes
     from loadax.loader.assembly.assembler import Assembler, Piece
+    from loadax.loader.assembly.buffer_layout import BatchBuffers
 
     share = loader._share()
-    slabs = slab_plan(share)
-    slab = slabs.slab(aligned_bytes(slabs.size(1)), 1)
+    layout = buffer_layout(share)
+    buffers = BatchBuffers(layout, aligned_bytes(layout.bytes_per_step), 1)
     visits = loader._plan.visits(step, share.positions)
-    Assembler(loader.dataset.reader, slabs, None).fill(Piece(visits, 0, len(share.positions), slab))
+    Assembler(loader.dataset.reader, layout, None).fill(Piece(visits, 0, len(share.positions), buffers))
 
 
 def test_whole_rows_are_counted_whole_and_warned_of() -> None:
@@ -272,7 +273,7 @@ def test_a_process_with_a_mesh_of_its_own() -> None:
     for number, loader in enumerate(parts):
         np.testing.assert_array_equal(everybody.rows.positions(number), loader._share().positions)
         np.testing.assert_array_equal(everybody.share(number).positions, loader._share().positions)
-        assert slab_plan(loader._share()).bytes_per_step == found.memory.step.most
+        assert buffer_layout(loader._share()).bytes_per_step == found.memory.step.most
     assert parts[2].check_plan().hosts == 4
 
 

@@ -24,7 +24,7 @@ import pytest
 
 from loadax import Dataloader, from_arrays
 from loadax.errors import LoadaxError
-from loadax.loader.execution import scheduler, thread_pool
+from loadax.loader.execution import monitor, thread_pool
 from loadax.loader.metrics.stats import Timing
 from tests.limits import ENDLESS, HANG, until
 
@@ -139,11 +139,11 @@ def test_close_in_the_middle_of_reading_says_nothing(slow: float, capfd: pytest.
 def test_close_lets_go_of_batches_and_their_memory() -> None:
     batches = iter(loader())
     next(batches)
-    window = weakref.ref(batches._window)
+    scheduler = weakref.ref(batches._scheduler)
     batches.close()
     del batches
     gc.collect()
-    assert window() is None
+    assert scheduler() is None
 
 
 def test_garbage_collection_of_a_cycle() -> None:
@@ -167,7 +167,7 @@ def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None
     class Collecting:
         """Sizes of pieces, asked for under the lock; the garbage is collected right there."""
 
-        def __init__(self, rows_per_step: int, workers: int, in_processes: bool):
+        def __init__(self, rows_per_step: int, workers: int, isolated: bool):
             self._rows = rows_per_step
 
         def measured(self, rows: int, timing: Timing) -> None:
@@ -179,10 +179,10 @@ def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None
                 gc.collect()
             return 1
 
-        def slices(self, count: int) -> list[tuple[int, int]]:
+        def pieces(self, count: int) -> list[tuple[int, int]]:
             return [(0, count * self._rows)]
 
-    monkeypatch.setattr(scheduler, "PieceSizes", Collecting)
+    monkeypatch.setattr(monitor, "PieceSizes", Collecting)
     gc.disable()
     try:
         for _ in range(5):
@@ -190,10 +190,10 @@ def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None
             # One run at a time: in a long session of tests a collection takes most of a second.
             holder.me, holder.batches = holder, iter(loader(num_workers=2, prefetch_bytes=1))
             next(holder.batches)
-            window = holder.batches._window
+            scheduler = holder.batches._scheduler
             del holder
             with suppress(LoadaxError):  # it may be closed by now
-                window.take()  # makes room, so a worker opens the next run
+                scheduler.next_batch()  # makes room, so a worker opens the next run
             wait_for_the_end()
     finally:
         gc.enable()

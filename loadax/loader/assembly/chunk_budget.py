@@ -110,21 +110,21 @@ def find_open_chunks(reader: Reader, plan: BatchPlan, positions: Integers, each_
     return found
 
 
-def check_memory(found: list[OpenChunks], limit: int | None, processes: int = 1) -> None:
+def check_memory(found: list[OpenChunks], limit: int | None, readers: int = 1) -> None:
     """Says what is open, and refuses a window that does not fit.
 
     Args:
         found: what is open.
         limit: bytes.
-        processes: that read, each with chunks of its own.
+        readers: Number of copies of the reader, each with chunks of its own.
 
     Raises:
         ArgumentError: when more is open than `limit` bytes (None: half of this machine's memory); shows the numbers and
             what would fit.
     """
-    most = (limit if limit is not None else _machine_memory() // 2) // processes
+    most = (limit if limit is not None else _machine_memory() // 2) // readers
     for each in found:
-        _log.info("%s%s", each, f", in each of {processes} worker processes" if processes > 1 else "")
+        _log.info("%s%s", each, f", in each of {readers} worker processes" if readers > 1 else "")
     # Those of the parts of a mixture are open together.
     needed = sum(each.bytes for each in found)
     if needed > most:
@@ -132,13 +132,13 @@ def check_memory(found: list[OpenChunks], limit: int | None, processes: int = 1)
         its_share = most - needed + each.bytes
         fitting = each.fitting(max(0, its_share))
         others = f"; with the other shuffles {size_text(needed)}" if len(found) > 1 else ""
-        others += f", in each of {processes} worker processes" if processes > 1 else ""
+        others += f", in each of {readers} worker processes" if readers > 1 else ""
         raise ArgumentError(
             f"shuffle(block={each.blocks.rows}, window={each.blocks.window}, lanes={each.blocks.lanes}) "
             f"has {each.chunks} chunks open on this process, {size_text(each.bytes)}{others}, "
             f"and cache_bytes allows {size_text(most)}: every chunk would be decoded again and again; pass "
             + (f"{fitting} to shuffle, or " if fitting else "")
-            + f"cache_bytes={needed * processes} to the Dataloader",
+            + f"cache_bytes={needed * readers} to the Dataloader",
             argument="cache_bytes",
         )
 
@@ -149,7 +149,7 @@ def keep_open_chunks(
     limit: int | None,
     boxes: Sequence[Columns | None] | None,
     ahead: int = 0,
-    processes: int = 1,
+    readers: int = 1,
 ) -> Reader:
     """The reader, with the chunks of its sources kept as long as they are open; itself when there is none to keep.
 
@@ -160,11 +160,11 @@ def keep_open_chunks(
         boxes: the columns of every leaf of the source that this process holds; None: not known.
         ahead: bytes of rows that are read ahead: where rows are small those may be many windows, and their chunks are
             open as well.
-        processes: that read, each with chunks of its own.
+        readers: Number of copies of the reader, each with chunks of its own.
     """
     if not found:
         return reader
-    most = (limit if limit is not None else _machine_memory() // 2) // processes
+    most = (limit if limit is not None else _machine_memory() // 2) // readers
     needed = sum(each.bytes for each in found)
     slots: dict[int, int] = {}  # of every source, by its identity
     for each in found:

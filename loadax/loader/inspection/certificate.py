@@ -8,7 +8,7 @@ guard against mistakes, not against forgery.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -243,9 +243,8 @@ def certify(
     plan: BatchPlan,
     order: OrderHash,
     run: str,
-    steps: range,
-    pieces_of: Callable[[int], list[tuple[int, int]]],
-    read: Read | None,
+    pieces_by_steps: Mapping[range, list[tuple[int, int]]],
+    read: Callable[[Visits], list[Any]] | None,
     per_step: bool,
 ) -> Certificate:
     """The certificate of some steps and positions.
@@ -254,43 +253,44 @@ def certify(
         plan: Plan of the run.
         order: Hash of the dataset's order.
         run: Name of the run.
-        steps: Steps of the run.
-        pieces_of: Positions of the batch of a step, as ascending ranges `(first, behind the last)`: a span for each.
-            Ranges that several processes hold must be cut alike.
+        pieces_by_steps: Positions of the batches of steps that are alike (`alike_steps`), as ascending ranges
+            `(first, behind the last)`: a span for each. Ranges that several processes hold must be cut alike.
         read: Reads the leaves of a batch of such visits; None: without contents.
         per_step: Whether the sums of every step are kept.
     """
     spans: list[Span] = []
-    start = steps.start
-    while start < steps.stop:
-        segment, end = plan.stretch(start)
-        stop = steps.stop if end is None else min(end, steps.stop)
-        pieces = pieces_of(start)
-        if pieces:
-            positions = np.concatenate([np.arange(*piece) for piece in pieces])
-            begins = np.cumsum([0, *(last - first for first, last in pieces[:-1])])
-            at_once = max(1, _AT_ONCE // len(positions))
-            hashed = [
-                np.add.reduceat(
-                    _hashes(plan, range(first, min(first + at_once, stop)), positions, read), begins, axis=2
-                )
-                for first in range(start, stop, at_once)
-            ]
-            state = make_state(plan, order, stop)
-            decisive = {
-                name: value for name, value in state.items() if name != "verbs"
-            }  # the order's hash covers these
-            described = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:16]
-            for piece, (rows, *halves) in zip(pieces, np.moveaxis(np.concatenate(hashed, axis=1), 2, 0), strict=True):
-                each = tuple(
-                    Digests(*(high << 64 | low for high, low in zip(step[::2], step[1::2], strict=True)))
-                    for step in np.transpose(halves).tolist()
-                )
-                total = sum(each, Digests())
-                kept = each if per_step else ()
-                spans.append(Span((start, stop), piece, segment.batch_size, described, int(rows.sum()), total, kept))
-        start = stop
+    for steps, pieces in pieces_by_steps.items():
+        if not pieces:
+            continue
+        positions = np.concatenate([np.arange(*piece) for piece in pieces])
+        begins = np.cumsum([0, *(last - first for first, last in pieces[:-1])])
+        at_once = max(1, _AT_ONCE // len(positions))
+        hashed = [
+            np.add.reduceat(
+                _hashes(plan, range(first, min(first + at_once, steps.stop)), positions, read), begins, axis=2
+            )
+            for first in range(steps.start, steps.stop, at_once)
+        ]
+        state = make_state(plan, order, steps.stop)
+        # The order's hash covers the verbs.
+        decisive = {name: value for name, value in state.items() if name != "verbs"}
+        described = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:16]
+        batch_size = plan.stretch(steps.start)[0].batch_size
+        for piece, (rows, *halves) in zip(pieces, np.moveaxis(np.concatenate(hashed, axis=1), 2, 0), strict=True):
+            digests = tuple(
+                Digests(*(high << 64 | low for high, low in zip(step[::2], step[1::2], strict=True)))
+                for step in np.transpose(halves).tolist()
+            )
+            total = sum(digests, Digests())
+            kept = digests if per_step else ()
+            spans.append(Span((steps.start, steps.stop), piece, batch_size, described, int(rows.sum()), total, kept))
     return Certificate(run, read is not None, tuple(spans))
+
+
+def alike_steps(plan: BatchPlan, steps: range) -> list[range]:
+    """These steps, cut where the shapes of their batches change."""
+    cuts = [step for step in plan.first_steps if steps.start < step < steps.stop]
+    return [range(*ends) for ends in pairwise([steps.start, *cuts, steps.stop])]
 
 
 def stretches(positions: Integers, heights: Iterable[int] = ()) -> list[tuple[int, int]]:

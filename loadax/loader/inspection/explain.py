@@ -17,6 +17,7 @@ from loadax.loader.inspection.explanation import Batches, Explanation, LeafPlan,
 from loadax.loader.inspection.hosts import Everybody
 from loadax.loader.inspection.partition_picture import PartitionPicture
 from loadax.loader.inspection.warnings import advice
+from loadax.loader.options import LoaderOptions
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import ArraySpec, Integers
 from loadax.sharding.mesh import axis_sizes
@@ -32,16 +33,14 @@ class Setting:
         plan: which rows a step has.
         share: of one process, of the batch of step `at`.
         at: the step.
-        depth: placed batches that are kept ahead.
-        budget: bytes for reading ahead.
+        options: Options of the loader.
     """
 
     dataset: Dataset
     plan: BatchPlan
     share: HostShard
     at: int
-    depth: int
-    budget: int
+    options: LoaderOptions
 
 
 def forecast(setting: Setting, steps: int) -> Explanation:
@@ -165,10 +164,10 @@ def _memory(setting: Setting, everybody: Everybody, opened: list[Opened]) -> Mem
     kept = [sum(each.chunks * each.chunk_bytes for each in one.shuffles) for one in opened]
     return Memory(
         step=spread_of(step),
-        reading_ahead=max(setting.budget, int(step.max())),
+        reading_ahead=max(setting.options.prefetch_bytes, int(step.max())),
         open_chunks=spread_of(kept) if opened else None,
         batch=placed,
-        placed=max(1, setting.depth) + 1,
+        placed=max(1, setting.options.prefetch) + 1,
     )
 
 

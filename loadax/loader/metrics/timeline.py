@@ -91,7 +91,7 @@ class Timeline(NamedTuple):
 
 @final
 class Recorder:
-    """Takes in events, and keeps the last ones. Not thread-safe: whoever calls holds the lock of the window.
+    """Takes in events, and keeps the last ones. Not thread-safe: the caller holds the lock of the monitor.
 
     Their memory is there from the beginning, and nothing that a garbage collector would have to look through.
 

@@ -30,12 +30,9 @@ class LoaderInfo:
     wide: bool = False
 
 
-def setup_of(reader: Reader, batch: BatchSpec, mesh: Mesh, kept: bool) -> LoaderInfo:
-    """How a loader is made that reads so, and places such batches on a mesh.
-
-    `kept`: all rows are on the devices already.
-    """
-    copied = not kept and any(device.platform != "cpu" for device in mesh.local_devices)
+def loader_info(reader: Reader, batch: BatchSpec, mesh: Mesh, cached: bool) -> LoaderInfo:
+    """How a loader is made that reads so and places such batches on a mesh; `cached`: all rows are on the devices."""
+    copied = not cached and any(device.platform != "cpu" for device in mesh.local_devices)
     maps = tuple(short_name(each.function) for each in reader.maps)
     return LoaderInfo(maps, reader.source.runs_python, copied and wide(batch))
 

@@ -137,7 +137,7 @@ def wait(future: Any, where: str, patience: float = PATIENCE) -> Any:
         SourceError: what went wrong, behind `where`, with what can be done about it; also when there is no answer in
             time.
     """
-    began, notice, where = monotonic(), _NOTICE, redact(where)
+    began, notice = monotonic(), _NOTICE
     while True:
         try:
             return future.result(timeout=min(notice, patience))
@@ -145,13 +145,15 @@ def wait(future: Any, where: str, patience: float = PATIENCE) -> Any:
             waited = monotonic() - began
             if waited >= patience:
                 future.cancel()
-                raise SourceError(f"{where}: no answer after {waited:.0f} s; is the store reachable?") from error
-            _log.warning("%s: no answer for %.0f s, still waiting", where, waited)
+                raise SourceError(
+                    f"{redact(where)}: no answer after {waited:.0f} s; is the store reachable?"
+                ) from error
+            _log.warning("%s: no answer for %.0f s, still waiting", redact(where), waited)
             notice = min(2 * notice, patience - waited)
         except NotImplementedError:
             raise  # what the store can't do is for the caller to know, who asked
         except (ValueError, IndexError, OSError) as error:
-            raise SourceError(failure(error, where)) from redacted(error)
+            raise SourceError(failure(error, redact(where))) from redacted(error)
 
 
 def failure(error: Exception, where: str) -> str:
