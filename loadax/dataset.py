@@ -483,7 +483,7 @@ class Dataset:
         from loadax.row_index.verbs import keep
 
         if key is not None:
-            text("key", key, "a text that you change when fn changes")
+            text("key", key, "a str that you change when fn changes")
         options = Options(index, _threads(workers), optional_flag("progress", progress))
         return self._with(keep(self.order, self.reader, function("fn", fn, "a function of one example"), key, options))
 

@@ -205,7 +205,7 @@ def pairs() -> loadax.Dataset:
         ),
         (
             lambda: mix({"a": pairs()}, {"a": 1}).zip(pairs()).shuffle(0),
-            r"shuffle\(\) behind mix\(\) would break its proportions",
+            r"shuffle\(\) after mix\(\) would break its proportions",
         ),
     ],
 )

@@ -71,7 +71,7 @@ def microbatch_count(microbatches: int, batch_sizes: Sequence[int]) -> int:
     """`microbatches`, checked."""
     count = integer("microbatches", microbatches, 1)
     for size in (size for size in batch_sizes if size % count):
-        raise ArgumentError(f"batch_size={size} can't be cut in microbatches={count}; use a multiple of {count}")
+        raise ArgumentError(f"batch_size={size} can't be split into microbatches={count}; use a multiple of {count}")
     return count
 
 
@@ -88,7 +88,7 @@ def shard_spec(index: int | None, count: int | None, batch_sizes: Sequence[int])
     for batch_size in batch_sizes:
         if batch_size % count:
             raise ArgumentError(
-                f"batch_size={batch_size} can't be cut in shard_count={count} equal parts; use a multiple of {count}"
+                f"batch_size={batch_size} can't be split into shard_count={count} equal parts; use a multiple of {count}"
             )
     return ShardSpec(index, count)
 

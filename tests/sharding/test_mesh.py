@@ -133,13 +133,13 @@ class TestPlanMesh:
                 r"hosts=3 can't own equal parts of the 8 devices of {'data': 8}; use a divisor of 8",
             ),
             ({"data": 8}, {"hosts": 0}, r"hosts=0: pass 1 or more"),
-            ({"data": 2}, {"owners": [[0, 1]]}, r"owners has the shape \(1, 2\), the axes make a mesh of shape \(2,\)"),
+            ({"data": 2}, {"owners": [[0, 1]]}, r"owners has shape \(1, 2\), but the axes make a mesh of shape \(2,\)"),
             (
                 {"data": 2},
                 {"owners": [0, -1]},
                 r"owners=\[0, -1\]: pass the process that owns each device, as integers >= 0",
             ),
-            ({"data": 2}, {"owners": [0.0, 1.0]}, r"owners=\[0.0, 1.0\]: the processes"),
+            ({"data": 2}, {"owners": [0.0, 1.0]}, r"owners=\[0.0, 1.0\]: pass the process that owns"),
             (
                 {"data": 2},
                 {"hosts": 1, "process": -1},
