@@ -88,7 +88,8 @@ def shard_spec(index: int | None, count: int | None, batch_sizes: Sequence[int])
     for batch_size in batch_sizes:
         if batch_size % count:
             raise ArgumentError(
-                f"batch_size={batch_size} can't be split into shard_count={count} equal parts; use a multiple of {count}"
+                f"batch_size={batch_size} can't be split into shard_count={count} equal parts; "
+                f"use a multiple of {count}"
             )
     return ShardSpec(index, count)
 
