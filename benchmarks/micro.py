@@ -28,11 +28,17 @@ from workloads.base import Data, Workload, steps_per_epoch
 
 from loadax import seeds
 from loadax.loader.assembly.host_shard import batch_spec, resolve_share
+from loadax.loader.execution.executor import ThreadExecutor
 from loadax.loader.execution.producer import BatchProducer
+from loadax.loader.options import LoaderOptions
 from loadax.plan.batches import BatchPlan
-from loadax.plan.blocks import BlockShuffled
+from loadax.plan.block_shuffle import BlockShuffled
+from loadax.plan.concat import Concatenated
 from loadax.plan.mix import Mixed, Segment
-from loadax.plan.order import Concatenated, Repeated, Sequential, Shuffled, Sliced
+from loadax.plan.repeat import Repeated
+from loadax.plan.sequential import Sequential
+from loadax.plan.shuffle import Shuffled
+from loadax.plan.slice import Sliced
 from loadax.protocols import Order
 from loadax.sharding import data_parallel
 
@@ -105,12 +111,14 @@ def plan(clock: Clock) -> None:
 def stages(clock: Clock) -> None:
     """Assembling and placing the batches of the side-by-side workloads, and the same by hand; other rows each time."""
     for name in _WORKLOADS:
-        with _feed(find(name, clock.quick)) as (workload, feed, data, sharding):
+        with _producer(find(name, clock.quick)) as (workload, producer, data, sharding):
             size, steps = workload.batch_size, count()
             order = np.random.default_rng(0).permutation(workload.rows)
 
-            def assemble(run: int, feed: BatchProducer = feed, size: int = size, steps: Iterator[int] = steps) -> None:
-                feed.fill(feed.memory(next(steps) * run, run), 0, run * size)
+            def assemble(
+                run: int, producer: BatchProducer = producer, size: int = size, steps: Iterator[int] = steps
+            ) -> None:
+                producer.fill(next(steps) * run, producer.buffers(run), 0, run * size)
 
             def gathered(
                 workload: Workload = workload, data: Data = data, order: Any = order, steps: Iterator[int] = steps
@@ -120,9 +128,11 @@ def stages(clock: Clock) -> None:
 
             for run in (1, _RUN):
                 clock.show(f"assemble {run} x {size:,} {name}", run * size, assemble, run)
-            memory = feed.memory(0, 1)
-            feed.fill(memory, 0, size)
-            clock.show(f"place {size:,} {name}", size, lambda *at: jax.block_until_ready(feed.place(*at)[0]), memory, 0)
+            buffers = producer.buffers(1)
+            producer.fill(0, buffers, 0, size)
+            clock.show(
+                f"place {size:,} {name}", size, lambda *at: jax.block_until_ready(producer.place(*at)[0]), buffers, 0
+            )
             clock.show(f"by hand: gather {size:,} {name}", size, gathered)
             clock.show(
                 f"by hand: device_put {size:,} {name}",
@@ -134,7 +144,7 @@ def stages(clock: Clock) -> None:
 
 
 @contextmanager
-def _feed(workload: Workload) -> Iterator[tuple[Workload, BatchProducer, Data, Any]]:
+def _producer(workload: Workload) -> Iterator[tuple[Workload, BatchProducer, Data, Any]]:
     """What turns steps into batches, the rows it reads, and their sharding."""
     with tempfile.TemporaryDirectory(prefix="loadax-benchmark-") as name:
         folder = Path(name)
@@ -144,7 +154,7 @@ def _feed(workload: Workload) -> Iterator[tuple[Workload, BatchProducer, Data, A
         order = BatchPlan(rows.order, workload.batch_size, num_epochs=None)
         yield (
             workload,
-            BatchProducer(order, rows.reader, share, keep=256 << 20, end=None),
+            BatchProducer(order, rows.reader, share, LoaderOptions(), ThreadExecutor(), end=None),
             workload.data(folder),
             share.shardings[0],
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from loadax import errors, seeds, sharding, testing
-    from loadax.combine import concat, mix
+    from loadax.combine import concat, mix, zip
     from loadax.dataset import Dataset
     from loadax.errors import LoadaxError
     from loadax.interop.progress import progress
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         write_zarr,
     )
     from loadax.loader.dataloader import Dataloader
+    from loadax.loader.device.device_map import DeviceMap
     from loadax.loader.headroom import Headroom, Replay
     from loadax.loader.inspection.certificate import Certificate
     from loadax.loader.iterator import DataIterator, Epoch
@@ -43,6 +44,7 @@ _HOME = {
     "DataIterator": "loadax.loader.iterator",
     "Dataloader": "loadax.loader.dataloader",
     "Dataset": "loadax.dataset",
+    "DeviceMap": "loadax.loader.device.device_map",
     "Epoch": "loadax.loader.iterator",
     "Headroom": "loadax.loader.headroom",
     "LoadaxError": "loadax.errors",
@@ -66,6 +68,7 @@ _HOME = {
     "mix": "loadax.combine",
     "progress": "loadax.interop.progress",
     "write_zarr": "loadax.io",
+    "zip": "loadax.combine",
 }
 _MODULES = ("errors", "seeds", "sharding", "testing")
 
@@ -74,6 +77,7 @@ __all__ = [
     "DataIterator",
     "Dataloader",
     "Dataset",
+    "DeviceMap",
     "Epoch",
     "Headroom",
     "LoadaxError",
@@ -101,6 +105,7 @@ __all__ = [
     "sharding",
     "testing",
     "write_zarr",
+    "zip",
 ]
 
 

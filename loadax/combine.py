@@ -1,4 +1,4 @@
-"""Combines datasets: `concat` and `mix`."""
+"""Combines datasets: `concat`, `mix` and `zip`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,11 +6,12 @@ from fractions import Fraction
 from typing import Any, get_args
 
 from loadax.core.arguments import choice, entries, integer, number, shown
-from loadax.dataset import Dataset
+from loadax.core.tree import flatten
+from loadax.dataset import Dataset, zipped
 from loadax.errors import ArgumentError
 from loadax.io import as_dataset
+from loadax.plan.concat import Concatenated
 from loadax.plan.mix import ENDLESS, Mixed, Segment, Stop
-from loadax.plan.order import Concatenated
 from loadax.sources.wrappers.concat import ConcatenatedSource
 
 _MOST_UNITS = 1 << 16  # positions of a block of a mixture: weights are exact to a 65,536th
@@ -103,6 +104,36 @@ def mix(
     return Dataset(source, order)
 
 
+def zip(datasets: Any) -> Dataset:
+    """Datasets side by side: example p is a tree of the examples at position p of each.
+
+    Each dataset keeps its own order, maps and epochs. Behind `zip`, rows are positions: `shuffle` keeps together what
+    stands side by side, and `filter`, `split` and other verbs that look at rows keep or leave out whole examples. They
+    need rows that are the same in every epoch, so shuffle behind `zip`, not before it.
+
+    Args:
+        datasets: Datasets of equal lengths in a dict, tuple or list, which may be nested. Each may be whatever a
+            `Dataloader` takes, but a list of examples is `from_source(examples)` here.
+
+    Raises:
+        ArgumentError: when there is none, their lengths differ, or an entry is no dataset.
+
+    Examples:
+        >>> import numpy as np
+        >>> pairs = zip({"x": np.arange(4), "y": np.arange(4) ** 2})
+        >>> pairs[3]
+        {'x': np.int64(3), 'y': np.int64(9)}
+        >>> [int(pair["y"]) for pair in pairs.filter(lambda pair: pair["x"] > 1)]
+        [4, 9]
+    """
+    if not isinstance(datasets, Mapping | tuple | list):
+        raise ArgumentError(f"datasets={shown(datasets)}: pass a dict, tuple or list of datasets: zip((one, other))")
+    parts, structure = flatten(datasets, lambda node: not isinstance(node, Mapping | tuple | list))
+    if not parts:
+        raise ArgumentError("zip() got no dataset; pass at least one")
+    return zipped([as_dataset(part) for part in parts], structure)
+
+
 def _listed(datasets: Any, what: str) -> list[Any]:
     if isinstance(datasets, Dataset):  # it is iterable too: by its examples
         raise ArgumentError(f"datasets={shown(datasets)} is one dataset: pass a list of {what}")
@@ -133,7 +164,7 @@ def _units(weights: Any, names: list[str], label: str) -> tuple[int, ...]:
             raise ArgumentError(f"{label} has {len(given)} numbers for {len(names)} datasets; give each one a weight")
     else:
         raise ArgumentError(f"{label}={weights!r}: pass a dict of weights by name, or a sequence of them")
-    exact = [_fraction(each, f"{label}[{name!r}]") for each, name in zip(given, names, strict=True)]
+    exact = [_fraction(each, f"{label}[{names[place]!r}]") for place, each in enumerate(given)]
     total = sum(exact)
     if not total:
         raise ArgumentError(f"{label} are all zero; give at least one dataset a positive weight")

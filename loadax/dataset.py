@@ -1,31 +1,35 @@
 """Dataset: a frozen recipe of a source, an order and maps."""
 
-import hashlib
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from loadax.core.arguments import MOST_POSITIONS, choice, flag, integer, number, optional_flag
+from loadax.core.arguments import MOST_POSITIONS, choice, flag, function, integer, number, optional_flag, shown, text
 from loadax.core.arguments import path as checked_path
+from loadax.core.fingerprint import fingerprint
+from loadax.core.formatting import name_of
 from loadax.core.habits import for_dataset
 from loadax.core.spec import flatten_spec, leaf_arrays, normalise_spec
-from loadax.core.tree import map_leaves
+from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, RowIndexError
-from loadax.plan.blocks import BlockShuffled
-from loadax.plan.mix import Mixed
-from loadax.plan.order import Repeated, Sequential, Shuffled, Sliced, check_fixed_rows, depth, depth_first
+from loadax.plan.block_shuffle import BlockShuffled
+from loadax.plan.order import check_fixed_rows, depth, depth_first
 from loadax.plan.pack import Long, Method
+from loadax.plan.repeat import Repeated
+from loadax.plan.sequential import Sequential
+from loadax.plan.shuffle import Shuffled
+from loadax.plan.slice import Sliced
 from loadax.plan.split import split as split_order
+from loadax.plan.zip import Zipped
 from loadax.protocols import Integers, Order, Tree
 from loadax.reader import Examples, Reader
 from loadax.redaction import redact
-from loadax.row_index.identity import identify, sample_size, spread, update
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.adapters.grain_transforms import (
     FilterTransform,
@@ -37,29 +41,29 @@ from loadax.sources.adapters.grain_transforms import (
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.io.places import check_elsewhere
-from loadax.transforms import BatchMap, Map, Transform, fingerprint, name_of, takes
+from loadax.transforms import BatchMap, Map, Transform, takes
+from loadax.writing.identity import digest_of, identify, sample_size, spread
 
 _LANES = 128
-_OPEN_BYTES = 1 << 30  # what the windows of all lanes may hold by default, over all hosts
-# Rows and bytes of a chunk of the largest leaf: above these, decoding a chunk for one row is worth a warning.
+_OPEN_BYTES = 1 << 30  # default limit of the windows of all lanes, over all hosts
+# Rows and bytes of a chunk of the largest leaf, above which decoding a chunk for one row gets a warning.
 _MANY_ROWS, _MANY_BYTES = 4, 8 << 10
-_MOST_VERBS = 100  # far fewer than Python has frames for: each is a call in a call
-_NEEDED: Any = None  # where the error for a missing argument says more than Python would
-_MOST_ROWS = 1 << 30  # of a block, blocks of a window, and lanes: so that their product can be counted
-_RNG_HINT = "; the seed of its numbers is seed="
-_SAMPLE = 64  # rows that tell what a cache was made from
-_WINDOW = 4  # blocks a lane: with 128 lanes 512 blocks are open, about as many as a large batch has rows
+_MOST_VERBS = 100  # well below Python's recursion limit: verbs are nested calls
+_NEEDED: Any = None  # default of required arguments whose error says more than Python's
+_MOST_ROWS = 1 << 30  # limit of block, window and lanes each, so that their product fits
+_RNG_HINT = "; pass the seed of the generators as seed="
+_SAMPLE = 64  # rows whose contents identify the data of a cache
+_WINDOW = 4  # blocks per lane: with 128 lanes, 512 blocks are open, about the rows of a large batch
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Data that can be read at any position of any epoch.
+    """Data with random access to any position of any epoch.
 
-    Every verb returns a new dataset and leaves this one as it was.
-
-    Verbs compose from left to right over positions: `ds[:k].shuffle(0)` shuffles a fixed subset, and
-    `ds.shuffle(0)[:k]` is another subset each epoch. Maps commute with all of them.
+    Verbs return a new dataset and don't change this one. They compose from left to right over positions:
+    `ds[:k].shuffle(0)` shuffles a fixed subset, and `ds.shuffle(0)[:k]` is another subset in each epoch. Maps commute
+    with all other verbs.
 
     Examples:
         >>> import numpy as np
@@ -79,19 +83,19 @@ class Dataset:
         return self.order.size
 
     def __repr__(self) -> str:
-        verbs = [*map(_verb, self.order.describe()), *(_map_verb(each) for each in self.maps)]
-        rows = "step-scheduled" if self.order.by_step else len(self)
-        return redact(f"Dataset({rows} rows of {self.source!r}{''.join(verbs)})")
+        verbs = self.verbs[1:]  # the source tells of what comes before
+        shown = "".join(verb if verb.startswith("[") else f".{verb}" for verb in verbs)
+        return redact(f"Dataset({'step-scheduled' if self._by_step else len(self)} rows of {self.source!r}{shown})")
 
     def __post_init__(self) -> None:
         if depth(self.order) > _MOST_VERBS:
             raise ArgumentError(
-                f"this dataset is made by more than {_MOST_VERBS} verbs, each upon the one before; "
-                "where a loop calls one, call it once: concat() with a list of all datasets, "
-                "a slice from the first row to the last, exclude() with all rows"
+                f"this dataset is a chain of more than {_MOST_VERBS} verbs; "
+                "if a loop calls one, call it once instead: concat() with a list of all datasets, "
+                "one slice from the first row to the last, exclude() with all rows"
             )
 
-    if not TYPE_CHECKING:  # a type checker then sees a misspelt name
+    if not TYPE_CHECKING:  # type checkers must still report misspelt names
 
         def __getattr__(self, name: str) -> Any:
             hint = for_dataset(name)
@@ -100,31 +104,45 @@ class Dataset:
 
     @cached_property
     def reader(self) -> Reader:
-        """The source and the maps; `reader.spec` is what one example looks like."""
+        """The source with the maps. `reader.spec` is the spec of one example."""
         zero = np.zeros(1, np.int64)
-        # A mixture that is scheduled by step has no length yet, but rows.
-        return Reader(
-            self.source, self.maps, self.order.visits(zero, zero) if self.order.by_step or len(self) else None
-        )
+        # A mixture that is scheduled by step has rows, but no length yet.
+        return Reader(self.source, self.maps, self.order.visits(zero, zero) if self._by_step or len(self) else None)
+
+    @property
+    def _by_step(self) -> bool:
+        schedule = self.order.schedule
+        return schedule is not None and schedule.by_step
+
+    @property
+    def verbs(self) -> tuple[str, ...]:
+        """The rows it begins with, and each verb and map behind them, as text."""
+        return (*self.order.text(), *map(_map_text, self.maps))
 
     @property
     def spec(self) -> Tree:
-        """A tree of `ArraySpec(shape, dtype)`, of one example. May read one row to find out."""
+        """Pytree of `ArraySpec(shape, dtype)` for one example. May read one row to infer it."""
         return self.reader.spec
 
     def read(self, positions: Any, epoch: int = 0) -> Tree:
-        """The examples at `positions` (ints in `[0, len(self))`, any order) of an epoch: a tree of arrays, rows first.
+        """Reads the examples at `positions` of an epoch into a pytree of arrays, rows first.
+
+        Args:
+            positions: Ints in `[0, len(self))`, in any order.
+            epoch: Epoch to read from.
 
         Raises:
-            RowIndexError: when a position is not there.
+            RowIndexError: If a position is out of range.
         """
         where = np.asarray(positions)
         if where.size and where.dtype.kind not in "iu":
-            raise RowIndexError(f"positions are {where.dtype}; pass integers (of a mask: numpy.flatnonzero(mask))")
+            raise RowIndexError(f"positions are {where.dtype}; pass integers (for a mask: numpy.flatnonzero(mask))")
         where = where.astype(np.int64).reshape(-1)
         wrong = where[(where < 0) | (where >= len(self))]
         if len(wrong):
-            raise RowIndexError(f"position {wrong[0]} is not there: positions are at least 0 and below {len(self)}")
+            raise RowIndexError(
+                f"position {wrong[0]} is out of range: pass positions of at least 0 and below {len(self)}"
+            )
         return self.reader.read_visits(
             self.order.visits(
                 np.full_like(where, integer("epoch", epoch, 0, MOST_POSITIONS // max(1, len(self)))), where
@@ -132,72 +150,68 @@ class Dataset:
         )
 
     def __getitem__(self, index: Any) -> Any:
-        """`ds[i]`: the example at position i of epoch 0. `ds[a:b:c]`: a dataset of those positions."""
+        """`ds[i]`: the example at position i of epoch 0. `ds[a:b:c]`: a dataset of these positions."""
         if isinstance(index, slice):
             chosen = range(*index.indices(len(self)))
             return self._with(Sliced(self.order, chosen.start, chosen.step, len(chosen)))
         if isinstance(index, list | np.ndarray):
-            raise ArgumentError("an index is an int or a slice; many positions at once are ds.read(positions)")
+            raise ArgumentError("an index is an int or a slice; for several positions, use ds.read(positions)")
         position = integer("index", index)
         if not -len(self) <= position < len(self):
-            raise RowIndexError(f"position {position} is not there: the dataset has {len(self)}")
-        if self.reader.reads_examples:  # which need not be alike
+            raise RowIndexError(f"position {position} is out of range for a dataset of length {len(self)}")
+        if self.reader.reads_examples:  # shapes may differ
             return self.reader.examples(self.order.visits(np.zeros(1, np.int64), np.array([position % len(self)])))[0]
         return map_leaves(lambda leaf: leaf[0], self.read([position % len(self)]))
 
     def __iter__(self) -> Iterator[Any]:
-        """The examples of epoch 0, one by one. For looking at data: a `Dataloader` reads many at once."""
+        """Iterates over the examples of epoch 0, to inspect data. A `Dataloader` reads many rows at once."""
         return (self[position] for position in range(len(self)))
 
     def shuffle(
         self, seed: int = _NEEDED, block: int | str | None = None, window: int | None = None, lanes: int = _LANES
     ) -> "Dataset":
-        """All positions in random order, another one each epoch; see `loadax.seeds.permute`.
+        """Permutes all positions, differently in each epoch; see `loadax.seeds.permute`.
 
         Args:
-            seed: any int. Different (seed, epoch) pairs never share an order.
-            block: rows that lie together and are read together: blocks are shuffled, then the rows of `window` blocks
-                at a time, in each of `lanes`; see `loadax.plan.blocks`. "chunks": the rows that the source decodes
-                together, so that each chunk is decoded once. None: every row by itself.
-            window: how many blocks a lane mixes. None: 4, or fewer where chunks are so large that more than 1 GiB would
-                be open. All of it is part of the order.
-            lanes: among how many lanes the positions are dealt.
+            seed: Seed of the permutation, any int. Different (seed, epoch) pairs never share an order.
+            block: Rows of a block. Blocks are shuffled, and then rows within each `window` blocks of each of `lanes`
+                lanes; see `loadax.plan.block_shuffle`. "chunks": the chunk size of the source, so that each chunk is
+                decoded once per epoch. None: rows are shuffled individually.
+            window: Blocks that a lane mixes at a time. None: 4, or fewer if chunks are so large that more than 1 GiB
+                would be open. It is part of the order.
+            lanes: Number of lanes that blocks are assigned to, round-robin.
 
         Raises:
-            ArgumentError: when a value can't be used, or the source has no chunks.
+            ArgumentError: If a value can't be used, or the source has no chunks.
 
         Warns:
-            UserWarning: when every row is shuffled by itself though the source decodes many together; says what that
-                costs.
+            UserWarning: If rows are shuffled individually although the source decodes them in chunks. Says what that
+            costs.
         """
-        seed = integer(
-            "seed", seed, most=None, remedy="an int, as in shuffle(seed=0): each epoch gets another order of it"
-        )
-        if any(isinstance(each, Mixed) for each in depth_first(self.order)):
+        seed = integer("seed", seed, most=None, remedy="an int, as in shuffle(seed=0); each epoch gets another order")
+        if any(below.schedule is not None for below in depth_first(self.order)):
             raise ArgumentError(
-                "shuffle() behind mix() would break its proportions; shuffle the datasets before they are mixed: "
+                "shuffle() after mix() would break its proportions; shuffle the datasets before mixing them: "
                 "mix({name: ds.shuffle(seed)}, …)"
             )
         if block is None:
             if window is not None or lanes != _LANES:
                 which = f"window={window}" if window is not None else f"lanes={lanes}"
-                raise ArgumentError(f"{which} needs a block: how many rows lie together; pass block= as well")
+                raise ArgumentError(f"{which} needs block=, the number of rows of a block; pass block= as well")
             self._warn_of_chunks()
             return self._with(Shuffled(self.order, seed))
         chunk = self._chunk_rows() if isinstance(block, str) or window is None else None
         if isinstance(block, str):
-            choice(
-                "block", block, ["chunks"], "a number of rows, or 'chunks' for those that the source decodes together"
-            )
+            choice("block", block, ["chunks"], "a number of rows, or 'chunks' for the chunk size of the source")
             if chunk is None and _joins_chunks(self.source):
                 raise ArgumentError(
-                    f"block='chunks': {self.source!r} reads what is decoded in chunks, "
-                    "but not every part does, or one is mapped before it is joined; "
-                    "map behind concat(), shuffle the parts before it, or pass how many rows lie together: block=64"
+                    f"block='chunks': some parts of {self.source!r} have chunks, "
+                    "but another part has none, or is mapped before concat(); "
+                    "map after concat(), shuffle the parts before it, or pass a number of rows: block=64"
                 )
             if chunk is None:
                 raise ArgumentError(
-                    f"block='chunks': {self.source!r} decodes every row by itself, so a full shuffle costs no more: "
+                    f"block='chunks': {self.source!r} has no chunks, so a full shuffle costs no more: "
                     f"use shuffle(seed={seed})"
                 )
             block = chunk
@@ -217,24 +231,36 @@ class Dataset:
         )
         return self._with(BlockShuffled(self.order, seed, *sizes))
 
-    def windows(self, length: int, stride: int = 1, lead: int | None = None, targets: int = 1) -> "Dataset":
-        """Sliding windows over the rows as they lie.
+    def zip(self, other: "Dataset") -> "Dataset":
+        """The rows of this dataset beside those of another: an example is a tuple of two.
 
-        An example is `length` consecutive ones, stacked along a new first dimension.
+        See `loadax.zip`, for more than two datasets and for examples that are dicts.
+
+        Raises:
+            ArgumentError: when the other is no Dataset, or has another length.
+        """
+        if not isinstance(other, Dataset):
+            raise ArgumentError(
+                f"other={shown(other)} is not a Dataset; loadax.zip((ds, other)) takes whatever a Dataloader takes"
+            )
+        return zipped([self, other], flatten((0, 1))[1])
+
+    def windows(self, length: int, stride: int = 1, lead: int | None = None, targets: int = 1) -> "Dataset":
+        """Makes sliding windows of consecutive rows: an example is `length` rows, stacked along a new first dimension.
 
         Windows of a slice stay within it: `ds[:800].windows(4)` and `ds[800:].windows(4)` share no row.
 
         Args:
-            length: rows of a window.
-            stride: rows from the beginning of one window to that of the next.
-            lead: for forecasts: examples become dicts of `inputs`, the window, and `targets`: rows of which the first
-                comes `lead` rows after the window's last (1: the very next).
-            targets: how many rows `targets` has.
+            length: Rows of a window.
+            stride: Rows between the starts of consecutive windows.
+            lead: For forecasts: examples become dicts of `inputs`, the window, and `targets`, rows that start `lead`
+                rows after the window's last row (1: the next one).
+            targets: Number of rows of `targets`.
 
         Raises:
-            ArgumentError: when a value can't be used, or after a verb other than a slice: windows are of rows that
-                follow each other.
-            SourceError: when there are too few rows for one window.
+            ArgumentError: If a value can't be used, or it follows a verb other than a slice, since windows need
+                consecutive rows.
+            SourceError: If there are too few rows for one window.
 
         Examples:
             >>> import numpy as np
@@ -246,21 +272,18 @@ class Dataset:
         from loadax.sources.wrappers.windows import WindowSource
 
         check_fixed_rows(self.order, "windows()")
-        begin, step = 0, 1
-        order = self.order
-        while isinstance(order, Sliced):
-            begin, step, order = order.start + begin * order.step, step * order.step, order.parent
-        if not isinstance(order, Sequential) or step != 1 or self.maps:
+        rows = self.order.row_range
+        if rows is None or rows.step != 1 or self.maps:
             raise ArgumentError(
-                "windows() is about rows that follow each other: call it first, and shuffle, split or map the windows"
+                "windows() needs consecutive rows: call it first, then shuffle, split or map the windows"
             )
         sizes = integer("length", length, 1), integer("stride", stride, 1)
         ahead = None if lead is None else integer("lead", lead)
         if ahead is not None and ahead < 2 - sizes[0]:
             raise ArgumentError(
-                f"lead={ahead}: the first target would lie before the window; pass {2 - sizes[0]} or more"
+                f"lead={ahead}: the first target would be before the window; pass {2 - sizes[0]} or more"
             )
-        within = begin, begin + len(self)
+        within = rows.start, rows.stop
         source = WindowSource(self.source, self.reader.specs[0], within, *sizes, ahead, integer("targets", targets, 1))
         return Dataset(source, Sequential(len(source)))
 
@@ -274,35 +297,34 @@ class Dataset:
         index: str | os.PathLike[str] | None = None,
         progress: bool | None = None,
     ) -> "Dataset":
-        """Documents of any length, side by side in rows of `seq_len`.
+        """Packs documents of any length into rows of `seq_len`.
 
-        A document is a one-dimensional array, or a dict of equally long ones. An example is a dict of the documents'
-        leaves (a bare array becomes `tokens`), each of `seq_len` entries with zeros where nothing is, and of
-        `segment_ids` (int32: 1, 2, … for the segments of the row, 0 for nothing), `positions` (int32: from 0 in every
-        segment) and `loss_mask` (bool: whether the entry before is of the same segment, so that this one can be
-        predicted from it).
+        A document is a one-dimensional array, or a dict of such arrays of equal length. An example is a dict of the
+        documents' leaves (a bare array becomes `tokens`), padded to `seq_len` with zeros, and of `segment_ids` (int32:
+        1, 2, … for the documents of the row, 0 for padding), `positions` (int32: from 0 in every segment) and
+        `loss_mask` (bool: whether the previous entry is in the same segment, so that this one can be predicted).
 
-        The documents are packed once, in the order in which epoch 0 meets them, also when that order changes with the
-        epoch; from their lengths alone, so that any packed row is read at once. `shuffle` behind it shuffles packed
-        rows; `split` and other verbs are about packed rows too. Empty documents are left out.
+        Documents are packed once, in the order of epoch 0, even if that order changes with the epoch. Only their
+        lengths are needed for that, so packed rows have random access. Later verbs apply to packed rows: `shuffle`
+        shuffles them, `split` splits them. Empty documents are dropped.
 
         Args:
-            seq_len: entries of a row.
-            method: "split": one document behind the other, cut every `seq_len`; only the last row has zeros at its end.
-                "best_fit" or "first_fit": no document is cut, they are fitted together from the longest to the
-                shortest; packed rows stand in the order of their first documents.
-            long: what becomes of documents longer than `seq_len` where none is cut: "error"; "cut": into parts of
-                `seq_len` and what is left, each a segment of its own; "drop": left out.
-            window: how many documents that follow each other are fitted together. None: 1,048,576.
-            index: a folder, in which the lengths and the plan are kept for later runs; made when it isn't there. One of
-                other data is made anew, and the log says so. Processes may share it. Without one, documents whose
-                lengths nobody knows are all read, each time.
-            progress: whether to show a bar while they are; None: when stderr is a terminal.
+            seq_len: Entries of a row.
+            method: "split": documents are concatenated and cut every `seq_len` entries; only the last row is padded.
+                "best_fit" or "first_fit": documents are not cut, but fitted into rows from the longest to the shortest;
+                packed rows are in the order of their first documents.
+            long: What best_fit and first_fit do with documents longer than `seq_len`. "error"; "cut": they are cut into
+                parts of `seq_len` and a rest, each a segment of its own; "drop": they are dropped.
+            window: Number of consecutive documents that are fitted together. None: 1,048,576.
+            index: Folder that keeps the lengths and the plan for later runs; it is created if needed. An index of other
+                data is rebuilt, which is logged. Processes may share it. Without it, documents of unknown length are
+                all read in every run.
+            progress: Whether to show a progress bar while reading them. None: if stderr is a terminal.
 
         Raises:
-            ArgumentError: when a value can't be used, a document is longer than `seq_len` and `long` is "error", or
-                nothing is left.
-            LeafError: when a record is no document; names the row and the leaf.
+            ArgumentError: If a value can't be used, a document is longer than `seq_len` and `long` is "error", or all
+                documents are dropped.
+            LeafError: If a record is not a document. Names the row and the leaf.
 
         Examples:
             >>> import numpy as np
@@ -339,23 +361,23 @@ class Dataset:
         overwrite: bool = False,
         progress: bool | None = None,
     ) -> "Dataset":
-        """What the maps so far make of all rows, from a zarr store: written once, and read from then on.
+        """Writes all mapped rows to a zarr store once, and reads them from it from then on.
 
-        A store that was begun is gone on with, and one of other data or other maps is an error. Processes that share a
-        file system may call this at once: they write the same. Afterwards shuffle, and map at random.
+        An unfinished store is continued; a store of other data or other maps is an error. Processes that share a file
+        system may call this at the same time. Shuffle and apply random maps afterwards.
 
         Args:
-            path: of a folder, or a URL.
-            chunk_rows: as in `write_zarr`.
-            shard_rows: as in `write_zarr`.
-            compression: as in `write_zarr`.
-            overwrite: writes the store anew, and replaces the one that is there once it is whole: for maps that were
-                changed.
-            progress: whether to show a bar; None: when stderr is a terminal.
+            path: Folder or URL.
+            chunk_rows: As in `write_zarr`.
+            shard_rows: As in `write_zarr`.
+            compression: As in `write_zarr`.
+            overwrite: Whether to rewrite the store, such as after a change of a map. It replaces the existing one when
+                it is complete.
+            progress: Whether to show a progress bar. None: if stderr is a terminal.
 
         Raises:
-            ArgumentError: when the order changes every epoch or a map is random, which the store could not repeat; or
-                when `path` holds something else.
+            ArgumentError: If the order changes every epoch or a map is random, so the store could not repeat it; or if
+                `path` contains anything else.
         """
         from loadax.writing.write import open_written, write_zarr
 
@@ -363,7 +385,7 @@ class Dataset:
         if self.order.varies or self.reader.random:
             what = "the order changes every epoch" if self.order.varies else "a map is random"
             raise ArgumentError(
-                f"cache() writes every row once, but {what}; cache first, then shuffle and map at random"
+                f"cache() writes every row once, but {what}; call cache() first, then shuffle and apply random maps"
             )
         path = checked_path("path", path, "the path or URL of a folder for the cache")
         overwrite = flag("overwrite", overwrite)
@@ -378,45 +400,45 @@ class Dataset:
             resume=not overwrite,
             overwrite=overwrite,
             progress=progress,
-            go_on="call cache() again, and it goes on",
+            go_on="call cache() again to continue",
         )
         source = open_written(path, self.spec)
         return Dataset(source, Sequential(len(source)))
 
     def describe(self) -> list[Any]:
-        """What decides the examples and their order, as JSON: lengths, verbs, seeds, element spec.
+        """The facts that determine examples and their order, as JSON: lengths, verbs, seeds, element spec.
 
-        Not contents, paths or functions.
+        Contents, paths and functions are not included.
         """
         specs, structure = flatten_spec(self.spec)
         leaves = [[path, list(spec.shape), str(spec.dtype)] for path, spec in zip(structure.paths, specs, strict=True)]
         return [ORDER_VERSION, self.order.describe(), self.reader.describe(), leaves]
 
     def repeat(self, times: int = _NEEDED) -> "Dataset":
-        """`times` epochs of this dataset as one, each in its own order."""
+        """Concatenates `times` epochs of this dataset into one, each in its own order."""
         times = integer(
             "times",
             times,
             1,
-            remedy=None if times is not None else "an int; to repeat for ever, pass num_epochs=None to the Dataloader",
+            remedy=None if times is not None else "an int; to repeat endlessly, pass num_epochs=None to the Dataloader",
         )
         if times > 1 and len(self) * times > MOST_POSITIONS:
             endless = (
                 "the dataset never ends"
                 if len(self) == MOST_POSITIONS
-                else f"{len(self)} rows become more than 2**62 that way"
+                else f"{len(self)} rows would become more than 2**62"
             )
             raise ArgumentError(f"times={times}: {endless}; leave repeat() out and pass num_epochs= to the Dataloader")
         return self._with(Repeated(self.order, times))
 
     def split(self, fraction: float, seed: int = 0) -> tuple["Dataset", "Dataset"]:
-        """Two datasets that share no row: about `fraction` of the rows, and the rest.
+        """Splits the dataset into two that share no row: about `fraction` of the rows, and the rest.
 
-        A row's side follows from its number and `seed` alone: it is the same before and after `shuffle`, and stays when
-        rows are appended. Keeps a list of the rows of each side (8 bytes a row).
+        The side of a row depends only on its number and `seed`: it is the same before and after `shuffle`, and does not
+        change when rows are appended. Keeps a list of the rows of each side (8 bytes per row).
 
         Raises:
-            ArgumentError: when `fraction` is not between 0 and 1, or the rows that are there change every epoch.
+            ArgumentError: If `fraction` is not between 0 and 1, or the set of rows changes every epoch.
         """
         first, rest = split_order(self.order, _fraction(fraction), integer("seed", seed, most=None))
         parts = self._with(first), self._with(rest)
@@ -424,7 +446,7 @@ class Dataset:
             if len(self) > 1 and not len(part):
                 warnings.warn(
                     f"split({fraction}, seed={seed}) of {len(self)} rows leaves none for the {which} part, "
-                    "since each row is drawn by itself; pass another seed, or slice: data[:n] and data[n:]",
+                    "since each row is drawn independently; pass another seed, or slice: data[:n] and data[n:]",
                     UserWarning,
                     stacklevel=2,
                 )
@@ -439,26 +461,24 @@ class Dataset:
         workers: int | None = None,
         progress: bool | None = None,
     ) -> "Dataset":
-        """The rows of which `fn(example)` is True, as the maps so far make them.
+        """Keeps the rows for which `fn(example)` is True, with the maps so far applied.
 
-        Every row is looked at once, now, by several threads; what remains is a list of the rows that are kept (8 bytes
-        for each). So the length is exact, and the dataset can be read at any position. It looks at rows: before and
-        after `shuffle` it means the same.
+        Every row is checked once, now, by several threads, and a list of the kept rows stays in memory (8 bytes per
+        row). So the length is exact, and any position can be read. The result is the same before and after `shuffle`.
 
         Args:
-            fn: gets one example, which it must not change, and returns a bool. Or an object whose `.filter` does, such
-                as a `grain.transforms.Filter`.
-            key: says together with the data what an index was made by; change it with `fn`. None: `fn`'s code, the
-                values that it closes over and the globals that it names say so.
-            index: a local file that keeps the list for later runs. One of other data or another `fn` is built anew, and
-                the log says so. In a run of several processes all must see it: then each looks at its share of the
-                rows.
-            workers: threads. None: 4, or more where the source waits for a network.
-            progress: whether to show a bar; None: when stderr is a terminal.
+            fn: Function of one example, which it must not change. Returns a bool. Or an object with such a method
+                `filter`, such as a `grain.transforms.Filter`.
+            key: Identifier of `fn` in the index; change it when `fn` changes. None: `fn`'s code, closure values and
+                globals identify it.
+            index: Local folder that keeps the list for later runs. An index of other data or another `fn` is rebuilt,
+                which is logged. A run of several processes needs an existing one, which `loadax index` builds.
+            workers: Number of threads. None: 4, or more if the source waits for a network.
+            progress: Whether to show a progress bar. None: if stderr is a terminal.
 
         Raises:
-            ArgumentError: when no row is kept, a map before it is random, or which rows there are changes every epoch.
-            LeafTypeError: when `fn` returns something else than a bool; names the row.
+            ArgumentError: If no row is kept, a map before it is random, or the set of rows changes every epoch.
+            LeafTypeError: If `fn` returns anything but a bool. Names the row.
 
         Examples:
             >>> import numpy as np
@@ -470,21 +490,22 @@ class Dataset:
         from loadax.row_index.build import Options
         from loadax.row_index.verbs import keep
 
-        if key is not None and not isinstance(key, str):
-            raise ArgumentError(f"key={key!r}: pass a text that you change when fn changes")
+        if key is not None:
+            text("key", key, "a str that you change when fn changes")
         options = Options(index, _threads(workers), optional_flag("progress", progress))
-        return self._with(keep(self.order, self.reader, _function(filter_function(fn)), key, options))
+        checked = function("fn", filter_function(fn), "a function of one example")
+        return self._with(keep(self.order, self.reader, checked, key, options))
 
     def exclude(self, rows: Any) -> "Dataset":
-        """All rows but those in a list: duplicates, quarantine, takedowns. Keeps that list (8 bytes a row).
+        """Drops the listed rows: duplicates, quarantined rows, takedowns. Keeps that list in memory (8 bytes per row).
 
         Args:
-            rows: numbers of the source's rows (those that `Dataloader.rows` gives), in any order; or the path of a file
-                of them: `.npy`, or `.txt` with one a line (what follows a `#` is left out).
+            rows: Row numbers of the source (as `Dataloader.rows` returns them), in any order; or the path of a file of
+                them: `.npy`, or `.txt` with one per line (`#` starts a comment).
 
         Raises:
-            ArgumentError: when it is no such list, all rows are in it, or which rows there are changes every epoch.
-            RowIndexError: when a row is not there.
+            ArgumentError: If it is not such a list, it contains all rows, or the set of rows changes every epoch.
+            RowIndexError: If a row is out of range.
         """
         from loadax.row_index.verbs import leave_out
 
@@ -500,26 +521,23 @@ class Dataset:
         workers: int | None = None,
         progress: bool | None = None,
     ) -> tuple["Dataset", "Dataset"]:
-        """Two datasets that share no group of rows, such as a user or a patient.
+        """Splits the dataset into two that share no group of rows, such as a user or a patient.
 
-        About `fraction` of the groups, and the rest.
-
-        A group's side follows from its key and `seed` alone, so it stays when rows are appended. Every row's key is
-        looked at once, now.
+        The first has about `fraction` of the groups, the second the rest. The side of a group depends only on its key
+        and `seed`, so it does not change when rows are appended. Every row's key is read once, now.
 
         Args:
-            key: the name of a leaf that says which group a row belongs to, or a function of one example: an int, a str
+            key: Name of the leaf that identifies a row's group, or a function of one example that returns an int, a str
                 or bytes.
-            fraction: between 0 and 1: of the groups, not of the rows.
-            seed: another one cuts the groups in another way.
-            index: as in `filter`; one index serves any fraction and seed.
-            workers: as in `filter`.
-            progress: as in `filter`.
+            fraction: Fraction of the groups (not of the rows), between 0 and 1.
+            seed: Seed of the split.
+            index: As in `filter`. One index serves any fraction and seed.
+            workers: As in `filter`.
+            progress: As in `filter`.
 
         Raises:
-            ArgumentError: when a value can't be used, a map before it is random, or which rows there are changes every
-                epoch.
-            LeafTypeError: when a row's key is something else; names the row.
+            ArgumentError: If a value can't be used, a map before it is random, or the set of rows changes every epoch.
+            LeafTypeError: If a row's key has another type. Names the row.
 
         Examples:
             >>> import numpy as np
@@ -548,15 +566,21 @@ class Dataset:
         """Applies `fn(example)` to every row, or `fn(example, rng)` with the row's own `numpy.random.Generator`.
 
         Args:
-            fn: gets one example (arrays without a row dimension; it may change them), returns a tree. What the last map
-                returns must look the same for every row; what comes before it need not. Or an object whose `.map`, or
-                `.random_map` with a generator, does so, such as a `grain.transforms.Map` or `RandomMap`.
-            rng: whether it gets the generator, which follows from (seed, place in the chain, epoch, row).
-            seed: of the generators.
-            spec: what it returns, as a tree of things with shape and dtype. None: found out by mapping one row.
+            fn: Function of one example (arrays without a row dimension, which it may change) that returns a pytree. The
+                last map must return the same shapes and dtypes for every row; earlier maps need not. Or an object with
+                such a method `map`, or `random_map` with a generator: a `grain.transforms.Map` or `RandomMap`.
+            rng: Whether to pass a generator, which depends only on (seed, index in the chain of maps, epoch, row).
+            seed: Seed of the generators.
+            spec: Spec of the result: a pytree of objects with shape and dtype. None: inferred by mapping one row.
         """
-        function, rng = map_function(fn, flag("rng", rng, _RNG_HINT))
-        made = Map(_function(function), rng, integer("seed", seed, most=None), self.reader.depth, _spec(spec))
+        fn, rng = map_function(fn, flag("rng", rng, _RNG_HINT))
+        made = Map(
+            function("fn", fn, "a function of one example"),
+            rng,
+            integer("seed", seed, most=None),
+            self.reader.depth,
+            _spec(spec),
+        )
         _check_arguments(made, "a generator")
         return self._mapped(made)
 
@@ -568,17 +592,17 @@ class Dataset:
         spec: Tree | None = None,
         elementwise: bool = False,
     ) -> "Dataset":
-        """Applies `fn(batch)` to many rows at once: some rows of some step, never a whole batch by contract.
+        """Applies `fn(batch)` to many rows at once: some rows of some step, not necessarily a whole batch.
 
-        `fn` must act on each row by itself; what mixes rows belongs in the jitted step.
+        `fn` must treat each row independently. Operations across rows belong in the jitted step.
 
         Args:
-            fn: gets a tree of arrays, rows first, and returns one with as many rows.
-            rng: whether it gets a list of generators too, one a row.
-            seed: of the generators.
-            spec: what it returns for one row. None: found out by mapping one row.
-            elementwise: promises that each element follows from the same element of the same leaf alone. Then `fn` may
-                get some columns of the rows, and no columns are read that this process's devices don't hold.
+            fn: Function of a pytree of arrays, rows first, that returns one with as many rows.
+            rng: Whether to pass a list of generators, one per row.
+            seed: Seed of the generators.
+            spec: Spec of the result for one row. None: inferred by mapping one row.
+            elementwise: Promise that each element depends only on the same element of the same leaf. Then `fn` may be
+                called with some columns of the rows, and only the columns of this process's devices are read.
         """
         rng, elementwise = flag("rng", rng, _RNG_HINT), flag("elementwise", elementwise)
         if elementwise and rng:
@@ -586,12 +610,19 @@ class Dataset:
                 "elementwise=True with rng=True: random numbers for some columns would depend on the mesh; choose one"
             )
         place = self.reader.depth
-        made = BatchMap(_function(fn), rng, integer("seed", seed, most=None), place, _spec(spec), elementwise)
+        made = BatchMap(
+            function("fn", fn, "a function of one example"),
+            rng,
+            integer("seed", seed, most=None),
+            place,
+            _spec(spec),
+            elementwise,
+        )
         _check_arguments(made, "a list of generators")
         return self._mapped(made)
 
     def _chunk_rows(self) -> int | None:
-        """Rows of the source's chunks, of most of them; None where every row is read by itself."""
+        """The most common chunk size of the source in rows; None if it has no chunks."""
         starts = chunk_starts(self.source)
         if starts is None:
             return None
@@ -625,12 +656,37 @@ class Dataset:
         return Dataset(self.source, self.order, (*self.maps, transform))
 
 
+def zipped(parts: Sequence[Dataset], structure: Structure) -> Dataset:
+    """Datasets side by side; see `loadax.zip`.
+
+    Args:
+        parts: The datasets, in leaf order.
+        structure: Structure of an example, whose leaves are the examples of the parts.
+    """
+    from loadax.sources.wrappers.zip import ZipPart, ZippedSource
+
+    names = tuple(path or "the dataset" for path in structure.paths)
+    sizes = [len(part) for part in parts]
+    for name, size in zip(names, sizes, strict=True):
+        if size >= MOST_POSITIONS:
+            raise ArgumentError(f"zip() needs datasets that end, and {name} never does; cut it: ds[:n]")
+        if size != sizes[0]:
+            raise ArgumentError(
+                f"zip() needs datasets of one length: {names[0]} has {sizes[0]} rows, and {name} has {size}; "
+                f"cut the longer one: ds[:{min(size, sizes[0])}]"
+            )
+    source = ZippedSource(
+        [ZipPart(name, part.reader, part.order) for name, part in zip(names, parts, strict=True)], structure
+    )
+    return Dataset(source, Zipped(tuple(part.order for part in parts), names))
+
+
 @final
 @dataclass(frozen=True)
 class Written:
-    """A dataset as the rows of a store, with what tells it from others.
+    """A dataset as the rows of a store, with the facts that identify it.
 
-    Also its functions, as far as they can be told apart.
+    The functions of maps are included, as far as their fingerprints differ.
     """
 
     dataset: Dataset
@@ -648,7 +704,7 @@ class Written:
     def describe(self) -> Any:
         version, order, maps, examples = self.dataset.describe()
         functions = [
-            f"{name_of(each.function).split(' ')[0]} {fingerprint(each.function)}" for each in self.dataset.maps
+            f"{name_of(each.function).split(' ')[0]} {fingerprint(each.function).digest}" for each in self.dataset.maps
         ]
         described = {
             "order version": version,
@@ -660,28 +716,25 @@ class Written:
         return {**described, "sample": self._sample(), **identify(self.dataset.source)}
 
     def _sample(self) -> str:
-        """A hash of some rows before the maps, and of one behind them.
+        """A hash of some rows before the maps and of one row after them.
 
-        Other data, or a map that does something else now, has another one.
+        It changes with the data and with the result of a map.
         """
         source = self.dataset.source
         positions = spread(len(self), sample_size(source, self.dataset._source_row_bytes(), _SAMPLE))  # noqa: SLF001 - its own
         visits = self.dataset.order.visits(np.zeros_like(positions), positions)
-        digest = hashlib.sha256()
         read = self.dataset.reader.read_source(visits)
-        trees = read.items if isinstance(read, Examples) else [read]
-        for tree in (*trees, self.read(positions[len(positions) // 2 :][:1])):
-            for leaf in leaf_arrays(tree):
-                update(digest, leaf)
-        return digest.hexdigest()[:16]
+        before = read.items if isinstance(read, Examples) else [read]
+        trees = (*before, self.read(positions[len(positions) // 2 :][:1]))
+        return digest_of(leaf for tree in trees for leaf in leaf_arrays(tree))
 
     def check_elsewhere(self, path: str | os.PathLike[str]) -> None:
-        """Refuses to write where the dataset reads."""
+        """Refuses to write to a location that the dataset reads from."""
         check_elsewhere(self.dataset.source, path)
 
 
 def _joins_chunks(source: BaseSource) -> bool:
-    """Whether rows of what is decoded in chunks are rows of the source."""
+    """Whether the source has children with chunks."""
     joined = (child.source for child in source.children if child.first_row is not None)
     return any(chunk_starts(each) is not None or _joins_chunks(each) for each in joined)
 
@@ -691,56 +744,30 @@ def _threads(workers: Any) -> int | None:
 
 
 def _fraction(fraction: Any) -> float:
-    remedy = "a number between 0 and 1, the share of the first part"
+    remedy = "a number between 0 and 1, the fraction in the first part"
     share = number("fraction", fraction, remedy)
     if not 0 < share < 1:
         raise ArgumentError(f"fraction={fraction!r}: pass {remedy}")
     return share
 
 
-def _function(fn: Any) -> Callable[..., Tree]:
-    if not callable(fn):
-        raise ArgumentError(f"fn={fn!r} can't be called; pass a function of one example")
-    return fn
-
-
 def _check_arguments(made: Transform, what: str) -> None:
-    """Refuses a function that wants a generator and gets none, or gets one and wants none.
-
-    Here, not at the first row.
-    """
+    """Raises if a function takes a generator but gets none, or the reverse: now, not on the first row."""
     if takes(made.function, 2 if made.rng else 1) is not False or not takes(made.function, 1 if made.rng else 2):
-        return  # what is wrong otherwise, its own error says
+        return  # any other mismatch raises its own error
     name = name_of(made.function)
     if made.rng:
         raise ArgumentError(
-            f"fn={name} takes one argument, and with rng=True it gets {what} as well; "
-            "give it a second one, or leave rng out"
+            f"fn={name} takes one argument, but rng=True also passes {what}; add a second argument, or leave rng out"
         )
-    raise ArgumentError(f"fn={name} takes two arguments; pass rng=True, so that it gets {what} as the second one")
+    raise ArgumentError(f"fn={name} takes two arguments; pass rng=True to pass {what} as the second one")
 
 
 def _spec(spec: Tree | None) -> Tree | None:
     return None if spec is None else normalise_spec(spec, "spec")
 
 
-def _verb(part: list[Any]) -> str:
-    match part:
-        case ["rows" | "own epochs", _]:
-            pass
-        case ["slice", start, step, size]:
-            return f"[{start} + {step} * range({size})]" if step != 1 else f"[{start}:{start + size}]"
-        case ["mix" | "concat", parts, *_]:
-            return f" of {sum(rows for *_, rows, _ in parts)} rows"
-        case ["filter" | "exclude" | "split_by" as verb, *_, size]:
-            return f".{verb}({size} rows)"
-        case ["shuffle", seed, block, window, lanes, _]:
-            return f".shuffle({seed}, block={block}, window={window}, lanes={lanes})"
-        case [name, *arguments]:
-            return f".{name}({', '.join(map(str, arguments))})"
-    return ""
-
-
-def _map_verb(each: Transform) -> str:
-    verb = "map" if isinstance(each, Map) else "map_batch"
-    return f".{verb}({name_of(each.function)}{', rng=True' if each.rng else ''})"
+def _map_text(transform: Transform) -> str:
+    verb = "map" if isinstance(transform, Map) else "map_batch"
+    options = ", rng=True" * transform.rng + ", elementwise=True" * transform.elementwise
+    return f"{verb}({name_of(transform.function)}{options})"

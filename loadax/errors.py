@@ -1,24 +1,22 @@
 """The exceptions that loadax raises.
 
     LoadaxError
-    ├── ArgumentError (ValueError)          an argument whose value can't be used
-    ├── UnsupportedError (NotImplementedError)  a feature that is not there, or not yet
-    ├── MeshError (ValueError)              no mesh, another mesh, an axis that the mesh has not
-    ├── PartitionError (ValueError)         a spec that does not fit its leaf, a batch that the mesh can't cut
-    ├── LeafError (ValueError)              a leaf that can't be placed: ragged, of another shape, a value that does not
-    fit │   └── LeafTypeError (TypeError)       a leaf whose dtype JAX does not have: strings, objects, dates
-    ├── SourceError (ValueError)            data that can't be read, or a source that breaks its contract
-    ├── RowIndexError (IndexError)          a row, position or step that is not there
-    ├── ClosedError (RuntimeError)          an iterator or an epoch that is over was asked for more
-    ├── ScheduleError (TypeError)           a length that is not known, because a schedule counts steps and there is no
-    batch size yet ├── ConformanceError (AssertionError)   a source or a map that breaks a law of its contract; see
-    `loadax.testing` ├── StateError (ValueError)             a saved state that belongs to other data
-    └── WorkerError (RuntimeError)          a worker process that died again and again, or that the data can't be sent
-    to
+    ├── ArgumentError (ValueError)              an argument with a value that can't be used
+    ├── UnsupportedError (NotImplementedError)  a feature that loadax does not have (yet)
+    ├── MeshError (ValueError)                  no mesh, another mesh, or a mesh without some axis
+    ├── PartitionError (ValueError)             a spec that does not fit its leaf, a batch that can't be split evenly
+    ├── LeafError (ValueError)                  a leaf that can't be placed: ragged, wrong shape, value out of range
+    │   └── LeafTypeError (TypeError)           a leaf with a dtype that JAX lacks: strings, objects, dates
+    ├── SourceError (ValueError)                data that can't be read, or a source that breaks its contract
+    ├── RowIndexError (IndexError)              a row, position or step out of range
+    ├── ClosedError (RuntimeError)              a batch requested from a closed iterator or a finished epoch
+    ├── ScheduleError (TypeError)               a length that is unknown, because a schedule counts steps
+    ├── ConformanceError (AssertionError)       a source or map that fails a check of `loadax.testing`
+    ├── StateError (ValueError)                 a saved state of other data
+    └── WorkerError (RuntimeError)              a worker process that keeps dying, or can't receive the data
 
-Every message names the argument or the leaf, shows the value, and says what to do; passwords and signatures of URLs are
-left out. An exception that a user's own function raises keeps its type; loadax adds a note that says which step and
-which rows it happened on.
+Every message names the argument or the leaf, shows the value, and says what to do. Passwords and signatures in URLs are
+redacted. An exception of a user's function keeps its type, and gets a note with the step and the rows.
 """
 
 from typing import Any
@@ -27,19 +25,24 @@ from loadax.redaction import redact
 
 
 class LoadaxError(Exception):
-    """The root of every error that loadax itself raises."""
+    """Base class of all errors that loadax raises.
 
-    def __init__(self, *arguments: Any):
-        # Messages go to logs that many can read, and a location may hold a password or a signature.
-        super().__init__(*(redact(each) if isinstance(each, str) else each for each in arguments))
+    Attributes:
+        argument: Name of the argument to change, where the error is about one.
+    """
+
+    def __init__(self, *arguments: Any, argument: str | None = None):
+        self.argument = argument
+        # Logs may be public, and a location may contain a password or a signature.
+        super().__init__(*(redact(value) if isinstance(value, str) else value for value in arguments))
 
     def add_note(self, note: str) -> None:
-        """As of any exception, without the secrets of locations."""
+        """Adds a note, with the secrets of URLs redacted."""
         super().add_note(redact(note))
 
 
 class ArgumentError(LoadaxError, ValueError):
-    """An argument's value can't be used."""
+    """An argument has a value that can't be used."""
 
 
 class UnsupportedError(LoadaxError, NotImplementedError):
@@ -47,11 +50,14 @@ class UnsupportedError(LoadaxError, NotImplementedError):
 
 
 class MeshError(LoadaxError, ValueError):
-    """There is no mesh, or it is another one than was planned for, or it lacks an axis."""
+    """There is no mesh, it is not the planned one, or it lacks an axis."""
 
 
 class PartitionError(LoadaxError, ValueError):
-    """A partition spec does not fit its leaf, or the mesh can't cut the batch."""
+    """A partition spec does not fit its leaf, or the mesh can't split the batch evenly."""
+
+    def __init__(self, *arguments: Any, argument: str = "partition"):
+        super().__init__(*arguments, argument=argument)
 
 
 class LeafError(LoadaxError, ValueError):
@@ -59,35 +65,35 @@ class LeafError(LoadaxError, ValueError):
 
 
 class LeafTypeError(LeafError, TypeError):
-    """A leaf's dtype is one that JAX does not have."""
+    """A leaf has a dtype that JAX does not have."""
 
 
 class SourceError(LoadaxError, ValueError):
-    """Data can't be read, or a source does not keep its contract."""
+    """Data can't be read, or a source breaks its contract."""
 
 
 class RowIndexError(LoadaxError, IndexError):
-    """A row, a position or a step lies outside what there is."""
+    """A row, position or step is out of range."""
 
 
 class ClosedError(LoadaxError, RuntimeError):
-    """An iterator that is closed, or an epoch that was left, was asked for a batch."""
+    """A batch was requested from a closed iterator or from an epoch that was left."""
 
 
 class ScheduleError(LoadaxError, TypeError):
-    """What depends on a batch size was asked of a dataset alone.
+    """A length or other value depends on the batch size, which a dataset alone does not know.
 
-    A TypeError, so that `list()` and `tqdm()` do without a length.
+    It is a TypeError, so `list()` and `tqdm()` work without a length.
     """
 
 
 class ConformanceError(LoadaxError, AssertionError):
-    """A source or a map breaks a law of its contract: what `loadax.testing` found."""
+    """A source or a map fails a check of `loadax.testing`."""
 
 
 class StateError(LoadaxError, ValueError):
-    """A saved state belongs to other data, or is no state at all."""
+    """A saved state belongs to other data, or is not a state."""
 
 
 class WorkerError(LoadaxError, RuntimeError):
-    """A worker process can't be started, can't be told what to read, or dies of it."""
+    """A worker process can't be started, can't receive its source and maps, or keeps dying."""

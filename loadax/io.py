@@ -1,4 +1,4 @@
-"""Data in and out: `from_*`, `as_dataset`, `write_zarr`."""
+"""Opening and writing data: `from_*`, `as_dataset`, `write_zarr`."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -9,22 +9,23 @@ from loadax.core.arguments import path as checked_path
 from loadax.core.tree import flatten, jax_knows
 from loadax.dataset import Dataset, Written
 from loadax.errors import ArgumentError, SourceError
-from loadax.plan.order import OwnEpochs, Sequential
+from loadax.plan.sequential import Sequential
 from loadax.protocols import Tree
 from loadax.sources.base import as_source
 
 
 def from_arrays(tree: Tree) -> Dataset:
-    """A dataset of arrays in memory, or memory-mapped: one row an entry of their first dimension.
+    """Makes a dataset of arrays in memory or memory-mapped arrays. Rows are entries of their first dimension.
 
     Args:
-        tree: an array, or a pytree of them with equal first dimensions: NumPy arrays, `jax.Array`s, tensors of torch or
-            TensorFlow, columns of pandas, polars or Arrow. Arrays that h5py, xarray, zarr or TensorStore have open are
-            read by rows, not into memory. Static fields of dataclasses stay what they are.
+        tree: Array, or pytree of arrays with equal first dimensions: NumPy arrays, `jax.Array`s, tensors of torch or
+            TensorFlow, columns of pandas, polars or Arrow. Open arrays of h5py, xarray, zarr or TensorStore are read
+            row by row, not loaded into memory. Static fields of dataclasses are kept.
 
     Raises:
-        SourceError: when a leaf is no array, has no rows, or has nulls, or the leaves' lengths differ; names the leaf.
-        LeafTypeError: when a column holds something else than numbers; names it.
+        SourceError: If a leaf is not an array, has no rows or has nulls, or the leaves differ in length. Names the
+            leaf.
+        LeafTypeError: If a column is not numeric. Names it.
 
     Examples:
         >>> import numpy as np
@@ -38,7 +39,7 @@ def from_arrays(tree: Tree) -> Dataset:
     except SourceError as error:
         if not isinstance(tree, list):
             raise
-        raise SourceError(f"{error}; where this is a list of examples, open it with loadax.from_source") from None
+        raise SourceError(f"{error}; if this is a list of examples, open it with loadax.from_source") from None
 
 
 def from_array_record(
@@ -49,28 +50,27 @@ def from_array_record(
     pad_to: int | Mapping[str, int] | None = None,
     truncate: bool = False,
 ) -> Dataset:
-    """A dataset of the records of ArrayRecord files, one file behind another.
+    """Opens the records of ArrayRecord files, in the order of the files.
 
-    Examples are `bytes`, for a map to decode: `from_array_record(paths).map(decode)`. With `dtype` they are arrays of
-    that dtype, whose lengths must be equal (or a map makes them so, or `pack` makes rows of them); with `dtype` and
-    `pad_to` they are `{"data": dtype[pad_to], "length": int32[]}`, with zeros behind the entries of each record.
+    Examples are `bytes`, to be decoded by a map: `from_array_record(paths).map(decode)`. With `dtype`, examples are
+    arrays of that dtype; they must have equal lengths, unless a map pads or crops them or `pack` packs them. With
+    `dtype` and `pad_to`, they are `{"data": dtype[pad_to], "length": int32[]}`, padded with zeros.
 
     Args:
-        paths: of a file, of a folder (its files with `array_record` in their names), a glob pattern (both sorted by
-            name), or a list of these, taken in its order.
-        dtype: of records that are nothing but entries, as they were written.
-        decode: a function from a record's bytes to a dict of arrays, some of which differ in length from record to
-            record.
-        pad_to: how long rows become: an int, beside `dtype`; or a dict of leaves and lengths, beside `decode`: a leaf
-            "x" then gets zeros behind its entries, and beside it stands "x_length".
-        truncate: whether of a longer record the first entries are kept. Else it is an error.
+        paths: File, folder (its files with `array_record` in their names), or glob pattern (both sorted by name), or a
+            list of these, in its order.
+        dtype: Dtype of records that are flat arrays without a header.
+        decode: Function from the bytes of a record to a dict of arrays, some of which may be ragged.
+        pad_to: Length of padded rows: an int with `dtype`; a dict of leaves and lengths with `decode`. Each leaf "x" of
+            the dict is padded with zeros, and its original length becomes the leaf "x_length".
+        truncate: Whether to truncate longer records to `pad_to`. Otherwise they are an error.
 
     Raises:
-        ArgumentError: when an argument can't be used, or lacks another one.
-        SourceError: when a file is missing, damaged or of another kind, or has no records; names it.
-        LeafError: when reading, for records of different lengths without `pad_to`, or longer than it; names the row and
-            its file.
-        UnsupportedError: when a path is a URL, or `array_record` is not installed.
+        ArgumentError: If an argument can't be used, or requires another one.
+        SourceError: If a file is missing, damaged, of another kind, or has no records. Names it.
+        LeafError: On reading records of different lengths without `pad_to`, or longer than it. Names the row and its
+            file.
+        UnsupportedError: If a path is a URL, or `array_record` is not installed.
 
     Examples:
         >>> import tempfile
@@ -98,23 +98,24 @@ def from_grain(
     key: str | None = None,
     progress: bool | None = None,
 ) -> Dataset:
-    """A dataset of a `grain.MapDataset`, whose epochs are Grain's own: row r of epoch e is element `r + e * len`.
+    """Opens a `grain.MapDataset` with Grain's own epochs: row r of epoch e is its element `r + e * len`.
 
-    So Grain's shuffles and random maps give what they give in Grain. Of a dataset that `.repeat()` made endless an
-    epoch has the rows before it; `num_epochs=` of the `Dataloader` says how often it is repeated. Rows that a filter of
-    Grain leaves out are looked for once, now, as by `Dataset.filter`, and the others are a list (8 bytes for each).
+    Grain's shuffles and random maps give what they give in Grain. After `.repeat()` without an end, an epoch has the
+    rows before it, and `num_epochs=` of the `Dataloader` repeats it. If a filter of Grain drops rows, every row is
+    checked once, now, and a list of the kept ones stays in memory, as with `Dataset.filter`.
 
     Args:
-        data: A `grain.MapDataset`, or a data source of Grain: an object with `__len__` and `__getitem__`, which is
-            asked for many rows at once when it has `__getitems__`.
-        unbatch: Whether its elements are batches whose rows the dataset has. Reading one row reads its batch.
-        index: A local file that keeps the list of a filter for later runs; see `Dataset.filter`.
-        key: A text that says what the index was made by: change it with the data and the functions.
-        progress: Whether to show a bar while rows are looked for; None: when stderr is a terminal.
+        data: `grain.MapDataset`, or a data source of Grain: an object with `__len__` and `__getitem__`. If it has
+            `__getitems__`, that is called with many rows.
+        unbatch: Whether its elements are batches, and the dataset has their rows. Reading one row reads its batch.
+        index: Local folder that keeps the list of kept rows for later runs, see `Dataset.filter`. A run of several
+            processes needs an existing one: make it by the same call in one process.
+        key: Identifier of the data and its functions in the index; change it when they change.
+        progress: Whether to show a progress bar. None: if stderr is a terminal.
 
     Raises:
-        ArgumentError: When it is of another kind, makes batches, has no end, or leaves out other rows in every epoch;
-            says what to write.
+        ArgumentError: If it can only be iterated over, makes batches, has no known epoch, or drops other rows in every
+            epoch. Says what to write.
 
     Examples:
         >>> import grain
@@ -129,7 +130,7 @@ def from_grain(
         refuse_grain(data)
         return from_source(data)
     source, presence = open_grain(data, unbatch)
-    dataset = Dataset(source, OwnEpochs(len(source)) if source.own_epochs else Sequential(len(source)))
+    dataset = Dataset(source, Sequential(len(source), source.own_epochs))
     if presence is None:
         return dataset
     if index is not None and key is None:
@@ -142,20 +143,20 @@ def from_grain(
 
 
 def from_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> Dataset:
-    """A dataset of a map-style Hugging Face dataset, read column by column through Arrow, with its mapping of indices.
+    """Opens a map-style Hugging Face dataset: reads its columns through Arrow, with its indices mapping.
 
-    Examples are dicts of the columns, whatever the dataset's format: numbers and lists of a fixed length are arrays of
-    their own dtypes, lists of any length arrays that `pack` or a map make alike, class labels ints
-    (`dataset.source.classes` has their names), texts and images what Hugging Face gives for one row, for a map.
+    Examples are dicts of the columns, whatever the dataset's format. Numbers and lists of a fixed length are arrays of
+    their own dtypes. Lists of any length are arrays for `pack`, or for a map. Class labels are ints, and
+    `dataset.source.classes` has their names. Texts and images are what Hugging Face returns for one row, for a map.
 
     Args:
-        data: A `datasets.Dataset`.
-        columns: Names of those to read. None: all, or those of `with_format(columns=…)`.
+        data: `datasets.Dataset`.
+        columns: Names of the columns to read. None: all, or those of `with_format(columns=…)`.
 
     Raises:
-        ArgumentError: When a column is not there, or the data are several splits, a stream, or have a transform of
-            their own; says what to write.
-        SourceError: When a column has nulls; names it, says how many, and what to write.
+        ArgumentError: If a column does not exist, or the data are several splits, a stream, or have a transform of
+            their own. Says what to write.
+        SourceError: If a column has nulls. Names it, says how many, and what to write.
 
     Examples:
         >>> import datasets
@@ -178,31 +179,30 @@ def from_images(
     quality: Literal["high", "fast"] = "high",
     damaged: Literal["error", "accept"] = "error",
 ) -> Dataset:
-    """A dataset of a folder of images: JPEG, PNG, WebP and BMP files, decoded as their rows are asked for.
+    """Opens a folder of JPEG, PNG, WebP and BMP images, which are decoded when their rows are read.
 
-    Examples are `{"image": uint8[height, width, 3], "label": int32[]}`: red, green and blue, turned upright as EXIF
-    says; gray is spread over the three, and what is transparent has the colour that is stored beneath. Each folder in
-    `folder` is a class, with all images in it and below; labels number the classes by name, and
-    `dataset.source.classes` has the names. Images that lie in `folder` itself are one class, 0, whose name is "". What
-    is hidden or has another ending is left out.
+    Examples are `{"image": uint8[height, width, 3], "label": int32[]}`: RGB, with the EXIF orientation applied.
+    Grayscale is repeated over the three channels, and the alpha channel is dropped. Every folder in `folder` is a class
+    with all images in it and its subfolders. Labels number the classes by name, and `dataset.source.classes` has the
+    names. Images directly in `folder` are one class, 0, whose name is "". Hidden files and files with other extensions
+    are ignored.
 
     Args:
-        folder: on this machine.
-        size: (height, width), or one int for squares, that all images get. None: each keeps its own, and a map makes
-            them alike.
-        fit: how an image of another shape gets it: "crop" keeps as much of the middle as the shape allows, "stretch"
-            all of it, and "pad" all of it in its own shape, with black around it. As `PIL.ImageOps.fit`,
-            `PIL.Image.resize` and `PIL.ImageOps.pad` do it, bilinear.
-        quality: "high": within 40 dB of Pillow. "fast": JPEGs are decoded less exactly and resized without
+        folder: Local folder.
+        size: (height, width) that images are resized to, or one int for squares. None: original sizes, which a map must
+            make equal.
+        fit: How to handle another aspect ratio: "crop" crops the centre, "stretch" distorts, "pad" adds black borders.
+            Like `PIL.ImageOps.fit`, `PIL.Image.resize` and `PIL.ImageOps.pad`, bilinear.
+        quality: "high": PSNR of at least 40 dB against Pillow. "fast": approximate JPEG decoding, and resizing without
             antialiasing.
-        damaged: "error": a JPEG whose data is cut short or damaged is an error. "accept": it is what could be decoded
-            of it. Damage in other formats is always an error, as far as they notice it.
+        damaged: "error": a truncated or damaged JPEG is an error. "accept": it is decoded as far as possible. Damage in
+            other formats is always an error, if their decoder detects it.
 
     Raises:
-        ArgumentError: when an argument can't be used.
-        UnsupportedError: when the folder is a URL, or Pillow, simplejpeg or OpenCV is not installed.
-        SourceError: when there is no such folder or no image in it; when reading, for a file that can't be decoded, or
-            has another size than the first while `size` is None. Names it.
+        ArgumentError: If an argument can't be used.
+        UnsupportedError: If the folder is a URL, or Pillow, simplejpeg or OpenCV is not installed.
+        SourceError: If the folder does not exist or has no images; on reading, if a file can't be decoded, or differs
+            in size from the first one while `size` is None. Names it.
 
     Examples:
         >>> import tempfile
@@ -222,17 +222,17 @@ def from_images(
 
 
 def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Dataset:
-    """A dataset of a `.npy` file, or of a pytree of them: nothing is read until it is asked for.
+    """Opens a `.npy` file, or a pytree of them, without loading it.
 
-    Local files are memory-mapped; of remote ones only the bytes of the rows that are asked for are read.
+    Local files are memory-mapped. From remote files only the bytes of requested rows are read.
 
     Args:
-        path: or URL (`s3://`, `gs://`, `http(s)://`, `file://`), or a pytree of these.
-        cache: a local folder for what is read of remote files, kept for later runs; processes may share it.
-        cache_bytes: how much it holds; what was not used for longest goes first.
+        path: Path or URL (`s3://`, `gs://`, `http(s)://`, `file://`), or a pytree of these.
+        cache: Local folder that caches bytes of remote files across runs. Processes may share it.
+        cache_bytes: Size limit of the cache in bytes. The least recently used bytes are evicted first.
 
     Raises:
-        SourceError: when a file is missing, cut short, or holds no array of numbers; names it.
+        SourceError: If a file is missing, truncated, or not a numeric array. Names it.
     """
     from loadax.sources.npy.source import open_npy
 
@@ -250,30 +250,31 @@ def from_tokens(
     cache: Any = None,
     cache_bytes: int = 16 << 30,
 ) -> Dataset:
-    """A dataset of windows of a stream of tokens: row i is the `seq_len + 1` tokens from token `i * stride` on.
+    """Opens a stream of tokens as windows: row i is the `seq_len + 1` tokens from token `i * stride` on.
 
-    Examples are `{"tokens": dtype[seq_len + 1]}`: a model reads the first `seq_len` and predicts the last `seq_len`.
-    The files are one stream, so windows go on from file to file; the end of the stream that is less than a window is
-    left out. Local files are memory-mapped; of remote ones only the bytes of the rows that are asked for are read.
+    Examples are `{"tokens": dtype[seq_len + 1]}`: the first `seq_len` tokens are a model's inputs, the last `seq_len`
+    its targets. All files form one stream, so windows may cross files. An incomplete window at the end is dropped.
+    Local files are memory-mapped. From remote files only the bytes of requested rows are read.
 
     Args:
-        path: of a flat `.bin` file, a one-dimensional `.npy` file, or Megatron's `.bin` and `.idx` pair (named by
-            either); a folder of these or a glob pattern, taken sorted by name; a URL (`s3://`, `gs://`, `http(s)://`,
-            `file://`) of one of these; or a list, taken in its order.
-        seq_len: how many tokens a row predicts.
-        dtype: of the tokens in a `.bin` file without an `.idx`; the other kinds of files say it themselves.
-        stride: from the beginning of a window to that of the next. None: `seq_len`, so that windows overlap by one
-            token and each token but the first is predicted once.
-        targets: whether examples are `{"inputs": dtype[seq_len], "targets": dtype[seq_len]}` instead, one token apart.
-        segment_ids: whether examples have `"segment_ids"` too: for each token (of `tokens`, or of `inputs`) the number
-            of its document within the window, from 1, as int32. Needs Megatron's `.idx` files, which say where
-            documents begin.
-        cache: a local folder for what is read of remote files, kept for later runs; processes may share it.
-        cache_bytes: how much it holds; what was not used for longest goes first.
+        path: Flat `.bin` file, one-dimensional `.npy` file, or Megatron's `.bin` and `.idx` pair (name either one); a
+            folder of these or a glob pattern, sorted by name; a URL (`s3://`, `gs://`, `http(s)://`, `file://`) of one
+            of these; or a list, in its order.
+        seq_len: Number of target tokens in a row.
+        dtype: Dtype of the tokens in a `.bin` file without an `.idx` file. Other formats state it.
+        stride: Tokens between the starts of consecutive windows. None: `seq_len`, so windows overlap by one token, and
+            each token but the first is a target once.
+        targets: Whether examples are `{"inputs": dtype[seq_len], "targets": dtype[seq_len]}` instead, shifted by one
+            token.
+        segment_ids: Whether to add `"segment_ids"`: int32, the number of each token's document within the window, from
+            1, with the shape of `tokens` or `inputs`. Needs Megatron's `.idx` files, which have the document
+            boundaries.
+        cache: Local folder that caches bytes of remote files across runs. Processes may share it.
+        cache_bytes: Size limit of the cache in bytes. The least recently used bytes are evicted first.
 
     Raises:
-        ArgumentError: when an argument can't be used, or `dtype` is missing.
-        SourceError: when a file is missing, cut short, or not what its name says, or dtypes differ; names the file.
+        ArgumentError: If an argument can't be used, or `dtype` is missing.
+        SourceError: If a file is missing, truncated or of another format, or dtypes differ. Names the file.
 
     Examples:
         >>> import tempfile
@@ -302,24 +303,23 @@ def from_tokens(
 def from_documents(
     data: Any, offsets: Any = None, *, dtype: Any = None, cache: Any = None, cache_bytes: int = 16 << 30
 ) -> Dataset:
-    """A dataset of documents of any length that lie one behind another: to be made rows of by `Dataset.pack`.
+    """Opens concatenated documents of any length, for `Dataset.pack` to make rows of.
 
-    Their lengths are known without reading them, and of a packed row only its own entries are read.
+    Their lengths are known without reading them. Reading a packed row only reads its own entries.
 
     Args:
-        data: Megatron's `.bin` and `.idx` pair (named by either), or a folder, glob pattern, URL or list of such pairs,
-            as in `from_tokens`. Or, with `offsets`: a flat array, in memory or mapped; the path or URL of a flat `.bin`
-            or one-dimensional `.npy` file; or a dict of these, whose leaves are equally long (then documents are
-            dicts).
-        offsets: with which entry each document begins, and behind the last one the end: ints, one more than there are
-            documents; or the path of a `.npy` file of them.
-        dtype: of the tokens in a `.bin` file without an `.idx`.
-        cache: a local folder for what is read of remote files, kept for later runs; processes may share it.
-        cache_bytes: how much it holds; what was not used for longest goes first.
+        data: Megatron's `.bin` and `.idx` pair (name either one), or a folder, glob pattern, URL or list of such pairs,
+            as in `from_tokens`. With `offsets`: a flat array, in memory or memory-mapped; the path or URL of a flat
+            `.bin` or one-dimensional `.npy` file; or a dict of these with equal lengths (then documents are dicts).
+        offsets: First entry of each document, and then the total length: one int more than there are documents, or the
+            path of a `.npy` file of them.
+        dtype: Dtype of the tokens in a `.bin` file without an `.idx` file.
+        cache: Local folder that caches bytes of remote files across runs. Processes may share it.
+        cache_bytes: Size limit of the cache in bytes. The least recently used bytes are evicted first.
 
     Raises:
-        ArgumentError: when an argument can't be used.
-        SourceError: when a file is missing, cut short, or not what its name says, or the offsets don't fit.
+        ArgumentError: If an argument can't be used.
+        SourceError: If a file is missing, truncated or of another format, or the offsets don't fit.
 
     Examples:
         >>> import numpy as np
@@ -335,16 +335,16 @@ def from_documents(
 
 
 def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") -> Dataset:
-    """A dataset of TensorStore arrays: zarr, zarr3, n5 and its other drivers, wherever TensorStore reaches.
+    """Opens arrays through TensorStore: zarr, zarr3, n5 and its other drivers, on any storage that it supports.
 
     Args:
-        spec: a TensorStore spec (a dict with the key `driver`), an open store, or a pytree of these that share their
-            first dimension.
-        missing: "error": a chunk that is not there is an error that names it. "fill": it reads as the array's fill
-            value, mostly zero.
+        spec: TensorStore spec (a dict with the key `driver`), an open store, or a pytree of these with equal first
+            dimensions.
+        missing: "error": a missing chunk is an error that names it. "fill": it reads as the array's fill value, usually
+            zero.
 
     Raises:
-        SourceError: when a store can't be opened, or lengths differ; names the leaf.
+        SourceError: If a store can't be opened, or lengths differ. Names the leaf.
     """
     from loadax.sources.zarr.source import TensorStoreSource
 
@@ -354,18 +354,18 @@ def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") 
 def from_zarr(
     path: Any, variables: Sequence[str] | str | None = None, *, missing: Literal["error", "fill"] = "error"
 ) -> Dataset:
-    """A dataset of a zarr array, or of arrays of a zarr group (then examples are dicts), version 2 or 3.
+    """Opens a zarr array, or arrays of a zarr group (then examples are dicts), of version 2 or 3.
 
     Args:
-        path: of a folder, a `.zip` file or an OCDBT database; a local path or a URL (`s3://`, `gs://`, `http(s)://`,
+        path: Folder, `.zip` file or OCDBT database, as a local path or a URL (`s3://`, `gs://`, `http(s)://`,
             `file://`).
-        variables: which arrays of a group; None: all of them.
-        missing: "error": a chunk that is not there is an error that names it. "fill": it reads as the array's fill
-            value, mostly zero.
+        variables: Arrays of a group to read. None: all of them.
+        missing: "error": a missing chunk is an error that names it. "fill": it reads as the array's fill value, usually
+            zero.
 
     Raises:
-        SourceError: when nothing is there, a variable is missing (lists what is there), or loadax did not write the
-            store to its end.
+        SourceError: If nothing exists at `path`, a variable is missing (lists those that exist), or loadax did not
+            finish writing the store.
     """
     from loadax.sources.zarr.source import open_zarr
 
@@ -373,53 +373,54 @@ def from_zarr(
 
 
 def from_source(obj: Any) -> Dataset:
-    """A dataset of your own data.
+    """Makes a dataset of your own data.
 
     Args:
-        obj: a `Source` (with `read`, `spec` and `__len__`), or any object with `__len__` and `__getitem__`, which is
-            called with Python ints. One with `__getitems__` is asked for many rows at once (a list of examples comes
-            back). What `as_dataset` knows by its class is opened as there.
+        obj: `Source` (with `read`, `spec` and `__len__`), or any object with `__len__` and `__getitem__`, which is
+            called with Python ints. If it has `__getitems__`, that is called with many rows and returns a list of
+            examples. Types that `as_dataset` recognises are opened as it does.
 
     Raises:
-        ArgumentError: when it is neither; says what to write.
+        ArgumentError: If it is neither. Says what to write.
 
     Examples:
         >>> from_source([{"x": 1.0}, {"x": 2.0}])[1]
         {'x': np.float64(2.0)}
     """
-    found = _dataset_of(obj)
-    if found is None:
+    dataset = _recognise(obj)
+    if dataset is None:
         from loadax.sources.adapters.refusals import refuse_mapping
 
         refuse_mapping(obj)
-        return _of_objects(obj)
-    return found
+        return _from_objects(obj)
+    return dataset
 
 
 def as_dataset(data: Any) -> Dataset:
-    """A dataset of whatever holds data: what `Dataloader`, `mix` and `concat` do with what they are given.
+    """Makes a dataset of any data that loadax recognises. `Dataloader`, `mix` and `concat` apply it to their arguments.
 
     | given | becomes |
     |---|---|
-    | a `Dataset` | itself |
-    | a `Source`, or an object with `__len__` and `__getitem__`: a list, a dataset of torch | as by `from_source` |
-    | a map-style Hugging Face dataset | as by `from_huggingface` |
-    | arrays, or a dict, tuple, dataclass or other mapping of them | as by `from_arrays` |
-    | a data frame of pandas or polars, an Arrow `Table` or `RecordBatch` | a dict of its columns, each with its own
-    dtype; nulls are an error |
-    | an open array of TensorStore, zarr, h5py or xarray | its rows, read when they are asked for |
-    | an `xarray.Dataset`, `zarr.Group` or `h5py.Group` | a dict of its arrays, whose first dimensions must be equal |
-    | a `grain.MapDataset` | as by `from_grain`: its elements, in Grain's own epochs |
+    | `Dataset` | itself |
+    | `Source`, or an object with `__len__` and `__getitem__`: a list, a dataset of torch | `from_source` |
+    | map-style Hugging Face dataset | `from_huggingface` |
+    | arrays, or a dict, tuple, dataclass or other mapping of them | `from_arrays` |
+    | data frame of pandas or polars, Arrow `Table` or `RecordBatch` | dict of its columns with their dtypes, without
+    nulls |
+    | open array of TensorStore, zarr, h5py or xarray | its rows, read on request |
+    | `xarray.Dataset`, `zarr.Group` or `h5py.Group` | dict of its arrays, which must have equal first dimensions |
+    | `grain.MapDataset` | `from_grain` |
 
-    Anything else is refused with the line that opens it: paths, iterators, dicts of several datasets, sparse matrices.
+    Anything else raises an error that says how to open it: paths, iterators, dicts of several datasets, sparse
+    matrices.
 
     Args:
-        data: one of these.
+        data: Any of these.
 
     Raises:
-        ArgumentError: when it can't be read by rows; says what to write.
-        SourceError: when a column has nulls, or the arrays' lengths differ; names it, and says what to write.
-        LeafTypeError: when a column holds something else than numbers; the same.
+        ArgumentError: If it has no random access to rows. Says what to write.
+        SourceError: If a column has nulls, or the arrays differ in length. Names it, and says what to write.
+        LeafTypeError: If a column is not numeric. Names it, and says what to write.
 
     Examples:
         >>> import numpy as np
@@ -428,18 +429,18 @@ def as_dataset(data: Any) -> Dataset:
         >>> as_dataset([{"x": 1}, {"x": 2}])[1]
         {'x': np.int64(2)}
     """
-    found = _dataset_of(data)
-    if found is not None:
-        return found
-    return from_arrays(data) if _is_tree(data) else _of_objects(data)
+    dataset = _recognise(data)
+    if dataset is not None:
+        return dataset
+    return from_arrays(data) if _is_tree(data) else _from_objects(data)
 
 
-def _dataset_of(data: Any) -> Dataset | None:
-    """The dataset of what says by its class, or by being a `Source`, what its rows are; else None."""
+def _recognise(data: Any) -> Dataset | None:
+    """The dataset of an object that has a known class or is a `Source`, else None."""
     if isinstance(data, Dataset):
         return data
     if type(data).__module__ == "loadax.loader.dataloader":  # which this module can't import
-        raise ArgumentError("the data is a Dataloader already; pass its dataset: data.dataset")
+        raise ArgumentError("data is already a Dataloader; pass its dataset: data.dataset")
     from loadax.sources.adapters.grain_map import is_grain
     from loadax.sources.adapters.known import open_known
 
@@ -449,13 +450,13 @@ def _dataset_of(data: Any) -> Dataset | None:
     if known is None and not (hasattr(data, "read") and hasattr(data, "__len__")):
         return None
     source = as_source(data if known is None else known)
-    return Dataset(source, OwnEpochs(len(source)) if source.own_epochs else Sequential(len(source)))
+    return Dataset(source, Sequential(len(source), source.own_epochs))
 
 
 def _is_tree(data: Any) -> bool:
-    """Whether arrays may hang in it.
+    """Whether it is a pytree that may contain arrays.
 
-    A container, but no list, which is one of rows, nor an object that has rows and that JAX does not know.
+    Lists are not, since they contain rows. Nor are objects with rows that JAX does not know as pytrees.
     """
     if data is None or isinstance(data, list):
         return False
@@ -463,7 +464,7 @@ def _is_tree(data: Any) -> bool:
     return isinstance(data, Mapping | tuple) or jax_knows(data) or (not has_rows and flatten(data)[1].kind is not None)
 
 
-def _of_objects(data: Any) -> Dataset:
+def _from_objects(data: Any) -> Dataset:
     from loadax.sources.adapters.refusals import refuse_unreadable
     from loadax.sources.objects import ObjectSource
 
@@ -485,30 +486,29 @@ def write_zarr(
     progress: bool | None = None,
     workers: int | None = None,
 ) -> None:
-    """Writes a dataset, as epoch 0 meets it, to a zarr3 store that `from_zarr` reads, with a checksum on every chunk.
+    """Writes epoch 0 of a dataset to a zarr3 store that `from_zarr` reads, with a checksum for every chunk.
 
-    An example that is one array becomes the array at `path`; one of several leaves a group with an array for each,
-    named by its keys (joined by dots). Memory stays that of a few shards. Until the last part is written nothing opens
-    the store.
+    If examples are single arrays, the store is one array at `path`. Otherwise it is a group with one array per leaf,
+    named by its keys joined by dots. Memory use is a few shards. The store can't be opened until its last part is
+    written.
 
     Args:
-        dataset: a `Dataset`, or what a `Dataloader` takes for one.
-        path: of a folder that is not there yet, or a URL.
-        chunk_rows: rows that are decoded together. None: at least 4 KiB of them, which any shuffle reads well.
-        shard_rows: rows of a file, a multiple of chunk_rows. None: about 128 MiB of them, all arrays together.
+        dataset: `Dataset`, or anything that `Dataloader` accepts as one.
+        path: Folder that does not exist yet, or a URL.
+        chunk_rows: Rows of a chunk, which are decoded together. None: at least 4 KiB, which suits any shuffle.
+        shard_rows: Rows of a file, a multiple of `chunk_rows`. None: about 128 MiB over all arrays.
         compression: "zstd", "blosc" (better for floats), or None.
-        resume: goes on with a store that was not written to its end: what is there is read back, and kept if it is
-            whole.
-        overwrite: replaces the zarr store that is there, once the new one is whole; until then both take room. Deletes
-            nothing but that store: other files in its folder are an error that names them.
-        shard: `(i, n)`: this is process i of n that write side by side; the last to be done finishes the store.
-        progress: whether to show a bar; None: when stderr is a terminal.
-        workers: threads that read rows. None: 4.
+        resume: Whether to continue an unfinished store. Existing parts are read back and kept if they are intact.
+        overwrite: Whether to replace an existing zarr store once the new one is complete; until then both take up
+            space. Deletes only that store: other files in its folder raise an error that names them.
+        shard: `(i, n)`: this process is the i-th of n that write in parallel. The last one to end finishes the store.
+        progress: Whether to show a progress bar. None: if stderr is a terminal.
+        workers: Number of threads that read rows. None: 4.
 
     Raises:
-        ArgumentError: when a value can't be used, or something stands at `path`.
-        LeafTypeError: when a leaf holds something else than numbers; names it.
-        SourceError: when the store can't be written to.
+        ArgumentError: If a value can't be used, or `path` already exists.
+        LeafTypeError: If a leaf is not numeric. Names it.
+        SourceError: If the store can't be written.
 
     Examples:
         >>> import numpy as np, tempfile
@@ -519,7 +519,7 @@ def write_zarr(
     """
     from loadax.writing.write import write_zarr as write
 
-    path = checked_path("path", path, "the path or URL of a folder that is not there yet")
+    path = checked_path("path", path, "the path or URL of a folder that does not exist yet")
     rows = Written(as_dataset(dataset))
     rows.check_elsewhere(path)
     write(

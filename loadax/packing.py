@@ -1,7 +1,6 @@
-"""Packs documents into rows: measures them, plans the rows, keeps both in an index on disk."""
+"""Packs documents into rows: measures their lengths, plans the rows, and keeps both in an index folder."""
 
 import copy
-import hashlib
 import logging
 import os
 import threading
@@ -13,31 +12,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.arguments import choice
-from loadax.core.formatting import count_text
+from loadax.core.fingerprint import fingerprint
+from loadax.core.formatting import count_text, name_of
+from loadax.core.progress import progress_bar
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.plan.order import check_fixed_rows
-from loadax.plan.pack import PACK_VERSION, Long, Method, digest, packed, plan_arrays
+from loadax.plan.pack import PACK_VERSION, Long, Method, packed, plan_arrays
 from loadax.protocols import Integers, Order, Visits
 from loadax.reader import Reader
-from loadax.row_index.identity import identify, spread
+from loadax.row_index.index_folder import Entry, IndexFolder, digest_values
 from loadax.sources.base import BaseSource
 from loadax.sources.wrappers.document_form import Form
 from loadax.sources.wrappers.packed import PackedSource
-from loadax.transforms import BatchMap, Transform, fingerprint, name_of
-from loadax.writing.array_folder import ArrayFolder, Entry
-from loadax.writing.progress import progress_bar
+from loadax.transforms import BatchMap, Transform
+from loadax.writing.identity import digest_of, identify, spread
 
 _log = logging.getLogger("loadax")
 
-WINDOW = 1 << 20  # documents that are fitted together by default
-_ENDLESS = 1 << 40  # documents: no data has so many
-_TOGETHER = 512  # documents that one thread reads at a time
-_SAMPLE = 32  # documents whose contents tell data from other data
-_KNOWN_AT_ONCE = 1 << 20  # rows whose lengths are asked for at a time
+WINDOW = 1 << 20  # default number of documents that are packed together
+_INFINITE = 1 << 40  # documents, more than any dataset has
+_DOCUMENTS_PER_READ = 512  # documents per read of one thread
+_SAMPLE = 32  # documents whose contents are part of the identity of the data
+_LENGTHS_PER_CALL = 1 << 20  # rows per request for known lengths
 
 
 class PackOptions(NamedTuple):
-    """The arguments of `Dataset.pack` that decide the rows."""
+    """The arguments of `Dataset.pack` that decide the packed rows."""
 
     seq_len: int
     method: Method
@@ -45,65 +45,68 @@ class PackOptions(NamedTuple):
     window: int
 
     def check(self) -> None:
-        """Raises an ArgumentError when a value can't be used."""
+        """Raises an ArgumentError if a value can't be used."""
         choice(
-            "method", self.method, get_args(Method), "'split' (cut everywhere), 'best_fit' or 'first_fit' (cut nowhere)"
+            "method",
+            self.method,
+            get_args(Method),
+            "'split' (documents are cut), 'best_fit' or 'first_fit' (documents are not cut)",
         )
         choice(
-            "long", self.long, get_args(Long), "'error', 'cut' or 'drop': what becomes of documents longer than seq_len"
+            "long", self.long, get_args(Long), "'error', 'cut' or 'drop': what to do with documents longer than seq_len"
         )
         if self.method == "split" and self.long != "error":
             raise ArgumentError(
-                f"long={self.long!r} is for best_fit and first_fit: method='split' cuts documents anyway; leave it out"
+                f"long={self.long!r} is for best_fit and first_fit: method='split' always cuts documents; leave it out"
             )
         if self.seq_len >= 1 << 31:
             raise ArgumentError(f"seq_len={self.seq_len}: pass less than 2^31")
 
 
-# The counts that a message mentions, and its words for them.
-_SAID = {"empty": "empty and left out", "cut": "cut", "dropped": "too long and left out"}
+# The counts that the summary mentions, and their descriptions.
+_COUNT_TEXTS = {"empty": "empty and left out", "cut": "cut", "dropped": "too long and left out"}
 
 
 @final
 class Documents:
-    """The documents at the positions of an order, as epoch 0 meets them.
+    """The documents at the positions of an order, as in epoch 0.
 
-    See `loadax.sources.wrappers.packed.Documents`.
+    Implements `loadax.sources.wrappers.packed.Documents`.
 
     Args:
-        reader: of the documents.
-        order: which of them, and in which order.
+        reader: Reader of the documents.
+        order: Order of the documents.
 
     Raises:
-        ArgumentError: when there are none or endlessly many, or a map is random.
-        LeafError: when a record is no document; names its row.
+        ArgumentError: If there are no documents, or infinitely many, or a map is random.
+        LeafError: If a record is not a document. The message names its row.
     """
 
     def __init__(self, reader: Reader, order: Order):
         if not order.size:
-            raise ArgumentError("pack() of a dataset without documents; nothing would be left to pack")
-        if order.size >= _ENDLESS:
+            raise ArgumentError("pack() needs documents, but the dataset has no rows; check its source or slice")
+        if order.size >= _INFINITE:
             raise ArgumentError(
-                "pack() of a dataset that never ends; mix with stop='first' or 'all', or pack before you mix"
+                "pack() needs a finite dataset, but this one never ends; mix with stop='first' or 'all', or pack first"
             )
         check_fixed_rows(order, "pack()")
         if reader.random:
             raise ArgumentError(
-                "pack() reads documents as epoch 0 does, once, but a map before it is random; "
-                "pack first, then map at random"
+                "pack() reads documents once, as in epoch 0, but a map before it is random; "
+                "call pack() first, then the random map"
             )
-        for each in reader.maps:
-            if isinstance(each, BatchMap):
+        for transform in reader.maps:
+            if isinstance(transform, BatchMap):
                 raise ArgumentError(
-                    f"map_batch {name_of(each.function)} wants rows that are all alike, but documents are read one by "
-                    "one; use map before pack"
+                    f"map_batch {name_of(transform.function)} needs rows of equal shape, "
+                    "but documents differ in length; use map before pack"
                 )
         self._reader, self.order, self.size = reader, order, order.size
         self.flat = reader.reads_parts
         self.depth = reader.depth
         self.form = self._find_form()
         self.known: Integers | None = None
-        """The lengths, where documents are read whole: what they must still be."""
+        """int64[n]: expected lengths of documents that are read whole; a change is an error."""
 
     @property
     def source(self) -> BaseSource:
@@ -123,7 +126,7 @@ class Documents:
         return other
 
     def visits(self, numbers: Integers) -> Visits:
-        """Where the documents are."""
+        """Visits of the documents with these numbers."""
         return self.order.visits(np.zeros_like(numbers), numbers)
 
     def row_of(self, numbers: Integers) -> Integers:
@@ -140,45 +143,45 @@ class Documents:
     ) -> list[NDArray[Any] | None]:
         if self.flat:
             return self._reader.source.read_parts(self.row_of(numbers), skips, lengths, wanted)
-        once, which = np.unique(numbers, return_inverse=True)
-        documents = self.leaves(once)
-        self._check_unchanged(once, documents)
-        bounds = list(zip(which.tolist(), skips.tolist(), (skips + lengths).tolist(), strict=True))
+        distinct, inverse = np.unique(numbers, return_inverse=True)
+        documents = self.leaves(distinct)
+        self._check_unchanged(distinct, documents)
+        bounds = list(zip(inverse.tolist(), skips.tolist(), (skips + lengths).tolist(), strict=True))
         return [
-            np.concatenate([np.empty(0, dtype), *(documents[each][leaf][low:high] for each, low, high in bounds)])
+            np.concatenate([np.empty(0, dtype), *(documents[index][leaf][low:high] for index, low, high in bounds)])
             if want
             else None
             for leaf, (dtype, want) in enumerate(zip(self.form.dtypes, wanted, strict=True))
         ]
 
     def lengths(self, progress: bool | None) -> Integers:
-        """How long every document is: as the source says, or found by reading all of them, in threads."""
+        """int64[n]: length of every document, from the source, or else measured by reading all documents in threads."""
         known = self._known_lengths()
-        return self._measured(progress) if known is None else known
+        return self._measure_lengths(progress) if known is None else known
 
     def _known_lengths(self) -> Integers | None:
         out = np.empty(self.size, np.int64)
-        for start in range(0, self.size, _KNOWN_AT_ONCE):
-            numbers = np.arange(start, min(start + _KNOWN_AT_ONCE, self.size))
-            found = self._reader.lengths(self.row_of(numbers))
-            if found is None:
+        for start in range(0, self.size, _LENGTHS_PER_CALL):
+            numbers = np.arange(start, min(start + _LENGTHS_PER_CALL, self.size))
+            lengths = self._reader.lengths(self.row_of(numbers))
+            if lengths is None:
                 return None
-            out[numbers] = found
+            out[numbers] = lengths
         if (out < 0).any():
             wrong = np.flatnonzero(out < 0)[:1]
             raise SourceError(
-                f"{self.source.type_name}.lengths says that row {int(self.row_of(wrong)[0])} has {out[wrong[0]]} "
-                "entries; give the length of each document, 0 or more"
+                f"{self.source.type_name}.lengths gave {out[wrong[0]]} for row {int(self.row_of(wrong)[0])}; "
+                "return the length of each document, 0 or more"
             )
         return out
 
-    def _measured(self, progress: bool | None) -> Integers:
+    def _measure_lengths(self, progress: bool | None) -> Integers:
         out = np.empty(self.size, np.int64)
         over = threading.Event()
         workers = max(self.concurrent_reads, min(8, os.cpu_count() or 1))
 
         def measure(start: int) -> int:
-            numbers = np.arange(start, min(start + _TOGETHER, self.size))
+            numbers = np.arange(start, min(start + _DOCUMENTS_PER_READ, self.size))
             if over.is_set():
                 return 0
             out[numbers] = [len(leaves[0]) for leaves in self.leaves(numbers)]
@@ -189,42 +192,38 @@ class Documents:
             ThreadPoolExecutor(workers, "loadax-lengths") as pool,
         ):
             try:
-                for count in pool.map(measure, range(0, self.size, _TOGETHER)):
+                for count in pool.map(measure, range(0, self.size, _DOCUMENTS_PER_READ)):
                     done(count)
             finally:
                 over.set()
         return out
 
     def identity(self) -> dict[str, Any]:
-        """What tells these documents from others: where they lie is not part of it; see `loadax.row_index.identity`."""
-        sample = spread(self.size, _SAMPLE)
-        contents = hashlib.sha256()
-        for leaves in self.leaves(sample):
-            for leaf in leaves:
-                contents.update(f"{leaf.dtype}{len(leaf)}".encode() + np.ascontiguousarray(leaf).tobytes())
+        """The facts that identify these documents, regardless of their location; see `loadax.writing.identity`."""
+        sample = self.leaves(spread(self.size, _SAMPLE))
         return {
             "documents": self.size,
             "order": self.order.describe(),
             "maps": self.describe_maps(),
-            "functions": [fingerprint(each.function) for each in self._reader.maps],
+            "functions": [fingerprint(transform.function).digest for transform in self._reader.maps],
             "leaves": [[path, str(dtype)] for path, dtype in zip(self.form.paths, self.form.dtypes, strict=True)],
-            "contents of a sample": contents.hexdigest()[:16],
+            "contents of a sample": digest_of(leaf for leaves in sample for leaf in leaves),
             **identify(self._reader.source),
         }
 
     def describe_order(self) -> list[Any]:
-        """What decides which documents there are, and their order, as JSON."""
+        """The order of the documents, as JSON."""
         return self.order.describe()
 
     def describe_maps(self) -> list[Any]:
-        """The maps before, as JSON."""
+        """The maps before packing, as JSON."""
         return self._reader.describe()
 
     def _find_form(self) -> Form:
-        """Of the first document that is not empty, or of the first."""
+        """The form of the first document that is not empty, or of the first one."""
         forms: list[Form] = []
-        for number in range(min(self.size, _TOGETHER)):
-            visits = self.visits(np.array([number]))
+        for index in range(min(self.size, _DOCUMENTS_PER_READ)):
+            visits = self.visits(np.array([index]))
             example, row = self._reader.examples(visits)[0], int(visits.rows[0])
             forms.append(Form(example, row))
             if len(forms[-1].leaves(example, row)[0]):
@@ -234,24 +233,24 @@ class Documents:
     def _check_unchanged(self, numbers: Integers, documents: list[list[NDArray[Any]]]) -> None:
         if self.known is None:
             return
-        for number, leaves, length in zip(numbers.tolist(), documents, self.known[numbers].tolist(), strict=True):
+        for index, leaves, length in zip(numbers.tolist(), documents, self.known[numbers].tolist(), strict=True):
             if len(leaves[0]) != length:
                 raise LeafError(
-                    f"row {int(self.row_of(np.array([number]))[0])} is a document of {len(leaves[0])} now, "
-                    f"and was one of {length} when it was packed; data and maps must give the same every time: "
-                    "pack anew, and map at random behind pack"
+                    f"row {int(self.row_of(np.array([index]))[0])} has length {len(leaves[0])}, "
+                    f"but had length {length} when it was packed; data and maps must return the same on every read: "
+                    "call pack() again, and apply random maps after it"
                 )
 
 
 def pack(reader: Reader, order: Order, options: PackOptions, index: Any, progress: bool | None) -> PackedSource:
-    """The packed rows of the documents that a reader gives in an order; see `Dataset.pack`."""
+    """Packs the documents that a reader returns in an order; see `Dataset.pack`."""
     options.check()
-    folder = None if index is None else ArrayFolder(index)
+    folder = None if index is None else IndexFolder(index)
     documents = Documents(reader, order)
-    lengths = _kept_lengths(documents, folder, progress)
+    lengths = _cached_lengths(documents, folder, progress)
     if not documents.flat:
         documents.known = lengths.arrays["lengths"]
-    plan = _kept_plan(documents, lengths, options, folder)
+    plan = _cached_plan(documents, lengths, options, folder)
     facts = plan.facts
     described = [
         "pack",
@@ -265,51 +264,53 @@ def pack(reader: Reader, order: Order, options: PackOptions, index: Any, progres
     summary = (
         f"{documents.size} documents packed by {options.method} into rows of {options.seq_len}, "
         f"{facts['entries'] / rows.size / options.seq_len:.1%} full"
-        + "".join(f", {count_text(facts[name], 'document')} {said}" for name, said in _SAID.items() if facts[name])
+        + "".join(
+            f", {count_text(facts[name], 'document')} {said}" for name, said in _COUNT_TEXTS.items() if facts[name]
+        )
     )
     return PackedSource(documents, rows, options.seq_len, described, summary)
 
 
-def _kept_lengths(documents: Documents, folder: ArrayFolder | None, progress: bool | None) -> Entry:
+def _cached_lengths(documents: Documents, folder: IndexFolder | None, progress: bool | None) -> Entry:
     if folder is None:
-        return _found_lengths(documents, progress)
+        return _compute_lengths(documents, progress)
     identity = documents.identity()
-    kept = folder.get("lengths", identity)
-    if kept is None:
-        kept = _found_lengths(documents, progress)
-        folder.put("lengths", identity, kept)
-    return kept
+    entry = folder.get("lengths", identity)
+    if entry is None:
+        entry = _compute_lengths(documents, progress)
+        folder.put("lengths", identity, entry)
+    return entry
 
 
-def _found_lengths(documents: Documents, progress: bool | None) -> Entry:
+def _compute_lengths(documents: Documents, progress: bool | None) -> Entry:
     lengths = documents.lengths(progress)
-    return Entry({"lengths": lengths}, {"digest": digest(lengths)})
+    return Entry({"lengths": lengths}, {"digest": digest_values(lengths)})
 
 
-def _kept_plan(documents: Documents, lengths: Entry, options: PackOptions, folder: ArrayFolder | None) -> Entry:
-    # All that decides a plan is in its name and in the lengths, so that plans of several kinds lie side by side.
+def _cached_plan(documents: Documents, lengths: Entry, options: PackOptions, folder: IndexFolder | None) -> Entry:
+    # A plan depends only on its name and the lengths, so plans with different options share the folder.
     name = "-".join(map(str, (options.method, options.seq_len, options.long, options.window)))
     identity = {"lengths": lengths.facts["digest"], "version": PACK_VERSION}
-    kept = None if folder is None else folder.get(name, identity)
-    if kept is not None:
-        return kept
+    cached = None if folder is None else folder.get(name, identity)
+    if cached is not None:
+        return cached
     known = lengths.arrays["lengths"]
-    arrays = plan_arrays(known, *options, row_of=lambda number: int(documents.row_of(np.array([number]))[0]))
-    made = Entry(arrays, _facts(known, options))
-    for what, count in made.facts.items():
-        if what in ("empty", "dropped") and count:
+    arrays = plan_arrays(known, *options, row_of=lambda index: int(documents.row_of(np.array([index]))[0]))
+    entry = Entry(arrays, _counts(known, options))
+    for count_name, count in entry.facts.items():
+        if count_name in ("empty", "dropped") and count:
             _log.info(
                 "pack: %d of %d documents are %s",
                 count,
                 documents.size,
-                "empty" if what == "empty" else f"longer than {options.seq_len}, and dropped",
+                "empty" if count_name == "empty" else f"longer than {options.seq_len}, and dropped",
             )
     if folder is not None:
-        folder.put(name, identity, made)
-    return made
+        folder.put(name, identity, entry)
+    return entry
 
 
-def _facts(lengths: Integers, options: PackOptions) -> dict[str, int]:
+def _counts(lengths: Integers, options: PackOptions) -> dict[str, int]:
     too_long = lengths > options.seq_len
     dropped = too_long if options.long == "drop" else np.zeros_like(too_long)
     return {

@@ -1,17 +1,17 @@
-"""The contracts that the rest leans on, and the names of what flows between the parts.
+"""The core contracts, and the types that pass between components.
 
-Indices have three names and keep them in every signature: `step` (which batch), `position` (where in the order, or in
-the batch), `row` (which record of the source).
+Indices have three names and keep them in every signature: `step` (which batch), `position` (index in the order, or in
+the batch), `row` (record of the source).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 Integers: TypeAlias = NDArray[np.int64]
-"""Rows, positions, epochs or steps: int64[n]."""
+"""int64[n]: rows, positions, epochs or steps."""
 
 Tree: TypeAlias = Any
 """A pytree (dict, list, tuple, namedtuple, dataclass) of arrays, or one array."""
@@ -21,16 +21,16 @@ Columns: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class ArraySpec(NamedTuple):
-    """Shape and dtype of one leaf of one example, so without the dimension of the rows."""
+    """Shape and dtype of one leaf of one example, without the dimension of rows."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
 
 class Visits(NamedTuple):
-    """Which records a run of positions meets, and in which pass over the data.
+    """The rows that a sequence of positions reads, and the epoch of each read.
 
-    A row of -1 stands for padding: no record is read, the batch has zeros there.
+    A row of -1 is padding: nothing is read, and the batch has zeros there.
     """
 
     rows: Integers
@@ -38,22 +38,22 @@ class Visits(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """What some packed rows hold: parts of documents, sorted by row and column. Each int64[n]."""
+    """The parts of documents in packed rows, sorted by row and column. Every field is int64[n]."""
 
     rows: Integers
-    """Which of the packed rows that were asked for it lies in, from 0."""
+    """Index of the packed row among the requested ones, from 0."""
     documents: Integers
     skips: Integers
-    """The first entry of the document that is meant."""
+    """First entry of the document that the segment contains."""
     columns: Integers
-    """Where in the row it begins."""
+    """First column of the segment in its row."""
     lengths: Integers
     numbers: Integers
-    """Of the segment within its row, from 1."""
+    """Number of the segment within its row, from 1."""
 
 
 class Location(NamedTuple):
-    """Location of stored data: a file, its first and last byte if these are known, and the part if it has several."""
+    """Location of stored data: a file, its first and last byte if known, and the part if the file has several."""
 
     file: str
     first: int | None = None
@@ -62,75 +62,162 @@ class Location(NamedTuple):
 
 
 class LaneAssignment(NamedTuple):
-    """A stretch of positions that are dealt to lanes in turn.
+    """A run of positions that are assigned to lanes round-robin.
 
-    `start` belongs to `lanes[0]`, the next to `lanes[1]`, and so on.
+    It ends where the next one begins.
 
-    It ends where the next one begins. `lanes` is int64[n]; `start` may lie before the first position.
+    Args:
+        start: Position that belongs to `lanes[0]`; the next one belongs to `lanes[1]`, and so on. It may lie before the
+            first position.
+        lanes: Lanes in their turn, int64[n].
     """
 
     start: int
     lanes: Integers
 
 
+class Hits(NamedTuple):
+    """Positions at which rows stand that were asked for.
+
+    Args:
+        asked: Indices into the rows that were asked for, int64[n].
+        positions: Position of each, int64[n].
+    """
+
+    asked: Integers
+    positions: Integers
+
+
+class Blocks(NamedTuple):
+    """Blocks of a block shuffle.
+
+    Args:
+        rows: Rows of each block; the last one may have fewer.
+        num_blocks: Number of blocks.
+        window: Blocks of a lane that are permuted together.
+        lanes: Number of lanes.
+    """
+
+    rows: int
+    num_blocks: int
+    window: int
+    lanes: int
+
+
+class Shuffle(NamedTuple):
+    """How a verb shuffles the positions of its parent.
+
+    Args:
+        seed: Seed of the permutations.
+        blocks: Blocks that are shuffled; None where every position is shuffled alone.
+    """
+
+    seed: int
+    blocks: Blocks | None = None
+
+
 @runtime_checkable
 class Source(Protocol):
-    """Data that can be read at any row. The one contract that all of loadax leans on.
+    """Data with random access to its rows. The contract between loadax and the data.
 
-    These three members are all that a source needs. loadax adapts it once, where data comes in, to
-    `loadax.sources.base.BaseSource`, which has a default for everything else. What a source may have beside them:
+    A source needs only these three members. loadax adapts it to `loadax.sources.base.BaseSource`, which has a default
+    for everything else. Optional members:
 
-    - `read_into(rows, boxes, out)`: reads straight into `out`. `boxes` and `out` have an entry for every leaf, in leaf
-      order: a column box and a destination of shape `(len(rows), *box extents)`, or None and None for a leaf that is
-          not wanted now.
-      No copies, and no columns that nobody holds.
-    - `owns_memory`: whether `read` gives memory that nobody else holds. If not, it is copied before a map may write to
-      it. (Formerly `fresh`.)
-    - `chunks`: the rows at which what is decoded together begins: ascending, from 0; int64[m], or a `range` where they
-      are equal. Then a block shuffle keeps the chunks that it has open, so that each is decoded once.
-    - `concurrent_reads`: how many reads should be under way at once, for a source that waits for disks or networks.
-    - `examples(rows)`: the rows as a list, one by one. They need not be alike until the last map of single rows is
-      done.
-    - `lengths(rows)`: the lengths of documents as int64[n], found without reading any.
-    - `read_parts(rows, starts, lengths, wanted)`: of documents in flat arrays: `lengths[i]` entries of document
-      `rows[i]` from entry `starts[i]` on, one document's part behind another; a list with an array for every leaf, None
-      for those that are not `wanted`.
-    - `locate(row)`: the files that a row comes from: a list of `Location`s, or of tuples that make some. (Formerly
-      `where`.)
-    - `addresses`: the local paths and URLs of the files and folders that it reads itself, so that nothing is written
-      over them, and that a change of them is noticed.
-    - `some_files(most)`: at most so many of its local files, evenly spread, where `addresses` names a folder that holds
-      many.
-    - `held(most)`: the arrays that it holds in memory, or evenly spread rows of these: at most so many bytes, which
-      tell it from other data.
-    - `documents(row)`: the parts of documents that a packed row holds.
-    - `over(wrap)`: for a source that reads from another one: the same, reading from `wrap(other, times)`, where each
-      row of the other is read `times` times.
+    - `read_into(rows, boxes, out)`: reads directly into `out`, without copies and without unneeded columns. `boxes` and
+      `out` have one entry per leaf, in leaf order: a column box and a destination of shape `(len(rows), *box extents)`,
+      or None and None for a leaf that is not requested.
+    - `owns_memory`: whether nothing else references the memory that `read` returns. If not, it is copied before a map
+      may write to it.
+    - `chunks`: first rows of the chunks that are decoded together, ascending from 0: int64[m], or a `range` if chunks
+      are of equal size. A block shuffle then caches its open chunks, so that each is decoded once.
+    - `concurrent_reads`: number of reads to keep in flight, for a source that waits for disks or networks.
+    - `examples(rows)`: the rows as a list of examples, which may differ in shape until the last per-row map.
+    - `lengths(rows)`: document lengths as int64[n], without reading documents.
+    - `read_parts(rows, starts, lengths, wanted)`: parts of documents in flat arrays: `lengths[i]` entries of document
+      `rows[i]` from entry `starts[i]` on, concatenated. Returns a list with an array per leaf, None for leaves that are
+      not `wanted`.
+    - `locate(row)`: files of a row: a list of `Location`s, or of tuples of their fields.
+    - `addresses`: local paths and URLs of the files and folders that the source itself reads, to refuse overwriting
+      them and to notice changes.
+    - `some_files(most)`: at most `most` of its local files, evenly spaced, if `addresses` names a folder of many.
+    - `held(most)`: its in-memory arrays, or evenly spaced rows of them, of at most `most` bytes, to identify the data.
+    - `documents(row)`: the parts of documents in a packed row.
+    - `over(wrap)`: for a source that reads from another one: the same source over `wrap(other, times)`, where each row
+      of the other one is read `times` times.
     """
 
     @property
     def spec(self) -> Tree | None:
-        """A pytree of what has `shape` and `dtype`, for one example; None: found by reading one."""
+        """Pytree of objects with `shape` and `dtype`, for one example. None: inferred by reading one."""
         ...
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         ...
 
     def read(self, rows: Integers) -> Tree:
-        """The examples at `rows` (int64[n], any order, repeats allowed).
+        """Reads the examples at `rows` (int64[n], any order, repeats allowed).
 
-        A pytree of arrays whose first dimension is n.
+        Returns a pytree of arrays whose first dimension is n.
         """
         ...
 
 
+class Schedule(Protocol):
+    """Weights of a mixture, which may change at given positions or steps."""
+
+    @property
+    def by_step(self) -> bool:
+        """Whether weights change at steps, so that the size is known only in a run, which knows its batch sizes."""
+        ...
+
+    def at_positions(self, batch_sizes: Sequence[tuple[int, int]], num_epochs: int | None) -> "Order":
+        """The same order with weights that change at positions.
+
+        Args:
+            batch_sizes: `(first step, batch size)`: each holds until the next one begins.
+            num_epochs: Epochs of the run; None: endlessly many.
+
+        Raises:
+            ArgumentError: When weights change in a later epoch than the first.
+        """
+        ...
+
+    def until(self, epoch: int, position: int) -> "Order":
+        """The same order without what is scheduled from a position of an epoch on."""
+        ...
+
+    def begin(self, epoch: int) -> int:
+        """The position with which an epoch begins, counted over all epochs."""
+        ...
+
+
+NarrowRule: TypeAlias = "Callable[[Order, int], Order]"
+"""Leaves out some rows of an order that is the same in every epoch.
+
+Its second argument is the number of the source's first row among the rows of all parts.
+"""
+
+
 class Order(Protocol):
-    """A rule that turns positions of a dataset into visits of its source's rows, by arithmetic alone."""
+    """A rule that turns positions of a dataset into visits of its source's rows, by arithmetic alone.
+
+    Each verb is one class, in a file of its own in `loadax/plan/`.
+    """
 
     @property
     def size(self) -> int:
-        """How many positions one epoch has."""
+        """Number of positions in an epoch."""
+        ...
+
+    @property
+    def varies(self) -> bool:
+        """Whether another epoch visits the rows in another order."""
+        ...
+
+    @property
+    def changing_rows(self) -> str | None:
+        """Why row i is another record in every epoch, and what to do about it, as text; None where it is the same."""
         ...
 
     @property
@@ -140,30 +227,64 @@ class Order(Protocol):
 
     @property
     def parts(self) -> "Sequence[Order]":
-        """The orders of the parts of a concatenation or mixture, each of a source of its own.
-
-        Empty for any other order.
-        """
+        """The orders of several sources, one for each child of the dataset's source; empty for any other order."""
         ...
 
     @property
-    def by_step(self) -> bool:
-        """Whether its size is known only in a run, which knows how many positions a step has."""
+    def row_range(self) -> range | None:
+        """Rows at positions 0, 1, … where these are evenly spaced and the same in every epoch; else None."""
         ...
 
     @property
-    def varies(self) -> bool:
-        """Whether another epoch meets the rows in another order."""
+    def shuffle(self) -> Shuffle | None:
+        """How this verb shuffles its parent's positions; None when it does not."""
         ...
 
-    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
-        """How the positions from `start` to `stop` of an epoch are dealt to lanes; empty when there are none."""
+    @property
+    def schedule(self) -> Schedule | None:
+        """Schedule of the proportions that this verb keeps; None when it keeps none."""
         ...
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
-        """The rows, and their own epochs, at `positions` (each in `[0, size)`) of `epochs`; all int64[n]."""
+        """Rows, and their own epochs, at `positions` (each in `[0, size)`) of `epochs`; all int64[n]."""
+        ...
+
+    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
+        """Positions at which rows stand: the inverse of `visits`.
+
+        Args:
+            rows: Rows of the source, int64[n].
+            epochs: Epoch of this order to look at, for each row, int64[n].
+            window: `(start, stop)`: positions to look at, in every epoch. Positions outside may be found too.
+        """
+        ...
+
+    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> "Order":
+        """This order with `rule` applied below all shuffles and repeats.
+
+        So a verb that looks at rows means the same before and after a shuffle.
+
+        Args:
+            verb: Name of the verb that narrows, for errors.
+            rule: What leaves out rows.
+            first_row: Number of the source's first row among the rows of all parts.
+
+        Raises:
+            ArgumentError: When which rows there are depends on the epoch, or a mixture would lose its proportions.
+        """
+        ...
+
+    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
+        """How the positions from `start` to `stop` of an epoch are assigned to lanes; empty without lanes."""
         ...
 
     def describe(self) -> list[Any]:
-        """What decides this order, as JSON: verbs, sizes, seeds. Two orders that describe alike are alike."""
+        """What decides this order, as JSON: an entry for each verb, with sizes and seeds.
+
+        Two orders are equal when and only when they describe themselves equally. Saved states depend on it.
+        """
+        ...
+
+    def text(self) -> list[str]:
+        """This order as text for people: an entry for each entry of `describe`."""
         ...

@@ -1,7 +1,7 @@
-"""Reader: a source with its maps applied. Visits in, arrays out.
+"""Reader: a source with its maps applied, from visits to arrays.
 
-Rows may come one by one, and then need not be alike: they are stacked where the last map of single rows is done, or
-where a map of batches wants them so, and nowhere before.
+Rows may be read one by one, and then may have different shapes. They are stacked after the last per-row map, or before
+a batch map, and never earlier.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,12 +12,13 @@ from typing import Any, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.formatting import name_of, rows_text
 from loadax.core.spec import as_array, check_batch, flatten_spec, normalise_spec, own, spec_of, split_rows, stack
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource, map_bottom
-from loadax.transforms import RAISED, BatchMap, Map, Transform, blame, name_of
+from loadax.transforms import RAISED, BatchMap, Map, Transform, blame
 
 _Read = TypeVar("_Read")
 
@@ -25,7 +26,7 @@ _Read = TypeVar("_Read")
 @final
 @dataclass(frozen=True)
 class Examples:
-    """Rows one by one, in memory that nobody else holds."""
+    """Separate rows, in memory that nothing else references."""
 
     items: list[Tree]
 
@@ -33,12 +34,12 @@ class Examples:
 @final
 @dataclass(frozen=True)
 class Reader:
-    """Reads visits: the source's rows, with every map applied.
+    """Reads the source's rows at visits and applies every map.
 
     Args:
-        source: Where the rows come from.
-        maps: Applied in this order.
-        first: One visit, read when a spec has to be found by looking at an example; None when there is no row.
+        source: Source of the rows.
+        maps: Maps, in the order in which they apply.
+        first: A visit that is read if a spec has to be inferred from an example; None if there are no rows.
     """
 
     source: BaseSource
@@ -46,252 +47,249 @@ class Reader:
     first: Visits | None
 
     @cached_property
-    def _found(self) -> tuple[tuple[Tree, ...], int]:
-        """The specs, and how many rows were read to find them."""
-        known = [self.source.spec, *(each.spec for each in self.maps)]
+    def _specs_and_probed(self) -> tuple[tuple[Tree, ...], int]:
+        """The specs, and the number of rows read to infer them."""
+        known = [self.source.spec, *(transform.spec for transform in self.maps)]
         if known[0] is not None:
             known[0] = normalise_spec(known[0], "spec")
         probed = int(None in known)
         if probed:
             known = self._probe(known)
-        for before, after, each in zip(known, known[1:], self.maps, strict=False):
-            if each.elementwise:
-                _check_elementwise(before, after, name_of(each.function))
+        for before, after, transform in zip(known, known[1:], self.maps, strict=False):
+            if transform.elementwise:
+                _check_elementwise(before, after, name_of(transform.function))
         return tuple(known), probed + self.source.rows_probed
 
     def __getstate__(self) -> dict[str, Any]:
-        # Specs are instances of users' classes; structures say which fields of these are static where JAX doesn't know
-        # it.
-        known = self._found[0] if "_found" in vars(self) else ()
+        # Specs are instances of users' classes. Structures record which of their fields are static, which JAX may not
+        # know in the other process.
+        known = self._specs_and_probed[0] if "_specs_and_probed" in vars(self) else ()
         return {"_structures": [flatten_spec(spec)[1] for spec in known], **vars(self)}
 
     @property
     def specs(self) -> tuple[Tree, ...]:
-        """The element spec of the source, and after each map; found out once, with at most one row read.
+        """The element specs of the source and after each map. At most one row is read to infer them.
 
-        Where rows go on one by one to the next map, other rows may have another one.
+        Where rows go to the next map one by one, other rows may have another spec.
         """
-        return self._found[0]
+        return self._specs_and_probed[0]
 
     @property
     def spec(self) -> Tree:
-        """The element spec of what is read: a tree of `ArraySpec`s."""
+        """The element spec of mapped rows: a tree of `ArraySpec`s."""
         return self.specs[-1]
 
     @property
     def probed(self) -> int:
-        """How many rows were read to find the spec: one, or none where every spec was stated."""
-        return self._found[1]
+        """Number of rows read to infer the spec: one, or none if every spec was given."""
+        return self._specs_and_probed[1]
 
     @property
     def num_rows(self) -> int:
-        """How many rows the source has."""
+        """Number of rows of the source."""
         return len(self.source)
 
     def with_source(self, source: BaseSource) -> "Reader":
-        """The same maps of the rows of another source."""
+        """The same maps over another source."""
         return replace(self, source=source)
 
     def over(self, wrap: Callable[[BaseSource, float], BaseSource]) -> "Reader":
-        """The same, reading every source that stands at the bottom through `wrap`."""
+        """A reader whose innermost sources are replaced by `wrap(source, times)`."""
         return self.with_source(map_bottom(self.source, wrap))
 
     @property
     def reads_examples(self) -> bool:
-        """Whether rows come one by one, so that they need not be alike before they are stacked."""
+        """Whether rows are read one by one, so that their shapes may differ before they are stacked."""
         return isinstance(self.maps[-1], Map) if self.maps else self.source.reads_examples
 
     @property
     def reads_columns(self) -> bool:
-        """Whether the source reads columns, and no map stands between them and the result."""
+        """Whether the source can read single columns of its rows, and no maps need whole rows."""
         return not self.maps and self.source.reads_columns
 
     @property
     def reads_parts(self) -> bool:
-        """Whether the source reads parts of documents, and no map stands between them and the result."""
+        """Whether the source can read parts of documents, and no maps need whole ones."""
         return not self.maps and self.source.reads_parts
 
     @property
     def concurrent_reads(self) -> int:
-        """How many reads of the source should be under way at once, as far as it says so."""
+        """Number of reads that the source wants in flight at once."""
         return int(self.source.concurrent_reads)
 
     @property
     def elementwise(self) -> bool:
-        """Whether a part of each row's columns is all that the maps need for that part of their result."""
-        return all(each.elementwise for each in self.maps)
+        """Whether all maps are elementwise, so that they can be applied to some columns of a row."""
+        return all(transform.elementwise for transform in self.maps)
 
     @property
     def random(self) -> bool:
-        """Whether another epoch may give another result for the same row."""
-        return any(each.rng for each in self.maps) or self.source.random
+        """Whether the result for a row may differ between epochs."""
+        return any(transform.rng for transform in self.maps) or self.source.random
 
     @property
     def depth(self) -> int:
-        """How many maps a row has gone through, also those within a concatenation.
-
-        The next map's place in the chain.
-        """
+        """Number of maps that a row goes through, including those inside a concatenation: the next map's index."""
         return self.source.num_maps + len(self.maps)
 
     def describe(self) -> list[Any]:
-        """The maps, also those within a concatenation, as JSON."""
-        return [*self.source.describe(), *(each.describe() for each in self.maps)]
+        """The maps as JSON, including those inside a concatenation."""
+        return [*self.source.describe(), *(transform.describe() for transform in self.maps)]
 
     def lengths(self, rows: Integers) -> Integers | None:
-        """The lengths of documents, where they are known without reading any and no map changes them."""
+        """int64[n]: document lengths if known without reading, and no map changes them; else None."""
         return None if self.maps else self.source.lengths(rows)
 
     def read_visits(self, visits: Visits) -> Tree:
-        """The examples at `visits`, as a tree of arrays whose first dimension is theirs."""
+        """The examples at `visits`: a tree of arrays, rows first."""
         return self.apply(self.read_source(visits), visits)
 
     def examples(self, visits: Visits) -> list[Tree]:
-        """The examples at `visits` one by one, in memory that nobody else holds: they need not be of one shape."""
+        """The examples at `visits` as a list, in memory that nothing else references. Their shapes may differ."""
         if not self.maps and self.source.reads_examples:
             return self._read_examples(visits).items
-        found = self._mapped(self.read_source(visits), visits)
-        if isinstance(found, Examples):
-            return list(map(own, found.items))
+        mapped = self._apply_maps(self.read_source(visits), visits)
+        if isinstance(mapped, Examples):
+            return list(map(own, mapped.items))
         owned = not self.maps and self.source.owns_memory
-        return split_rows(found if owned else map_leaves(np.array, found), len(visits.rows))
+        return split_rows(mapped if owned else map_leaves(np.array, mapped), len(visits.rows))
 
     def read_source(self, visits: Visits) -> Tree | Examples:
-        """What the source has at `visits`, before any map.
+        """Reads the source's rows at `visits`, before any map.
 
-        One by one where it has them so, and a map of single rows comes next.
+        They are separate rows if the source has them and the next map is a per-row one.
         """
-        if self._maps_examples:
+        if self._maps_examples_first:
             return self._read_examples(visits)
         spec = self.specs[0]
-        batch = self._noted(self.source.read_visits, visits)
-        return check_batch(batch, len(visits.rows), spec, f"the source's read of {_some(visits.rows)}")
+        batch = self._read_with_note(self.source.read_visits, visits)
+        return check_batch(batch, len(visits.rows), spec, f"the source's read of {rows_text(visits.rows)}")
 
     def read_columns(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Reads columns of the source, before any map; see `BaseSource.read_into`."""
         try:
             self.source.read_into(rows, boxes, out)
         except RAISED as error:
-            blame(error, "the source", f"loadax: reading {_some(rows)}")
+            blame(error, "the source", f"loadax: reading {rows_text(rows)}")
             raise
 
     def apply(self, read: Tree | Examples, visits: Visits) -> Tree:
-        """The maps applied to what `read_source` gave for these visits: a tree of arrays."""
-        found = self._mapped(read, visits)
-        return self._stacked(found, visits, len(self.maps)) if isinstance(found, Examples) else found
+        """Applies the maps to what `read_source` returned for `visits`, and returns a tree of arrays."""
+        mapped = self._apply_maps(read, visits)
+        return self._stack(mapped, visits, len(self.maps)) if isinstance(mapped, Examples) else mapped
 
-    def _mapped(self, read: Tree | Examples, visits: Visits) -> Tree | Examples:
-        """The maps applied; one by one still, where the last was a map of single rows."""
+    def _apply_maps(self, read: Tree | Examples, visits: Visits) -> Tree | Examples:
+        """Applies the maps. The result is still separate rows if the last map was a per-row one."""
         if not isinstance(read, Examples):
-            read = self._writable(read)
-        for number, each in enumerate(self.maps):
-            if isinstance(each, BatchMap):
-                batch = self._stacked(read, visits, number) if isinstance(read, Examples) else read
-                read = each(batch, visits, self.specs[number + 1])
+            read = self._make_writable(read)
+        for index, transform in enumerate(self.maps):
+            if isinstance(transform, BatchMap):
+                batch = self._stack(read, visits, index) if isinstance(read, Examples) else read
+                read = transform(batch, visits, self.specs[index + 1])
                 continue
             if not isinstance(read, Examples):
                 given = split_rows(read, len(visits.rows))
-            elif number:  # what a map returned may be somebody's memory
+            elif index:  # the user's function may still reference what it returned
                 given = list(map(own, read.items))
             else:
                 given = read.items
-            read = Examples(each.results(given, visits))
+            read = Examples(transform.results(given, visits))
         return read
 
-    def _stacked(self, examples: Examples, visits: Visits, number: int) -> Tree:
-        """Examples as a batch, behind so many maps."""
+    def _stack(self, examples: Examples, visits: Visits, num_maps: int) -> Tree:
+        """Stacks examples after the first `number` maps."""
         try:
-            return stack(examples.items, self.specs[number], visits.rows.tolist())
+            return stack(examples.items, self.specs[num_maps], visits.rows.tolist())
         except LeafError as error:
-            if number:
-                error.add_note(f"loadax: that is what map {name_of(self.maps[number - 1].function)} returned")
+            if num_maps:
+                error.add_note(f"loadax: returned by map {name_of(self.maps[num_maps - 1].function)}")
             raise
 
     @property
-    def _maps_examples(self) -> bool:
+    def _maps_examples_first(self) -> bool:
         return self.source.reads_examples and bool(self.maps) and isinstance(self.maps[0], Map)
 
-    def _writable(self, batch: Tree) -> Tree:
-        """A batch that maps may write to: what a user's source gave may be its own memory."""
+    def _make_writable(self, batch: Tree) -> Tree:
+        """Copies the batch if maps may write to it and the source may still reference its memory."""
         return batch if not self.maps or self.source.owns_memory else map_leaves(np.array, batch)
 
     def _read_examples(self, visits: Visits) -> Examples:
-        found = list(self._noted(self.source.read_examples, visits))
-        if len(found) != len(visits.rows):
+        examples = list(self._read_with_note(self.source.read_examples, visits))
+        if len(examples) != len(visits.rows):
             raise SourceError(
-                f"{self.source.type_name}.examples gave {len(found)} examples for {_some(visits.rows)}; "
-                "return one for each row"
+                f"{self.source.type_name}.examples returned {len(examples)} examples for {rows_text(visits.rows)}; "
+                "return one per row"
             )
-        return Examples(found)
+        return Examples(examples)
 
-    def _noted(self, read: Callable[[Visits], _Read], visits: Visits) -> _Read:
+    def _read_with_note(self, read: Callable[[Visits], _Read], visits: Visits) -> _Read:
         try:
             return read(visits)
         except LeafError:
-            raise  # it names its row
+            raise  # it names the row already
         except RAISED as error:
-            blame(error, "the source", f"loadax: reading {_some(visits.rows)}")
+            blame(error, "the source", f"loadax: reading {rows_text(visits.rows)}")
             raise
 
     def _probe(self, known: list[Tree | None]) -> list[Tree]:
-        """`known`, with what is None filled in by reading one row and mapping it."""
+        """Fills in the missing entries of `known` by reading and mapping one row."""
         if self.first is None:
             remedy = "pass spec= to its maps" if self.maps else "leave it out"
-            raise SourceError(f"the dataset has no rows, and no spec that would say what a row looks like; {remedy}")
+            raise SourceError(f"the dataset has no rows, and no spec can be inferred; {remedy}")
         first, read = self.first, self._read_first(known[0])
-        alike = _loose_spec if isinstance(read, Examples) else spec_of
-        specs = [known[0] if known[0] is not None else alike(_only(read))]
-        for number, (each, stated) in enumerate(zip(self.maps, known[1:], strict=True)):
-            if None not in known[number + 1 :]:
+        infer = _spec_or_object if isinstance(read, Examples) else spec_of
+        specs = [known[0] if known[0] is not None else infer(_single_example(read))]
+        for index, (transform, stated) in enumerate(zip(self.maps, known[1:], strict=True)):
+            if None not in known[index + 1 :]:
                 specs.append(stated)
                 continue
-            # Its one call: the result is both what shows the spec and what the next map gets.
-            if isinstance(each, BatchMap):
-                batch = stack(read.items, specs[number], first.rows.tolist()) if isinstance(read, Examples) else read
-                result = each.raw(batch, first)
-                specs.append(stated if stated is not None else _batch_spec(result, name_of(each.function)))
-                read = check_batch(result, 1, specs[-1], f"map_batch {name_of(each.function)}")
+            # Call each map once: its result gives the spec and is the input of the next map.
+            if isinstance(transform, BatchMap):
+                batch = stack(read.items, specs[index], first.rows.tolist()) if isinstance(read, Examples) else read
+                result = transform.raw(batch, first)
+                specs.append(stated if stated is not None else _batch_spec(result, name_of(transform.function)))
+                read = check_batch(result, 1, specs[-1], f"map_batch {name_of(transform.function)}")
             else:
-                example = own(each.one(_only(read), int(first.rows[0]), int(first.epochs[0])))
-                stacked = number + 1 == len(self.maps) or isinstance(self.maps[number + 1], BatchMap)
+                example = own(transform.one(_single_example(read), int(first.rows[0]), int(first.epochs[0])))
+                stacked = index + 1 == len(self.maps) or isinstance(self.maps[index + 1], BatchMap)
                 try:
-                    specs.append(stated if stated is not None else (spec_of if stacked else _loose_spec)(example))
+                    specs.append(stated if stated is not None else (spec_of if stacked else _spec_or_object)(example))
                 except LeafError as error:
-                    error.add_note(f"loadax: that is what map {name_of(each.function)} returned")
+                    error.add_note(f"loadax: returned by map {name_of(transform.function)}")
                     raise
                 read = Examples([example])
         return specs
 
     def _read_first(self, spec: Tree | None) -> Tree | Examples:
         assert self.first is not None
-        if self._maps_examples:
+        if self._maps_examples_first:
             return self._read_examples(self.first)
-        batch = self._writable(self._noted(self.source.read_visits, self.first))
+        batch = self._make_writable(self._read_with_note(self.source.read_visits, self.first))
         expected = _batch_spec(batch, "the source") if spec is None else spec
-        return check_batch(batch, 1, expected, f"the source's read of {_some(self.first.rows)}")
+        return check_batch(batch, 1, expected, f"the source's read of {rows_text(self.first.rows)}")
 
 
-def _only(read: Tree | Examples) -> Tree:
-    """The example of one visit."""
+def _single_example(read: Tree | Examples) -> Tree:
+    """The example of a single visit."""
     return read.items[0] if isinstance(read, Examples) else split_rows(read, 1)[0]
 
 
-def _loose_spec(example: Tree) -> Tree:
-    """The spec of an example that is never stacked, so that it may be anything."""
+def _spec_or_object(example: Tree) -> Tree:
+    """The spec of an example that is never stacked, so it may be any object."""
     try:
         return spec_of(example)
-    except (ArgumentError, LeafError):  # a dict whose keys can't be sorted, or what NumPy makes no array of
+    except (ArgumentError, LeafError):  # a dict whose keys can't be sorted, or an object that NumPy can't convert
         return ArraySpec((), np.dtype(object))
 
 
 def _batch_spec(batch: Tree, name: str) -> Tree:
     leaves, structure = flatten(batch)
     for path, leaf in zip(structure.paths, leaves, strict=True):
-        array = as_array(leaf, f"what {name} gave as leaf {path or 'of the batch'}")
+        array = as_array(leaf, f"what {name} returned as leaf {path or 'of the batch'}")
         if array.ndim == 0 or len(array) != 1:
             raise ArgumentError(
                 f"{name} gave leaf {path or 'of the batch'} with shape {list(array.shape)} for 1 row; "
-                "the first dimension of every leaf must be the rows that were asked for"
+                "the first dimension of every leaf must be the number of requested rows"
             )
     return spec_of(structure.build(np.asarray(leaf)[0] for leaf in leaves))
 
@@ -301,18 +299,14 @@ def _check_elementwise(before: Tree, after: Tree, name: str) -> None:
     results, result_structure = flatten_spec(after)
     if structure != result_structure or [spec.shape for spec in specs] != [spec.shape for spec in results]:
         raise ArgumentError(
-            f"map_batch {name} is elementwise=True, but its result has other leaves or shapes than its input: "
-            f"{_shown(before)} became {_shown(after)}; leave elementwise out"
+            f"map_batch {name} is elementwise=True, but its result and its input differ in leaves or shapes: "
+            f"{_spec_text(before)} became {_spec_text(after)}; leave elementwise out"
         )
 
 
-def _shown(spec: Tree) -> str:
+def _spec_text(spec: Tree) -> str:
     specs, structure = flatten_spec(spec)
     return ", ".join(
-        f"{path or 'leaf'} {each.dtype}{list(each.shape)}" for path, each in zip(structure.paths, specs, strict=True)
+        f"{path or 'leaf'} {leaf_spec.dtype}{list(leaf_spec.shape)}"
+        for path, leaf_spec in zip(structure.paths, specs, strict=True)
     )
-
-
-def _some(rows: Integers) -> str:
-    more = ", …" if len(rows) > 8 else ""
-    return f"row {rows[0]}" if len(rows) == 1 else f"{len(rows)} rows ({', '.join(map(str, rows[:8]))}{more})"

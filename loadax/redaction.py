@@ -1,16 +1,16 @@
 """Removes passwords, tokens and signatures from locations before they are shown.
 
-Whatever shows a URL (errors, logs, notes, `repr`, traces, explanations) shows it as `redact` gives it.
+All code that shows a URL (errors, logs, notes, `repr`, traces, explanations) applies `redact` to it.
 """
 
 import re
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>`]+")
-_USER = re.compile(r"(://)[^/?#@]*(?:@[^/?#@]*)*@")
+_CREDENTIALS = re.compile(r"(://)[^/?#@]*(?:@[^/?#@]*)*@")
 _QUERY = re.compile(r"(\?|%3[Ff])([^|]*)")
-_ITEM = re.compile(r"([&;#]|%26|%3[Bb])")
+_SEPARATOR = re.compile(r"([&;#]|%26|%3[Bb])")
 _EQUALS = re.compile(r"=|%3[Dd]")
-_PLAIN = (
+_HARMLESS = (
     "alt",
     "download",
     "format",
@@ -22,50 +22,50 @@ _PLAIN = (
     "revision",
     "version",
     "versionid",
-)  # the others may be secret
+)  # query parameters that are not secret; any other may be
 _HEADER = re.compile(
     r"(?i)(\b(?:proxy-)?authorization\b['\"]?\s*[:=]\s*['\"]?)(?:(?:basic|bearer|token)\s+)?[^\s'\",;\]}]+"
 )
-_END = ".,:;)]}"  # of a sentence, and not of the URL before it
+_PUNCTUATION = ".,:;)]}"  # punctuation that ends a sentence after a URL
 HIDDEN = "…"
-"""What stands in the place of a secret."""
+"""Replaces each secret."""
 
 
 def redact(text: str) -> str:
-    """A text whose URLs show no user names, no passwords, and of their queries' values only the harmless ones.
+    """Removes user names, passwords and all but harmless query values from the URLs in a text.
 
     Examples:
         >>> redact("http://me:secret@host/a.npy?token=secret&version=2: there is no such file")
         'http://…@host/a.npy?token=…&version=2: there is no such file'
     """
     if "://" in text:
-        text = _URL.sub(lambda found: _url(found[0]), text)
+        text = _URL.sub(lambda match: _redact_url(match[0]), text)
     return (
-        _HEADER.sub(lambda found: f"{found[1]}{HIDDEN}", text)
+        _HEADER.sub(lambda match: f"{match[1]}{HIDDEN}", text)
         if "uthorization" in text or "AUTHORIZATION" in text
         else text
     )
 
 
 def redacted(error: Exception) -> Exception:
-    """An error of another library as a cause to show: itself, or one of its kind without the secrets of its message."""
+    """An error of another library without secrets: the error itself, or a ValueError with the redacted message."""
     text = redact(str(error))
     return error if text == str(error) else ValueError(text)
 
 
-def _url(url: str) -> str:
-    kept = url.rstrip(_END)
-    return _QUERY.sub(_query, _USER.sub(rf"\1{HIDDEN}@", kept)) + url[len(kept) :]
+def _redact_url(url: str) -> str:
+    stripped = url.rstrip(_PUNCTUATION)
+    return _QUERY.sub(_redact_query, _CREDENTIALS.sub(rf"\1{HIDDEN}@", stripped)) + url[len(stripped) :]
 
 
-def _query(found: re.Match[str]) -> str:
-    parts = _ITEM.split(found[2])  # items and what parts them, in turn
-    return found[1] + "".join(_item(part) if number % 2 == 0 else part for number, part in enumerate(parts))
+def _redact_query(match: re.Match[str]) -> str:
+    parts = _SEPARATOR.split(match[2])  # items and separators, alternating
+    return match[1] + "".join(_redact_item(part) if index % 2 == 0 else part for index, part in enumerate(parts))
 
 
-def _item(item: str) -> str:
+def _redact_item(item: str) -> str:
     name = _EQUALS.split(item)[0]
-    if not item or name.lower() in _PLAIN:
+    if not item or name.lower() in _HARMLESS:
         return item
     equals = _EQUALS.search(item)
     return HIDDEN if equals is None else f"{item[: equals.end()]}{HIDDEN}"

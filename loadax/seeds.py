@@ -1,8 +1,8 @@
-"""Key derivation and keyed permutations: what every order and every random stream of loadax is built on.
+"""Key derivation and keyed permutations, which all orders and random streams of loadax are built on.
 
-Nothing here holds state or makes a table: row `i` of an order of 10^12 rows costs what row `i` of an order of ten
-costs, and any host, worker or later run computes the same from the same integers. All of it is exact 64-bit integer
-arithmetic, so the values are the same on every machine and with every NumPy; golden values in the tests pin them.
+Nothing here keeps state or builds a table. Row `i` of an order of 10^12 rows costs as much as row `i` of an order of
+ten, and any host, worker or later run computes the same value from the same integers. All of it is exact 64-bit integer
+arithmetic, so values are the same on every machine and NumPy version; golden values in the tests pin them.
 """
 
 import hashlib
@@ -16,13 +16,10 @@ from numpy.typing import NDArray
 from loadax.errors import ArgumentError, RowIndexError
 
 ORDER_VERSION = 1
-"""The version of `derive` and `permute`.
-
-It stands in saved states; whatever changes a value that they give raises it.
-"""
+"""Version of `derive` and `permute`, which saved states record. A change of any of their values increments it."""
 
 MAX_SIZE = 1 << 62
-"""The most rows that one order can have."""
+"""Maximum number of rows of one order."""
 
 Words = NDArray[np.uint64]
 
@@ -31,15 +28,14 @@ _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, odd: splitmix64's incremen
 _STAFFORD = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _COUNT, _NEGATIVE, _LONG, _TEXT = (_GOLDEN * tag & _MASK for tag in (1, 2, 3, 4))
 
-# Chi-square's excess falls by the number of cells with every two rounds, so tiny sizes need the most: over 300,000
-# seeds none shows after 12 rounds, and for large ones none after 4 to 6. The rest is margin.
+# Every two rounds divide the excess of chi-square by the number of cells, so tiny sizes need the most rounds. Over
+# 300,000 seeds no excess is left after 12 rounds, and for large sizes none after 4 to 6. The rest is margin.
 _ROUNDS, _ROUNDS_IF_LARGE, _LARGE = 16, 8, np.uint64(4096)
-_BLOCK = 16384  # indices at a time: few enough that the scratch arrays stay in the processor's cache
+_BLOCK = 16384  # indices per block: few enough for the scratch arrays to stay in the CPU cache
 
 
 def _word(value: int) -> Words:
-    # A 0-d array is what ufuncs take fastest: a Python int is converted at each call, a NumPy scalar warns when it
-    # wraps.
+    # Ufuncs are fastest with 0-d arrays: a Python int is converted at each call, and a NumPy scalar warns on overflow.
     return np.array(value, np.uint64)
 
 
@@ -49,23 +45,23 @@ _FACTORS = (_word(0xD6E8FEB86659FD93), _word(0xA0761D6478BD642F))
 
 
 def derive(seed: Any, *path: Any) -> Any:
-    """The 64-bit key of the place `path` below `seed`: a child of a seed, of which there are as many as anybody needs.
+    """Derives the 64-bit key at `path` below `seed`.
 
-    Each element of the path starts a new stream of splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom
-    number generators", 2014, with Stafford's mixer 13) and picks the output that it numbers. So two int elements in [0,
-    2**64) never give the same key after the same prefix, and other paths collide no more often than random 64-bit
-    numbers do.
+    Each path element starts a new stream of splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+    generators", 2014, with Stafford's mixer 13) and selects the output at its index. So two int elements in [0, 2**64)
+    never give the same key after the same prefix, and other paths collide no more often than random 64-bit numbers.
 
     Args:
-        seed: an int of any size and sign, or an array of integers.
-        *path: ints of any size and sign, strings, or arrays of integers. Arrays broadcast with each other and with
+        seed: Int of any size and sign, or an array of integers.
+        *path: Ints of any size and sign, strings, or arrays of integers. Arrays broadcast with each other and with
             `seed`; an element of an array counts as the Python int of that value.
 
     Returns:
-        A Python int in [0, 2**64), or uint64[...] of the broadcast shape when anything in the path is an array.
+        A Python int in [0, 2**64), or uint64[...] of the broadcast shape if any argument is an array.
 
     Raises:
-        ArgumentError: a bool, a float or another thing that is no integer and no string; shapes that don't broadcast.
+        ArgumentError: If an element is a bool, a float or anything else but an integer or a string, or shapes don't
+            broadcast.
 
     Examples:
         >>> derive(0, "epoch", 3) == derive(0, "epoch", 3)
@@ -78,37 +74,37 @@ def derive(seed: Any, *path: Any) -> Any:
             f"seed is {seed!r}, a string: pass an integer, and strings after it, as in derive(0, {seed!r})"
         )
     key: Any = 0
-    for place, element in enumerate((seed, *path)):
-        name = f"path[{place - 1}]" if place else "seed"
+    for index, element in enumerate((seed, *path)):
+        name = f"path[{index - 1}]" if index else "seed"
         tag, word = _tag_and_word(element, name)
         try:
             key = _absorb(key, tag, word)
         except ValueError:
             raise ArgumentError(
                 f"{name} has shape {np.shape(word)}, which does not broadcast with {np.shape(key)}, "
-                "the shape of what stands before it"
+                "the shape of the elements before it"
             ) from None
     return key
 
 
 def permute(index: Any, size: Any, seed: Any) -> Any:
-    """Where `index` goes in the order of [0, `size`) that `seed` decides; a bijection for every size and seed.
+    """Position of `index` in the permutation of [0, `size`) that `seed` selects; a bijection for every size and seed.
 
-    A Feistel network over Z_a x Z_b, a nearly square rectangle that just holds `size`, with cycle walking for the few
-    values that land outside (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). All three arguments
+    A Feistel network over Z_a x Z_b, the smallest nearly square rectangle with `size` cells, with cycle walking for the
+    few values that fall outside (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). All three arguments
     broadcast.
 
     Args:
-        index: an int or an array of integers in [0, size).
-        size: an int or an array of integers in [1, 2**62].
-        seed: what `derive` takes as a seed or gives as a key.
+        index: Int or array of integers in [0, size).
+        size: Int or array of integers in [1, 2**62].
+        seed: Seed or key, as `derive` takes or returns them.
 
     Returns:
-        int64[...] of the broadcast shape, or a Python int when all three are scalars.
+        int64[...] of the broadcast shape, or a Python int if all three arguments are scalars.
 
     Raises:
-        ArgumentError: a size out of range, an argument that is not made of integers, shapes that don't broadcast.
-        RowIndexError: an index outside [0, size).
+        ArgumentError: If a size is out of range, an argument does not consist of integers, or shapes don't broadcast.
+        RowIndexError: If an index is outside [0, size).
 
     Examples:
         >>> sorted(permute(np.arange(5), 5, seed=7).tolist())
@@ -122,13 +118,13 @@ def permute(index: Any, size: Any, seed: Any) -> Any:
 def unpermute(index: Any, size: Any, seed: Any) -> Any:
     """The inverse of `permute`: `unpermute(permute(i, size, seed), size, seed) == i`.
 
-    Arguments and errors are the same.
+    Takes the same arguments and raises the same errors.
     """
     return _permute(index, size, seed, inverse=True)
 
 
 def _tag_and_word(element: Any, name: str) -> tuple[Any, Any]:
-    """What kind of thing `element` is, as a tag, and which one of its kind, as 64 bits; arrays for an array."""
+    """A tag for the type of `element` and 64 bits for its value; arrays of both for an array."""
     if isinstance(element, str):
         return _TEXT, _digest(element.encode("utf-8", "surrogatepass"))
     array = None if type(element) is int else _integers(element, name)
@@ -156,14 +152,18 @@ def _digest(data: bytes) -> int:
 
 
 def _absorb(key: Any, tag: Any, word: Any) -> Any:
-    """Output number `word` of the splitmix64 stream that (`key`, `tag`) starts."""
+    """Output `word` of the splitmix64 stream that (`key`, `tag`) starts."""
     if isinstance(key, int) and isinstance(tag, int) and isinstance(word, int):
         return _mix_int(_mix_int(key + tag) + word * _GOLDEN)
-    start = _mix_int(key + tag) if isinstance(key, int) and isinstance(tag, int) else _mix(np.add(_row(key), _row(tag)))
-    return _mix(np.add(_row(start), np.multiply(_row(word), _GOLDEN_WORD)))
+    start = (
+        _mix_int(key + tag)
+        if isinstance(key, int) and isinstance(tag, int)
+        else _mix(np.add(_as_words(key), _as_words(tag)))
+    )
+    return _mix(np.add(_as_words(start), np.multiply(_as_words(word), _GOLDEN_WORD)))
 
 
-def _row(value: Any) -> Words:
+def _as_words(value: Any) -> Words:
     return np.asarray(value, np.uint64)
 
 
@@ -176,7 +176,7 @@ def _mix_int(value: int) -> int:
 
 
 def _mix(values: Words) -> Words:
-    """`_mix_int` of each, in place; Stafford's mixer 13, a bijection."""
+    """Applies `_mix_int` to each value in place: Stafford's mixer 13, a bijection."""
     spare = np.empty_like(values)
     for shift, factor in _STAFFORD_WORDS:
         np.bitwise_xor(values, np.right_shift(values, shift, out=spare), out=values)
@@ -195,49 +195,49 @@ def _permute(index: Any, size: Any, seed: Any, inverse: bool) -> Any:
         ) from None
     _check_range(indices, sizes)
     sizes = sizes.astype(np.uint64)
-    keys = _row(derive(seed, sizes if sizes.ndim else int(sizes)))
+    keys = _as_words(derive(seed, sizes if sizes.ndim else int(sizes)))
     alone = math.prod(shape) == 1
     if alone:
         indices, sizes, keys = (array.reshape(()) for array in (indices, sizes, keys))
-    # NumPy takes twice as long over one element as over two, so a lone index goes twice.
+    # NumPy takes twice as long for one element as for two, so a single index is passed twice.
     values = np.broadcast_to(indices, (2,) if alone else shape).astype(np.uint64).reshape(-1)
-    parameters = [_flat(array, shape) for array in (sizes, *_rectangle(sizes), keys)]
+    parameters = [_broadcast_flat(array, shape) for array in (sizes, *_rectangle(sizes), keys)]
     large = parameters[0] >= _LARGE
     if large.all() or not large.any():
-        _walk_blocks(values, parameters, _ROUNDS_IF_LARGE if large.all() else _ROUNDS, inverse)
+        _walk_by_block(values, parameters, _ROUNDS_IF_LARGE if large.all() else _ROUNDS, inverse)
     else:
         for rounds, chosen in ((_ROUNDS, np.flatnonzero(~large)), (_ROUNDS_IF_LARGE, np.flatnonzero(large))):
             part = values[chosen]
-            _walk_blocks(part, [array[chosen] if array.ndim else array for array in parameters], rounds, inverse)
+            _walk_by_block(part, [array[chosen] if array.ndim else array for array in parameters], rounds, inverse)
             values[chosen] = part
     return values[: math.prod(shape)].view(np.int64).reshape(shape) if shape else int(values[0])
 
 
-def _walk_blocks(values: Words, parameters: Sequence[Words], rounds: int, inverse: bool) -> None:
-    """Permutes `values` in place.
+def _walk_by_block(values: Words, parameters: Sequence[Words], rounds: int, inverse: bool) -> None:
+    """Permutes `values` in place, block by block.
 
-    `parameters` are sizes, rows, columns and keys, each an array as long or without dimensions.
+    `parameters` are sizes, rows, columns and keys; each has the length of `values` or rank 0.
     """
     fixed = None if parameters[-1].ndim else _round_keys(parameters[-1], rounds)
     for start in range(0, values.size, _BLOCK):
         sizes, rows, columns, keys = (array[start : start + _BLOCK] if array.ndim else array for array in parameters)
-        _walk(values[start : start + _BLOCK], sizes, rows, columns, fixed or _round_keys(keys, rounds), inverse)
+        _cycle_walk(values[start : start + _BLOCK], sizes, rows, columns, fixed or _round_keys(keys, rounds), inverse)
 
 
-def _flat(array: Words, shape: tuple[int, ...]) -> Words:
+def _broadcast_flat(array: Words, shape: tuple[int, ...]) -> Words:
     return np.broadcast_to(array, shape).reshape(-1) if array.ndim else array
 
 
 def _rectangle(sizes: Words) -> tuple[Words, Words]:
-    """Sides of a nearly square rectangle with at least `sizes` cells, and with few more.
+    """Sides of a nearly square rectangle with at least `sizes` cells, and few more.
 
-    Two things make it larger than it must be. Adding modulo an odd number is an even permutation, so with two odd sides
-    only half of the orders could occur: one side is even. And a side of two or three next to a longer one mixes slowly:
+    It is larger than necessary for two reasons. Adding modulo an odd number is an even permutation, so two odd sides
+    would reach only half of the orders: one side is even. And a side of two or three next to a longer one mixes slowly:
     tiny rectangles are squares.
     """
     last = sizes.reshape(-1) - np.uint64(1)
     root = np.sqrt(last.astype(np.float64)).astype(np.uint64)
-    # float64 rounds `last` to 53 bits, which can lift the root to the next integer and never lowers it.
+    # float64 rounds `last` to 53 bits, which can round the root up to the next integer, but never down.
     root -= (root * root > last).astype(np.uint64)
     rows = root + np.uint64(1)
     columns = np.maximum((last + rows) // rows, np.minimum(rows, np.uint64(4)))
@@ -249,17 +249,17 @@ def _round_keys(keys: Words, rounds: int) -> list[Words]:
     steps = np.arange(1, rounds + 1, dtype=np.uint64) * _GOLDEN_WORD
     if not keys.ndim:
         mixed = _mix(steps + keys)
-        return [mixed[place, ...] for place in range(rounds)]
-    return [_mix(np.add(keys, steps[place, ...])) for place in range(rounds)]
+        return [mixed[round_index, ...] for round_index in range(rounds)]
+    return [_mix(np.add(keys, steps[round_index, ...])) for round_index in range(rounds)]
 
 
-def _walk(values: Words, sizes: Words, rows: Words, columns: Words, keys: list[Words], inverse: bool) -> None:
-    """Encipher `values` in place, and again those that landed outside [0, size), until none does."""
+def _cycle_walk(values: Words, sizes: Words, rows: Words, columns: Words, keys: list[Words], inverse: bool) -> None:
+    """Enciphers `values` in place, and repeats that for values outside [0, size) until there are none."""
     _encipher(values, rows, columns, keys, inverse)
     outside = np.flatnonzero(values >= sizes)
     while outside.size:
         if outside.size == 1:
-            outside = outside.repeat(2)  # faster, see `_permute`; both write the same value
+            outside = outside.repeat(2)  # faster, see `_permute`; both copies write the same value
         again = values[outside]
         sizes_, rows_, columns_, *keys_ = (
             array[outside] if array.ndim else array for array in (sizes, rows, columns, *keys)
@@ -278,9 +278,9 @@ def _encipher(values: Words, rows: Words, columns: Words, keys: Sequence[Words],
     shift, wrap = (np.subtract, np.add) if inverse else (np.add, np.subtract)
     half, (factor, other_factor) = _SHIFT_32, _FACTORS
     halves = ((first, second, rows), (second, first, columns))
-    for place in range(len(keys) - 1, -1, -1) if inverse else range(len(keys)):
-        target, other, modulus = halves[place & 1]
-        xor(other, keys[place], hashed)
+    for round_index in range(len(keys) - 1, -1, -1) if inverse else range(len(keys)):
+        target, other, modulus = halves[round_index & 1]
+        xor(other, keys[round_index], hashed)
         multiply(hashed, factor, hashed)
         xor(hashed, right_shift(hashed, half, spare), hashed)
         multiply(hashed, other_factor, hashed)
@@ -288,8 +288,8 @@ def _encipher(values: Words, rows: Words, columns: Words, keys: Sequence[Words],
         multiply(hashed, modulus, hashed)
         right_shift(hashed, half, hashed)
         shift(target, hashed, target)
-        # Modulo without a division: of the two candidates, the one outside [0, modulus) is the larger, for it may have
-        # wrapped.
+        # Modulo without a division: of the two candidates, the one outside [0, modulus) is the larger, since it may
+        # have wrapped around.
         minimum(target, wrap(target, modulus, spare), out=target)
     np.add(multiply(first, columns, values), second, values)
 
@@ -297,7 +297,7 @@ def _encipher(values: Words, rows: Words, columns: Words, keys: Sequence[Words],
 def _integers(value: Any, name: str) -> NDArray[Any]:
     """`value` as an array of integers.
 
-    A Python int that fits no dtype stays one, in an array of objects without dimensions.
+    A Python int that fits no dtype becomes an object array of rank 0.
     """
     try:
         array = np.asarray(value)
@@ -317,5 +317,5 @@ def _check_range(indices: NDArray[Any], sizes: NDArray[Any]) -> None:
     if wrong.any():
         value, size = (int(np.broadcast_to(array, wrong.shape)[wrong].flat[0]) for array in (indices, sizes))
         raise RowIndexError(
-            f"index is {value}, which is outside [0, {size}): an order of {size} rows has no such place"
+            f"index is {value}, which is out of range: indices of an order of {size} rows are in [0, {size})"
         )

@@ -1,9 +1,6 @@
-"""Maps: users' functions on single rows or on many at once. Rows in, rows out; no step, no host, no mesh."""
+"""Maps: user functions over single rows or batches of rows. Independent of steps, hosts and meshes."""
 
-import functools
-import hashlib
 import inspect
-import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -11,65 +8,18 @@ from typing import Any, final
 import numpy as np
 
 from loadax import seeds
+from loadax.core.formatting import name_of, rows_text
 from loadax.core.spec import check_batch, same_memory
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import Tree, Visits
 
 
-def name_of(function: Callable[..., Any]) -> str:
-    """A function as a reader would look it up: its name, and where it was written when that is known."""
-    name = getattr(function, "__qualname__", None) or repr(function)
-    code = getattr(function, "__code__", None)
-    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
-
-
-def fingerprint(function: Callable[..., Any]) -> str:
-    """A short text that tells a function from another one, or from itself before it was edited.
-
-    It follows from the code, and from the plain values, arrays and functions that it closes over or has as defaults.
-    Not from more: what it calls by name, and what it reads from files or globals, does not show.
-    """
-    return hashlib.sha256(repr(_plain(function, ())).encode()).hexdigest()[:16]
-
-
-def _plain(value: Any, above: tuple[Any, ...]) -> Any:
-    """A value as something whose text is the same in every process.
-
-    `above`: the functions it stands in, which may stand in it.
-    """
-    match value:
-        case None | str() | bytes() | int() | float() | complex():
-            return value
-        case np.ndarray() | np.generic() if not value.dtype.hasobject:
-            parts = [value.dtype.str, value.shape, value.tobytes()]
-        case tuple() | list() if isinstance(value, tuple) or type(value) is list:
-            parts = [_plain(each, above) for each in value]
-        case set() | frozenset():
-            parts = sorted(repr(_plain(each, above)) for each in value)
-        case dict():
-            parts = [_plain(each, above) for each in value.items()]
-        case functools.partial():
-            parts = [_plain(each, above) for each in (value.func, value.args, value.keywords)]
-        case types.CodeType():
-            parts = [value.co_code, value.co_names, *(_plain(each, above) for each in value.co_consts)]
-        case types.FunctionType() if value not in above:
-            cells = [cell.cell_contents for cell in value.__closure__ or ()]
-            held = (value.__code__, value.__defaults__, value.__kwdefaults__, cells)
-            parts = [_plain(each, (*above, value)) for each in held]
-        case types.MethodType() if not any(value.__self__ is each for each in above):
-            inner = (*above, value.__self__)
-            parts = [_plain(value.__func__, inner), _plain(getattr(value.__self__, "__dict__", {}), inner)]
-        case _:
-            parts = [getattr(value, "__qualname__", "")]
-    return [type(value).__qualname__, *parts]
-
-
 def takes(function: Callable[..., Any], count: int) -> bool | None:
-    """Whether a function can be called with so many arguments by position; None where that can't be told."""
+    """Whether a function accepts `count` positional arguments; None if its signature is unknown."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # one written in C that doesn't say
+    except (TypeError, ValueError):  # a C function without a signature
         return None
     try:
         signature.bind(*range(count))
@@ -79,16 +29,16 @@ def takes(function: Callable[..., Any], count: int) -> bool | None:
 
 
 RAISED = (Exception, SystemExit, GeneratorExit)
-"""What is told of with the row that it happened on. A Ctrl-C is none of it: it may come at any row."""
+"""Exceptions that get a note with their row. KeyboardInterrupt is not one, since it may arrive at any row."""
 
 
 def blame(error: BaseException, what: str, note: str) -> None:
-    """Adds a note to what a user's function raised.
+    """Adds a note to an exception of a user's function.
 
     Raises:
-        RuntimeError: In place of an exception that would end a loop, or the program, in silence. A StopIteration looks
-            like the end of the data (in generators PEP 479 does the same), and a `sys.exit()` on a worker thread like
-            that of the training.
+        RuntimeError: In place of an exception that would silently end a loop or the program. A StopIteration looks like
+            the end of the data (PEP 479 does the same for generators), and a `sys.exit()` on a worker thread looks like
+            that of the training script.
     """
     if not isinstance(error, StopIteration | SystemExit | GeneratorExit):
         error.add_note(note)
@@ -100,17 +50,17 @@ def blame(error: BaseException, what: str, note: str) -> None:
 
 @final
 class LastRow:
-    """What a function returned last: arrays that are its own, and what they held."""
+    """The leaves that a function last returned, as far as they own their memory, and copies of their values."""
 
     def __init__(self) -> None:
-        self.leaves_and_values: tuple[list[Any], list[Any]] = [], []  # one tuple: threads replace it at once
+        self.leaves_and_values: tuple[list[Any], list[Any]] = [], []  # one tuple: threads replace it atomically
 
     def __reduce__(self) -> Any:
-        return LastRow, ()  # in another process, and in a copy, nothing was returned yet
+        return LastRow, ()  # a copy, or one in another process, starts empty
 
     def keep(self, leaves: list[Any], values: list[Any]) -> None:
-        """Remembers leaves, and copies of what they hold."""
-        # Not views: they would keep alive what they are a view of.
+        """Stores leaves and copies of their values."""
+        # Views are skipped: they would keep their base alive.
         own = [leaf if type(leaf) is np.ndarray and leaf.base is None else None for leaf in leaves]
         self.leaves_and_values = (
             own,
@@ -119,11 +69,11 @@ class LastRow:
 
 
 def generator(seed: int, place: int, epoch: int, row: int) -> np.random.Generator:
-    """The random stream of one row: a function of these four numbers, so of no worker, host or order.
+    """The random stream of one row, a function of these four integers only.
 
-    Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) is a keyed function of a counter: the
-    key is the seed and the place in the chain, and row and epoch are the counter's upper half, so that no two streams
-    ever overlap.
+    Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) is a keyed function of a counter. The
+    key is the seed and the map's index in the chain, and row and epoch are the upper half of the counter, so no two
+    streams overlap.
     """
     key = np.array([seeds.derive(seed, "map"), place], np.uint64)
     counter = np.array([0, 0, row, epoch], np.uint64)
@@ -133,14 +83,14 @@ def generator(seed: int, place: int, epoch: int, row: int) -> np.random.Generato
 @final
 @dataclass(frozen=True)
 class Map:
-    """A function of one example, applied row by row.
+    """A function that is applied to each row.
 
     Args:
         function: `function(example)`, or `function(example, rng)`.
-        rng: whether it gets a `numpy.random.Generator`, the row's own.
-        seed: of that generator.
-        place: how many maps come before this one.
-        spec: of what it returns, or None: found out by calling it once.
+        rng: Whether it takes a `numpy.random.Generator`, one per row.
+        seed: Seed of the generators.
+        place: Index of this map in the chain.
+        spec: Spec of its result; None: inferred by calling it once.
     """
 
     function: Callable[..., Tree]
@@ -148,107 +98,110 @@ class Map:
     seed: int
     place: int
     spec: Tree | None
-    last: "LastRow" = field(default_factory=lambda: LastRow(), init=False, repr=False, compare=False)  # noqa: PLW0108 - defined below
+    last: LastRow = field(default_factory=LastRow, init=False, repr=False, compare=False)
     elementwise = False
 
     def results(self, examples: list[Tree], visits: Visits) -> list[Tree]:
-        """What the function returns for each example.
+        """Applies the function to each example.
 
         Raises:
-            LeafError: When it returns one array for several rows and writes to it in between.
+            LeafError: If it returns one array for several rows and modifies it in between.
         """
-        found, reused = self._watched(examples[:2], visits)
+        first_results, reused = self._apply_watching_reuse(examples[:2], visits)
         if reused:
-            further, _ = self._watched(examples[2:], visits, 2)
+            other_results, _ = self._apply_watching_reuse(examples[2:], visits, 2)
         elif self.rng:
-            numbers = zip(examples[2:], visits.rows.tolist()[2:], visits.epochs.tolist()[2:], strict=True)
-            further = [self.one(*each) for each in numbers]
+            calls = zip(examples[2:], visits.rows.tolist()[2:], visits.epochs.tolist()[2:], strict=True)
+            other_results = [self.one(*call) for call in calls]
         else:
-            further = self._all(examples[2:], visits, 2)
-        return found + further
+            other_results = self._apply(examples[2:], visits, 2)
+        return first_results + other_results
 
-    def _watched(self, examples: list[Tree], visits: Visits, first: int = 0) -> tuple[list[Tree], bool]:
-        """The results for the examples from `first` on, and whether the function returned the same array again.
+    def _apply_watching_reuse(self, examples: list[Tree], visits: Visits, first: int = 0) -> tuple[list[Tree], bool]:
+        """The results for the examples, and whether the function returned the same array more than once.
 
-        Such an array is copied: a constant may stay one or not. A function that reuses an array does so from its second
-        row on, so the first two rows of a call and the last one of the call before tell.
+        A repeated array is copied, since it may be a constant or a reused buffer. A function that reuses a buffer does
+        so from its second row on, so it is enough to compare the first two rows of a call and the last row of the
+        previous call.
         """
-        found: list[Tree] = []
+        results: list[Tree] = []
         reused = False
-        before, then = self.last.leaves_and_values
+        previous, previous_values = self.last.leaves_and_values
         for index, example in enumerate(examples, first):
             row = int(visits.rows[index])
             result = self.one(example, row, int(visits.epochs[index]))
             try:
                 leaves, structure = flatten(result)
-            except ArgumentError:  # a dict whose keys can't be sorted, which only another map can take
-                found.append(result)
+            except ArgumentError:  # a dict whose keys can't be sorted, which only another map accepts
+                results.append(result)
                 continue
-            now = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
-            again = self._check_unchanged(leaves, before, then, now, row)
-            found.append(structure.build(now) if again else result)
-            reused |= again
-            before, then = leaves, now
-        self.last.keep(before, then)
-        return found, reused
+            values = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+            repeated = self._check_unchanged(leaves, previous, previous_values, values, row)
+            results.append(structure.build(values) if repeated else result)
+            reused |= repeated
+            previous, previous_values = leaves, values
+        self.last.keep(previous, previous_values)
+        return results, reused
 
-    def _all(self, given: list[Tree], visits: Visits, first: int) -> list[Tree]:
-        """The function's results for the examples from `first` on, where it gets nothing else."""
-        examples: list[Tree] = []
-        function, keep = self.function, examples.append
+    def _apply(self, inputs: list[Tree], visits: Visits, first: int) -> list[Tree]:
+        """Applies a function without rng to the inputs, which start at index `first` of `visits`."""
+        results: list[Tree] = []
+        function, keep = self.function, results.append
         try:
-            for example in given:
+            for example in inputs:
                 keep(function(example))
         except RAISED as error:
-            failed = first + len(examples)
-            blame(error, f"map {name_of(function)}", self._where(int(visits.rows[failed]), int(visits.epochs[failed])))
+            failed = first + len(results)
+            blame(error, f"map {name_of(function)}", self._note(int(visits.rows[failed]), int(visits.epochs[failed])))
             raise
-        if type(None) in {*map(type, examples)}:
-            failed = first + next(number for number, example in enumerate(examples) if example is None)
-            raise self._gave_none(int(visits.rows[failed]))
-        return examples
+        if type(None) in {*map(type, results)}:
+            failed = first + next(index for index, result in enumerate(results) if result is None)
+            raise self._none_error(int(visits.rows[failed]))
+        return results
 
-    def _check_unchanged(self, leaves: list[Any], before: list[Any], then: list[Any], now: list[Any], row: int) -> bool:
-        """Whether the function returned an array that it returned for the row before as well.
+    def _check_unchanged(
+        self, leaves: list[Any], previous: list[Any], previous_values: list[Any], values: list[Any], row: int
+    ) -> bool:
+        """Whether the function returned an array that it also returned for the previous row.
 
         Args:
-            leaves: What it returned.
-            before: What it returned for the row before.
-            then: What those held at that time.
-            now: What the leaves hold.
+            leaves: Leaves that it returned.
+            previous: Leaves that it returned for the previous row.
+            previous_values: Values of those leaves at that time.
+            values: Values of the leaves now.
             row: Row, for the message.
 
         Raises:
-            LeafError: When it has written to the array since.
+            LeafError: If it has modified the array since.
         """
-        again = False
-        for number, (leaf, earlier) in enumerate(zip(leaves, before, strict=False)):
+        repeated = False
+        for index, (leaf, earlier) in enumerate(zip(leaves, previous, strict=False)):
             if not same_memory(leaf, earlier):
                 continue
-            again = True
-            if not now[number].dtype.hasobject and now[number].tobytes() != then[number].tobytes():
+            repeated = True
+            if not values[index].dtype.hasobject and values[index].tobytes() != previous_values[index].tobytes():
                 raise LeafError(
-                    f"map {name_of(self.function)} returned one array for several rows, and changed it in between, "
-                    f"so that rows overwrite each other; return a new array (copy it): row {row}, leaf number {number}"
+                    f"map {name_of(self.function)} returned one array for several rows and changed it in between, "
+                    f"so rows overwrite each other; return a new array (a copy): row {row}, leaf {index}"
                 )
-        return again
+        return repeated
 
     def one(self, example: Tree, row: int, epoch: int) -> Tree:
-        """The function's result for one example; what it raises gets a note that names the row."""
+        """Applies the function to one example. An exception gets a note with the row."""
         try:
             arguments = (generator(self.seed, self.place, epoch, row),) if self.rng else ()
             result = self.function(example, *arguments)
         except RAISED as error:
-            blame(error, f"map {name_of(self.function)}", self._where(row, epoch))
+            blame(error, f"map {name_of(self.function)}", self._note(row, epoch))
             raise
         if result is None:
-            raise self._gave_none(row)
+            raise self._none_error(row)
         return result
 
-    def _where(self, row: int, epoch: int) -> str:
+    def _note(self, row: int, epoch: int) -> str:
         return f"loadax: in map {name_of(self.function)}, on row {row} in epoch {epoch}"
 
-    def _gave_none(self, row: int) -> LeafError:
+    def _none_error(self, row: int) -> LeafError:
         return LeafError(
             f"map {name_of(self.function)} returned None for row {row}; did you forget to return the example?"
         )
@@ -260,16 +213,16 @@ class Map:
 @final
 @dataclass(frozen=True)
 class BatchMap:
-    """A function of many rows at once, which must act on each row by itself.
+    """A function that is applied to many rows at once and must treat each row independently.
 
     Args:
-        function: `function(batch)`, or `function(batch, rngs)` with one generator for each row.
-        rng: whether it gets generators.
-        seed: of those.
-        place: how many maps come before this one.
-        spec: of what it returns, without the rows' dimension, or None: found out by calling it once.
-        elementwise: promises that every element of every leaf follows from the same element of the same leaf alone, so
-            that it may be given some columns of the rows, and leaves with different numbers of rows.
+        function: `function(batch)`, or `function(batch, rngs)` with one generator per row.
+        rng: Whether it takes generators.
+        seed: Seed of the generators.
+        place: Index of this map in the chain.
+        spec: Spec of one row of its result; None: inferred by calling it once.
+        elementwise: Promise that every element of every leaf depends only on the same element of the same leaf. It may
+            then be called with some columns of the rows, and with leaves of different numbers of rows.
     """
 
     function: Callable[..., Tree]
@@ -280,12 +233,12 @@ class BatchMap:
     elementwise: bool
 
     def __call__(self, batch: Tree, visits: Visits, spec: Tree) -> Tree:
-        """The mapped rows of `batch`, a tree with `spec` behind a first dimension of rows."""
+        """Maps `batch`; each leaf of the result has the shape of `spec` after the dimension of rows."""
         result = self.raw(batch, visits)
         return check_batch(result, len(visits.rows), spec, f"map_batch {name_of(self.function)}")
 
     def raw(self, batch: Tree, visits: Visits) -> Tree:
-        """The function's result, unchecked; what it raises gets a note that names the rows."""
+        """Calls the function without checking its result. An exception gets a note with the rows."""
         try:
             if self.rng:
                 pairs = zip(visits.rows.tolist(), visits.epochs.tolist(), strict=True)
@@ -293,10 +246,8 @@ class BatchMap:
             else:
                 result = self.function(batch)
         except RAISED as error:
-            rows = visits.rows.tolist()
-            shown = f"{rows[:8]}"[:-1] + (", …]" if len(rows) > 8 else "]")
             name = f"map_batch {name_of(self.function)}"
-            blame(error, name, f"loadax: in {name}, on {len(rows)} rows, {shown}")
+            blame(error, name, f"loadax: in {name}, on {rows_text(visits.rows)}")
             raise
         if result is None:
             raise LeafError(f"map_batch {name_of(self.function)} returned None; did you forget to return the batch?")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from loadax.loader import headroom
-from loadax.loader.execution import pacing, producer, scheduler, thread_pool
+from loadax.loader.execution import monitor, pacing, producer, scheduler, thread_pool
 from loadax.loader.metrics import stages, stats, timeline
 from tests.limits import HANG
 
@@ -53,16 +53,16 @@ class Machine:
         self._looked: defaultdict[int, float] = defaultdict(float)
         self._interpreter_taken = False
         self._interpreter_wanted: deque[_Sleeper] = deque()
-        for module in (stages, scheduler, pacing, producer, timeline, headroom):
+        for module in (stages, scheduler, monitor, pacing, producer, timeline, headroom):
             patch.setattr(module, "perf_counter", self.perf_counter)
         patch.setattr(thread_pool, "monotonic", self.perf_counter)
         patch.setattr(stages, "thread_time", self.thread_time)
-        patch.setattr(scheduler, "process_time", self.process_time)
-        patch.setattr(scheduler, "threading", SimpleNamespace(RLock=threading.RLock, Condition=self._condition))
+        patch.setattr(monitor, "process_time", self.process_time)
+        patch.setattr(scheduler, "threading", SimpleNamespace(Condition=self._condition))
         patch.setattr(
             thread_pool, "threading", SimpleNamespace(Thread=self._thread, current_thread=threading.current_thread)
         )
-        patch.setattr(scheduler, "os", SimpleNamespace(getloadavg=lambda: (0.0, 0.0, 0.0)))
+        patch.setattr(monitor, "os", SimpleNamespace(getloadavg=lambda: (0.0, 0.0, 0.0)))
         patch.setattr(stats, "os", SimpleNamespace(sched_getaffinity=lambda _: range(cores)))
 
     def perf_counter(self) -> float:

@@ -168,10 +168,10 @@ def test_a_store_is_not_deleted_for_a_string(tmp_path: Path) -> None:
         (lambda: UNTYPED.from_images(3), "folder=3 is a int: pass the path of a folder of images"),
         (lambda: UNTYPED.write_zarr(DATA, None), "path=None is a NoneType: pass the path or URL of a folder"),
         (lambda: DATA.cache(3), "path=3 is a int: pass the path or URL"),
-        (lambda: loader().iterate().timeline(3), "path=3 is a int: pass the name of a .html or .png file"),
+        (lambda: loader().iterate().timeline(3), "path=3 is a int: pass the name of a .html, .json or .png file"),
         (
             lambda: DATA.repeat(2**60),
-            "times=1152921504606846976: 100 rows become more than 2\\*\\*62 that way; leave repeat",
+            "times=1152921504606846976: 100 rows would become more than 2\\*\\*62; leave repeat",
         ),
         (lambda: UNTYPED.mix([DATA], [1], stop="never").repeat(2), "times=2: the dataset never ends; leave repeat"),
         (lambda: loader(num_epochs=2**62), "num_epochs=.*: these are more than 2\\*\\*63 steps; pass None"),
@@ -251,5 +251,5 @@ def test_messages_are_short() -> None:
     with pytest.raises(LoadaxError) as caught:
         DATA.shuffle(np.arange(10**6))
     assert re.fullmatch(
-        r"seed=an array of shape \[1000000\]: pass an int, as in shuffle\(seed=0\): .*", str(caught.value)
+        r"seed=an array of shape \[1000000\]: pass an int, as in shuffle\(seed=0\); .*", str(caught.value)
     )

@@ -1,4 +1,4 @@
-"""`mix`, from the outside: weights of any form, what is refused, and mixtures in a run."""
+"""`mix` and `zip`, from the outside: weights of any form, what is refused, and both in a run."""
 
 import json
 from fractions import Fraction
@@ -78,9 +78,9 @@ def test_every_weight_that_is_given_counts() -> None:
         (lambda: mix({"web": data(0, 5), "none": data(0, 5)[:0]}, (1, 1)), "dataset 'none' has no rows; leave it out"),
         (
             lambda: web_and_code().shuffle(0),
-            r"shuffle\(\) behind mix\(\) would break its proportions; shuffle the datasets before",
+            r"shuffle\(\) after mix\(\) would break its proportions; shuffle the datasets before",
         ),
-        (lambda: web_and_code()[:10].shuffle(0), r"shuffle\(\) behind mix\(\)"),
+        (lambda: web_and_code()[:10].shuffle(0), r"shuffle\(\) after mix\(\)"),
         (
             lambda: web_and_code().split(0.5),
             r"split\(\) behind mix\(\) would break its proportions; call it on the datasets",
@@ -175,3 +175,108 @@ def test_names_are_text() -> None:
         ArgumentError, match="a dataset is called 0; call it by a str, since weights by int are a schedule"
     ):
         mix({0: data(0, 4), 1: data(0, 4)}, {0: 3, 1: 1})  # type: ignore[dict-item]
+
+
+PAIRS = {"x": np.arange(40, dtype=np.int32), "y": np.arange(40, dtype=np.int32) ** 2}
+
+
+def pairs() -> loadax.Dataset:
+    return loadax.zip(PAIRS)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: loadax.zip({}), r"zip\(\) got no dataset"),
+        (lambda: loadax.zip(pairs()), r"datasets=Dataset\(40 rows .*: pass a dict, tuple or list of datasets"),
+        (
+            lambda: loadax.zip({"b": [np.zeros(4)], "a": np.zeros(3)}),
+            r"one length: \['a'\] has 3 rows, and \['b'\]\[0\] has 4; cut the longer one: ds\[:3\]",
+        ),
+        (lambda: pairs().zip(pairs()[:30]), r"\[0\] has 40 rows, and \[1\] has 30; cut the longer one: ds\[:30\]"),
+        (lambda: pairs().zip(PAIRS), r"other=.* is not a Dataset; loadax.zip\(\(ds, other\)\) takes whatever"),  # type: ignore[arg-type]
+        (
+            lambda: pairs().zip(mix({"a": pairs()}, {"a": 1}, stop="never")),
+            r"zip\(\) needs datasets that end, and \[1\] never does; cut it: ds\[:n\]",
+        ),
+        (
+            lambda: pairs().shuffle(1).zip(pairs()).filter(bool),
+            r"filter\(\) is about rows, but a dataset below zip\(\)",
+        ),
+        (
+            lambda: mix({"a": pairs()}, {"a": 1}).zip(pairs()).shuffle(0),
+            r"shuffle\(\) after mix\(\) would break its proportions",
+        ),
+    ],
+)
+def test_what_zip_refuses(make: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        make()
+
+
+def test_the_advice_for_lengths_that_differ_works() -> None:
+    assert len(pairs()[:30].zip(pairs()[:30])) == 30
+    assert len(pairs().zip(mix({"a": pairs()}, {"a": 1}, stop="never")[:40])) == 40
+
+
+def test_rows_stay_side_by_side() -> None:
+    for data in (pairs().shuffle(3), pairs().shuffle(3, block=4)[5:30].repeat(2), pairs().split(0.5)[1].shuffle(1)):
+        for epoch in (0, 3):
+            rows = data.read(range(len(data)), epoch)
+            assert (rows["y"] == rows["x"] ** 2).all()
+    kept = pairs().filter(lambda pair: pair["y"] % 3 == 1)
+    assert kept.read(range(len(kept)))["x"].tolist() == [x for x in range(40) if x**2 % 3 == 1]
+
+
+def test_each_part_of_a_zip_keeps_its_order_its_maps_and_its_epochs() -> None:
+    left = data(0, 40).shuffle(1)
+    right = data(100, 20).shuffle(2).repeat(2).map(lambda row: {"x": -row["x"]})
+    both = left.zip(right)
+    for epoch in (0, 2):
+        one, other = both.read(range(40), epoch)
+        np.testing.assert_array_equal(one["x"], left.read(range(40), epoch)["x"])
+        np.testing.assert_array_equal(other["x"], right.read(range(40), epoch)["x"])
+    shuffled = both.shuffle(5)
+    visits = shuffled.order.visits(np.full(40, 2), np.arange(40))
+    np.testing.assert_array_equal(shuffled.read(range(40), 2)[0]["x"], left.read(visits.rows, 2)["x"])
+
+
+def test_a_zip_in_a_run() -> None:
+    parts = data(0, 40).shuffle(1).zip(data(100, 40).shuffle(2))
+    loader = Dataloader(parts.shuffle(3), 8, num_epochs=3, mesh=mesh_of({"data": 8}))
+    run = iter(loader)
+    for _ in range(7):
+        next(run)
+    state = json.loads(json.dumps(run.get_state()))
+    expected = [np.asarray(batch[1]["x"]) for batch in run]
+    found = [np.asarray(batch[1]["x"]) for batch in loader.iterate(state)]
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(expected[0], parts.read(loader.rows(7), epoch=1)[1]["x"])
+    np.testing.assert_array_equal(loader[7][1]["x"], expected[0])
+    places = [(step, position) for step in range(15) for position in np.flatnonzero(loader.rows(step) == 9).tolist()]
+    assert loader.find(9) == places
+    assert [record.epoch for record in loader.trace(11)] == [2] * 8
+    assert loader.explain().order[0] == "zip: [0] = 40 rows, shuffle(1); [1] = 40 rows, shuffle(2)"
+    other = Dataloader(data(0, 40).shuffle(1).zip(data(100, 40).shuffle(4)).shuffle(3), 8, num_epochs=3)
+    with pytest.raises(StateError, match=r"zip: .*\[1\] = 40 rows, shuffle\(4\) is not as it was in the run that was"):
+        other.iterate(state)
+
+
+def test_rows_of_another_part_order_are_other_rows() -> None:
+    """An index of a filter is made of them, and the maps alone would not tell."""
+    described = [
+        json.dumps(data(0, 40)[:20].zip(data(0, 40)[start : start + 20]).source.describe()) for start in (0, 9)
+    ]
+    assert len(set(described)) == 2
+
+
+def test_zips_are_joined_as_any_dataset() -> None:
+    both = loadax.concat([pairs(), pairs()[::-1]])
+    assert both.read([0, 39, 40, 79])["y"].tolist() == [0, 1521, 1521, 0]
+    mixed = mix({"a": pairs().shuffle(1), "b": pairs()}, {"a": 3, "b": 1}).read(range(20))
+    assert (mixed["y"] == mixed["x"] ** 2).all()
+    tokens, marks = (loadax.from_source(each) for each in ([np.arange(3), np.arange(2)], [np.ones(3), np.zeros(2)]))
+    documents = loadax.zip({"tokens": tokens, "marks": marks})
+    assert documents.pack(4).read([0])["marks"].tolist() == [[1, 1, 1, 0]]
+    nested = loadax.zip((pairs(), [pairs(), np.zeros(40)]))
+    assert nested[3][1][0]["y"] == 9

@@ -218,16 +218,16 @@ def test_a_dataset_tells_what_it_is() -> None:
 @pytest.mark.parametrize("position", [10, -1, 2**62])
 def test_a_position_that_is_not_there(position: int) -> None:
     with pytest.raises(
-        RowIndexError, match=rf"position {position} is not there: positions are at least 0 and below 10"
+        RowIndexError, match=rf"position {position} is out of range: pass positions of at least 0 and below 10"
     ):
         data().read([0, position])
 
 
 @pytest.mark.parametrize("position", [10, -11])
 def test_an_index_that_is_not_there(position: int) -> None:
-    with pytest.raises(IndexError, match=rf"position {position} is not there: the dataset has 10"):
+    with pytest.raises(IndexError, match=rf"position {position} is out of range for a dataset of length 10"):
         data()[position]
-    with pytest.raises(RowIndexError, match="position 0 is not there: the dataset has 0"):
+    with pytest.raises(RowIndexError, match="position 0 is out of range for a dataset of length 0"):
         data()[:0][0]
 
 
@@ -236,7 +236,7 @@ def test_an_index_that_is_not_there(position: int) -> None:
 )
 def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
     with pytest.raises(
-        RowIndexError, match=rf"positions are {kind}; pass integers \(of a mask: numpy\.flatnonzero\(mask\)\)"
+        RowIndexError, match=rf"positions are {kind}; pass integers \(for a mask: numpy\.flatnonzero\(mask\)\)"
     ):
         data().read(positions)
 
@@ -252,7 +252,7 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
         (lambda ds: ds.shuffle(0.5), r"seed=0\.5: pass an int"),
         (
             lambda ds: ds.shuffle(0, window=2),
-            r"window=2 needs a block: how many rows lie together; pass block= as well",
+            r"window=2 needs block=, the number of rows of a block; pass block= as well",
         ),
         (lambda ds: ds.shuffle(0, block=0), r"block=0: pass 1 or more"),
         (lambda ds: ds.shuffle(0, block=2.5), r"block=2\.5: pass an int"),
@@ -260,7 +260,7 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
         (lambda ds: ds.shuffle(0, block=2, lanes=0), r"lanes=0: pass 1 or more"),
         (lambda ds: ds.repeat(0), r"times=0: pass 1 or more"),
         (lambda ds: ds.repeat(None), r"times=None: pass an int"),
-        (lambda ds: ds.split(0), r"fraction=0: pass a number between 0 and 1, the share of the first part"),
+        (lambda ds: ds.split(0), r"fraction=0: pass a number between 0 and 1, the fraction in the first part"),
         (lambda ds: ds.split(1.0), r"fraction=1\.0: pass a number between 0 and 1"),
         (lambda ds: ds.split("half"), r"fraction='half': pass a number between 0 and 1"),
         (lambda ds: ds.split(float("nan")), r"fraction=nan: pass a number between 0 and 1"),
@@ -271,14 +271,14 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
         (lambda ds: ds.map(divmod, rng=True, seed=None), r"seed=None: pass an int"),
         (
             lambda ds: ds.map(divmod),
-            r"fn=divmod takes two arguments; pass rng=True, so that it gets a generator as the second one",
+            r"fn=divmod takes two arguments; pass rng=True to pass a generator as the second one",
         ),
         (
             lambda ds: ds.map(len, rng=True),
-            r"fn=len takes one argument, and with rng=True .* a second one, or leave rng out",
+            r"fn=len takes one argument, but rng=True also passes .* a second argument, or leave rng out",
         ),
-        (lambda ds: ds.map_batch(divmod), r"pass rng=True, so that it gets a list of generators as the second one"),
-        (lambda ds: ds.map_batch(len, rng=True), r"with rng=True it gets a list of generators as well"),
+        (lambda ds: ds.map_batch(divmod), r"pass rng=True to pass a list of generators as the second one"),
+        (lambda ds: ds.map_batch(len, rng=True), r"rng=True also passes a list of generators"),
         (
             lambda ds: ds.map_batch(len, rng=True, elementwise=True),
             r"elementwise=True with rng=True: .*depend on the mesh; choose one",
@@ -469,7 +469,8 @@ class TestCache:
     def test_of_what_is_never_the_same_is_refused(self, dataset: Dataset, what: str, tmp_path: Path) -> None:
         with pytest.raises(
             ArgumentError,
-            match=rf"cache\(\) writes every row once, but {what}; cache first, then shuffle and map at random",
+            match=rf"cache\(\) writes every row once, but {what}; "
+            r"call cache\(\) first, then shuffle and apply random maps",
         ):
             dataset.cache(tmp_path / "c")
         assert not (tmp_path / "c").exists()

@@ -157,7 +157,7 @@ def test_a_dataset_is_itself_with_its_order() -> None:
     assert loadax.from_source(shuffled) is shuffled
     loader = loadax.Dataloader(shuffled, 8)
     for way in (loadax.as_dataset, loadax.from_source):
-        with pytest.raises(ArgumentError, match=r"the data is a Dataloader already; pass its dataset: data\.dataset"):
+        with pytest.raises(ArgumentError, match=r"data is already a Dataloader; pass its dataset: data\.dataset"):
             way(loader)
     assert loadax.as_dataset(loader.dataset) is shuffled
 

@@ -306,7 +306,7 @@ def test_the_index_is_used_again(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert source.count < 40  # a sample tells that the data are the same
     other_length = data.pack(20, method="best_fit", index=tmp_path / "index")  # the lengths are known already
     assert source.count < 80
-    assert "anew" not in caplog.text
+    assert "not used" not in caplog.text
     for each in (first, second):
         assert described(each) == described(expected)
         assert repr(each) == repr(expected)
@@ -338,7 +338,7 @@ def test_an_index_of_other_data_is_made_anew(
     data.pack(16, index=tmp_path)
     other = change(data)
     found, expected = other.pack(16, index=tmp_path), other.pack(16)
-    assert f"lengths.json is of other data ({fields} differs): it is made anew" in caplog.text
+    assert f"lengths.json is another one ({fields} differs): it is not used" in caplog.text
     assert described(found) == described(expected)
     np.testing.assert_array_equal(
         found.read(range(len(found)))["tokens"], expected.read(range(len(expected)))["tokens"]
@@ -365,13 +365,12 @@ def test_an_index_that_is_damaged_is_made_anew(tmp_path: Path, caplog: pytest.Lo
             case "cut":
                 array.write_bytes(array.read_bytes()[:-9])
             case "no json":
-                described_by.write_text("{")
+                described_by.write_text('{\n "loadax index": ')
             case "empty json":
-                described_by.write_text("{}")
+                described_by.write_text('{\n "loadax index": 3}')
         caplog.clear()
         found = data.pack(16, index=tmp_path)
         assert "split-16-error-0.json can't be used" in caplog.text
-        assert "it is made anew" in caplog.text
         assert tokens_of(found) == tokens_of(expected)
         caplog.clear()
         data.pack(16, index=tmp_path)
@@ -450,12 +449,10 @@ def test_lengths_that_are_told_are_not_read() -> None:
     assert "loadax: reading 2 rows (1, 2)" in caught.value.__notes__
     wrong = Telling()
     wrong.told = (3, -4, 5)
-    with pytest.raises(
-        SourceError, match=r"Telling\.lengths says that row 1 has -4 entries; give the length of each document"
-    ):
+    with pytest.raises(SourceError, match=r"Telling\.lengths gave -4 for row 1; return the length of each document"):
         from_source(wrong)[::-1].pack(4)
     wrong.told = (3, 9, 5)
-    with pytest.raises(LeafError, match="row 1 is a document of 4 now, and was one of 9 when it was packed"):
+    with pytest.raises(LeafError, match="row 1 has length 4, but had length 9 when it was packed"):
         from_source(wrong).pack(4).read([0])
 
 
@@ -478,7 +475,7 @@ def test_documents_that_change_are_noticed() -> None:
     packed.read([0, 1])
     source.lengths[1] = 6
     with pytest.raises(
-        LeafError, match="row 1 is a document of 6 now, and was one of 4 when it was packed; data and maps must give"
+        LeafError, match="row 1 has length 6, but had length 4 when it was packed; data and maps must return the same"
     ):
         packed.read([1])
 
@@ -497,26 +494,29 @@ def noisy(each: Array, rng: np.random.Generator) -> Array:
         (lambda data: data.pack(16, method="best_fit", long="trim"), "long='trim': pass 'error', 'cut' or 'drop'"),
         (
             lambda data: data.pack(16, long="cut"),
-            "long='cut' is for best_fit and first_fit: method='split' cuts documents anyway",
+            "long='cut' is for best_fit and first_fit: method='split' always cuts documents",
         ),
         (lambda data: data.pack(16, window=5), "window=5 is for best_fit and first_fit: method='split' needs none"),
         (lambda data: data.pack(16, method="best_fit", window=0), "window=0: pass 1 or more"),
-        (lambda data: data[:0].pack(16), r"pack\(\) of a dataset without documents"),
+        (lambda data: data[:0].pack(16), r"pack\(\) needs documents, but the dataset has no rows"),
         (lambda data: from_source([[], []]).pack(16), r"pack\(\) of 2 documents that are all empty"),
-        (lambda data: data.map(noisy, rng=True).pack(16), r"a map before it is random; pack first, then map at random"),
+        (
+            lambda data: data.map(noisy, rng=True).pack(16),
+            r"a map before it is random; call pack\(\) first, then the random map",
+        ),
         (
             lambda data: data.map_batch(np.negative).pack(16),
-            "map_batch .* wants rows that are all alike, .* use map before pack",
+            "map_batch .* needs rows of equal shape, .* use map before pack",
         ),
         (
             lambda data: mix([np.ones((3, 4)), np.ones((3, 4))], (1, 1), stop="never").pack(16),
-            r"pack\(\) of a dataset that never ends; mix with stop='first' or 'all'",
+            r"pack\(\) needs a finite dataset, but this one never ends; mix with stop='first' or 'all'",
         ),
         (
             lambda data: data.pack(16, index="s3://bucket/index"),
-            "index='s3://bucket/index': pass the path of a folder on this machine",
+            "index='s3://bucket/index' is a URL: pass the path of a local folder",
         ),
-        (lambda data: data.pack(16, index=3), "index=3: pass the path of a folder"),
+        (lambda data: data.pack(16, index=3), "index=3 is a int: pass the path of a local folder"),
         (
             lambda data: data.pack(16, index=__file__),
             r"index='.*test_packing\.py' is a file; pass the path of a folder",

@@ -166,7 +166,7 @@ def test_rows_must_come_first(leaf: Any, shape: str) -> None:
         def read(self, rows: Any) -> Any:
             return {"x": np.zeros(1), "y": leaf}
 
-    remedy = r"for 1 row; the first dimension of every leaf must be the rows that were asked for"
+    remedy = r"for 1 row; the first dimension of every leaf must be the number of requested rows"
     with pytest.raises(ArgumentError, match=rf"the source gave leaf \['y'\] with shape {shape} {remedy}"):
         _ = from_source(Wrong()).spec
     with pytest.raises(ArgumentError, match=rf"<lambda> .*gave leaf of the batch with shape {shape} {remedy}"):
@@ -174,10 +174,7 @@ def test_rows_must_come_first(leaf: Any, shape: str) -> None:
 
 
 def test_no_rows_and_no_spec() -> None:
-    message = (
-        "the dataset has no rows, and no spec that would say what a row looks like; "
-        "(pass spec= to its maps|leave it out)"
-    )
+    message = "the dataset has no rows, and no spec can be inferred; (pass spec= to its maps|leave it out)"
     for data in (
         from_source([]),
         from_arrays(VALUES[:0]).map(lambda row: row),
@@ -203,7 +200,7 @@ def test_what_is_not_elementwise_is_refused_as_such(function: Any, became: str) 
     data: Dataset = from_arrays({"x": np.zeros((4, 2, 3), np.int64)}).map_batch(function, elementwise=True)
     message = (
         rf"map_batch {function.__name__} .*is elementwise=True, "
-        "but its result has other leaves or shapes than its input: "
+        "but its result and its input differ in leaves or shapes: "
     )
     with pytest.raises(ArgumentError, match=message + rf"\['x'\] int64\[2, 3\] became {became}; leave elementwise out"):
         _ = data.spec
@@ -256,7 +253,7 @@ def test_documents_of_a_map_that_returns_one_array_for_all() -> None:
     ]
     for read in reads:
         with pytest.raises(
-            LeafError, match=r"map .*fill .* returned one array for several rows, .*return a new array \(copy it\)"
+            LeafError, match=r"map .*fill .* returned one array for several rows.*return a new array \(a copy\)"
         ):
             read(data.map(fill))
     copying = data.map(lambda example: fill(example).copy())

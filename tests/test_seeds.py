@@ -350,11 +350,19 @@ def test_no_two_pairs_of_seed_and_epoch_share_an_order() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((5, 5, 0), RowIndexError, r"index is 5, which is outside \[0, 5\): an order of 5 rows has no such place"),
-        ((-1, 5, 0), RowIndexError, r"index is -1, which is outside \[0, 5\)"),
-        ((2**70, 5, 0), RowIndexError, r"index is 1180591620717411303424, which is outside \[0, 5\)"),
-        ((np.uint64(2**64 - 1), 5, 0), RowIndexError, r"index is 18446744073709551615, which is outside \[0, 5\)"),
-        ((np.arange(3), np.array([5, 1, 2], np.int8), 0), RowIndexError, r"index is 1, which is outside \[0, 1\)"),
+        ((5, 5, 0), RowIndexError, r"index is 5, which is out of range: indices of an order of 5 rows are in \[0, 5\)"),
+        ((-1, 5, 0), RowIndexError, r"index is -1, which is out of range: .* \[0, 5\)"),
+        ((2**70, 5, 0), RowIndexError, r"index is 1180591620717411303424, which is out of range: .* \[0, 5\)"),
+        (
+            (np.uint64(2**64 - 1), 5, 0),
+            RowIndexError,
+            r"index is 18446744073709551615, which is out of range: .* \[0, 5\)",
+        ),
+        (
+            (np.arange(3), np.array([5, 1, 2], np.int8), 0),
+            RowIndexError,
+            r"index is 1, which is out of range: .* \[0, 1\)",
+        ),
         ((0, 0, 0), ArgumentError, r"size is 0: an order has from 1 to 2\*\*62 rows"),
         ((0, -3, 0), ArgumentError, r"size is -3: an order has"),
         ((0, 2**62 + 1, 0), ArgumentError, r"size is 4611686018427387905: an order has"),

@@ -1,9 +1,10 @@
-"""`loadax audit`: whether the certificates of a run's processes make one whole run, and whether runs saw the same."""
+"""`loadax audit`: merges the certificates of each run's processes, and compares the runs."""
 
 import argparse
 import sys
 from typing import Any
 
+from loadax.cli.options import add_command
 from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.loader.inspection.certificate import Certificate
@@ -21,20 +22,20 @@ Exit code: 0 when every run is whole and all are the same, 1 when not, 2 when a 
 """
 
 
-def add_command(commands: Any) -> None:
+def add(commands: Any) -> None:
     """Adds `audit` to the commands."""
-    command = commands.add_parser(
+    command = add_command(
+        commands,
         "audit",
-        help="compare which records runs saw, by the certificates of their processes",
-        description="Adds up the certificates of each run's processes, tells whether any part of any batch is in none "
-        "of them, and whether the runs saw the same records in the same batches. Reads nothing but the certificates.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        run,
+        "compare which records runs read, by the certificates of their processes",
+        "Merges the certificates of each run's processes, reports parts of batches that no certificate covers, "
+        "and compares the runs: the same records in the same batches? Reads nothing but the certificates.",
+        _EXAMPLES,
     )
     command.add_argument(
         "certificates", metavar="CERTIFICATE", nargs="+", help="files that loader.certificate().save(path) wrote"
     )
-    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -47,55 +48,48 @@ def run(options: argparse.Namespace) -> int:
     for path in options.certificates:
         part = Certificate.load(path)
         parts.setdefault(part.run, []).append(part)
-    good = True
-    runs = []
+    whole_runs: list[Certificate] = []
     for name, (first, *others) in parts.items():
         try:
-            whole = first.merge(*others)
+            merged = first.merge(*others)
         except ArgumentError as error:
             sys.stdout.write(
                 f"{name}: NOT ONE RUN: {error}; if they are several runs, name each with certificate(run=…)\n"
             )
-            good = False
             continue
-        missing = whole.missing()
-        sys.stdout.write(f"{name}: {_told(whole, len(others) + 1)}\n")
-        sys.stdout.writelines(f"{name}: MISSING: {each} are in no certificate\n" for each in missing)
-        good &= not missing
-        runs += [whole] if not missing else []
-    for other in runs[1:]:
-        difference = _difference(runs[0], other)
+        missing = merged.missing()
+        sys.stdout.write(f"{name}: {_summary(merged, len(others) + 1)}\n")
+        sys.stdout.writelines(f"{name}: MISSING: {gap} are in no certificate\n" for gap in missing)
+        whole_runs += [merged] if not missing else []
+    alike = len(whole_runs) == len(parts)
+    for other in whole_runs[1:]:
+        first_run = whole_runs[0]
+        contents = first_run.contents and other.contents
+        difference = _difference(first_run, other, contents)
+        what = "the same batches, bit for bit" if contents else "the same records in the same batches"
         answer = "yes" if difference is None else f"NO: {difference}"
-        what = (
-            "the same batches, bit for bit"
-            if runs[0].contents and other.contents
-            else "the same records in the same batches"
-        )
-        sys.stdout.write(f"{runs[0].run} and {other.run}: {what}: {answer}\n")
-        good &= difference is None
-    return 0 if good else _DIFFERS
+        sys.stdout.write(f"{first_run.run} and {other.run}: {what}: {answer}\n")
+        alike &= difference is None
+    return 0 if alike else _DIFFERS
 
 
-def _told(whole: Certificate, files: int) -> str:
-    steps = " and ".join(f"{start} to {stop - 1}" for start, stop in whole.steps)
-    copies = sorted({span.copies for span in whole.spans})
+def _summary(run: Certificate, files: int) -> str:
+    steps = " and ".join(f"{start} to {stop - 1}" for start, stop in run.steps)
+    copies = sorted({span.copies for span in run.spans})
     often = f", each part by {' or '.join(map(str, copies))} processes" if copies != [1] else ""
-    read = "with contents" if whole.contents else "without contents"
-    certificates, records = count_text(files, "certificate"), count_text(whole.rows, "record")
-    return f"{certificates}, steps {steps}, {records} {read}{often}; digest {whole.digest}"
+    read = "with contents" if run.contents else "without contents"
+    certificates, records = count_text(files, "certificate"), count_text(run.rows, "record")
+    return f"{certificates}, steps {steps}, {records} {read}{often}; digest {run.digest}"
 
 
-def _difference(one: Certificate, other: Certificate) -> str | None:
-    """In which way two runs differ; None when they don't."""
-    contents = one.contents and other.contents
-    left, right = (each.total if contents else each.total._replace(contents=0) for each in (one, other))
+def _difference(one: Certificate, other: Certificate, contents: bool) -> str | None:
+    """How two runs differ; None when they don't."""
+    left, right = (run.total if contents else run.total._replace(contents=0) for run in (one, other))
     if left == right and one.steps == other.steps:
         return None
-    found = _first_step(one, other, contents)
-    if one.steps != other.steps:
-        found += "; they are of other steps"
-    same = left.records == right.records
-    return f"{found}; the records as such, each as often, are {'the same' if same else 'others, too'}"
+    steps = "; they are of other steps" if one.steps != other.steps else ""
+    records = "the same" if left.records == right.records else "others, too"
+    return f"{_first_step(one, other, contents)}{steps}; the records as such, each as often, are {records}"
 
 
 def _first_step(one: Certificate, other: Certificate, contents: bool) -> str:

@@ -1,17 +1,17 @@
-"""`loadax bench`: how fast a dataset is fed on this machine, what limits it, and what to change."""
+"""`loadax bench`: measures how fast a dataset is fed on this machine, what limits it, and what to change."""
 
 import argparse
 import json
 import resource
 import sys
 import time
-import warnings
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from loadax.cli.functions import import_function
-from loadax.cli.source import SOURCES, add_source_options, open_dataset, source_options
-from loadax.cli.wording import as_options
-from loadax.core.formatting import size_text
+from loadax.cli.options import add_command, add_shuffle_options, shuffled, spelling
+from loadax.cli.source import SOURCES, add_source_options, open_dataset
+from loadax.core.formatting import count_text, size_text
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, ScheduleError
 from loadax.redaction import redact
@@ -19,6 +19,13 @@ from loadax.transforms import takes
 
 _BATCH_SIZE = 256
 _MILLION = 1_000_000
+_LIMITS = {
+    "read": "reading the source",
+    "transform": "the map",
+    "assemble": "laying rows out for the devices",
+    "place": "placing on the devices",
+    "memory": "memory to read ahead",
+}
 _EXAMPLES = f"""\
 examples:
   loadax bench train.zarr --batch-size 256 --shuffle 0 --block chunks
@@ -44,48 +51,34 @@ class Throughput(NamedTuple):
     cpu_seconds_per_million_rows: float
 
 
-def add_command(commands: Any) -> None:
+def add(commands: Any) -> None:
     """Adds `bench` to the commands."""
-    command = commands.add_parser(
+    command = add_command(
+        commands,
         "bench",
-        help="measure how fast a dataset is fed, and what limits it",
-        description="Feeds a dataset as training would, and says how many rows a second come, "
-        "when the first batch is there, what a training step of a given length would wait, how much memory it takes, "
-        "what limits it, and what to change.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.add_argument(
-        "source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset"
-    )
-    command.add_argument(
-        "--batch-size",
-        metavar="B",
-        type=int,
-        help="rows of the global batch (default: 256, or all where there are fewer)",
+        run,
+        "measure how fast a dataset is fed, and what limits it",
+        "Feeds a dataset as training would, and shows rows a second, the time to the first batch, "
+        "what a training step of a given length would wait, memory, what limits it, and what to change.",
+        _EXAMPLES,
     )
     add_source_options(command)
-    command.add_argument("--shuffle", metavar="SEED", type=int, help="in random order")
-    command.add_argument("--block", metavar="ROWS", type=_block, help="shuffle blocks of so many rows, or 'chunks'")
+    command.add_argument("--batch-size", metavar="B", type=int, help="rows of the global batch (default: 256, or all)")
+    add_shuffle_options(command)
     command.add_argument(
-        "--map",
-        metavar="MODULE:FUNCTION",
-        help="a function of one example, or of one and a random generator, applied to each",
+        "--map", metavar="MODULE:FUNCTION", help="function of one example, or of one and a random generator, to apply"
     )
-    command.add_argument("--num-workers", metavar="N", type=int, help="that read ahead (default: found by trying)")
+    command.add_argument("--num-workers", metavar="N", type=int, help="workers that read ahead (default: autotuned)")
     command.add_argument(
-        "--worker-type", choices=["thread", "process"], default="thread", help="what they are (default: thread)"
+        "--worker-type", choices=["thread", "process"], default="thread", help="kind of workers (default: thread)"
     )
-    command.add_argument("--seconds", metavar="S", type=_positive, default=5.0, help="of each measurement (default: 5)")
     command.add_argument(
-        "--step",
-        metavar="MS",
-        type=_positive,
-        default=10.0,
-        help="milliseconds that a training step takes (default: 10)",
+        "--seconds", metavar="S", type=_positive, default=5.0, help="seconds of each measurement (default: 5)"
     )
-    command.add_argument("--json", action="store_true", help="as JSON, for programs")
-    command.set_defaults(run=run)
+    command.add_argument(
+        "--step", metavar="MS", type=_positive, default=10.0, help="milliseconds of a training step (default: 10)"
+    )
+    command.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -94,7 +87,8 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: when an option can't be used, or there is no data.
     """
-    from loadax.loader.dataloader import Dataloader  # it imports JAX, which the other commands do without
+    from loadax.loader.dataloader import Dataloader  # imports JAX, which the other commands do without
+    from loadax.loader.reports.bottleneck import workers_text
 
     before = _peak_memory()
     dataset = _dataset(options)
@@ -102,28 +96,25 @@ def run(options: argparse.Namespace) -> int:
     loader = Dataloader(
         dataset, batch_size, num_epochs=None, num_workers=options.num_workers, worker_type=options.worker_type
     )
-    throughput, limits = _throughput(loader, batch_size, options.seconds)
-    stepping = _stepping(loader, options.step / 1000, options.seconds)
+    throughput, limits = _throughput(loader, batch_size, options.seconds, spelling(options))
+    stepping = _stepping(loader, options.step / 1000, options.seconds, spelling(options))
     found = {
         "source": redact(options.source),
         "batch_size": batch_size,
         **throughput._asdict(),
         "shares": limits.shares,
         "bottleneck": _bottleneck(limits),
-        "advice": None if limits.advice is None else as_options(limits.advice, vars(options)),
+        "advice": limits.advice,
         "step_seconds": options.step / 1000,
         "waited": stepping.waited,
-        "verdict": as_options(stepping.verdict, vars(options)),
+        "verdict": stepping.verdict,
         "peak_memory": _peak_memory(),
     }
     if options.json:
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
         return 0
-    work = ", ".join(
-        f"{stage} {share:.0%}"
-        for stage, share in sorted(limits.shares.items(), key=lambda each: -each[1])
-        if share >= 0.005
-    )
+    shares = sorted(limits.shares.items(), key=lambda stage: -stage[1])
+    work = ", ".join(f"{stage} {share:.0%}" for stage, share in shares if share >= 0.005)
     lines = {
         "data": f"{dataset!r}, {_devices()}",
         "first batch": f"{throughput.first_batch * 1000:.0f} ms after iter(loader)",
@@ -132,9 +123,9 @@ def run(options: argparse.Namespace) -> int:
         "processor": f"{throughput.cpu_seconds_per_million_rows:.2f} s a million rows",
         "memory": f"of this process {size_text(_peak_memory())} at its peak, "
         f"{size_text(before)} of it before the data was opened",
-        "work": f"{work}, on {_workers(limits.stats)}",
-        "what limits it": as_options(_limit(limits), vars(options)),
-        f"steps of {options.step:g} ms": found["verdict"],
+        "work": f"{work}, {workers_text(limits.stats)}",
+        "what limits it": _limit(limits),
+        f"steps of {options.step:g} ms": stepping.verdict,
     }
     width = max(map(len, lines)) + 2
     sys.stdout.write("".join(f"{name:<{width}}{text}\n" for name, text in lines.items()))
@@ -142,14 +133,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _dataset(options: argparse.Namespace) -> Dataset:
-    dataset = open_dataset(options.source, source_options(options))
-    if options.shuffle is not None:
-        with warnings.catch_warnings():
-            # of chunks that are decoded many times: what is measured shows it
-            warnings.simplefilter("ignore", UserWarning)
-            dataset = dataset.shuffle(options.shuffle, block=options.block)
-    elif options.block is not None:
-        raise ArgumentError(f"--block {options.block} is for a shuffle: pass --shuffle SEED as well")
+    dataset = shuffled(open_dataset(options), options)
     if options.map is None:
         return dataset
     function = import_function(options.map, "--map")
@@ -157,7 +141,7 @@ def _dataset(options: argparse.Namespace) -> Dataset:
 
 
 def _batch_size(dataset: Dataset, wanted: int | None) -> int:
-    """What was asked for; else a usual one, or as many of few rows as the devices can share."""
+    """The one asked for; else 256 rows, or as many of few rows as the devices can share."""
     import jax
 
     try:
@@ -172,7 +156,7 @@ def _batch_size(dataset: Dataset, wanted: int | None) -> int:
     return wanted
 
 
-def _throughput(loader: Any, batch_size: int, seconds: float) -> tuple[Throughput, Any]:
+def _throughput(loader: Any, batch_size: int, seconds: float, spell: Callable[..., str]) -> tuple[Throughput, Any]:
     """A consumer that takes batches and does nothing else; and where the time went."""
     import jax
 
@@ -186,17 +170,16 @@ def _throughput(loader: Any, batch_size: int, seconds: float) -> tuple[Throughpu
         while (took := time.perf_counter() - began) < seconds:
             jax.block_until_ready(next(batches))
             steps += 1
-        report = batches.report()
-        stats = batches.stats()
+        report = _report(batches, spell)
     rows = steps * batch_size
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(loader.spec))  # of a batch
-    # Those of worker processes are known when they have ended. The first batch's are in it, and so are those of what
-    # was read ahead.
-    cpu = (_processor_seconds() - cpu_began) / max(1, stats.rows) * _MILLION
+    # Worker processes' processor time is known when they have ended. It has the first batch's, and that of what was
+    # read ahead.
+    cpu = (_processor_seconds() - cpu_began) / max(1, report.stats.rows) * _MILLION
     return Throughput(first, took, steps, rows / took, steps / took * size, cpu), report
 
 
-def _stepping(loader: Any, step: float, seconds: float) -> Any:
+def _stepping(loader: Any, step: float, seconds: float, spell: Callable[..., str]) -> Any:
     """What training waits when a step takes so long and needs no processor."""
     import jax
 
@@ -206,55 +189,45 @@ def _stepping(loader: Any, step: float, seconds: float) -> Any:
         while time.perf_counter() - began < seconds:
             jax.block_until_ready(next(batches))
             time.sleep(step)
-        report = batches.report()
+        report = _report(batches, spell)
     _progress("")
     return report
 
 
+def _report(batches: Any, spell: Callable[..., str]) -> Any:
+    """The iterator's report, whose advice names options."""
+    from loadax.loader.reports.bottleneck import report
+
+    found = batches.report()
+    return report(found.stats, found.loader, spell)
+
+
 def _bottleneck(report: Any) -> str | None:
     """The stage that takes longest, also where there were too few steps to give advice."""
-    busy = report.waited is None or report.advice is not None
-    if report.bottleneck is not None or not busy or not any(report.shares.values()):
-        return cast("str | None", report.bottleneck)
-    return max(report.shares, key=lambda stage: report.shares[stage])
+    stage: str | None = report.bottleneck
+    if stage is None and report.waited is None and any(report.shares.values()):
+        return max(report.shares, key=report.shares.__getitem__)
+    return stage
 
 
 def _limit(report: Any) -> str:
     stage = _bottleneck(report)
     if stage is None:
         return "nothing that was measured: see below"
-    what = {
-        "read": "reading the source",
-        "transform": "the map",
-        "assemble": "laying rows out for the devices",
-        "place": "placing on the devices",
-        "memory": "room to read ahead",
-    }[stage]
-    return f"{what}; {report.advice or 'there were too few steps for advice, so pass more --seconds'}"
-
-
-def _workers(stats: Any) -> str:
-    if stats.workers == 0:
-        return "the calling thread"
-    kind = "process" if stats.worker_type == "process" else "thread"
-    ending = "" if stats.workers == 1 else "es" if kind == "process" else "s"
-    return f"{stats.workers} {kind}{ending}"
+    return f"{_LIMITS[stage]}; {report.advice or 'there were too few steps for advice, so pass more --seconds'}"
 
 
 def _devices() -> str:
     import jax
 
     devices = jax.devices()
-    return f"on {len(devices)} {devices[0].platform} device{'s' if len(devices) > 1 else ''}"
+    return f"on {count_text(len(devices), f'{devices[0].platform} device')}"
 
 
 def _processor_seconds() -> float:
     """Of this process and its children that have ended."""
-    spent = 0.0
-    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
-        usage = resource.getrusage(who)
-        spent += usage.ru_utime + usage.ru_stime
-    return spent
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def _peak_memory() -> int:
@@ -264,7 +237,7 @@ def _peak_memory() -> int:
 
 
 def _progress(text: str) -> None:
-    """What goes on, where somebody watches."""
+    """Shows what is being done, on a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{text}")
         sys.stderr.flush()
@@ -278,11 +251,3 @@ def _positive(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r}: pass a number above 0")
     return value
-
-
-def _block(text: str) -> int | str:
-    if text == "chunks":
-        return text
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no block; pass a number of rows, or 'chunks'")
-    return int(text)

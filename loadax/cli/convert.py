@@ -1,4 +1,4 @@
-"""`loadax convert`: data of any kind as a zarr store that trains fast."""
+"""`loadax convert`: writes data of any kind as a zarr store that is fast to train from."""
 
 import argparse
 import re
@@ -6,7 +6,8 @@ import sys
 import warnings
 from typing import Any
 
-from loadax.cli.source import SOURCES, add_source_options, open_dataset, source_options
+from loadax.cli.options import add_command
+from loadax.cli.source import SOURCES, add_source_options, open_dataset
 from loadax.dataset import Dataset
 from loadax.io import write_zarr
 from loadax.redaction import redact
@@ -14,33 +15,31 @@ from loadax.redaction import redact
 _EXAMPLES = f"""\
 examples:
   loadax convert fields.zarr train.zarr --shuffle 0
-      the rows in random order, once and for all, so that training may read them in blocks
+      shuffles the rows once, so that training can read them in blocks
   loadax convert corpus.bin s3://bucket/tokens --seq-len 1024 --dtype uint16
   loadax convert era5.zarr train.zarr --variables t2m,u10 --shards 0/4
-      a quarter of the work; start 1/4, 2/4 and 3/4 on other machines, or beside it
+      a quarter of the work; start 1/4, 2/4 and 3/4 on other machines, or on this one
   loadax convert fields.zarr train.zarr --shuffle 0 --resume
-      goes on after a crash or Ctrl-C: what is there is checked and kept
+      continues after a crash or Ctrl-C: what was written is checked and kept
 
 {SOURCES}.
 """
 
 
-def add_command(commands: Any) -> None:
+def add(commands: Any) -> None:
     """Adds `convert` to the commands."""
-    command = commands.add_parser(
+    command = add_command(
+        commands,
         "convert",
-        help="write a dataset as a zarr store",
-        description="Writes a dataset as zarr3: compressed, in shards, with a checksum on every chunk. "
+        run,
+        "write a dataset as a zarr store",
+        "Writes a dataset as zarr3: compressed, in shards, with a checksum on every chunk. "
         "Until the last part is written, nothing opens the store.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        _EXAMPLES,
     )
-    command.add_argument(
-        "source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset"
-    )
-    command.add_argument("destination", metavar="DST", help="path or URL of the store to write")
     add_source_options(command)
-    command.add_argument("--shuffle", metavar="SEED", type=int, help="write the rows in random order")
+    command.add_argument("destination", metavar="DST", help="path or URL of the store to write")
+    command.add_argument("--shuffle", metavar="SEED", type=int, help="seed of a random order (default: stored order)")
     command.add_argument(
         "--chunk-rows", metavar="N", type=int, help="rows decoded together (default: 4 KiB of them, at least one)"
     )
@@ -49,15 +48,15 @@ def add_command(commands: Any) -> None:
         "--compression",
         choices=["zstd", "blosc", "none"],
         default="zstd",
-        help="blosc is better for floats (default: zstd)",
+        help="codec; blosc is better for floats (default: zstd)",
     )
     command.add_argument("--shards", metavar="I/N", type=_share, help="write only the I-th of N equal shares, I from 0")
-    command.add_argument("--resume", action="store_true", help="go on with a store that was not written to its end")
-    command.add_argument(
-        "--overwrite", action="store_true", help="replace the zarr store at DST, once the new one is whole"
+    existing = command.add_mutually_exclusive_group()
+    existing.add_argument("--resume", action="store_true", help="continue a store that was not written to its end")
+    existing.add_argument(
+        "--overwrite", action="store_true", help="replace the zarr store at DST once the new one is whole"
     )
     command.add_argument("--workers", metavar="N", type=int, help="threads that read (default: 4)")
-    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -66,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: when an option can't be used, or data can't be read or written.
     """
-    dataset = open_dataset(options.source, source_options(options))
+    dataset = open_dataset(options)
     if options.shuffle is not None:
         dataset = _shuffled(dataset, options.shuffle, options.source)
     write_zarr(

@@ -1,54 +1,50 @@
-"""`loadax index`: what a filter or a split by groups finds out about rows, before the runs that need it."""
+"""`loadax index`: builds the index of a filter or a split by groups before the runs that need it."""
 
 import argparse
 import sys
 from typing import Any
 
 from loadax.cli.functions import import_function
-from loadax.cli.source import SOURCES, add_source_options, open_dataset, source_options
+from loadax.cli.options import add_command
+from loadax.cli.source import SOURCES, add_source_options, open_dataset
 from loadax.errors import ArgumentError
-from loadax.sources.io.paths import local_path
+from loadax.row_index.index_folder import IndexFolder
 
 _EXAMPLES = f"""\
 examples:
-  loadax index train.zarr --filter quality:is_good --out good.index
+  loadax index train.zarr --filter quality:is_good --out good
       is_good(example) -> bool stands in quality.py; in the run:
-      loadax.from_zarr("train.zarr").filter(is_good, index="good.index")
-  loadax index train.zarr --split-by patient --out patients.index
+      loadax.from_zarr("train.zarr").filter(is_good, index="good")
+  loadax index train.zarr --split-by patient --out patients
       a leaf, or MODULE:FUNCTION; in the run, with any fraction and seed:
-      ….split_by("patient", 0.9, index="patients.index")
-  loadax index datasets:scans --filter quality:is_good --out good.index
+      ….split_by("patient", 0.9, index="patients")
+  loadax index datasets:scans --filter quality:is_good --out good
       datasets.py has a function scans() that returns a loadax.Dataset: for data with maps before the filter
 
 {SOURCES}.
 """
 
 
-def add_command(commands: Any) -> None:
+def add(commands: Any) -> None:
     """Adds `index` to the commands."""
-    command = commands.add_parser(
+    command = add_command(
+        commands,
         "index",
-        help="look at every row once, for Dataset.filter and Dataset.split_by",
-        description="Builds the index that Dataset.filter(index=…) and Dataset.split_by(index=…) read, "
-        "so that no run has to look at all rows. One that is there and fits is left as it is.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        run,
+        "read every row once, for Dataset.filter and Dataset.split_by",
+        "Builds the index that Dataset.filter(index=…) and Dataset.split_by(index=…) read, "
+        "so that no run has to look at all rows. An index that fits is left as it is.",
+        _EXAMPLES,
     )
-    command.add_argument(
-        "source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset"
-    )
-    question = command.add_mutually_exclusive_group(required=True)
-    question.add_argument(
-        "--filter", metavar="MODULE:FUNCTION", help="function of an example that says whether it is kept"
-    )
-    question.add_argument(
-        "--split-by", metavar="KEY", help="leaf, or MODULE:FUNCTION of an example, that says which group a row is of"
-    )
-    command.add_argument("--out", metavar="PATH", required=True, help="of the index")
-    command.add_argument("--key", help="as filter's key=: says which function it is where its code does not")
     add_source_options(command)
+    question = command.add_mutually_exclusive_group(required=True)
+    question.add_argument("--filter", metavar="MODULE:FUNCTION", help="function of an example: whether it is kept")
+    question.add_argument(
+        "--split-by", metavar="KEY", help="leaf, or MODULE:FUNCTION of an example: the group that a row belongs to"
+    )
+    command.add_argument("--out", metavar="PATH", required=True, help="path of the index")
+    command.add_argument("--key", help="name of the filter function, where its code does not identify it")
     command.add_argument("--workers", metavar="N", type=int, help="threads (default: 4, more for remote data)")
-    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -57,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: when an option can't be used, or data can't be read.
     """
-    dataset = open_dataset(options.source, source_options(options))
+    dataset = open_dataset(options)
     if options.filter is not None:
         kept = dataset.filter(
             import_function(options.filter, "--filter"), options.key, index=options.out, workers=options.workers
@@ -71,8 +67,7 @@ def run(options: argparse.Namespace) -> int:
         key: Any = import_function(options.split_by, "--split-by") if ":" in options.split_by else options.split_by
         dataset.split_by(key, 0.5, index=options.out, workers=options.workers)
         said = f"knows the groups of {len(dataset)} rows"
-    path = local_path(options.out)
-    if path is None or not path.exists():
+    if not IndexFolder(options.out).path("filter" if options.filter is not None else "split_by").exists():
         raise ArgumentError(
             f"{options.out} was not written: the function can't be recognised when it changes; pass --key"
         )

@@ -1,4 +1,4 @@
-"""`loadax inspect`: what a store holds, how it is cut, and what that costs to shuffle."""
+"""`loadax inspect`: shows the arrays of a store, their chunks, and what they cost to shuffle."""
 
 import argparse
 import math
@@ -11,9 +11,9 @@ from typing import Any
 
 import tensorstore as ts
 
+from loadax.cli.options import add_command
 from loadax.core.formatting import count_text, size_text, table
 from loadax.io import from_zarr
-from loadax.plan.blocks import BlockShuffled
 from loadax.redaction import redact
 from loadax.sources.checks import chunk_starts
 from loadax.sources.zarr.manifest import FINISHED
@@ -35,18 +35,18 @@ example:
 """
 
 
-def add_command(commands: Any) -> None:
+def add(commands: Any) -> None:
     """Adds `inspect` to the commands."""
-    command = commands.add_parser(
+    command = add_command(
+        commands,
         "inspect",
-        help="show what a zarr store holds, its chunks, and what they cost to shuffle",
-        description="Shows the arrays of a zarr store, of any writer: "
-        "shapes, chunks, shards, compression, and what it costs to read the rows in random order. Reads metadata only.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        run,
+        "show the arrays of a zarr store, its chunks, and what they cost to shuffle",
+        "Shows the arrays of a zarr store, of any writer: shapes, chunks, shards, compression, "
+        "and what it costs to read the rows in random order. Reads metadata only.",
+        _EXAMPLES,
     )
     command.add_argument("path", metavar="PATH", help="path or URL of a zarr array or group")
-    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -72,7 +72,7 @@ def _kind(stored: Stored) -> str:
     lengths = sorted({array.shape[0] for array in stored.arrays.values() if array.rank})
     single = list(stored.arrays) == [""]
     what = f"{drivers} array" if single else f"{drivers} group, {count_text(len(stored.arrays), 'array')}".strip()
-    return f"{what} of {' or '.join(map(str, lengths))} rows" if lengths else what
+    return f"{what} of {' or '.join(f'{length:,}' for length in lengths)} rows" if lengths else what
 
 
 def _state(stored: Stored) -> str:
@@ -136,12 +136,13 @@ def _cost(location: str, arrays: dict[str, ts.TensorStore]) -> Iterator[str]:
             yield "  but its chunks are small, so that costs little"
         yield f"  {opened}.shuffle(seed)"
         return
-    order = dataset.shuffle(0, block="chunks").order
-    assert isinstance(order, BlockShuffled)
+    shuffle = dataset.shuffle(0, block="chunks").order.shuffle
+    assert shuffle is not None and shuffle.blocks is not None  # noqa: PT018
+    blocks = shuffle.blocks
     row_bytes = sum(raw_bytes(arrays[name]) // length for name in together)
-    held = size_text(min(order.lanes * order.window * order.block, length) * row_bytes)
+    held = size_text(min(blocks.lanes * blocks.window * blocks.rows, length) * row_bytes)
     yield f'  .shuffle(seed, block="chunks"): decodes each chunk once; keeps {held} open, shared by all hosts'
-    yield f"    ({order.lanes} lanes x {count_text(order.window, 'block')} of {count_text(order.block, 'row')})"
+    yield f"    ({blocks.lanes} lanes x {count_text(blocks.window, 'block')} of {count_text(blocks.rows, 'row')})"
     yield f'  {opened}.shuffle(seed, block="chunks")'
 
 

@@ -1,4 +1,4 @@
-"""`loadax`: what can be said on the command line, and how it ends."""
+"""`loadax`: the commands, and how each ends."""
 
 import argparse
 import logging
@@ -7,32 +7,28 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from loadax.cli import audit, bench, convert, index, inspect, plan, verify
-from loadax.cli.wording import as_options
+from loadax.cli.options import error_text
 from loadax.errors import LoadaxError
 
-_WRONG = 2  # exit codes: the arguments or the data can't be used (argparse's own code too); Ctrl-C, as shells count it
-_INTERRUPTED = 130
+_WRONG = 2  # exit code when the arguments or the data can't be used, as argparse's own
+_INTERRUPTED = 130  # exit code after Ctrl-C, as shells count it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit code: 0, 1 when `verify` found damage, 2 for an error, 130 after Ctrl-C.
 
     Args:
-        arguments: those of the command line, without the program's name.
+        arguments: Arguments of the command line, without the program's name.
     """
     options = parser().parse_args(arguments)
     try:
         with _log_on_stderr():
             return int(options.run(options))
     except LoadaxError as error:
-        _say(f"loadax: error: {as_options(str(error), vars(options))}")
-        for note in getattr(error, "__notes__", ()):
-            _say(as_options(note, vars(options)))
+        _say(f"loadax: error: {error_text(error, options)}", *getattr(error, "__notes__", ()))
         return _WRONG
     except KeyboardInterrupt as error:
-        _say("loadax: interrupted")
-        for note in getattr(error, "__notes__", ()):
-            _say(note)
+        _say("loadax: interrupted", *getattr(error, "__notes__", ()))
         return _INTERRUPTED
 
 
@@ -44,13 +40,13 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for module in (convert, verify, inspect, index, plan, audit, bench):
-        module.add_command(commands)
+        module.add(commands)
     return top
 
 
 @contextmanager
 def _log_on_stderr() -> Iterator[None]:
-    """What loadax logs, such as a server that does not answer, is for the one who waits."""
+    """Shows what loadax logs, such as a server that does not answer."""
     log, handler = logging.getLogger("loadax"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("loadax: %(message)s"))
     level = log.level
@@ -63,5 +59,5 @@ def _log_on_stderr() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)  # noqa: T201 - a command line prints
+def _say(*lines: str) -> None:
+    print(*lines, sep="\n", file=sys.stderr)  # noqa: T201 - a command line prints

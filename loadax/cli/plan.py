@@ -1,14 +1,13 @@
-"""`loadax plan`: what a run will do on a mesh that is not there, before anybody waits for it."""
+"""`loadax plan`: shows what a run will do on a mesh that need not exist."""
 
 import argparse
 import json
 import re
 import sys
-import warnings
 from typing import Any
 
-from loadax.cli.source import SOURCES, add_source_options, open_dataset, source_options
-from loadax.dataset import Dataset
+from loadax.cli.options import add_command, add_shuffle_options, shuffled
+from loadax.cli.source import SOURCES, add_source_options, open_dataset
 from loadax.errors import ArgumentError
 
 _EXAMPLES = f"""\
@@ -22,41 +21,36 @@ examples:
     --batch-size 256 --json
 
 A partition says for every dim of a leaf, rows first, which axes of the mesh cut it: a name, several joined by +, or -
-for none. One for all leaves, or LEAF=… for each of them, parted by semicolons.
+for none. One for all leaves, or LEAF=… for each of them, separated by semicolons.
 
-{SOURCES}. Nothing of it is read
-but what says how it lies, and no accelerator is touched.
+{SOURCES}. Only its metadata is
+read, and no accelerator is used.
 """
 
 
-def add_command(commands: Any) -> None:
+def add(commands: Any) -> None:
     """Adds `plan` to the commands."""
-    command = commands.add_parser(
+    command = add_command(
+        commands,
         "plan",
-        help="show what a run will read and hold on every host, for any mesh",
-        description="Shows what a training run will read, decode and hold on each host of a mesh that need not be "
-        "there; warns of what costs more than it has to; and plays steps through, to check that each row is read by "
-        "just the hosts that hold it.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        run,
+        "show what a run will read and hold on every host, for any mesh",
+        "Shows what a training run will read, decode and hold on each host of a mesh that need not exist; "
+        "warns of what costs more than necessary; and checks that each row of the first steps is read "
+        "by exactly the hosts that hold it.",
+        _EXAMPLES,
     )
-    command.add_argument(
-        "source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset"
-    )
-    command.add_argument(
-        "--mesh", metavar="A=N,B=M", type=_axes, required=True, help="the axes of the mesh and their sizes"
-    )
-    command.add_argument(
-        "--hosts", metavar="N", type=int, default=1, help="that own equal runs of its devices (default: 1)"
-    )
-    command.add_argument(
-        "--partition", metavar="P", help="which axes cut which dims (default: rows over a one-axis mesh)"
-    )
-    command.add_argument("--batch-size", metavar="B", type=int, required=True, help="rows of the global batch")
     add_source_options(command)
-    command.add_argument("--shuffle", metavar="SEED", type=int, help="in random order")
-    command.add_argument("--block", metavar="ROWS", type=_block, help="shuffle blocks of so many rows, or 'chunks'")
-    command.add_argument("--epochs", metavar="N", type=int, default=1, help="how many; 0: for ever (default: 1)")
+    command.add_argument(
+        "--mesh", metavar="A=N,B=M", type=_axes, required=True, help="axes of the mesh and their sizes"
+    )
+    command.add_argument(
+        "--hosts", metavar="N", type=int, default=1, help="hosts, which own equal runs of the devices (default: 1)"
+    )
+    command.add_argument("--partition", metavar="P", help="axes that cut each dim (default: rows over a one-axis mesh)")
+    command.add_argument("--batch-size", metavar="B", type=int, required=True, help="rows of the global batch")
+    add_shuffle_options(command)
+    command.add_argument("--epochs", metavar="N", type=int, default=1, help="epochs; 0: endless (default: 1)")
     command.add_argument(
         "--remainder", choices=["drop", "pad", "error"], default="drop", help="an epoch's last, partial batch"
     )
@@ -65,23 +59,19 @@ def add_command(commands: Any) -> None:
         metavar="N",
         type=int,
         default=256 << 20,
-        help="of a host, for reading ahead (default: 256 MiB)",
+        help="a host's memory to read ahead (default: 256 MiB)",
     )
     command.add_argument(
-        "--cache-bytes",
-        metavar="N",
-        type=int,
-        help="of a host, for open chunks (default: half of this machine's memory)",
+        "--cache-bytes", metavar="N", type=int, help="a host's memory for open chunks (default: half of this machine's)"
     )
     command.add_argument(
         "--steps",
         metavar="N",
         type=int,
-        help="how many are looked at (default: 8), and checked (default: a second's worth)",
+        help="steps to sample (default: 8), and to check (default: about a second's worth)",
     )
-    command.add_argument("--json", action="store_true", help="as JSON, for programs")
-    command.add_argument("--picture", metavar="FILE", help="write a PNG of which host holds which part of a batch")
-    command.set_defaults(run=run)
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument("--picture", metavar="FILE", help="PNG file to draw which host holds which part of a batch to")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -94,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     from loadax.sharding import plan_mesh
 
     loader = Dataloader(
-        _shuffled(open_dataset(options.source, source_options(options)), options),
+        shuffled(open_dataset(options), options),
         options.batch_size,
         mesh=plan_mesh(options.mesh, hosts=options.hosts),
         partition=None if options.partition is None else _partition(options.partition),
@@ -114,23 +104,13 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _shuffled(dataset: Dataset, options: argparse.Namespace) -> Dataset:
-    if options.shuffle is None:
-        if options.block is not None:
-            raise ArgumentError(f"--block {options.block} is for a shuffle: pass --shuffle SEED as well")
-        return dataset
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the explanation says it with figures
-        return dataset.shuffle(options.shuffle, block=options.block)
-
-
 def _partition(text: str) -> Any:
-    """Specs, from text as the help has it."""
+    """Specs, from text as `--help` describes it."""
     entries = [entry for entry in text.split(";") if entry]
     if "=" not in text:
         if len(entries) != 1:
             raise ArgumentError(
-                f"--partition {text!r}: parts parted by semicolons name their leaves: 'image=data;label=data'"
+                f"--partition {text!r}: parts separated by semicolons name their leaves: 'image=data;label=data'"
             )
         return _spec(entries[0])
     pairs = [entry.partition("=") for entry in entries]
@@ -159,11 +139,3 @@ def _axes(text: str) -> dict[str, int]:
             )
         axes[found[1]] = int(found[2])
     return axes
-
-
-def _block(text: str) -> int | str:
-    if text == "chunks":
-        return text
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no block; pass a number of rows, or 'chunks'")
-    return int(text)

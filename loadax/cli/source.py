@@ -1,11 +1,10 @@
-"""What the command line can read: the kind of data follows from the path."""
+"""Opens the data of a command: its kind follows from the path."""
 
 import argparse
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, final
+from typing import Any
 from urllib.parse import urlsplit
 
 from loadax.cli.functions import import_function
@@ -26,102 +25,71 @@ ArrayRecord files (one, a folder or a pattern), or MODULE:FUNCTION that makes a 
 _ZARR = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")  # one of these is in the folder of a zarr store
 
 
-@final
-@dataclass(frozen=True)
-class SourceOptions:
-    """What a path alone does not say.
-
-    Args:
-        variables: which arrays of a zarr group; None: all.
-        seq_len: tokens a row, for files of tokens.
-        dtype: of the tokens, or of records.
-        size: (height, width) that images get.
-        pad_to: entries that records get.
-    """
-
-    variables: tuple[str, ...] | None = None
-    seq_len: int | None = None
-    dtype: str | None = None
-    size: tuple[int, int] | None = None
-    pad_to: int | None = None
+_OPTIONS = ("variables", "seq_len", "dtype", "size", "pad_to")
+"""What a path alone does not say."""
 
 
 def add_source_options(command: argparse.ArgumentParser) -> None:
-    """Adds what a path alone does not say to a command."""
+    """Adds SRC, and what its path alone does not say, to a command."""
     command.add_argument(
-        "--variables", metavar="A,B", type=names_of, help="which arrays of a zarr group (default: all)"
+        "source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset"
     )
+    command.add_argument("--variables", metavar="A,B", type=_names, help="arrays of a zarr group (default: all)")
     command.add_argument(
         "--seq-len", metavar="L", type=int, help="tokens a row, for a file of tokens; each row gets one more"
     )
-    command.add_argument("--dtype", help="of the tokens of a .bin file, or of ArrayRecord records, such as uint16")
     command.add_argument(
-        "--size", metavar="HxW", type=_size, help="that the images of a folder get, such as 224 or 224x288"
+        "--dtype", help="dtype of the tokens of a .bin file, or of ArrayRecord records, such as uint16"
     )
     command.add_argument(
-        "--pad-to", metavar="N", type=int, help="entries that ArrayRecord records get, with zeros behind their own"
+        "--size", metavar="HxW", type=_size, help="size of the images of a folder, such as 224 or 224x288"
+    )
+    command.add_argument(
+        "--pad-to", metavar="N", type=int, help="entries of an ArrayRecord record, with zeros behind its own"
     )
 
 
-def source_options(options: argparse.Namespace) -> SourceOptions:
-    """What was said of the source."""
-    return SourceOptions(options.variables, options.seq_len, options.dtype, options.size, options.pad_to)
-
-
-def names_of(text: str) -> tuple[str, ...]:
-    """Names parted by commas."""
-    names = tuple(name for name in text.split(",") if name)
-    if not names:
-        raise argparse.ArgumentTypeError(f"{text!r} names no array; pass names parted by commas")
-    return names
-
-
-def open_dataset(source: str, options: SourceOptions) -> Dataset:
+def open_dataset(options: argparse.Namespace) -> Dataset:
     """The dataset at a path or URL, or that a function makes: `MODULE:FUNCTION`.
 
     Raises:
-        ArgumentError: when there is neither, or an option does not go with it.
-        SourceError: when it can't be read.
+        ArgumentError: When there is neither, its kind is unknown, or an option does not go with its kind.
+        SourceError: When it can't be read.
     """
-    # What has a colon is a function, but for URLs and files that are there.
+    source = options.source
+    # A name with a colon is a function, except for URLs and existing files.
     if ":" not in source or "/" in source or "|" in source or os.path.exists(source):  # noqa: PTH110 - Path.exists raises for a name that is too long
-        return open_source(source, options)
-    refuse_options(source, "a function", options)
+        return _open_path(source, options)
+    _refuse_options(options, "a function")
     dataset = import_function(source, "SRC")()
     if not isinstance(dataset, Dataset):
         raise ArgumentError(f"{source}() gave {dataset!r:.80}, not a loadax.Dataset; return one")
     return dataset
 
 
-def open_source(path: str, options: SourceOptions) -> Dataset:
-    """The dataset at a path or URL.
-
-    Raises:
-        ArgumentError: when it is of no kind that loadax knows, or an option does not go with its kind.
-        SourceError: when it can't be read.
-    """
+def _open_path(path: str, options: argparse.Namespace) -> Dataset:
     local = None if "|" in path else local_path(path)
     if local is not None and not local.exists() and not _is_record(local.name):  # these may be a pattern
         raise ArgumentError(f"{path}: there is nothing there; pass the path or URL of {KNOWN}")
-    # A local folder is whatever lies in it.
+    # A local folder is whatever is in it.
     end = "" if local is not None and local.is_dir() else _suffix(path)
     if options.seq_len is not None or end in (".bin", ".idx"):
-        refuse_options(path, "a file of tokens", options, "seq_len", "dtype")
+        _refuse_options(options, "a file of tokens", "seq_len", "dtype")
         if options.seq_len is None:
             raise ArgumentError(f"{path} is a file of tokens: say with --seq-len how many make a row")
         return from_tokens(path, seq_len=options.seq_len, dtype=options.dtype)
     if end == ".npy":
-        refuse_options(path, "a .npy file", options)
+        _refuse_options(options, "a .npy file")
         return from_npy(path)
     if local is not None and _holds_records(local):
-        refuse_options(path, "made of ArrayRecord files", options, "dtype", "pad_to")
+        _refuse_options(options, "made of ArrayRecord files", "dtype", "pad_to")
         return from_array_record(path, dtype=options.dtype, pad_to=options.pad_to)
     if holds_images(path):
-        refuse_options(path, "a folder of images", options, "size")
+        _refuse_options(options, "a folder of images", "size")
         return from_images(path, options.size)
-    # A URL has no folder's look: there zarr stores may be called anything.
+    # What a URL names can't be looked at: zarr stores may be called anything there.
     if local is None or local.is_dir() or end == ".zip":
-        refuse_options(path, "a zarr store", options, "variables")
+        _refuse_options(options, "a zarr store", "variables")
         return from_zarr(path, variables=options.variables)
     raise ArgumentError(f"{path} is of no kind that the command line knows; pass {KNOWN}")
 
@@ -130,8 +98,8 @@ def _suffix(path: str) -> str:
     return PurePosixPath(urlsplit(path).path if "://" in path else path).suffix.lower()
 
 
-def _holds_records(place: Path) -> bool:
-    return any(_is_record(each.name) for each in place.iterdir()) if place.is_dir() else _is_record(place.name)
+def _holds_records(path: Path) -> bool:
+    return any(_is_record(file.name) for file in path.iterdir()) if path.is_dir() else _is_record(path.name)
 
 
 def _is_record(name: str) -> bool:
@@ -139,7 +107,7 @@ def _is_record(name: str) -> bool:
 
 
 def holds_images(path: str) -> bool:
-    """Whether a folder of this machine, or one below it, has images, and it is no zarr store."""
+    """Whether a local folder that is no zarr store, or a folder in it, has images."""
     folder = None if "|" in path else local_path(path)
     if folder is None or not folder.is_dir() or any((folder / name).exists() for name in _ZARR):
         return False
@@ -150,11 +118,20 @@ def holds_images(path: str) -> bool:
     return False
 
 
-def refuse_options(path: str, kind: str, options: SourceOptions, *meant: str) -> None:
-    """Refuses options that mean nothing for a kind of data."""
-    for name, value in vars(options).items():
-        if value is not None and name not in meant:
-            raise ArgumentError(f"{path} is {kind}, for which --{name.replace('_', '-')} means nothing; leave it out")
+def _refuse_options(options: argparse.Namespace, kind: str, *meant: str) -> None:
+    """Refuses options that this kind of data does not have."""
+    for name in _OPTIONS:
+        if getattr(options, name) is not None and name not in meant:
+            option = name.replace("_", "-")
+            raise ArgumentError(f"{options.source} is {kind}, for which --{option} means nothing; leave it out")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Names, separated by commas."""
+    names = tuple(name for name in text.split(",") if name)
+    if not names:
+        raise argparse.ArgumentTypeError(f"{text!r} names no array; pass names separated by commas")
+    return names
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from loadax.cli.options import add_command
 from loadax.cli.source import holds_images
 from loadax.core.formatting import count_text, size_text
 from loadax.errors import ArgumentError
@@ -24,22 +25,22 @@ Exit code: 0 when all can be read, 1 when something is damaged,
 """
 
 
-def add_command(commands: Any) -> None:
+def add(commands: Any) -> None:
     """Adds `verify` to the commands."""
-    command = commands.add_parser(
+    command = add_command(
+        commands,
         "verify",
-        help="read all of a zarr store or a folder of images, and list what is damaged",
-        description="Reads every chunk of a zarr store, of any writer. "
+        run,
+        "read all of a zarr store or a folder of images, and list what is damaged",
+        "Reads every chunk of a zarr store, of any writer. "
         "Missing and shortened files are always found, flipped bits where the store has checksums: "
         "all stores of loadax have. Of a folder of images, decodes every file.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        _EXAMPLES,
     )
     command.add_argument("path", metavar="PATH", help="path or URL of a zarr array or group, or a folder of images")
     command.add_argument(
-        "--rows", metavar="FILE.txt", help="of images: write the damaged rows there, for Dataset.exclude"
+        "--rows", metavar="FILE.txt", help="file to write damaged rows of images to, for Dataset.exclude"
     )
-    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

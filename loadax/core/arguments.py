@@ -3,7 +3,7 @@
 import math
 import operator
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -50,12 +50,12 @@ def integer(
     number = None if _is_bool(value) or _dimensions(value) else _index(value)
     if number is None:
         wanted = "an int" if least is None else f"an int of {least} or more"
-        raise ArgumentError(f"{name}={shown(value)}: pass {remedy or wanted}")
+        raise ArgumentError(f"{name}={shown(value)}: pass {remedy or wanted}", argument=name)
     if least is not None and number < least:
-        raise ArgumentError(f"{name}={shown(number)}: pass {remedy or f'{least} or more'}")
+        raise ArgumentError(f"{name}={shown(number)}: pass {remedy or f'{least} or more'}", argument=name)
     if most is not None and (number > most or number < -LARGEST):
         limit = "more than -2**63" if number < 0 else "less than 2**63" if most == LARGEST else f"{most} or less"
-        raise ArgumentError(f"{name}={shown(number)}: pass {limit}")
+        raise ArgumentError(f"{name}={shown(number)}: pass {limit}", argument=name)
     return number
 
 
@@ -72,7 +72,7 @@ def number(name: str, value: Any, remedy: str) -> float:
             found = math.nan
         if math.isfinite(found):
             return found
-    raise ArgumentError(f"{name}={shown(value)}: pass {remedy}")
+    raise ArgumentError(f"{name}={shown(value)}: pass {remedy}", argument=name)
 
 
 def flag(name: str, value: Any, hint: str = "") -> bool:
@@ -82,7 +82,7 @@ def flag(name: str, value: Any, hint: str = "") -> bool:
         ArgumentError: Otherwise.
     """
     if not isinstance(value, bool | np.bool):
-        raise ArgumentError(f"{name}={shown(value)}: pass True or False{hint}")
+        raise ArgumentError(f"{name}={shown(value)}: pass True or False{hint}", argument=name)
     return bool(value)
 
 
@@ -101,7 +101,7 @@ def choice(name: str, value: Any, options: Collection[str | None], remedy: str |
     if not (value is None or isinstance(value, str)) or value not in options:
         *others, last = map(repr, options)
         listed = f"{', '.join(others)} or {last}" if others else last
-        raise ArgumentError(f"{name}={shown(value)}: pass {remedy or listed}")
+        raise ArgumentError(f"{name}={shown(value)}: pass {remedy or listed}", argument=name)
     return value
 
 
@@ -118,7 +118,7 @@ def entries(name: str, value: Any, what: str) -> list[Any]:
     """
     single = isinstance(value, str | bytes | Mapping | type) or getattr(value, "ndim", None) == 0
     if single or not isinstance(value, Iterable):
-        raise ArgumentError(f"{name}={shown(value)}: pass a list of {what}")
+        raise ArgumentError(f"{name}={shown(value)}: pass a list of {what}", argument=name)
     return list(value)
 
 
@@ -131,13 +131,51 @@ def path(name: str, value: Any, what: str = "a path") -> str:
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str):
         raise ArgumentError(
-            f"{name}={shown(value)} is a {type(value).__name__}: pass {what}, as a str or a pathlib.Path"
+            f"{name}={shown(value)} is a {type(value).__name__}: pass {what}, as a str or a pathlib.Path", argument=name
         )
     if not text or "\0" in text:
         raise ArgumentError(
-            f"{name}={shown(value)} {'is empty' if not text else 'has a NUL character in it'}: pass {what}"
+            f"{name}={shown(value)} {'is empty' if not text else 'has a NUL character in it'}: pass {what}",
+            argument=name,
         )
     return text
+
+
+def text(name: str, value: Any, remedy: str) -> str:
+    """The value, when it is a str.
+
+    Raises:
+        ArgumentError: Otherwise; ends in `remedy`.
+    """
+    if not isinstance(value, str):
+        raise ArgumentError(f"{name}={shown(value)}: pass {remedy}", argument=name)
+    return value
+
+
+def function(name: str, value: Any, remedy: str) -> Callable[..., Any]:
+    """The value, when it can be called.
+
+    Raises:
+        ArgumentError: Otherwise; ends in `remedy`.
+    """
+    if not callable(value):
+        raise ArgumentError(f"{name}={shown(value)} can't be called; pass {remedy}", argument=name)
+    return value
+
+
+def dtype(name: str, value: Any) -> np.dtype[Any]:
+    """The value as a NumPy dtype.
+
+    Raises:
+        ArgumentError: When it names none.
+    """
+    try:
+        found = None if value is None or _dimensions(value) else np.dtype(value)
+    except Exception:  # noqa: BLE001 - NumPy asks the object, whose methods can raise anything
+        found = None
+    if found is None:
+        raise ArgumentError(f"{name}={shown(value)} is no dtype; pass say 'uint16'", argument=name)
+    return found
 
 
 def _is_bool(value: Any) -> bool:

@@ -1,1 +1,1 @@
-"""What goes out: to progress bars and metrics, and to Grain."""
+"""Integrations: progress bars, metrics, Grain."""

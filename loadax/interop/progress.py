@@ -1,4 +1,4 @@
-"""A bar for a training loop: how far, how fast, how much of it waiting."""
+"""A tqdm progress bar for training loops, with throughput and the share of time spent waiting for data."""
 
 from collections.abc import Sized
 from functools import cache, partial
@@ -10,15 +10,15 @@ from loadax.loader.metrics.stats import Stats
 from loadax.loader.reports.bottleneck import percent_text
 from loadax.protocols import Tree
 
-_OF_THE_BAR = {"set_postfix", "set_postfix_str", "set_description", "set_description_str", "update", "refresh", "write"}
+_BAR_NAMES = {"set_postfix", "set_postfix_str", "set_description", "set_description_str", "update", "refresh", "write"}
 
 
 class Batches(Protocol):
-    """An iterator that `iterate`, `epochs` or `replay` of a loader gives."""
+    """An iterator of a loader, made by `iterate`, `epochs` or `replay`."""
 
     @property
     def step(self) -> int:
-        """The number of the next step."""
+        """Index of the next step."""
 
     @property
     def batch_size(self) -> int:
@@ -27,21 +27,21 @@ class Batches(Protocol):
     def __next__(self) -> Tree: ...
 
     def stats(self) -> Stats:
-        """Where its time went."""
+        """The iterator's statistics."""
 
 
 def progress(loader: Any, *, start: Any = None, **options: Any) -> "Progress":
-    """The batches of a loader, with a bar that shows steps, rows a second, the share of waiting and the time left.
+    """Iterates over the batches of a loader with a progress bar: steps, rows/s, share of waiting, and remaining time.
 
-    It works on terminals and in notebooks, and is drawn a few times a second, however fast the steps are.
+    It works in terminals and notebooks, and is redrawn a few times per second, however short steps are.
 
     Args:
-        loader: a `Dataloader`; or an iterator of one, such as an epoch, which may have begun before.
-        start: where to begin, as for `loader.iterate`.
-        options: for `tqdm`: `desc=`, `disable=`, `file=`, `leave=`, ….
+        loader: `Dataloader`, or an iterator of one, such as an epoch, which may have started already.
+        start: Step or state to start from, as for `loader.iterate`.
+        options: Options of `tqdm`: `desc=`, `disable=`, `file=`, `leave=`, ….
 
     Raises:
-        ArgumentError: when that is no loader and none of its iterators, or an iterator comes with a `start`.
+        ArgumentError: If `loader` is neither, or `start` is given for an iterator.
 
     Examples:
         >>> import numpy as np
@@ -57,12 +57,12 @@ def progress(loader: Any, *, start: Any = None, **options: Any) -> "Progress":
         )
     if start is not None:
         raise ArgumentError(
-            f"start={start!r}: this iterator has begun already; pass the Dataloader, or set_state(start) before"
+            f"start={start!r}: this iterator has already started; pass the Dataloader, or call set_state(start) before"
         )
     return Progress(loader, options)
 
 
-def _steps(batches: Batches) -> int | None:
+def _num_steps(batches: Batches) -> int | None:
     return getattr(batches, "num_steps", None)
 
 
@@ -71,24 +71,21 @@ def _bar_class() -> type[Any]:
     from tqdm.auto import tqdm
 
     class Bar(tqdm):  # type: ignore[type-arg]
-        """A bar that works out its figures when it is drawn.
+        """A bar that computes its figures only when it is drawn; tqdm documents this override of `format_dict`."""
 
-        To be derived from for that is how tqdm provides for it.
-        """
-
-        figures: Any = None
+        statistics: Any = None
 
         @property
         def format_dict(self) -> Any:
             shown = dict(super().format_dict)
-            texts = [text for text in (shown.get("postfix"), self.figures and self.figures(shown)) if text]
+            texts = [text for text in (shown.get("postfix"), self.statistics and self.statistics(shown)) if text]
             return shown | {"postfix": ", ".join(texts)}
 
     return Bar
 
 
-def _figures(batches: Batches, shown: Any) -> str:
-    """Rows a second, at the rate that the bar shows beside them, and the share of waiting once it is measured."""
+def _statistics(batches: Batches, shown: Any) -> str:
+    """The rows/s that match the bar's step rate, and the share of waiting once it is measured."""
     done, elapsed = shown["n"] - shown["initial"], shown["elapsed"]
     rate = shown["rate"] or (done / elapsed if elapsed else 0.0)
     stats = batches.stats()
@@ -100,26 +97,26 @@ def _figures(batches: Batches, shown: Any) -> str:
 
 @final
 class Progress:
-    """Yields batches, and moves a bar.
+    """Yields batches and advances a bar.
 
-    Has the methods of both: `set_postfix`, `set_description`, `write`, … and `get_state`, `report`, ….
+    Forwards the methods of both: `set_postfix`, `set_description`, `write`, … and `get_state`, `report`, ….
 
     Args:
-        batches: closed with the bar, when they can be.
-        options: for tqdm.
+        batches: Iterator of batches. `close()` closes it too, if it has that method.
+        options: Options of tqdm.
     """
 
     def __init__(self, batches: Batches, options: dict[str, Any]):
         self._batches = batches
-        # An epoch is sized, and its bar is that of the epoch; else it is that of the run, of which some may lie behind.
+        # An epoch is sized and gets its own bar. Otherwise the bar is that of the run, which may have started before.
         whole: dict[str, Any] = (
             {"total": len(batches)}
             if isinstance(batches, Sized)
-            else {"total": _steps(batches), "initial": batches.step}
+            else {"total": _num_steps(batches), "initial": batches.step}
         )
         settings: dict[str, Any] = {"unit": "step", "dynamic_ncols": True} | whole | options
         self._bar = _bar_class()(**settings)
-        self._bar.figures = partial(_figures, batches)
+        self._bar.statistics = partial(_statistics, batches)
 
     def __iter__(self) -> "Progress":
         return self
@@ -127,19 +124,19 @@ class Progress:
     def __next__(self) -> Tree:
         try:
             batch = next(self._batches)
-        except BaseException:  # a Ctrl-C in the middle, too: nothing of the bar may be left half drawn
+        except BaseException:  # KeyboardInterrupt too: the bar must not be left half drawn
             self._bar.close()
             raise
         self._bar.update()
         return batch
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # of a bar that never came to be
+        if name.startswith("_"):  # __init__ may have failed before _bar was set
             raise AttributeError(name)
-        return getattr(self._bar if name in _OF_THE_BAR else self._batches, name)
+        return getattr(self._bar if name in _BAR_NAMES else self._batches, name)
 
     def close(self) -> None:
-        """Ends the bar, and closes the batches."""
+        """Closes the bar and the iterator."""
         self._bar.close()
         close = getattr(self._batches, "close", None)
         if close is not None:

@@ -1,25 +1,25 @@
-"""A run's figures for Prometheus: read from the iterator when somebody asks, and at no other time."""
+"""Exports a run's statistics to Prometheus, read from the iterator only when it is scraped."""
 
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
-from loadax.core.arguments import integer, shown
+from loadax.core.arguments import integer, shown, text
 from loadax.errors import ArgumentError
 from loadax.loader.dataloader import Dataloader
 from loadax.loader.metrics.stats import Stats
 
 _COUNTERS: tuple[tuple[str, str, Callable[[Stats], float]], ...] = (
-    ("loadax_steps", "Batches handed out.", lambda stats: stats.steps),
+    ("loadax_steps", "Batches delivered.", lambda stats: stats.steps),
     ("loadax_rows", "Rows that this process read.", lambda stats: stats.rows),
-    ("loadax_bytes", "Bytes of these rows, as the devices want them.", lambda stats: stats.bytes),
+    ("loadax_bytes", "Bytes of these rows, as placed on the devices.", lambda stats: stats.bytes),
     ("loadax_wait_seconds", "Seconds that training waited for data.", lambda stats: stats.wait),
-    ("loadax_train_seconds", "Seconds that training took, from the third step on.", lambda stats: stats.trained),
-    ("loadax_cpu_seconds", "Processor seconds of this process, training's own included.", lambda stats: stats.cpu),
+    ("loadax_train_seconds", "Seconds of training steps, from the third step on.", lambda stats: stats.trained),
+    ("loadax_cpu_seconds", "CPU seconds of this process, including training.", lambda stats: stats.cpu),
 )
 _GAUGES: tuple[tuple[str, str, Callable[[Stats], float]], ...] = (
-    ("loadax_ready_batches", "Placed batches that wait for training.", lambda stats: stats.ready),
-    ("loadax_first_batch_seconds", "Seconds that the first batch took.", lambda stats: stats.first),
+    ("loadax_ready_batches", "Placed batches ready for training.", lambda stats: stats.ready),
+    ("loadax_first_batch_seconds", "Seconds until the first batch.", lambda stats: stats.first),
     ("loadax_longest_wait_seconds", "The longest wait from the third step on.", lambda stats: stats.longest),
     ("loadax_workers", "Threads or processes that read ahead.", lambda stats: stats.workers),
 )
@@ -27,19 +27,20 @@ _STAGES = ("read", "transform", "assemble", "place")
 
 
 def serve(batches: Any, port: int = 0, host: str = "127.0.0.1") -> "Exporter":
-    """Serves a run's figures for Prometheus to scrape, until it is closed.
+    """Serves a run's statistics to Prometheus until it is closed.
 
-    Nothing is counted for it: what `stats()` says is asked for when Prometheus comes. The iterator is not held; when it
-    is gone, its last figures are shown on, until there is a new one.
+    Nothing is counted for this: each scrape calls `stats()`. The exporter does not keep the iterator alive; when it is
+    gone, its last statistics are served until there is a new one.
 
     Args:
-        batches: an iterator, or a `Dataloader`, for the iterator of it that was made last: then also
-            `for batch in loader:` can be watched, and one run after the other.
-        port: to listen on. 0: any that is free; see `url`.
-        host: the address to listen on. This machine alone can see it unless you say otherwise, say "0.0.0.0".
+        batches: Iterator, or a `Dataloader` for its latest iterator. Pass the loader to watch `for batch in loader:`,
+            and several runs one after another.
+        port: Port to listen on. 0: any free port; see `url`.
+        host: Address to listen on. The default is reachable only from this machine; "0.0.0.0" listens on all
+            interfaces.
 
     Raises:
-        ArgumentError: when prometheus_client is not installed, the port is taken, or `batches` have no figures.
+        ArgumentError: If prometheus_client is not installed, the port is in use, or `batches` has no statistics.
 
     Examples:
         >>> import numpy as np, urllib.request
@@ -52,14 +53,11 @@ def serve(batches: Any, port: int = 0, host: str = "127.0.0.1") -> "Exporter":
         loadax_steps_total 1.0
     """
     port = integer("port", port, 0, 65535)
-    if not isinstance(host, str):
-        raise ArgumentError(
-            f"host={shown(host)}: pass the address to listen on, such as '127.0.0.1', or '0.0.0.0' for all"
-        )
-    return Exporter(_finder(batches), port, host)
+    text("host", host, "the address to listen on, such as '127.0.0.1', or '0.0.0.0' for all")
+    return Exporter(_stats_provider(batches), port, host)
 
 
-def _finder(batches: Any) -> Callable[[], Any]:
+def _stats_provider(batches: Any) -> Callable[[], Any]:
     if isinstance(batches, Dataloader):
         return lambda: batches.ledger
     ledger = getattr(batches, "ledger", None)
@@ -72,12 +70,12 @@ def _finder(batches: Any) -> Callable[[], Any]:
 
 @final
 class Exporter:
-    """Listens until it is closed. Made by `serve`.
+    """An HTTP server for Prometheus, made by `serve`.
 
     Args:
-        find: gives the iterator or what it counts; None when there is none.
-        port: to listen on; 0 for any.
-        host: the address.
+        find: Returns the iterator or its counters; None if there is none.
+        port: Port to listen on; 0 for any free port.
+        host: Address to listen on.
     """
 
     def __init__(self, find: Callable[[], Any], port: int, host: str):
@@ -93,13 +91,13 @@ class Exporter:
             self._server, self._thread = start_http_server(port, host, registry)
         except (OSError, UnicodeError) as error:
             raise ArgumentError(
-                f"port={port!r} of host={host!r} can't be listened on ({error}); "
-                "pass another one, or port=0 for any that is free"
+                f"can't listen on port={port!r} of host={host!r} ({error}); "
+                "pass another one, or port=0 for any free port"
             ) from error
         self.port: int = self._server.server_port
-        """Where it listens."""
+        """Port that it listens on."""
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
-        """What Prometheus is to scrape."""
+        """URL for Prometheus to scrape."""
 
     def close(self) -> None:
         """Stops listening. Idempotent."""
@@ -119,13 +117,13 @@ class Exporter:
 
 @final
 class _Collector:
-    """What prometheus_client asks for metrics, at each scrape."""
+    """Collects metrics at each scrape, as prometheus_client calls it."""
 
     def __init__(self, find: Callable[[], Any]):
         self._find = find
 
     def describe(self) -> list[Any]:
-        """Nothing: so that registering this scrapes nothing."""
+        """Empty, so that registering does not collect."""
         return []
 
     def collect(self) -> Iterator[Any]:
@@ -137,12 +135,10 @@ class _Collector:
         stats: Stats = batches.stats()
         for name, what, value in _COUNTERS:
             yield CounterMetricFamily(name, what, value=value(stats))
-        stages = CounterMetricFamily(
-            "loadax_stage_seconds", "Seconds of work, summed over all workers.", labels=["stage"]
-        )
+        stages = CounterMetricFamily("loadax_stage_seconds", "Seconds of work, summed over workers.", labels=["stage"])
         for stage in _STAGES:
             stages.add_metric([stage], getattr(stats, stage))
         yield stages
         for name, what, value in _GAUGES:
             yield GaugeMetricFamily(name, what, value=value(stats))
-        yield GaugeMetricFamily("loadax_step", "The number of the next step of the run.", value=batches.step)
+        yield GaugeMetricFamily("loadax_step", "Index of the next step of the run.", value=batches.step)

@@ -3,53 +3,42 @@
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, final
 
 from jax.sharding import Mesh
 
 from loadax.errors import ClosedError, MeshError
 from loadax.loader.execution.autotune import WorkerAutotuner
-from loadax.loader.execution.producer import BatchProducer
+from loadax.loader.execution.executor import PieceExecutor, open_executor
+from loadax.loader.execution.monitor import RunMonitor
 from loadax.loader.execution.scheduler import OverError, PrefetchScheduler
-from loadax.loader.execution.thread_pool import Pool
-from loadax.loader.ledger import Ledger
+from loadax.loader.execution.thread_pool import ThreadPool
 from loadax.loader.metrics.stats import Stats
-from loadax.loader.metrics.timeline import Recorder
+from loadax.loader.pipeline import Pipeline
 from loadax.loader.reports.bottleneck import Report, report
-from loadax.loader.reports.loader_info import LoaderInfo
-from loadax.loader.reports.timeline_plot import draw
+from loadax.loader.reports.loader_info import LoaderInfo, loader_info
+from loadax.loader.reports.timeline_plot import write_timeline
 from loadax.loader.state import OrderHash, make_state, step_of
-from loadax.loader.workers.process_pool import ProcessPool
-from loadax.plan.batches import BatchPlan
 from loadax.protocols import Tree
 from loadax.sharding.mesh import current_mesh
 
-_SETTLING = 0.6  # seconds until a new worker process has started and knows its work
-
 
 @final
-@dataclass(frozen=True, eq=False)
-class Run:
-    """What stays the same from step to step: how to read and place, and within which bounds.
+class Ledger:
+    """Statistics of an iterator and its step, for observers. Keeps alive neither the iterator nor its batches."""
 
-    `feed(step, processes)` is for that step and those after it that have as many rows, read by these processes, or by
-    none but this one.
-    """
+    monitor: RunMonitor
+    """The newest one of the iterator, which counts on from where those before it ended."""
 
-    feed: Callable[[int, ProcessPool | None], BatchProducer]
-    plan: BatchPlan
-    order: OrderHash
-    mesh: Mesh
-    mesh_given: bool
-    depth: int
-    budget: int
-    workers: int
-    least: int | None
-    in_processes: bool
-    used_up: Callable[[], None]
-    setup: LoaderInfo
+    def stats(self) -> Stats:
+        """What was counted so far."""
+        return self.monitor.stats()
+
+    @property
+    def step(self) -> int:
+        """The number of the next step."""
+        return self.monitor.step
 
 
 @final
@@ -57,66 +46,67 @@ class DataIterator:
     """Yields the placed batches of a `Dataloader`, one a step. Made by `iter(loader)` and `loader.iterate`.
 
     Its threads end when it is used up, closed, or forgotten.
+
+    Args:
+        pipeline: Makes the producers of batches.
+        order: Hash of the order, for states.
+        mesh: Mesh that batches are placed on.
+        mesh_given: Whether the user passed that mesh to the loader.
+        used_up: Set at the end of the run.
+        start: Step or state to begin at.
     """
 
-    def __init__(self, run: Run, start: Any):
-        self._run = run
-        self._step = step_of(run.plan, run.order, start)
+    def __init__(
+        self, pipeline: Pipeline, order: OrderHash, mesh: Mesh, mesh_given: bool, used_up: threading.Event, start: Any
+    ):
+        self._pipeline, self._plan, self._order = pipeline, pipeline.plan, order
+        self.mesh = mesh
+        """Mesh that the batches are placed on."""
+        self._mesh_given = mesh_given
+        self._used_up = used_up
+        self._step = step_of(self._plan, order, start)
         self._error: BaseException | None = None
         self._interrupted = False
-        # Of several threads that go through this iterator, one goes on to the next window. Reentrant: a Ctrl-C may
+        # Of several threads that go through this iterator, one goes on to the next scheduler. Reentrant: a Ctrl-C may
         # leave it held.
         self._turn = threading.RLock()
         self._process = os.getpid()
-        self._recorder = Recorder()
         self.ledger = Ledger()
         """What this counts, for who looks at it from outside."""
-        self._processes: ProcessPool | None = None
-        self._team: WorkerAutotuner | None = None  # what it has found out holds for later windows too
-        self._open(Stats())
+        self._executor: PieceExecutor | None = None
+        self._autotuner: WorkerAutotuner | None = None  # what it has found out holds for later schedulers too
+        self._open()
 
-    def serve(self, run: Run) -> None:
-        """Goes on as what `run` began, which is alike; the statistics begin here."""
-        self._run = run
-        self._recorder = Recorder()
-        self._window.count_from_here(self._recorder)
-        self._enter(Stats())
+    def restart_statistics(self) -> None:
+        """Counts from here on: what was read so far, nobody waited for."""
+        self._monitor.restart()
 
-    def _open(self, earlier: Stats) -> None:
-        """Begins to read at the present step, after what was done `earlier`."""
-        run = self._run
-        # They outlive windows: they are started once for all batch sizes.
-        if run.in_processes and run.workers and (self._processes is None or self._processes.closed):
-            self._processes = ProcessPool(run.workers, run.least)
+    def _open(self, earlier: RunMonitor | None = None) -> None:
+        """Begins to read at the present step.
+
+        Args:
+            earlier: Monitor of the steps before, whose statistics go on. None: they begin here.
+        """
+        if self._executor is None or self._executor.closed:
+            self._executor = open_executor(self._pipeline.options)  # once for all batch sizes
+        executor = self._executor
         try:
-            window, pool = self._begin()
+            options, num_steps = self._pipeline.options, self._plan.num_steps
+            step = min(self._step, num_steps - 1) if num_steps is not None else self._step
+            producer = self._pipeline.producer(self.mesh, step, executor)
+            self._autotuner = self._autotuner or WorkerAutotuner(
+                executor.first, executor.concurrency, executor.settling
+            )
+            monitor = RunMonitor(producer, options, self._step, self._autotuner, earlier)
+            scheduler = PrefetchScheduler(producer, self._step, options, monitor)
+            threads = ThreadPool(scheduler, executor)
         except BaseException:
-            if self._processes is not None:
-                self._processes.close()
+            executor.close()
             raise
         # Also runs at the end of the program, before the interpreter takes modules apart under the threads.
-        self._close = weakref.finalize(self, pool.close)
-        self._pause, self._window = pool.pause, window
-        self._enter(earlier)
-
-    def _enter(self, earlier: Stats) -> None:
-        processes = None if self._processes is None else (self._run.workers, self._processes.threads)
-        self.ledger.turn(earlier, self._window, self._step, processes)
-
-    def _begin(self) -> tuple[PrefetchScheduler, Pool]:
-        run = self._run
-        step = min(self._step, run.plan.num_steps - 1) if run.plan.num_steps is not None else self._step
-        feed = run.feed(step, self._processes)
-        self._end = feed.end
-        threads, least, settling = run.workers, run.least, 0.0
-        if self._processes is not None:
-            threads, settling = self._processes.threads, _SETTLING
-            least = None if least is None else self._processes.least_threads
-        self._team = self._team or WorkerAutotuner(threads if least is None else least, threads, settling)
-        window = PrefetchScheduler(
-            feed, self._step, feed.end, run.depth, run.budget, threads, self._team, self._recorder
-        )
-        return window, Pool(window, threads, self._processes)
+        self._close = weakref.finalize(self, threads.close)
+        self._pause, self._scheduler, self._monitor, self._end = threads.pause, scheduler, monitor, producer.end
+        self.ledger.monitor = monitor
 
     def __iter__(self) -> "DataIterator":
         return self
@@ -133,32 +123,32 @@ class DataIterator:
         while True:
             if self._error is not None:
                 raise self._error
-            if self._step == self._run.plan.num_steps:
+            if self._step == self._plan.num_steps:
                 self.close()
-                self._run.used_up()
+                self._used_up.set()
                 raise StopIteration
             self._check_mesh()
             with self._turn:
                 if self._step == self._end and self._close.alive:  # batches of another shape begin
-                    self._reopen(self.stats())
+                    self._reopen(self._monitor)
                 if self._interrupted:
-                    # A Ctrl-C may have come at any point, so what the window thinks is not to be relied on: begin anew
+                    # A Ctrl-C may have come at any point, so the scheduler's state is not to be relied on: begin anew
                     # from this step.
                     self.set_state(self._step)
-                window = self._window
+                scheduler = self._scheduler
             try:
-                step, batch = window.take()
+                step, batch = scheduler.next_batch()
                 with self._turn:
-                    if window is self._window:
+                    if scheduler is self._scheduler:
                         self._step = max(self._step, step + 1)  # another thread may have taken a later one
             except OverError:
-                continue  # another thread has the last batch, or is about to open the next window
+                continue  # another thread has the last batch, or is about to open the next scheduler
             except Exception as error:
                 with self._turn:
                     if isinstance(error, ClosedError) and (
-                        self._step == self._run.plan.num_steps or window is not self._window
+                        self._step == self._plan.num_steps or scheduler is not self._scheduler
                     ):
-                        continue  # another thread met the end first, or has gone on to the next window
+                        continue  # another thread met the end first, or has gone on to the next scheduler
                 self._error = error
                 self.close()
                 raise
@@ -175,11 +165,11 @@ class DataIterator:
     @property
     def epoch(self) -> int:
         """The epoch that the next batch belongs to."""
-        return self._run.plan.place(self._step)[0]
+        return self._plan.place(self._step)[0]
 
     def get_state(self) -> dict[str, Any]:
         """Where this iterator is, as JSON: handed-out batches count, prefetched ones don't. Equal on all hosts."""
-        return make_state(self._run.plan, self._run.order, self._step)
+        return make_state(self._plan, self._order, self._step)
 
     def set_state(self, state: Any) -> None:
         """Goes on from `state`, whatever mesh, hosts or workers it was saved with.
@@ -188,19 +178,19 @@ class DataIterator:
             StateError: when it belongs to other data, or lies inside a batch of this size; then nothing has changed.
         """
         self._check_process()
-        step = step_of(self._run.plan, self._run.order, state)
+        step = step_of(self._plan, self._order, state)
         with self._turn:
             self._interrupted = True  # what is being read does not belong to the step that follows
-            self._step, self._error, self._recorder = step, None, Recorder()
-            self._reopen(Stats())
+            self._step, self._error = step, None
+            self._reopen()
 
-    def _reopen(self, earlier: Stats) -> None:
-        """As `_open`; worker processes that are there stay, unless they are busy for long."""
+    def _reopen(self, earlier: RunMonitor | None = None) -> None:
+        """As `_open`; the workers of the executor stay, unless they are busy for long."""
         self._interrupted = True  # until all is new
         if self._close.alive:
-            # Then detached: a Ctrl-C before it is done must leave somebody who closes the window.
-            if not self._pause() and self._processes is not None:
-                self._close()  # what they have in hand is of no use any more, and takes longer than to start others
+            # Then detached: a Ctrl-C before it is done must leave somebody who closes the scheduler.
+            if not self._pause() and self._executor is not None:
+                self._executor.close()  # what is under way is of no use any more, and takes longer than to start others
             self._close.detach()
         self._open(earlier)
         self._interrupted = False
@@ -214,28 +204,33 @@ class DataIterator:
 
         A sentence, and the numbers behind it.
         """
-        return report(self.stats(), self._run.setup)
+        return report(self.stats(), self._info())
+
+    def _info(self) -> LoaderInfo:
+        whole, options = self._pipeline.whole, self._pipeline.options
+        return loader_info(whole.dataset.reader, whole.batch, self.mesh, bool(options.keep_on_device))
 
     def timeline(self, path: str | os.PathLike[str]) -> None:
-        """Writes a picture of who did what when: a page for any browser (`.html`), or an image (`.png`).
+        """Writes who did what when: a page (`.html`), a Chrome trace for Perfetto (`.json`) or an image (`.png`).
 
-        It shows the last 20,000 events: pieces read, batches placed and handed out.
+        It has the last 20,000 events: pieces read, batches placed and handed out.
 
         Raises:
-            ArgumentError: when the name ends in something else, or matplotlib is not there for an image.
+            ArgumentError: When the name ends in something else.
+            UnsupportedError: When matplotlib is not installed, for an image.
         """
-        draw(self._window.timeline(), self.report(), path)
+        write_timeline(self._monitor.timeline(), self.report(), path)
 
     @property
     def num_steps(self) -> int | None:
         """How many steps the run has, from its first one; None: it goes on for ever."""
-        return self._run.plan.num_steps
+        return self._plan.num_steps
 
     @property
     def batch_size(self) -> int:
         """Rows of the next global batch; of the last one, when the run is over."""
         last = self._step if self.num_steps is None else min(self._step, self.num_steps - 1)
-        return self._run.plan.stretch(last)[0].batch_size
+        return self._plan.stretch(last)[0].batch_size
 
     def close(self) -> None:
         """Stops every worker. Idempotent; also done on garbage collection and at the end of the program."""
@@ -259,12 +254,12 @@ class DataIterator:
             )
 
     def _check_mesh(self) -> None:
-        if self._run.mesh_given:
+        if self._mesh_given:
             return
         mesh = current_mesh()
-        if mesh is not None and mesh is not self._run.mesh and mesh != self._run.mesh:
+        if mesh is not None and mesh is not self.mesh and mesh != self.mesh:
             raise MeshError(
-                f"this iterator's batches are for {self._run.mesh}, but this thread is now in {mesh}; make a new "
+                f"this iterator's batches are for {self.mesh}, but this thread is now in {mesh}; make a new "
                 "iterator inside the new mesh (loader.iterate(start=it.get_state())), or pass mesh= to the Dataloader"
             )
 

@@ -1,8 +1,7 @@
 """Pipeline: makes the batch producer of a run from the options, the dataset and the mesh."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 from loadax.core.casting import cast_into
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset
-from loadax.loader.arguments import Schedule, value_at
 from loadax.loader.assembly.assembler import made
 from loadax.loader.assembly.chunk_budget import (
     OpenChunks,
@@ -22,14 +20,15 @@ from loadax.loader.assembly.chunk_budget import (
     keep_open_chunks,
     row_bytes,
 )
-from loadax.loader.assembly.host_shard import HostShard, ShardSpec, batch_spec, resolve_share
+from loadax.loader.assembly.host_shard import HostShard, batch_spec, resolve_share
 from loadax.loader.assembly.seq_len import cut_to
 from loadax.loader.batch_spec import BatchSpec
 from loadax.loader.device.cache import DeviceCache
-from loadax.loader.device.device_map import DeviceMap
+from loadax.loader.device.device_map import DevicePrograms
 from loadax.loader.device.gather import DeviceGather
+from loadax.loader.execution.executor import PieceExecutor, ThreadExecutor
 from loadax.loader.execution.producer import BatchProducer, Finish
-from loadax.loader.workers.process_pool import ProcessPool
+from loadax.loader.options import LoaderOptions, Schedule, value_at
 from loadax.plan.batches import BatchPlan, BatchSizeSegment
 from loadax.protocols import Tree, Visits
 
@@ -37,115 +36,81 @@ from loadax.protocols import Tree, Visits
 @final
 @dataclass(frozen=True, eq=False)
 class BatchForm:
-    """What batches are made of.
+    """What some batches are made of.
 
-    The dataset, with its sequences as long as they are at that time, and what a batch of it looks like.
+    Args:
+        dataset: Dataset of the rows, with its sequences cut to the length that is scheduled.
+        batch: Leaves of a batch of it.
     """
 
     dataset: Dataset
     batch: BatchSpec
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class SeqLenSchedule:
-    """What batches are made of, by step.
+def forms_of(
+    dataset: Dataset, lengths: Schedule[int] | None, made_leaves: Sequence[str]
+) -> tuple[BatchForm, Schedule[BatchForm]]:
+    """The form of batches with whole sequences, and the forms by step.
 
     Args:
-        whole: where no length is scheduled.
-        lengths: a schedule of the sequences' lengths; None: they are whole.
-        cut: for each of these lengths.
-    """
-
-    whole: BatchForm
-    lengths: Schedule | None
-    cut: Mapping[int, BatchForm]
-
-    def at(self, step: int) -> BatchForm:
-        """What the batch of a step is made of."""
-        return self.whole if self.lengths is None else self.cut[value_at(self.lengths, step)]
-
-
-def forms_of(dataset: Dataset, lengths: Schedule | None, made_leaves: Sequence[str]) -> SeqLenSchedule:
-    """The forms of a dataset's batches.
-
-    Args:
-        dataset: of the rows.
-        lengths: a schedule of the sequences' lengths; None: they are whole.
-        made_leaves: that the loader adds to every batch.
+        dataset: Dataset of the rows.
+        lengths: Schedule of the sequences' lengths. None: they are whole.
+        made_leaves: Names of the leaves that the loader adds to every batch.
     """
     whole = BatchForm(dataset, batch_spec(dataset.spec, made_leaves))
-    cut = {length: cut_to(dataset, length) for _, length in lengths or ()}
-    return SeqLenSchedule(
-        whole, lengths, {length: BatchForm(each, batch_spec(each.spec, made_leaves)) for length, each in cut.items()}
-    )
+    if lengths is None:
+        return whole, ((0, whole),)
+    short = {length: cut_to(dataset, length) for _, length in lengths}
+    forms = {length: BatchForm(data, batch_spec(data.spec, made_leaves)) for length, data in short.items()}
+    return whole, tuple((step, forms[length]) for step, length in lengths)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """How batches are made on any mesh. Of the mesh that was used last it keeps what was worked out.
+    """Makes batches on any mesh, and caches what it has worked out for the mesh that was used last.
 
     Args:
-        plan: which rows a step has.
-        forms: what its batch is made of.
-        partition: as the user gave it.
-        part: of each batch that is loaded, where the user says so.
-        microbatches: in how many a batch is cut.
-        key_seed: of the random keys, where there are any.
-        device_map: the user's function that devices run.
-        keep: whether all rows stay on the devices.
-        keep_limit: bytes that a device may give to them; None: the usual ones.
-        budget: bytes of host memory for reading ahead.
-        cache: bytes for chunks that are open; None: the usual ones.
-        workers: how many read.
-        in_processes: whether they are processes.
+        plan: Rows of each step.
+        whole: Form of batches with whole sequences.
+        forms: Forms of the batches by step.
+        options: Options of the loader.
+        device_map: Function of the user's that devices run. None: there is none.
     """
 
     plan: BatchPlan
-    forms: SeqLenSchedule
-    partition: Any
-    part: ShardSpec | None
-    microbatches: int
-    key_seed: int | None
-    device_map: DeviceMap | None
-    keep: bool
-    keep_limit: int | None
-    budget: int
-    cache: int | None
-    workers: int
-    in_processes: bool
+    whole: BatchForm
+    forms: Schedule[BatchForm]
+    options: LoaderOptions
+    device_map: DevicePrograms | None
     _shares: dict[Any, HostShard] = field(default_factory=dict)
-    _kept: dict[Any, DeviceCache] = field(default_factory=dict)
-
-    def of(self, plan: BatchPlan) -> "Pipeline":
-        """The same for a plan whose batches look alike."""
-        return replace(self, plan=plan)
+    _caches: dict[Any, DeviceCache] = field(default_factory=dict)
 
     def form(self, step: int) -> BatchForm:
-        """What the batch of a step is made of."""
-        return self.forms.at(self.plan.stretch(step)[0].first)
+        """The form of the batch of a step."""
+        return value_at(self.forms, self.plan.stretch(step)[0].first)
 
     def share(self, mesh: Any, step: int) -> HostShard:
         """What this process holds of the batch of a step on a mesh, which need not be there.
 
         Raises:
             PartitionError: when a spec does not fit its leaf or the mesh can't cut the batch; names the leaf.
-            ArgumentError: when `part` is not what the mesh makes of this process, or too little memory is allowed for
-                open chunks.
+            ArgumentError: when `shard_index` is not what the mesh makes of this process, or too little memory is
+                allowed for open chunks.
         """
         stretch = self.plan.stretch(step)[0]
-        form = self.forms.at(stretch.first)
+        form = value_at(self.forms, stretch.first)
         key = (mesh, stretch.batch_size, form)
         if key not in self._shares:
-            share = resolve_share(form.batch, stretch.batch_size, mesh, self.partition, self.part, self.microbatches)
-            if not self.keep:  # what is kept is read as it lies
-                check_memory(
-                    self.open_chunks(share, stretch), self.cache, max(1, self.workers) if self.in_processes else 1
-                )
+            options = self.options
+            share = resolve_share(
+                form.batch, stretch.batch_size, mesh, options.partition, options.shard, options.microbatches
+            )
+            if not options.keep_on_device:  # then rows are read in the order of the store
+                check_memory(self.open_chunks(share, stretch), options.cache_bytes, options.readers)
             if self.device_map is not None:
                 self.device_map.on(share)  # what does not fit is said when the partition is looked at
-            for other in [each for each in self._shares if each[0] != mesh]:
+            for other in [known for known in self._shares if known[0] != mesh]:
                 self._shares.pop(other, None)
             self._shares[key] = share
         return self._shares[key]
@@ -155,34 +120,34 @@ class Pipeline:
         return share.shape_dtypes if self.device_map is None else self.device_map.on(share).shape_dtypes
 
     def open_chunks(self, share: HostShard, stretch: BatchSizeSegment) -> list[OpenChunks]:
-        """What block shuffles of chunked data have open on that share."""
-        reader = self.forms.at(stretch.first).dataset.reader
-        each_row = row_bytes(reader, held_columns(reader, share))
-        return find_open_chunks(
-            reader, BatchPlan(self.plan.order, stretch.batch_size, None, "pad"), share.positions, each_row
-        )
+        """The chunks that block shuffles keep open on that share."""
+        reader = value_at(self.forms, stretch.first).dataset.reader
+        plan = BatchPlan(self.plan.order, stretch.batch_size, None, "pad")
+        return find_open_chunks(reader, plan, share.positions, row_bytes(reader, held_columns(reader, share)))
 
-    def feed(self, mesh: Mesh, step: int, processes: ProcessPool | None) -> BatchProducer:
-        """What feeds that step, and those after it that look alike."""
+    def producer(self, mesh: Mesh, step: int, executor: PieceExecutor) -> BatchProducer:
+        """The producer of that step and of the steps after it whose batches have the same shapes."""
         stretch, end = self.plan.stretch(step)
-        share = self.share(mesh, step)
-        feed = partial(BatchProducer, self.plan, keep=self.budget, end=end, key_seed=self.key_seed)
-        if self.keep:
-            picks = self._kept_on(mesh, step).picks(share)
-            return feed(picks.reader, picks.share, finish=self._finish(share, picks))
+        share, options = self.share(mesh, step), self.options
+        if options.keep_on_device:
+            gather = self._cache_on(mesh, step).gather(share)
+            finish = self._finish(share, gather)
+            return BatchProducer(self.plan, gather.reader, gather.share, options, executor, end, finish)
         reader = self.form(step).dataset.reader
-        found = self.open_chunks(share, stretch)
-        columns = held_columns(reader, share)
-        reader = keep_open_chunks(reader, found, self.cache, columns, self.budget, processes.count if processes else 1)
-        return feed(reader, share, processes=processes, finish=self._finish(share))
-
-    def feed_one(self, share: HostShard, step: int) -> BatchProducer:
-        """What feeds that step alone: nothing is kept open for it, nor on the devices."""
-        reader = self.form(step).dataset.reader
-        finish = self._finish(share)
-        return BatchProducer(
-            self.plan, reader, share, keep=self.budget, end=step + 1, key_seed=self.key_seed, finish=finish
+        reader = keep_open_chunks(
+            reader,
+            self.open_chunks(share, stretch),
+            options.cache_bytes,
+            held_columns(reader, share),
+            options.prefetch_bytes,
+            options.readers,
         )
+        return BatchProducer(self.plan, reader, share, options, executor, end, self._finish(share))
+
+    def one_step(self, share: HostShard, step: int) -> BatchProducer:
+        """The producer of that step alone: it caches neither chunks nor the dataset."""
+        reader = self.form(step).dataset.reader
+        return BatchProducer(self.plan, reader, share, self.options, ThreadExecutor(), step + 1, self._finish(share))
 
     def host_leaves(self, form: BatchForm, visits: Visits) -> list[NDArray[Any]]:
         """The rows at these visits of every leaf of a batch, whole, as numpy; padding is zeros."""
@@ -194,7 +159,7 @@ class Pipeline:
         for leaf in form.batch.leaves:
             array = np.zeros((len(there), *leaf.spec.shape), leaf.dtype)
             if leaf.source is None:
-                array[...] = made(leaf.made, visits, self.key_seed)
+                array[...] = made(leaf.made, visits, self.options.key_seed)
             elif leaves:
                 real = np.empty((int(there.sum()), *leaf.spec.shape), leaf.dtype)
                 cast_into(real, leaves[leaf.source], leaf.path)
@@ -202,20 +167,17 @@ class Pipeline:
             out.append(array)
         return out
 
-    def _finish(self, share: HostShard, picks: DeviceGather | None = None) -> Finish:
-        """What becomes of placed leaves: those that they pick out of what is kept, and the user's function of these."""
+    def _finish(self, share: HostShard, gather: DeviceGather | None = None) -> Finish:
+        """What is made of placed leaves: the rows gathered from the cache, then the user's function of these."""
         last: Finish = share.batch.structure.build
         if self.device_map is not None:
             last = self.device_map.compiled(share)
-        return last if picks is None else lambda leaves: last(picks(leaves))
+        return last if gather is None else lambda leaves: last(gather(leaves))
 
-    def _kept_on(self, mesh: Mesh, step: int) -> DeviceCache:
-        """The dataset on the devices; read when it is not there yet."""
+    def _cache_on(self, mesh: Mesh, step: int) -> DeviceCache:
+        """The dataset in the memory of the devices, read when it is not there yet."""
         form = self.form(step)
-        if (mesh, form) not in self._kept:
-            self._kept.clear()  # of other meshes and lengths nothing is kept, and there may be no room for two
-            kept = DeviceCache(
-                form.dataset, self.share(mesh, step), self.keep_limit, self.budget, self.workers, self.in_processes
-            )
-            self._kept[mesh, form] = kept
-        return self._kept[mesh, form]
+        if (mesh, form) not in self._caches:
+            self._caches.clear()  # of other meshes and lengths: there may be no room for two
+            self._caches[mesh, form] = DeviceCache(form.dataset, self.share(mesh, step), self.options)
+        return self._caches[mesh, form]

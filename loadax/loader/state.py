@@ -11,8 +11,7 @@ from loadax.core.arguments import LARGEST, MOST_POSITIONS, integer, shown
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, StateError
 from loadax.plan.batches import BatchPlan
-from loadax.plan.mix import Mixed
-from loadax.plan.text import order_words
+from loadax.protocols import Order
 
 VERSION = 1
 _FIELDS = ("version", "step", "batch_size", "epoch", "position", "order")
@@ -35,18 +34,24 @@ class OrderHash:
         """One hash of all of it."""
         # What is scheduled for an epoch's very first example is not of the past, but says where the epoch before it
         # ends.
-        begin = [self._order.begin(epoch)] if epoch and isinstance(self._order, Mixed) else []
-        return _hash([self._described[0], self._past(epoch, position), *self._described[2:], *begin])
+        schedule = self._order.schedule
+        begin = [schedule.begin(epoch)] if epoch and schedule is not None else []
+        return _hash([self._described[0], self._past(epoch, position).describe(), *self._described[2:], *begin])
 
     def parts(self, epoch: int, position: int) -> list[Any]:
         """What it is made of: the verbs of the order, the maps, and the leaves of an example."""
         _, _, maps, leaves = self._described
-        return [*self._past(epoch, position), *maps, ["leaves", leaves]]
+        return [*self._past(epoch, position).describe(), *maps, ["leaves", leaves]]
 
-    def _past(self, epoch: int, position: int) -> Any:
-        if not isinstance(self._order, Mixed):
-            return self._described[1]
-        return self._order.until(self._order.begin(epoch) + position).describe()
+    def texts(self, epoch: int, position: int) -> list[str]:
+        """The same as text for people."""
+        _, _, maps, leaves = self._described
+        shown = ", ".join(f"{path or 'one array'}: {dtype}{shape}" for path, shape, dtype in leaves)
+        return [*self._past(epoch, position).text(), *map(_map_text, maps), f"an example, with {shown}"]
+
+    def _past(self, epoch: int, position: int) -> Order:
+        schedule = self._order.schedule
+        return self._order if schedule is None else schedule.until(epoch, position)
 
 
 def _short_hashes(parts: list[Any]) -> list[int]:
@@ -69,21 +74,21 @@ def make_state(plan: BatchPlan, order: OrderHash, step: int) -> dict[str, Any]:
     Where steps are left out, it is right behind the last one that was handed out, so that which ones are left out next
     may still be changed.
     """
-    number = plan.skips.number(step - 1) + 1 if step else 0
-    epoch, position = plan.place_of(number)
-    fields = (VERSION, step, plan.batch_size_of(number), epoch, position, order(epoch, position))
-    skipped = _skipped(plan, number)
+    whole_step = plan.skips.whole_step(step - 1) + 1 if step else 0
+    epoch, position = plan.place_of(whole_step)
+    fields = (VERSION, step, plan.batch_size_of(whole_step), epoch, position, order(epoch, position))
+    skipped = _skipped(plan, whole_step)
     verbs = _short_hashes(order.parts(epoch, position))
     return dict(zip(_FIELDS, fields, strict=True)) | {"verbs": verbs} | ({"skipped": skipped} if skipped else {})
 
 
-def _skipped(plan: BatchPlan, number: int) -> list[list[int]]:
+def _skipped(plan: BatchPlan, whole_step: int) -> list[list[int]]:
     """What is left out before a step.
 
     Each time from an (epoch, position) to another, which other batch sizes have as well.
     """
     found = []
-    for start, stop in plan.skips.before(number).ranges:
+    for start, stop in plan.skips.before(whole_step).ranges:
         epoch, position = plan.place_of(stop - 1)
         found.append([*plan.place_of(start), epoch, min(position + plan.batch_size_of(stop - 1), plan.order.size)])
     return found
@@ -132,10 +137,10 @@ def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
             )
     mine = order(state["epoch"], state["position"])
     if state["order"] != mine:
-        parts = order.parts(state["epoch"], state["position"])
+        past = state["epoch"], state["position"]
         raise StateError(
             f"the state's 'order' is {shown(state['order'])}, this dataset's is {mine!r}: "
-            f"{_difference(state.get('verbs'), parts)}; "
+            f"{_difference(state.get('verbs'), order.parts(*past), order.texts(*past))}; "
             "build the dataset as it was then"
         )
     if state["position"] >= plan.order.size:
@@ -144,53 +149,51 @@ def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
             "counted from 0; pass what get_state() gave"
         )
     # Not from 'step': with another remainder an epoch has another number of steps.
-    number, between = plan.step_at(state["epoch"], state["position"])
-    if number > MOST_POSITIONS:
+    whole_step, between = plan.step_at(state["epoch"], state["position"])
+    if whole_step > MOST_POSITIONS:
         raise StateError(
             f"the state's 'epoch' is {state['epoch']}, later than any run comes to; pass what get_state() gave"
         )
     if between:
         raise StateError(
             f"the state's 'position' is {state['position']}, "
-            f"inside a batch of batch_size={plan.batch_size_of(number)} (it was saved with {state['batch_size']}); "
+            f"inside a batch of batch_size={plan.batch_size_of(whole_step)} (it was saved with {state['batch_size']}); "
             f"pass a batch_size that divides {state['position']}, or save at such a step"
         )
-    past, here = state.get("skipped", []), _skipped(plan, number)
+    past, here = state.get("skipped", []), _skipped(plan, whole_step)
     if past != here:
         raise StateError(
             f"the state's 'skipped' is {past!r}, and this loader leaves out {here!r} before "
             "it (from epoch and position to epoch and position): leave out with skip() "
             "the steps that the saved run left out before the state, and otherwise only later ones"
         )
-    return plan.skips.left(number)
+    return plan.skips.left(whole_step)
 
 
-def _difference(saved: Any, parts: list[Any]) -> str:
+def _difference(saved: Any, parts: list[Any], texts: list[str]) -> str:
     """Which verb is another one than in the run that was saved, as far as the state tells."""
-    mine = _short_hashes(parts)
+    hashes = _short_hashes(parts)
     whole = "its length, element spec, verbs, seeds or weights are not those of the run that was saved"
     # of an older loadax, or a mixture that is elsewhere in its schedule
-    if not isinstance(saved, list) or saved == mine:
+    if not isinstance(saved, list) or saved == hashes:
         return whole
-    first = next(place for place, (one, other) in enumerate(zip_longest(saved, mine)) if one != other)
-    here = _part_text(parts[first]) if first < len(parts) else ""
-    behind = f" behind {_part_text(parts[first - 1])}" if first else ""
-    if saved[first + 1 :] == mine[first:]:
+    first = next(index for index, (one, other) in enumerate(zip_longest(saved, hashes)) if one != other)
+    here = texts[first] if first < len(texts) else ""
+    behind = f" behind {texts[first - 1]}" if first else ""
+    if saved[first + 1 :] == hashes[first:]:
         return f"the run that was saved had one verb more{behind}"
-    if saved[first:] == mine[first + 1 :]:
+    if saved[first:] == hashes[first + 1 :]:
         return f"{here} was not there in the run that was saved"
     return f"{here or 'what follows' + behind} is not as it was in the run that was saved"
 
 
-def _part_text(part: Any) -> str:
-    match part:
+def _map_text(described: Any) -> str:
+    match described:
         case ["map" | "map_batch" as verb, rng, seed]:
             return f"{verb}(rng=True, seed={seed})" if rng else f"{verb}()"
-        case ["leaves", leaves]:
-            return "an example, with " + ", ".join(
-                f"{path or 'one array'}: {dtype}{shape}" for path, shape, dtype in leaves
-            )
-    return order_words([part])[0]
+        case [verb, *arguments]:
+            return f"{verb}({', '.join(map(str, arguments))})"
+    return str(described)
 
 
 def _checked(plan: BatchPlan, step: int) -> int:

@@ -21,12 +21,12 @@ class BatchSizeSegment(NamedTuple):
     """Steps of one batch size, until the next stretch begins.
 
     Args:
-        first: its first step, of those of the run that leaves out nothing, as all numbers of steps here.
-        epoch: in which it begins.
-        start: the position in that epoch.
-        batch_size: rows of each step.
-        steps: that it has in the epoch in which it begins, if nothing else comes.
-        epoch_steps: that it has in each later one.
+        first: First step, a whole step (see `Skips`), as all steps here.
+        epoch: Epoch in which it begins.
+        start: Position in that epoch.
+        batch_size: Rows of each step.
+        steps: Number of its steps in the epoch in which it begins, if nothing else comes.
+        epoch_steps: Number of its steps in each later epoch.
     """
 
     first: int
@@ -51,14 +51,14 @@ class BatchPlan:
         batch_size: rows of the global batch; or a schedule of them, `((0, 256), (10_000, 1024))`: from which step on.
         num_epochs: None for ever.
         remainder: an epoch's last, partial batch: "drop" it, "pad" it, or "error" when there is one.
-        skips: steps that are left out, by their numbers in the run that leaves out nothing. Those that are left are
-            numbered on from 0: everywhere but in `schedule` and `stretches` a step is one of these.
+        skips: Steps that are left out. A `step` counts those that are left, from 0; a `whole_step`, and the steps in
+            `schedule` and `stretches`, count all.
 
     Raises:
         ArgumentError: when a value can't be used, or the rows don't fill a batch; names the argument and the numbers.
 
     Examples:
-        >>> from loadax.plan.order import Sequential
+        >>> from loadax.plan.sequential import Sequential
         >>> plan = BatchPlan(Sequential(10), batch_size=4, num_epochs=2, remainder="pad")
         >>> plan.steps_per_epoch, plan.num_steps
         (3, 6)
@@ -78,9 +78,11 @@ class BatchPlan:
         choice("remainder", self.remainder, get_args(Remainder))
         for _, batch_size in self.schedule:
             if batch_size < 1:
-                raise ArgumentError(f"batch_size={batch_size}: a batch needs at least one row")
+                raise ArgumentError(f"batch_size={batch_size}: a batch needs at least one row", argument="batch_size")
             if batch_size > MOST_POSITIONS:
-                raise ArgumentError(f"batch_size={batch_size}: no run has so many rows; pass 2**62 or less")
+                raise ArgumentError(
+                    f"batch_size={batch_size}: no run has so many rows; pass 2**62 or less", argument="batch_size"
+                )
         if self.order.size == 0:
             raise ArgumentError(
                 "the dataset has no rows; look at what it was read from, or at the slice or split that left none"
@@ -126,7 +128,8 @@ class BatchPlan:
                 raise ArgumentError(
                     f"remainder='error': {rows} rows leave {rows % stretch.batch_size} "
                     f"over after batches of batch_size={stretch.batch_size}; "
-                    "pass remainder='drop' or 'pad', or a batch_size that divides the rows"
+                    "pass remainder='drop' or 'pad', or a batch_size that divides the rows",
+                    argument="remainder",
                 )
 
     def _steps(self, rows: int, batch_size: int) -> int:
@@ -134,7 +137,8 @@ class BatchPlan:
         if self.remainder == "drop" and self.order.size < batch_size:
             raise ArgumentError(
                 f"batch_size={batch_size} but the dataset has only {self.order.size} rows: "
-                "remainder='drop' would leave no batch at all; pass a smaller batch_size, or remainder='pad'"
+                "remainder='drop' would leave no batch at all; pass a smaller batch_size, or remainder='pad'",
+                argument="batch_size",
             )
         return -(-rows // batch_size) if self.remainder == "pad" else rows // batch_size
 
@@ -165,7 +169,7 @@ class BatchPlan:
         return range(self.skips.left(self._begin(epoch)), self.skips.left(self._begin(epoch + 1)))
 
     def _begin(self, epoch: int) -> int:
-        """The number of the first step of an epoch."""
+        """The first whole step of an epoch."""
         for stretch, following in zip_longest(self.stretches, self.stretches[1:]):
             first = stretch.first if epoch <= stretch.epoch else stretch.begin(epoch)
             if following is None or first < following.first:
@@ -177,30 +181,30 @@ class BatchPlan:
 
         None: it has no end.
         """
-        which = self._stretch(self.skips.number(step))
+        which = self._stretch(self.skips.whole_step(step))
         last = which + 1 == len(self.stretches)
         return self.stretches[which], self.num_steps if last else self.skips.left(self.stretches[which + 1].first)
 
-    def _stretch(self, number: int) -> int:
-        """Which stretch the step of this number lies in."""
-        return bisect_right(self.stretches, number, key=lambda each: each.first) - 1
+    def _stretch(self, whole_step: int) -> int:
+        """The index of the stretch that a whole step lies in."""
+        return bisect_right(self.stretches, whole_step, key=lambda stretch: stretch.first) - 1
 
     def place(self, step: int) -> tuple[int, int]:
         """The epoch of a step, and the position in it with which the step begins."""
-        return self.place_of(self.skips.number(step))
+        return self.place_of(self.skips.whole_step(step))
 
-    def place_of(self, number: int) -> tuple[int, int]:
-        """The same for a step that may be left out."""
-        return _place(self.stretches[self._stretch(number)], number)
+    def place_of(self, whole_step: int) -> tuple[int, int]:
+        """The same for a whole step, which may be left out."""
+        return _place(self.stretches[self._stretch(whole_step)], whole_step)
 
-    def batch_size_of(self, number: int) -> int:
-        """How many positions the step of this number has."""
-        return self.stretches[self._stretch(number)].batch_size
+    def batch_size_of(self, whole_step: int) -> int:
+        """Number of positions of a whole step."""
+        return self.stretches[self._stretch(whole_step)].batch_size
 
     def step_at(self, epoch: int, position: int) -> tuple[int, int]:
-        """The step that holds a position of an epoch, and the position's index in it, before lanes are sorted."""
-        number = bisect_right(self.stretches, (epoch, position), key=lambda each: (each.epoch, each.start)) - 1
-        stretch = self.stretches[number]
+        """The whole step that holds a position of an epoch, and the position's index in it, before lanes are sorted."""
+        which = bisect_right(self.stretches, (epoch, position), key=lambda stretch: (stretch.epoch, stretch.start)) - 1
+        stretch = self.stretches[which]
         begin, start = (stretch.first, stretch.start) if epoch == stretch.epoch else (stretch.begin(epoch), 0)
         steps, between = divmod(position - start, stretch.batch_size)
         return begin + steps, between
@@ -230,22 +234,22 @@ class BatchPlan:
         Costs in proportion to `len(steps) * len(positions)`, whatever the batch and the dataset hold.
         """
         stretch, _ = self.stretch(steps.start)
-        epochs, starts = _place(stretch, self.skips.numbers(np.arange(steps.start, steps.stop, dtype=np.int64)))
+        epochs, starts = _place(stretch, self.skips.whole_steps(np.arange(steps.start, steps.stop, dtype=np.int64)))
         valid = np.minimum(stretch.batch_size, self.order.size - starts)
         offsets = np.empty((len(steps), len(positions)), np.int64)
-        for place, (epoch, start, count) in enumerate(
+        for index, (epoch, start, count) in enumerate(
             zip(epochs.tolist(), starts.tolist(), valid.tolist(), strict=True)
         ):
-            deals = self.order.deals(epoch, start, start + count)
-            offsets[place] = by_lane(start, count, deals, positions) if deals else positions
-        where = (starts[:, None] + offsets).ravel()
+            assignments = self.order.lane_assignments(epoch, start, start + count)
+            offsets[index] = by_lane(start, count, assignments, positions) if assignments else positions
+        in_epoch = (starts[:, None] + offsets).ravel()
         epoch_of = np.repeat(epochs, len(positions))
         if (valid == stretch.batch_size).all():
-            return self.order.visits(epoch_of, where)
+            return self.order.visits(epoch_of, in_epoch)
         there = (offsets < valid[:, None]).ravel()
-        rows = np.full(len(where), -1, np.int64)
+        rows = np.full(len(in_epoch), -1, np.int64)
         inside = np.array(epoch_of)
-        rows[there], inside[there] = self.order.visits(epoch_of[there], where[there])
+        rows[there], inside[there] = self.order.visits(epoch_of[there], in_epoch[there])
         return Visits(rows, inside)
 
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.errors import ArgumentError, ScheduleError
-from loadax.plan.order import Sequential, Shuffled
-from loadax.protocols import Integers, LaneAssignment, Order, Visits
+from loadax.plan.order import join_hits, parts_text
+from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Schedule, Visits
 
 Stop = Literal["first", "all", "never"]
 
@@ -95,7 +95,14 @@ class Mixed:
     stop: Stop
     by_step: bool = False
     varies = True
+    changing_rows = None
     parent = None
+    row_range = None
+    shuffle = None
+
+    @property
+    def schedule(self) -> Schedule:
+        return self
 
     @cached_property
     def size(self) -> int:
@@ -113,7 +120,7 @@ class Mixed:
             return ENDLESS
         # A part that never ends, because it is such a mixture, is never through.
         ends = [
-            None if order.size >= ENDLESS else self.position_of(part, order.size - (self.stop == "all"))
+            None if order.size >= ENDLESS else self.position_of_draw(part, order.size - (self.stop == "all"))
             for part, order in enumerate(self.parts)
         ]
         if self.stop == "first":
@@ -127,14 +134,7 @@ class Mixed:
                 )
         return max(end for end in ends if end is not None) + 1
 
-    def at_positions(self, batch_sizes: Sequence[tuple[int, int]]) -> "Mixed":
-        """The same with segments that begin at positions, for steps of so many.
-
-        (first step, batch size) of every stretch.
-        """
-        if not self.by_step:
-            return self
-
+    def at_positions(self, batch_sizes: Sequence[tuple[int, int]], num_epochs: int | None) -> "Mixed":
         def position(step: int) -> int:
             ends = [first for first, _ in batch_sizes[1:]] + [step]
             return sum(
@@ -142,33 +142,41 @@ class Mixed:
             )
 
         segments = tuple(Segment(position(segment.start), segment.weights) for segment in self.segments)
-        return replace(self, segments=segments, by_step=False)
+        known = replace(self, segments=segments, by_step=False)
+        last = segments[-1].start
+        # The first step of a later epoch depends on what becomes of the last batch.
+        if num_epochs != 1 and last + batch_sizes[-1][1] > known.size:
+            raise ArgumentError(
+                f"weights are scheduled from step {self.segments[-1].start} on, which is example {last}, "
+                f"but an epoch has only {known.size} examples; schedule by example, or pass stop='never' to mix()"
+            )
+        return known
 
-    def until(self, position: int) -> "Mixed":
-        """The same without the segments from this position of the mixture on, counted over all epochs."""
-        past = tuple(segment for segment in self.segments if segment.start < position)
+    def until(self, epoch: int, position: int) -> "Mixed":
+        end = self.begin(epoch) + position
+        past = tuple(segment for segment in self.segments if segment.start < end)
         return replace(self, segments=past or self.segments[:1])
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         part, draws = self.draws(self.begin(epochs) + positions if epochs.any() else positions)
-        inner, place = np.divmod(draws, self._sizes[part])
+        inner, positions_of_part = np.divmod(draws, self._sizes[part])
         rows = np.empty_like(positions)
         plain = self._plain[part]
         if plain.any():
             # The shuffles of many parts in one call: each call has a fixed cost, and a step may hold few rows of a
             # part.
-            mine = slice(None) if plain.all() else np.flatnonzero(plain)
-            which = part[mine]
-            keys = seeds.derive(self._seeds[which], "shuffle", inner[mine])
-            rows[mine] = seeds.permute(place[mine], self._sizes[which], keys) + self._first_rows[which]
-        for number in np.unique(part[~plain]).tolist():
-            mine = np.flatnonzero(part == number)
-            found = self.parts[number].visits(inner[mine], place[mine])
-            rows[mine], inner[mine] = found.rows + self._first_rows[number], found.epochs
+            chosen = slice(None) if plain.all() else np.flatnonzero(plain)
+            which = part[chosen]
+            keys = seeds.derive(self._seeds[which], "shuffle", inner[chosen])
+            rows[chosen] = seeds.permute(positions_of_part[chosen], self._sizes[which], keys) + self._first_rows[which]
+        for index in np.unique(part[~plain]).tolist():
+            chosen = np.flatnonzero(part == index)
+            visits = self.parts[index].visits(inner[chosen], positions_of_part[chosen])
+            rows[chosen], inner[chosen] = visits.rows + self._first_rows[index], visits.epochs
         return Visits(rows, inner)
 
     def begin(self, epochs: Any) -> Any:
-        """Where epochs (an int, or int64[n]) begin, as positions that are counted on over all epochs.
+        """The positions with which epochs (an int, or int64[n]) begin, counted over all epochs.
 
         One that never ends has several where it is cut: each begins so far from the one before that no cut reaches it.
         """
@@ -178,48 +186,75 @@ class Mixed:
         """The part of each position of the mixture, counted over all epochs, and how often it was drawn before."""
         part, draws = np.empty_like(positions), np.empty_like(positions)
         which = np.searchsorted(self._starts, positions, side="right") - 1
-        for number in np.unique(which).tolist():
-            segment, before = self.segments[number], self._before[number]
-            mine = np.flatnonzero(which == number) if len(self.segments) > 1 else slice(None)
+        for index in np.unique(which).tolist():
+            segment, before = self.segments[index], self._before[index]
+            chosen = np.flatnonzero(which == index) if len(self.segments) > 1 else slice(None)
             patterns = _patterns(self.seed, segment.weights)
-            block, slot = np.divmod(positions[mine] - segment.start, sum(segment.weights))
+            block, slot = np.divmod(positions[chosen] - segment.start, sum(segment.weights))
             pattern = self._pattern(block, patterns)
             drawn = patterns.part[pattern, slot]
-            part[mine] = drawn
-            draws[mine] = before[drawn] + block * np.asarray(segment.weights)[drawn] + patterns.rank[pattern, slot]
+            part[chosen] = drawn
+            draws[chosen] = before[drawn] + block * np.asarray(segment.weights)[drawn] + patterns.rank[pattern, slot]
         return part, draws
 
     def counts(self, position: int) -> Integers:
         """How often each part is drawn before a position of the mixture, counted on over all epochs."""
-        number = int(np.searchsorted(self._starts, position, side="right")) - 1
-        return self._counts(self.segments[number], self._before[number], position)
+        index = int(np.searchsorted(self._starts, position, side="right")) - 1
+        return self._counts(self.segments[index], self._before[index], position)
 
-    def position_of(self, part: int, draw: int) -> int | None:
-        """Where in the mixture, counted on over all epochs, the `draw`-th row (from 0) of a part stands.
+    def position_of_draw(self, part: int, draw: int) -> int | None:
+        """The position, counted over all epochs, of the `draw`-th row (from 0) of a part; None: it has none."""
+        position = int(self.positions_of_draws(part, np.array([draw], np.int64))[0])
+        return None if position < 0 else position
 
-        None: nowhere.
-        """
-        found = int(self.positions_of(part, np.array([draw], np.int64))[0])
-        return None if found < 0 else found
-
-    def positions_of(self, part: int, draws: Integers) -> Integers:
-        """The same for many draws of a part at once; -1: nowhere."""
-        found = np.full(len(draws), -1, np.int64)
+    def positions_of_draws(self, part: int, draws: Integers) -> Integers:
+        """The same for many draws of a part at once; -1: it has none."""
+        positions = np.full(len(draws), -1, np.int64)
         firsts = np.array([int(before[part]) for before in self._before])
         # Segments that begin with the same draw draw nothing of the part, but for the last of them.
         which = np.searchsorted(firsts, draws, side="right") - 1
-        for number in np.unique(which).tolist():
-            segment = self.segments[number]
+        for index in np.unique(which).tolist():
+            segment = self.segments[index]
             share = segment.weights[part]
             if share:
-                mine = np.flatnonzero(which == number)
+                chosen = np.flatnonzero(which == index)
                 patterns = _patterns(self.seed, segment.weights)
-                block, rank = np.divmod(draws[mine] - firsts[number], share)
+                block, rank = np.divmod(draws[chosen] - firsts[index], share)
                 slots = patterns.slots[self._pattern(block, patterns), sum(segment.weights[:part]) + rank]
-                found[mine] = segment.start + block * sum(segment.weights) + slots
-        return found
+                positions[chosen] = segment.start + block * sum(segment.weights) + slots
+        return positions
 
-    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
+    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
+        """A part's draws are counted over all epochs: how often it was drawn before says which lie in the window."""
+        found = []
+        first_rows = [*self._first_rows.tolist(), sum(self.rows)]
+        for epoch in np.unique(epochs).tolist():
+            begin = self.begin(epoch)
+            drawn = [self.counts(begin + end) for end in window]
+            for index, part in enumerate(self.parts):
+                low, high = int(drawn[0][index]), int(drawn[1][index])
+                owned = (rows >= first_rows[index]) & (rows < first_rows[index + 1])
+                asked = np.flatnonzero((epochs == epoch) & owned)
+                if not len(asked) or low >= high:
+                    continue
+                passes = np.arange(low // part.size, (high - 1) // part.size + 1)
+                question, inner = (grid.ravel() for grid in np.meshgrid(asked, passes, indexing="ij"))
+                # Several passes may all be met; of one that never ends, only what is asked for can be looked through.
+                within = (low % part.size, (high - 1) % part.size + 1) if len(passes) == 1 else (0, part.size)
+                below = part.inverse(rows[question] - first_rows[index], inner, within)
+                draws = inner[below.asked] * part.size + below.positions
+                met = np.flatnonzero((draws >= low) & (draws < high))
+                positions = self.positions_of_draws(index, draws[met]) - begin
+                found.append(Hits(question[below.asked[met]], positions))
+        return join_hits(found)
+
+    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002
+        raise ArgumentError(
+            f"{verb}() behind mix() would break its proportions; call it on the datasets before they are mixed: "
+            f"mix({{name: ds.{verb}(…)}}, …)"
+        )
+
+    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
         return []
 
     def describe(self) -> list[Any]:
@@ -237,6 +272,14 @@ class Mixed:
                 version,
             ]
         ]
+
+    def text(self) -> list[str]:
+        weights = ", ".join(
+            ":".join(map(str, segment.weights)) + f" from position {segment.start:,} on" * bool(segment.start)
+            for segment in self.segments
+        )
+        parts = parts_text(zip(self.names, self.parts, strict=True))
+        return [f"mix(seed={self.seed}, stop={self.stop!r}) {weights}: {parts}"]
 
     @cached_property
     def _sizes(self) -> Integers:
@@ -281,6 +324,12 @@ class Mixed:
 
 def _seed_of(part: Order) -> int | None:
     """The seed of an order that is a full shuffle of a source; None for any other."""
-    if isinstance(part, Shuffled) and isinstance(part.parent, Sequential) and -(1 << 63) <= part.seed < 1 << 63:
-        return part.seed
-    return None
+    shuffle, below = part.shuffle, part.parent
+    if shuffle is None or shuffle.blocks is not None or below is None or below.row_range != range(below.size):
+        return None
+    return shuffle.seed if -(1 << 63) <= shuffle.seed < 1 << 63 else None
+
+
+def rows_text(count: int) -> str:
+    """A number of rows as text; a mixture without end has no number."""
+    return f"{count:,}" if count < ENDLESS else "endless"

@@ -3,7 +3,6 @@
 A plan is a few flat arrays, so it may lie on disk and be mapped, and any packed row is looked up by itself.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, final
 
@@ -190,8 +189,3 @@ def _spread(counts: Integers) -> tuple[Integers, Integers]:
 def _numbers(owners: Integers) -> Integers:
     """1, 2, 3 and so on within each run of equal owners."""
     return np.arange(1, len(owners) + 1) - np.searchsorted(owners, owners)
-
-
-def digest(lengths: Integers) -> str:
-    """A short text that stands for these lengths."""
-    return hashlib.sha256(np.ascontiguousarray(lengths, "<i8").data).hexdigest()[:16]

@@ -15,15 +15,17 @@ from loadax.protocols import Integers
 @final
 @dataclass(frozen=True)
 class Skips:
-    """Ranges of steps that are left out. A step's `number` counts all of them, a `step` only those that are left.
+    """Ranges of steps that are left out.
+
+    A `whole_step` is a step of the run that leaves out nothing; a `step` counts only those that are left.
 
     Args:
-        ranges: `(start, stop)` of numbers, ascending, none of them empty, with something left between them; see
+        ranges: `(start, stop)` of whole steps, ascending, none of them empty, with something left between them; see
             `joined`.
 
     Examples:
         >>> skips = Skips(((2, 5),))
-        >>> skips.numbers(np.arange(4)), skips.left(4), skips.left(6)
+        >>> skips.whole_steps(np.arange(4)), skips.left(4), skips.left(6)
         (array([0, 1, 5, 6]), 2, 3)
     """
 
@@ -31,41 +33,41 @@ class Skips:
 
     @property
     def count(self) -> int:
-        """How many numbers are left out."""
+        """Number of steps that are left out."""
         return int(self._skipped[-1])
 
-    def numbers(self, steps: Integers) -> Integers:
-        """The numbers of the steps: both ascend alike."""
+    def whole_steps(self, steps: Integers) -> Integers:
+        """The whole steps of ascending steps."""
         if not self.ranges:
             return steps
-        # The step that follows range k has as many steps before it as numbers stand before the range, less those left
-        # out earlier.
+        # The step that follows range k has as many steps before it as whole steps stand before the range, less those
+        # left out earlier.
         following = self._starts - self._skipped[:-1]
         return steps + self._skipped[np.searchsorted(following, steps, side="right")]
 
-    def number(self, step: int) -> int:
-        """The number of one step."""
-        return int(self.numbers(np.array([step], np.int64))[0])
+    def whole_step(self, step: int) -> int:
+        """The whole step of one step."""
+        return int(self.whole_steps(np.array([step], np.int64))[0])
 
-    def left(self, number: int) -> int:
-        """How many numbers below this one are left, so the step of this number, or of the next one that is left."""
-        before = int(np.searchsorted(self._starts, number, side="right"))
+    def left(self, whole_step: int) -> int:
+        """Number of steps before a whole step that are left: the step that it is, or that follows it."""
+        before = int(np.searchsorted(self._starts, whole_step, side="right"))
         if not before:
-            return number
+            return whole_step
         start, stop = self.ranges[before - 1]
-        return number - int(self._skipped[before - 1]) - (min(number, stop) - start)
+        return whole_step - int(self._skipped[before - 1]) - (min(whole_step, stop) - start)
 
-    def holds(self, number: int) -> bool:
-        """Whether this number is left out."""
-        before = int(np.searchsorted(self._starts, number, side="right"))
-        return before > 0 and number < self.ranges[before - 1][1]
+    def holds(self, whole_step: int) -> bool:
+        """Whether a whole step is left out."""
+        before = int(np.searchsorted(self._starts, whole_step, side="right"))
+        return before > 0 and whole_step < self.ranges[before - 1][1]
 
-    def before(self, number: int) -> "Skips":
-        """Those below this number."""
-        return Skips(tuple((start, min(stop, number)) for start, stop in self.ranges if start < number))
+    def before(self, whole_step: int) -> "Skips":
+        """Those before a whole step."""
+        return Skips(tuple((start, min(stop, whole_step)) for start, stop in self.ranges if start < whole_step))
 
     def and_also(self, ranges: Iterable[tuple[int, int]]) -> "Skips":
-        """These and more numbers."""
+        """These and more ranges of whole steps."""
         return Skips(joined([*self.ranges, *ranges]))
 
     @cached_property
@@ -74,7 +76,7 @@ class Skips:
 
     @cached_property
     def _skipped(self) -> Integers:
-        """How many numbers the first k ranges leave out, for k from 0 on."""
+        """Number of steps that the first k ranges leave out, for k from 0 on."""
         return np.cumsum([0, *(stop - start for start, stop in self.ranges)])
 
 
@@ -115,7 +117,7 @@ def step_ranges(steps: Any, num_steps: int | None) -> list[tuple[int, int]]:
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The same numbers as ascending ranges with gaps between them.
+    """The same steps as ascending ranges with gaps between them.
 
     Examples:
         >>> joined([(7, 9), (0, 3), (2, 4), (4, 5), (6, 6)])

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
-from loadax.plan.keep import narrow, rows_of
-from loadax.plan.order import Subset, orders_below
+from loadax.plan.order import orders_below
+from loadax.plan.subset import Subset, rows_of
 from loadax.protocols import Integers, Order
 
 
@@ -23,10 +23,12 @@ def split(order: Order, fraction: float, seed: int) -> tuple[Order, Order]:
     rule = ("split", fraction, seed)
 
     def side(first: bool) -> Order:
-        def leave(fixed: Order, first_row: int) -> Order:
-            return Subset(fixed, _kept_positions(fixed, fraction, key, first_row, first), (*rule, first))
+        arguments = f"{fraction}, seed={seed}, {'first' if first else 'second'} part"
 
-        return narrow(order, "split", leave)
+        def leave(fixed: Order, first_row: int) -> Order:
+            return Subset(fixed, _kept_positions(fixed, fraction, key, first_row, first), (*rule, first), arguments)
+
+        return order.narrow("split", leave)
 
     return side(True), side(False)
 
@@ -47,13 +49,13 @@ def below(hashes: NDArray[np.uint64], fraction: float) -> NDArray[np.bool_]:
 
 
 def _depth(order: Order, verb: str) -> int:
-    mine = isinstance(order, Subset) and order.rule[0] == verb
-    return mine + max((_depth(each, verb) for each in orders_below(order)), default=0)
+    *_, (name, *_) = order.describe()
+    return (name == verb) + max((_depth(below, verb) for below in orders_below(order)), default=0)
 
 
 def _kept_positions(order: Order, fraction: float, key: tuple[Any, ...], first_row: int, first: bool) -> Integers:
-    found = [
+    chosen = [
         positions[below(np.asarray(seeds.derive(*key, rows)), fraction) == first]
         for positions, rows in rows_of(order, first_row)
     ]
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+    return np.concatenate(chosen) if chosen else np.empty(0, np.int64)

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
+from loadax.core.formatting import name_of
 from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.protocols import Tree
-from loadax.row_index.scan import RowFunction, Run
-from loadax.transforms import RAISED, blame, name_of
+from loadax.row_index.scan import RowFunction, Run, results
 
 Words = NDArray[np.uint64]
 
@@ -54,17 +54,7 @@ def by_leaf(spec: Tree, name: str) -> tuple[str, RowFunction]:
 def by_function(function: Callable[..., Any]) -> RowFunction:
     """What a function gives for each example, as words."""
     name = name_of(function)
-
-    def keys(run: Run) -> Any:
-        for row, example in run.examples():
-            try:
-                key = function(example)
-            except RAISED as error:
-                blame(error, f"split_by {name}", f"loadax: in split_by {name}, on row {row}")
-                raise
-            yield row, key
-
-    return lambda run: _words(keys(run), name)
+    return lambda run: _words(results(run, function, f"split_by {name}"), name)
 
 
 def word_of(key: Any) -> int | None:

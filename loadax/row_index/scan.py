@@ -1,10 +1,11 @@
 """Reads every row that a dataset meets once, in large batches, by several threads."""
 
 import math
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, NamedTuple, final
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,26 +15,17 @@ from loadax.core.tree import flatten
 from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.checks import chunk_starts
+from loadax.transforms import RAISED, blame
 
 _RUN_BYTES = 4 << 20
 # few enough that a slow function's progress shows, and that what was begun soon ends when the user stops it
 _RUN_ROWS = 1024
 _RUNS_A_THREAD = 4  # at least, where there are rows enough, so that none is idle at the end
 _WORKERS, _MOST_WORKERS = 4, 32
-_SIGN = 0.5  # seconds between looks at whether a run goes on
 
 
 class StoppedError(Exception):
     """What ends a run whose result nobody waits for any more."""
-
-
-@final
-class ScanProgress:
-    """What the threads of a scan and the one that waits for them know of each other."""
-
-    def __init__(self) -> None:
-        self.stopped = False
-        self.rows = 0  # looked at; a sign of life, and no exact count: threads add to it without a lock
 
 
 class Run(NamedTuple):
@@ -43,23 +35,22 @@ class Run(NamedTuple):
         rows: which.
         batch: a tree of arrays, rows first; None when they were read one by one, and may differ in shape.
         listed: one tree a row, when they were read one by one.
-        watch: of the scan.
+        over: set when nobody waits for the result any more.
     """
 
     rows: Integers
     batch: Tree | None
     listed: list[Tree]
-    watch: ScanProgress
+    over: threading.Event
 
     def examples(self) -> Iterator[tuple[int, Tree]]:
         """Each row with its example."""
         for row, example in zip(
             self.rows.tolist(), self.listed if self.batch is None else _apart(self.batch), strict=True
         ):
-            if self.watch.stopped:
+            if self.over.is_set():
                 raise StoppedError
             yield row, example
-            self.watch.rows += 1
 
     def column(self, place: int) -> Any:
         """The values of one leaf for all rows: an array, or a list when they were read one by one."""
@@ -80,15 +71,26 @@ def _apart(batch: Tree) -> Iterator[Tree]:
         yield structure.build([leaf[number] for leaf in leaves])
 
 
-def read_run(reader: Reader, rows: Integers, watch: ScanProgress) -> Run:
+def read_run(reader: Reader, rows: Integers, over: threading.Event) -> Run:
     """Reads rows as epoch 0 meets them.
 
     One by one where that is no slower, for then they may be documents of any length.
     """
     visits = Visits(rows, np.zeros_like(rows))
     if reader.reads_examples:
-        return Run(rows, None, reader.examples(visits), watch)
-    return Run(rows, reader.read_visits(visits), [], watch)
+        return Run(rows, None, reader.examples(visits), over)
+    return Run(rows, reader.read_visits(visits), [], over)
+
+
+def results(run: Run, function: Callable[..., Any], what: str) -> Iterator[tuple[int, Any]]:
+    """Each row with what a user's function returns for its example; what it raises names `what` and the row."""
+    for row, example in run.examples():
+        try:
+            result = function(example)
+        except RAISED as error:
+            blame(error, what, f"loadax: in {what}, on row {row}")
+            raise
+        yield row, result
 
 
 RowFunction = Callable[[Run], NDArray[Any]]
@@ -149,28 +151,23 @@ def scan(
     Args:
         reader: of the rows, whose maps are not random.
         met: for every row whether it is read.
-        runs: from `plan_runs`, or some of these.
+        runs: from `plan_runs`.
         judge: called by several threads at once.
         workers: threads.
-        done: called with the rows of each run that is done; and with 0 now and then, as long as a long run goes on.
+        done: called with the rows of each run that is done.
     """
     if len(runs) and _needs_specs(reader):
         _ = reader.specs  # found now, and not by every thread
-    watch = ScanProgress()
+    over = threading.Event()
 
     def one(start: int, end: int) -> tuple[NDArray[Any], int]:
         rows = start + np.flatnonzero(met[start:end])
-        return judge(read_run(reader, rows, watch)), len(rows)
+        return judge(read_run(reader, rows, over)), len(rows)
 
     found: list[NDArray[Any]] = []
     under_way: deque[Future[tuple[NDArray[Any], int]]] = deque()
 
     def take() -> None:
-        first, seen = under_way[0], watch.rows
-        while not wait([first], _SIGN).done:
-            if watch.rows != seen:
-                seen = watch.rows
-                done(0)
         values, count = under_way.popleft().result()
         found.append(values)
         done(count)
@@ -184,7 +181,7 @@ def scan(
             while under_way:
                 take()
         except BaseException:
-            watch.stopped = True
+            over.set()
             # those that run end at their next row, and are waited for by `with`
             pool.shutdown(wait=False, cancel_futures=True)
             raise

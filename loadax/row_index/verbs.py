@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
+from loadax.core.formatting import name_of
 from loadax.errors import ArgumentError, LeafTypeError, RowIndexError
-from loadax.plan.keep import keep_rows, leave_out_rows, met_rows
 from loadax.plan.split import again, below
+from loadax.plan.subset import keep_rows, leave_out_rows, met_rows
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options, Question, answers
 from loadax.row_index.groups import by_function, by_leaf
-from loadax.row_index.scan import Run
-from loadax.row_index.store import digest_of
+from loadax.row_index.index_folder import digest_values
+from loadax.row_index.scan import Run, results
 from loadax.sources.io.files import open_regular
 from loadax.sources.io.paths import local_path
-from loadax.sources.npy.header import NPY_FAILURES
-from loadax.transforms import RAISED, blame, name_of
+from loadax.sources.npy.header import NPY_FAILURES, load_npy
 
 
 def keep(order: Order, reader: Reader, function: Callable[..., Any], key: str | None, options: Options) -> Order:
@@ -34,22 +34,13 @@ def keep(order: Order, reader: Reader, function: Callable[..., Any], key: str | 
     name = name_of(function)
 
     def judge(run: Run) -> Integers:
-        kept = []
-        for row, example in run.examples():
-            try:
-                answer = function(example)
-            except RAISED as error:
-                blame(error, f"filter {name}", f"loadax: in filter {name}, on row {row}")
-                raise
-            if _truth(answer, name, row):
-                kept.append(row)
-        return np.array(kept, np.int64)
+        found = results(run, function, f"filter {name}")
+        return np.array([row for row, answer in found if _truth(answer, name, row)], np.int64)
 
     met = met_rows(order, "filter", reader.num_rows)
     known_as = None if key is None else ["key", key]
     found = answers(Question("filter", name, judge, np.int64, known_as, function), reader, met, options)
     rows = found.values
-    assert rows is not None
     if not len(rows):
         raise ArgumentError(f"filter {name} keeps none of {met.sum()} rows; look at what it returns for one: fn(ds[0])")
     return keep_rows(order, "filter", rows, ("filter", found.digest))
@@ -70,7 +61,7 @@ def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
             "is the list of other data?"
         )
     listed = np.unique(listed)
-    left = leave_out_rows(order, "exclude", listed, ("exclude", digest_of(listed)))
+    left = leave_out_rows(order, "exclude", listed, ("exclude", digest_values(listed)))
     if not left.size:
         raise ArgumentError(f"exclude() leaves none of {order.size} rows; pass fewer than all{origin}")
     return left
@@ -94,13 +85,12 @@ def split_groups(
     else:
         raise ArgumentError(f"key={key!r}: pass the name of a leaf, or a function of one example")
     words = answers(question, reader, met, options).values
-    assert words is not None
     first = below(np.asarray(seeds.derive(seed, "split_by", *again(order, "split_by"), words)), fraction)
     rows = np.flatnonzero(met)
 
     def side(chosen: NDArray[np.bool_], name: bool) -> Order:
         mine = rows[chosen]
-        return keep_rows(order, "split_by", mine, ("split_by", fraction, seed, name, digest_of(mine)))
+        return keep_rows(order, "split_by", mine, ("split_by", fraction, seed, name, digest_values(mine)))
 
     return side(first, True), side(~first, False)
 
@@ -134,11 +124,10 @@ def _listed(rows: Any) -> tuple[Integers, str]:
 
 def _of_file(path: Path) -> Integers:
     try:
-        if path.suffix in (".npy", ".txt"):
-            os.close(open_regular(path))
         if path.suffix == ".npy":
-            return _integers(np.load(path, allow_pickle=False), str(path))
+            return _integers(load_npy(path, mapped=False), str(path))
         if path.suffix == ".txt":
+            os.close(open_regular(path))  # Python would wait for a pipe
             return _of_text(path)
     except OSError as error:
         raise ArgumentError(f"rows: {path} can't be read: {error}; check the path") from error

@@ -1,4 +1,4 @@
-"""Meshes, partitions and placement: the one part of loadax that knows where data goes."""
+"""Meshes, partition specs and placement of host data on devices."""
 
 from loadax.sharding.mesh import PlannedMesh, data_parallel, fully_sharded, hybrid, plan_mesh
 from loadax.sharding.partition import DataPartitionType, logical_specs

@@ -1,10 +1,11 @@
-"""The one place that touches private JAX, each time with a way to go on without it.
+"""Access to private JAX, isolated in this module. Each function has a fallback when JAX moves its internals.
 
-Everything else in loadax keeps to JAX's public interface, of version 0.10 and newer.
+The rest of loadax uses only the public API of JAX 0.10 and newer.
 """
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,9 +13,9 @@ from jax.sharding import Mesh, Sharding
 from numpy.typing import NDArray
 
 try:
-    # The public road (`jax.interpreters.pxla.thread_resources`) leads to the same object, with a DeprecationWarning.
+    # The public path to the same object (`jax.interpreters.pxla.thread_resources`) raises a DeprecationWarning.
     from jax._src import mesh as _private
-except ImportError:  # it moved in a newer JAX
+except ImportError:  # a newer JAX moved it
     _private = None  # type: ignore[assignment]
 try:
     from jax._src import core as _core
@@ -24,12 +25,12 @@ except ImportError:
 
 
 def legacy_mesh() -> Mesh | None:
-    """The mesh of the `with mesh:` block that this thread is in.
+    """The mesh of the enclosing `with mesh:` block of this thread.
 
-    `jax.sharding.get_mesh` does not see such blocks, and `jax.set_mesh` is not seen here.
+    `jax.sharding.get_mesh` does not see such blocks, and this function does not see `jax.set_mesh`.
 
     Returns:
-        The very mesh object; None outside such a block, and where a newer JAX has none of this any more.
+        The same mesh object; None outside such a block, or if this JAX version has removed the private API.
 
     Examples:
         >>> legacy_mesh() is None
@@ -45,19 +46,19 @@ def legacy_mesh() -> Mesh | None:
 def array_maker(
     shape: tuple[int, ...], dtype: Any, sharding: Sharding
 ) -> Callable[[Sequence[NDArray[Any]]], jax.Array] | None:
-    """What `jax.make_array_from_callback` ends in, for many arrays alike.
+    """The last step of `jax.make_array_from_callback`, prepared once for many arrays of the same shape.
 
-    The rest of it takes longer than the array itself.
+    The steps that this skips take longer than making the array.
 
     Args:
         shape: Global shape.
-        dtype: Of the arrays. The x64 flag must allow it, here and in each call.
-        sharding: Of the arrays, which must have devices of this process.
+        dtype: Dtype of the arrays. The x64 flag must allow it, here and in each call.
+        sharding: Sharding of the arrays. It must include devices of this process.
 
     Returns:
-        A function of one NumPy array for each of this process's devices, in the order of
-        `sharding.addressable_devices_indices_map(shape)`. It checks neither their shapes nor their dtypes. None where a
-        newer JAX has none of this any more.
+        A function of a list of NumPy arrays, one per device of this process, in the order of
+        `sharding.addressable_devices_indices_map(shape)`. It does not check their shapes and dtypes. None if this JAX
+        version has changed the private API.
 
     Examples:
         >>> import numpy as np
@@ -69,7 +70,7 @@ def array_maker(
         put = _pxla.batched_device_put
         aval = _core.update_aval_with_sharding(_core.ShapedArray(shape, dtype), sharding)
         devices = list(sharding.addressable_devices_indices_map(shape))
-        inspect.signature(put).bind(aval, sharding, [], devices)
+        inspect.signature(put).bind(aval, sharding, [], devices=devices)
     except (AttributeError, TypeError):
         return None
-    return lambda buffers: put(aval, sharding, buffers, devices)
+    return partial(put, aval, sharding, devices=devices)

@@ -1,4 +1,7 @@
-"""One constraint for both kinds of mesh axes: Auto ones take a hint to the compiler, Explicit ones are resharded."""
+"""A sharding constraint for Auto and Explicit mesh axes.
+
+On Auto axes it is a hint to the compiler, on Explicit axes the array is resharded.
+"""
 
 from functools import partial
 from typing import Any
@@ -12,20 +15,20 @@ from loadax.sharding.layout import axes_of
 
 
 def with_sharding_constraint(x: Any, shardings: Any) -> Any:
-    """`x` sharded as `shardings` say, inside and outside `jax.jit`.
+    """Constrains the sharding of `x`, inside and outside `jax.jit`.
+
+    Uses `jax.sharding.reshard` on Explicit axes and `jax.lax.with_sharding_constraint` on Auto axes.
 
     Args:
-        x: a pytree of arrays.
-        shardings: a `PartitionSpec` on the current mesh, a `NamedSharding`, or a pytree of these that is a prefix of
-            `x`.
+        x: Pytree of arrays.
+        shardings: `PartitionSpec` on the current mesh, `NamedSharding`, or a pytree of these that is a prefix of `x`.
 
     Returns:
-        The same pytree. On Explicit axes by `jax.sharding.reshard`, on Auto ones by `jax.lax.with_sharding_constraint`.
-        It is `x` itself when no mesh of more than one device is involved, so a model runs unchanged on one device.
+        The same pytree. It is `x` itself if no mesh has more than one device, so a model runs unchanged on one device.
 
     Raises:
-        ArgumentError: when `shardings` holds something else, or is no prefix of `x`.
-        UnsupportedError: when a spec cuts one dim by Auto and by Explicit axes.
+        ArgumentError: If `shardings` contains anything else or is not a prefix of `x`.
+        UnsupportedError: If a spec splits one dim over both Auto and Explicit axes.
 
     Examples:
         >>> with_sharding_constraint("anything", PartitionSpec("data"))
@@ -35,17 +38,17 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     for sharding in given:
         if not isinstance(sharding, PartitionSpec | Sharding):
             raise ArgumentError(
-                f"shardings has {sharding!r} in it: pass a PartitionSpec or a NamedSharding; P() replicates"
+                f"shardings contains {sharding!r}: pass a PartitionSpec or a NamedSharding; P() replicates"
             )
     context = _context_mesh()
-    if all(_trivial(sharding, context) for sharding in given):
+    if all(_on_one_device(sharding, context) for sharding in given):
         return x
     try:
-        each = jax.tree.leaves(jax.tree.broadcast(shardings, x, is_leaf=_is_sharding), is_leaf=_is_sharding)
+        leaf_shardings = jax.tree.leaves(jax.tree.broadcast(shardings, x, is_leaf=_is_sharding), is_leaf=_is_sharding)
     except ValueError as error:
-        raise ArgumentError(f"shardings={shardings!r} is no prefix of x: {error}") from None
+        raise ArgumentError(f"shardings={shardings!r} is not a pytree prefix of x: {error}") from None
     leaves, structure = jax.tree.flatten(x)
-    constrained = [_constrain(leaf, sharding, context) for leaf, sharding in zip(leaves, each, strict=True)]
+    constrained = [_constrain(leaf, sharding, context) for leaf, sharding in zip(leaves, leaf_shardings, strict=True)]
     return jax.tree.unflatten(structure, constrained)
 
 
@@ -54,53 +57,55 @@ def _is_sharding(node: Any) -> bool:
 
 
 def _context_mesh() -> Mesh | AbstractMesh | None:
-    """The mesh of `jax.set_mesh` (abstract, so also inside jit), else that of `with mesh:`."""
+    """The mesh of `jax.set_mesh` (abstract, so it works inside jit too), else the mesh of `with mesh:`."""
     mesh = jax.sharding.get_abstract_mesh()
     return legacy_mesh() if mesh.empty else mesh
 
 
-def _trivial(sharding: PartitionSpec | Sharding, context: Mesh | AbstractMesh | None) -> bool:
+def _on_one_device(sharding: PartitionSpec | Sharding, context: Mesh | AbstractMesh | None) -> bool:
     if isinstance(sharding, PartitionSpec):
         return context is None or context.size <= 1
     return sharding.num_devices <= 1
 
 
 def _constrain(leaf: Any, sharding: PartitionSpec | Sharding, context: Mesh | AbstractMesh | None) -> Any:
-    if _trivial(sharding, context):
+    if _on_one_device(sharding, context):
         return leaf
     if isinstance(sharding, PartitionSpec):
         mesh: Any = context
-        # `with mesh:` is no context to jax.sharding.reshard, and jax.set_mesh knows no other mesh: a bare spec stays
-        # one there.
+        # jax.sharding.reshard ignores `with mesh:`, so the spec needs its mesh. Under jax.set_mesh no other mesh is
+        # allowed, and a bare spec works.
         on_mesh = (lambda spec: NamedSharding(mesh, spec)) if isinstance(mesh, Mesh) else (lambda spec: spec)
-        return _apply(leaf, sharding, mesh, on_mesh)
+        return _constrain_by_spec(leaf, sharding, mesh, on_mesh)
     if isinstance(sharding, NamedSharding):
-        return _apply(leaf, sharding.spec, sharding.mesh, lambda spec: sharding.update(spec=spec))
+        return _constrain_by_spec(leaf, sharding.spec, sharding.mesh, lambda spec: sharding.update(spec=spec))
     return jax.lax.with_sharding_constraint(leaf, sharding)
 
 
-def _apply(leaf: Any, spec: PartitionSpec, mesh: Any, on_mesh: Any) -> Any:
+def _constrain_by_spec(leaf: Any, spec: PartitionSpec, mesh: Any, on_mesh: Any) -> Any:
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     if AxisType.Explicit not in kinds.values():
         return jax.lax.with_sharding_constraint(leaf, on_mesh(spec))
     if AxisType.Auto not in kinds.values():
         return jax.sharding.reshard(leaf, on_mesh(spec))
-    explicit = PartitionSpec(*(_keep(entry, kinds, spec, explicit=True) for entry in spec))
-    auto = PartitionSpec(*(_keep(entry, kinds, spec, explicit=False) for entry in spec))
+    explicit = PartitionSpec(*(_entry_of_kind(entry, kinds, spec, explicit=True) for entry in spec))
+    auto = PartitionSpec(*(_entry_of_kind(entry, kinds, spec, explicit=False) for entry in spec))
     return _reshard_and_hint(leaf, on_mesh(explicit), on_mesh(auto))
 
 
-# Outside jit the hint would take the Explicit axes' part back; inside, that part is in the array's type and stays.
+# Outside jit the hint would undo the reshard over Explicit axes. Inside jit those axes are part of the array's type.
 @partial(jax.jit, static_argnums=(1, 2))
 def _reshard_and_hint(leaf: Any, explicit: Any, auto: Any) -> Any:
     return jax.lax.with_sharding_constraint(jax.sharding.reshard(leaf, explicit), auto)
 
 
-def _keep(entry: Any, kinds: dict[str, AxisType], spec: PartitionSpec, *, explicit: bool) -> Any:
-    """`entry` when its axes are of the wanted kind, else None."""
+def _entry_of_kind(entry: Any, kinds: dict[str, AxisType], spec: PartitionSpec, *, explicit: bool) -> Any:
+    """`entry` if its axes are of the requested kind, else None."""
     if entry is PartitionSpec.UNCONSTRAINED:
         return None if explicit else entry
-    found = {kinds.get(axis) is AxisType.Explicit for axis in axes_of(entry)}
-    if len(found) > 1:
-        raise UnsupportedError(f"{spec} cuts one dim by Auto and Explicit axes of {kinds}: use axes of one kind for it")
-    return entry if found == {explicit} else None
+    entry_is_explicit = {kinds.get(axis) is AxisType.Explicit for axis in axes_of(entry)}
+    if len(entry_is_explicit) > 1:
+        raise UnsupportedError(
+            f"{spec} splits one dim over both Auto and Explicit axes of {kinds}: use axes of one kind for each dim"
+        )
+    return entry if entry_is_explicit == {explicit} else None

@@ -1,4 +1,4 @@
-"""Which dtype host data gets in JAX; `casting` copies it there."""
+"""The JAX dtype of host data. `loadax.core.casting` does the cast."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from loadax.errors import LeafError, LeafTypeError
 
 
 def placed_dtype(dtype: Any, path: str) -> np.dtype[Any]:
-    """The dtype that data of `dtype` has as a `jax.Array`, under the x64 flag of the caller's thread.
+    """The dtype that data of `dtype` has as a `jax.Array`, under the x64 flag of the calling thread.
 
     Args:
-        dtype: of the host data.
-        path: of the leaf, for the error.
+        dtype: Dtype of the host data.
+        path: Path of the leaf, for the error message.
 
     Raises:
-        LeafTypeError: when JAX has no such dtype: strings, objects, dates, structured, big-endian, longdouble.
+        LeafTypeError: If JAX has no such dtype: strings, objects, dates, structured, non-native byte order, longdouble.
 
     Examples:
         >>> placed_dtype(np.float64, "['x']"), placed_dtype(np.uint8, "['x']")
@@ -28,7 +28,7 @@ def placed_dtype(dtype: Any, path: str) -> np.dtype[Any]:
     if not dtype.isnative:
         native = dtype.newbyteorder("=")
         raise LeafTypeError(
-            f"{leaf_name(path)} has dtype {dtype.str}, the byte order of other machines; JAX has only this one's. "
+            f"{leaf_name(path)} has dtype {dtype.str}, which is not in native byte order; JAX supports only that. "
             f"Convert it in a map: x.astype({str(native)!r})"
         )
     longer = dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16)
@@ -36,7 +36,7 @@ def placed_dtype(dtype: Any, path: str) -> np.dtype[Any]:
     if longer or not numeric:
         name = dtype.str if dtype.kind in "SU" else str(dtype)
         what = "object (strings, None, or values of several kinds)" if dtype.hasobject else name
-        more = "; bytes, such as records are, are decoded there: .map(decode)" if dtype.hasobject else ""
+        more = "; if rows are bytes, decode them there: .map(decode)" if dtype.hasobject else ""
         raise LeafTypeError(
             f"{leaf_name(path)} has dtype {what}; JAX arrays are numeric. Drop it or encode it in a map{more}"
         )
@@ -44,11 +44,11 @@ def placed_dtype(dtype: Any, path: str) -> np.dtype[Any]:
 
 
 def host_array(leaf: Any, path: str) -> NDArray[Any]:
-    """One leaf of host data as a NumPy array: Python and NumPy scalars have rank 0, and no leaf is weakly typed.
+    """One leaf of host data as a NumPy array. Python and NumPy scalars have rank 0; no leaf is weakly typed.
 
     Raises:
-        LeafError: when the leaf is an integer beyond 64 bits, or a `jax.Array` that other processes have parts of.
-        LeafTypeError: when it is masked, is traced by `jax.jit`, or holds random keys.
+        LeafError: If the leaf is an integer beyond 64 bits, or a `jax.Array` that spans several processes.
+        LeafTypeError: If it is masked, traced by `jax.jit`, or an array of random keys.
 
     Examples:
         >>> host_array(2.5, "['rate']")
@@ -56,21 +56,21 @@ def host_array(leaf: Any, path: str) -> NDArray[Any]:
     """
     if isinstance(leaf, np.ma.MaskedArray):
         raise LeafTypeError(
-            f"{leaf_name(path)} is a masked array; JAX has no masks. Fill it, and keep the mask as a leaf of its own"
+            f"{leaf_name(path)} is a masked array, which JAX does not have. Fill it, and keep the mask as a leaf"
         )
     if isinstance(leaf, jax.core.Tracer):
         raise LeafTypeError(
-            f"{leaf_name(path)} is traced by jax.jit; only arrays on the host can be placed: call this outside jit"
+            f"{leaf_name(path)} is traced by jax.jit; only host arrays can be placed: call this outside jit"
         )
     if isinstance(leaf, jax.Array):
         if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
             raise LeafTypeError(f"{leaf_name(path)} has dtype {leaf.dtype}; place jax.random.key_data(it) instead")
         if not (leaf.is_fully_addressable or leaf.is_fully_replicated):
             raise LeafError(
-                f"{leaf_name(path)} is a jax.Array that spans processes already: {leaf.sharding}. Pass host data"
+                f"{leaf_name(path)} is a jax.Array that already spans processes: {leaf.sharding}. Pass host data"
             )
     if isinstance(leaf, int) and not -(2**63) <= leaf < 2**64:
         raise LeafError(
-            f"{leaf_name(path)}: the value {leaf} does not fit 64 bits. Make it smaller, or a float, in a map"
+            f"{leaf_name(path)}: the value {leaf} does not fit in 64 bits. Reduce it or make it a float, in a map"
         )
     return np.asarray(leaf)

@@ -1,4 +1,4 @@
-"""From global arrays back to host memory, without a word between the hosts."""
+"""Copies global arrays back to host memory, without communication between hosts."""
 
 from typing import Any
 
@@ -13,23 +13,23 @@ from loadax.sharding.partition import DataPartitionType, is_full
 
 
 def global_to_host_array(global_arrays: Any, *, partition: DataPartitionType = DataPartitionType.FULL) -> Any:
-    """What this process holds of global arrays, as NumPy arrays of its own.
+    """Copies this process's part of global arrays into NumPy arrays.
 
     The inverse of `host_to_global_device_array`.
 
     Args:
-        global_arrays: a pytree of `jax.Array`s, sharded in any way.
-        partition: FULL: this process's rows, ascending, with all their columns. REPLICATED: the whole of arrays that
-            every device has.
+        global_arrays: Pytree of `jax.Array`s with any sharding.
+        partition: FULL returns this process's rows in ascending order, with all their columns. REPLICATED returns whole
+            arrays, which every device must hold.
 
     Returns:
-        The same pytree of NumPy arrays, copied.
+        The same pytree with a new NumPy array for each leaf.
 
     Raises:
-        PartitionError: when FULL rows have columns that only other processes hold, or a REPLICATED array is not
+        PartitionError: If some columns of FULL rows are only on other processes, or a REPLICATED array is not
             replicated.
-        LeafTypeError: when a leaf is no `jax.Array`, is traced, or holds random keys.
-        UnsupportedError: (a NotImplementedError) when `partition` is something else.
+        LeafTypeError: If a leaf is not a `jax.Array`, is traced, or is an array of random keys.
+        UnsupportedError: (a NotImplementedError) If `partition` has another value.
 
     Examples:
         >>> from loadax.sharding import data_parallel, host_to_global_device_array
@@ -41,45 +41,44 @@ def global_to_host_array(global_arrays: Any, *, partition: DataPartitionType = D
     keyed, structure = jax.tree.flatten_with_path(global_arrays)
     leaves = [(jax.tree_util.keystr(path), leaf) for path, leaf in keyed]
     parts = [_local_boxes(path, leaf, full) for path, leaf in leaves]
-    # The user's transfer guard is for transfers that nobody asked for.
+    # The user's transfer guard is meant for implicit transfers; this one is explicit.
     with jax.transfer_guard_device_to_host("allow"):
-        # All copies are under way before the first is waited for.
+        # Start all copies before waiting for the first.
         for data in (data for boxes in parts for data in boxes.values()):
             data.copy_to_host_async()
         return jax.tree.unflatten(
-            structure, [_gather(leaf, boxes) for (_, leaf), boxes in zip(leaves, parts, strict=True)]
+            structure, [_copy_rows(leaf, boxes) for (_, leaf), boxes in zip(leaves, parts, strict=True)]
         )
 
 
 def _local_boxes(path: str, leaf: Any, full: bool) -> dict[Box, jax.Array]:
-    """The different boxes that this process holds of an array.
-
-    Checked, so that they make up whole rows, or the whole array.
-    """
+    """This process's distinct boxes of an array, checked to cover whole rows or the whole array."""
     if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
         raise LeafTypeError(
-            f"{leaf_name(path)} is a {type(leaf).__name__}, no jax.Array: "
+            f"{leaf_name(path)} is a {type(leaf).__name__}, not a jax.Array: "
             "only placed arrays can be fetched, outside jit"
         )
     if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
         raise LeafTypeError(
-            f"{leaf_name(path)} has dtype {leaf.dtype}, which NumPy has not: fetch jax.random.key_data(it) instead"
+            f"{leaf_name(path)} has dtype {leaf.dtype}, which NumPy lacks: fetch jax.random.key_data(it) instead"
         )
     boxes = {_box(shard.index, leaf.shape): shard.data for shard in leaf.addressable_shards}
     whole = not full or not leaf.shape
     if whole and not (leaf.is_fully_replicated and boxes):
         raise PartitionError(
-            f"{leaf_name(path)} is not held whole by this process, its sharding is {leaf.sharding}: "
+            f"{leaf_name(path)} is not fully replicated on this process; its sharding is {leaf.sharding}: "
             "fetch its rows with DataPartitionType.FULL, or reshard it to P() first"
         )
     columns = int(np.prod(leaf.shape[1:], dtype=np.int64))
-    held: dict[Any, int] = {}
+    held_columns: dict[Any, int] = {}
     for box in boxes:
-        held[box[:1]] = held.get(box[:1], 0) + int(np.prod([stop - start for start, stop in box[1:]], dtype=np.int64))
-    if any(count != columns for count in held.values()):
+        held_columns[box[:1]] = held_columns.get(box[:1], 0) + int(
+            np.prod([stop - start for start, stop in box[1:]], dtype=np.int64)
+        )
+    if any(count != columns for count in held_columns.values()):
         raise PartitionError(
-            f"{leaf_name(path)}, of shape {leaf.shape}, has rows here of which other processes hold some columns; "
-            f"its sharding is {leaf.sharding}. Reshard it first, so that only dim 0 is cut between processes"
+            f"{leaf_name(path)}, of shape {leaf.shape}, has rows whose columns are partly on other processes; "
+            f"its sharding is {leaf.sharding}. Reshard it first, so that only dim 0 is split between processes"
         )
     return boxes
 
@@ -88,16 +87,16 @@ def _box(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
     return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
 
 
-def _gather(leaf: jax.Array, boxes: dict[Box, jax.Array]) -> NDArray[Any]:
+def _copy_rows(leaf: jax.Array, boxes: dict[Box, jax.Array]) -> NDArray[Any]:
     """The rows of `boxes` in ascending order, copied into one array."""
     if not leaf.shape:
         return np.array(next(iter(boxes.values())))
-    places: dict[Interval, slice] = {}
+    row_slices: dict[Interval, slice] = {}
     count = 0
     for start, stop in sorted({box[0] for box in boxes}):
-        places[start, stop] = slice(count, count + stop - start)
+        row_slices[start, stop] = slice(count, count + stop - start)
         count += stop - start
     rows = np.empty((count, *leaf.shape[1:]), leaf.dtype)
     for box, data in boxes.items():
-        rows[(places[box[0]], *(slice(*column) for column in box[1:]))] = np.asarray(data)
+        rows[(row_slices[box[0]], *(slice(*column) for column in box[1:]))] = np.asarray(data)
     return rows

@@ -1,9 +1,9 @@
-"""What all processes hold of a batch, at once.
+"""The shards and rows of a batch that every process holds, computed for all processes at once.
 
-The layouts of `layout`, for every process of a mesh in a few calls of NumPy.
+`layout.plan_leaf` plans one process, which is all that a run needs; calling it for each of thousands of hosts takes
+seconds. These functions need a few NumPy calls for all hosts together.
 
-`plan_leaf` answers for one process, which is all that a run needs; asked for each of thousands of hosts it takes
-seconds. Here hosts are numbered by their place among the processes that own a device, ascending.
+A host's index is its rank among the processes that own a device, in ascending order.
 """
 
 import math
@@ -21,14 +21,14 @@ from loadax.sharding.layout import MeshGrid, shard_count, shards_at
 @final
 @dataclass(frozen=True, eq=False)
 class LeafHoldings:
-    """What every host holds of one leaf: pairs of a host and a shard, each once, by host and then by shard.
+    """The shards of one leaf that every host holds: distinct pairs of host and shard, sorted by host, then by shard.
 
     Args:
-        shape: of the whole leaf, rows first.
-        cuts: in how many shards each dim is cut.
-        hosts: how many there are.
-        host: of each pair.
-        shard: of each pair: its number, with those of the last dim ascending fastest.
+        shape: Shape of the global leaf, rows first.
+        cuts: Number of shards along each dim.
+        hosts: Number of hosts.
+        host: Host of each pair, int64[n].
+        shard: Shard of each pair, int64[n], as an index in row-major order (the last dim varies fastest).
     """
 
     shape: tuple[int, ...]
@@ -44,26 +44,26 @@ class LeafHoldings:
 
     @cached_property
     def columns(self) -> int:
-        """How many shards have the same rows."""
+        """Number of shards that hold the same rows."""
         return math.prod(self.cuts[1:])
 
     @cached_property
     def counts(self) -> Integers:
-        """int64[hosts]: how many shards each host holds."""
+        """int64[hosts]: number of shards that each host holds."""
         return np.bincount(self.host, minlength=self.hosts)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class HeldRows:
-    """The rows of a batch that every host reads, as intervals: by host and then ascending, apart.
+    """The rows of a batch that every host reads: disjoint intervals, sorted by host, then by row.
 
     Args:
-        batch_size: rows of the batch.
-        hosts: how many there are.
-        host: int64[n], of each interval.
-        start: int64[n], its first row.
-        stop: int64[n], the row behind its last.
+        batch_size: Rows of the batch.
+        hosts: Number of hosts.
+        host: Host of each interval, int64[n].
+        start: First row of each interval, int64[n].
+        stop: Row after the last one of each interval, int64[n].
     """
 
     batch_size: int
@@ -74,41 +74,41 @@ class HeldRows:
 
     @cached_property
     def counts(self) -> Integers:
-        """int64[hosts]: how many rows each host reads."""
+        """int64[hosts]: number of rows that each host reads."""
         return np.bincount(self.host, self.stop - self.start, self.hosts).astype(np.int64)
 
     @cached_property
     def copies(self) -> Integers:
-        """int64[batch_size]: how many hosts read each row."""
+        """int64[batch_size]: number of hosts that read each row."""
         begun = np.bincount(self.start, minlength=self.batch_size + 1) - np.bincount(
             self.stop, minlength=self.batch_size + 1
         )
         return np.cumsum(begun)[:-1]
 
     def positions(self, host: int) -> Integers:
-        """int64[n]: the rows of one host, ascending."""
-        mine = self._of(host)
-        return spread(self.start[mine], self.stop[mine])
+        """int64[n]: rows of one host, ascending."""
+        intervals = self._intervals_of(host)
+        return spread(self.start[intervals], self.stop[intervals])
 
     @cached_property
     def alike(self) -> list[Integers]:
-        """The hosts in groups that read the same rows; groups by their first host."""
+        """Groups of hosts that read the same rows, ordered by their first host."""
         groups: dict[bytes, list[int]] = {}
         bounds = np.stack([self.start, self.stop], axis=1)
         for host in range(self.hosts):
-            groups.setdefault(bounds[self._of(host)].tobytes(), []).append(host)
+            groups.setdefault(bounds[self._intervals_of(host)].tobytes(), []).append(host)
         return [np.array(group, np.int64) for group in groups.values()]
 
     @cached_property
-    def _begins(self) -> list[int]:
+    def _first_intervals(self) -> list[int]:
         return np.searchsorted(self.host, np.arange(self.hosts + 1)).tolist()
 
-    def _of(self, host: int) -> slice:
-        return slice(self._begins[host], self._begins[host + 1])
+    def _intervals_of(self, host: int) -> slice:
+        return slice(self._first_intervals[host], self._first_intervals[host + 1])
 
 
 def hold_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int]) -> LeafHoldings:
-    """What every host holds of an array of `shape`, which `spec` cuts evenly.
+    """The shards that every host holds of an array of `shape`, which `spec` splits evenly.
 
     Examples:
         >>> grid = MeshGrid(("data", "model"), np.array([[0, 0], [1, 1]]), process=0)
@@ -119,17 +119,17 @@ def hold_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int]) -> Leaf
     shape = tuple(int(size) for size in shape)
     entries = (*spec, *(None,) * len(shape))[: len(shape)]
     cuts = tuple(shard_count(grid, entry) for entry in entries)
-    coordinates = tuple(each.ravel() for each in np.indices(grid.owners.shape))
-    number = np.zeros(grid.owners.size, np.int64)
+    coordinates = tuple(axis_coordinates.ravel() for axis_coordinates in np.indices(grid.owners.shape))
+    shard = np.zeros(grid.owners.size, np.int64)
     for entry, cut in zip(entries, cuts, strict=True):
-        number = number * cut + shards_at(grid, entry, coordinates)
+        shard = shard * cut + shards_at(grid, entry, coordinates)
     processes, host = np.unique(grid.owners.ravel(), return_inverse=True)
-    held = np.divmod(np.unique(host * math.prod(cuts) + number), math.prod(cuts))
-    return LeafHoldings(shape, cuts, len(processes), *held)
+    pairs = np.divmod(np.unique(host * math.prod(cuts) + shard), math.prod(cuts))
+    return LeafHoldings(shape, cuts, len(processes), *pairs)
 
 
 def hold_rows(leaves: Sequence[LeafHoldings]) -> HeldRows:
-    """The rows that each host reads for all these leaves, each once.
+    """The rows that each host reads for all `leaves`, without repeats.
 
     Examples:
         >>> grid = MeshGrid(("data",), np.array([0, 0, 1, 1]), process=0)
@@ -138,7 +138,8 @@ def hold_rows(leaves: Sequence[LeafHoldings]) -> HeldRows:
         (array([8, 8]), array([2, 2, 2, 2, 2, 2, 2, 2]))
     """
     batch_size, hosts = leaves[0].shape[0], leaves[0].hosts
-    # On one line, with a gap between a host's rows and the next one's, all hosts' intervals are merged at once.
+    # Each host's rows are shifted by a multiple of `width`, which leaves a gap between hosts: one pass then merges the
+    # intervals of all hosts.
     width = batch_size + 1
     starts, stops = [], []
     for leaf in leaves:
@@ -153,7 +154,7 @@ def hold_rows(leaves: Sequence[LeafHoldings]) -> HeldRows:
 
 
 def spread(start: Integers, stop: Integers) -> Integers:
-    """The numbers in the intervals, one after the other.
+    """The integers in the intervals `[start, stop)`, concatenated.
 
     Examples:
         >>> spread(np.array([0, 6]), np.array([2, 9]))

@@ -1,12 +1,12 @@
-"""What a process holds of an array that a mesh cuts: boxes, rows and columns, by arithmetic alone.
+"""The boxes, rows and columns that a process holds of a sharded array, by arithmetic alone.
 
-A mesh is here a grid of numbers (which process owns the device at each place), a spec is any sequence of `None`, an
-axis name, or a tuple of axis names (a `PartitionSpec` is one), and nothing imports JAX. So the layout of any process of
-any run can be had anywhere.
+A mesh is an integer grid (the process that owns each device). A spec is a sequence of `None`, an axis name, or a tuple
+of axis names; a `PartitionSpec` is one. Nothing here imports JAX, so the layout of any process of any run can be
+computed anywhere.
 
-The rule is that of `jax.sharding.NamedSharding`: a dimension cut by the axes (a, b) falls into `size(a) * size(b)`
-equal shards, and the device at the coordinates (i, j) of these axes holds shard `i * size(b) + j`; an axis that cuts
-nothing holds copies.
+The rule is that of `jax.sharding.NamedSharding`: a dimension split over the axes (a, b) has `size(a) * size(b)` equal
+shards, and the device at coordinates (i, j) of these axes holds shard `i * size(b) + j`. Axes that the spec does not
+name hold copies.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,12 +29,12 @@ Box: TypeAlias = tuple[Interval, ...]
 @final
 @dataclass(frozen=True, eq=False)
 class MeshGrid:
-    """A mesh as numbers.
+    """A mesh as an integer grid.
 
     Args:
-        axis_names: the names of the axes, major to minor.
-        owners: the process that owns each device; integers in the shape of the mesh.
-        process: the process that asks.
+        axis_names: Names of the axes, major to minor.
+        owners: Process that owns each device, in the shape of the mesh.
+        process: Process to plan for.
     """
 
     axis_names: tuple[str, ...]
@@ -45,12 +45,12 @@ class MeshGrid:
 @final
 @dataclass(frozen=True)
 class ColumnGroup:
-    """The boxes of a leaf that have the same columns, so one read with these columns serves them all.
+    """The boxes of a leaf that have the same columns, so that one read of these columns serves all of them.
 
     Args:
         columns: `(start, stop)` for every dimension after the first.
-        starts: the first row of each of these boxes, ascending.
-        height: rows in each of them.
+        starts: First row of each box, ascending.
+        height: Rows of each box.
     """
 
     columns: Columns
@@ -61,14 +61,14 @@ class ColumnGroup:
 @final
 @dataclass(frozen=True)
 class LeafLayout:
-    """What one process holds of one leaf.
+    """The part of one leaf that one process holds.
 
     Args:
-        shape: of the whole, global leaf.
-        boxes: what the process's devices hold, each box once, ascending; all have the same extents. A leaf of rank 0
-            has the box `()`.
-        rows: the first dimension of these boxes, merged: ascending, apart. Empty for a leaf of rank 0.
-        groups: the same boxes, sorted by their columns. Empty for a leaf of rank 0.
+        shape: Shape of the global leaf.
+        boxes: Distinct boxes of the process's devices, ascending, all of the same size. A leaf of rank 0 has the box
+            `()`.
+        rows: Union of the boxes along the first dimension: ascending, disjoint. Empty for a leaf of rank 0.
+        groups: The same boxes, grouped by their columns. Empty for a leaf of rank 0.
     """
 
     shape: tuple[int, ...]
@@ -80,13 +80,13 @@ class LeafLayout:
 @final
 @dataclass(frozen=True, eq=False)
 class DimensionShare:
-    """Which shards of one dimension a process holds, and how many of them each process does.
+    """The shards of one dimension that a process holds, and how many each process holds.
 
     Args:
-        held: the numbers of the shards that the asking process holds, ascending, each once.
-        total: how many shards the dimension is cut in.
-        processes: the processes that own a device of the mesh, ascending.
-        counts: how many different shards each of these holds.
+        held: Distinct indices of the shards that the grid's process holds, ascending.
+        total: Number of shards of the dimension.
+        processes: Processes that own a device of the mesh, ascending.
+        counts: Number of distinct shards that each of these processes holds.
     """
 
     held: Integers
@@ -113,17 +113,17 @@ def axes_of(entry: Any) -> tuple[str, ...]:
 
 
 def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process: int | None = None) -> LeafLayout:
-    """Which boxes of an array of `shape`, cut by `spec`, a process holds.
+    """Computes the boxes that a process holds of an array of `shape` split by `spec`.
 
     Args:
-        grid: the mesh.
-        spec: `None`, an axis name or a tuple of them for each dimension; it may be shorter than the shape.
-        shape: of the whole array.
-        process: whose boxes; the grid's own process when None. One that owns no device holds nothing.
+        grid: Mesh grid.
+        spec: `None`, an axis name, or a tuple of them for each dimension. It may be shorter than the shape.
+        shape: Shape of the global array.
+        process: Process to plan for. None: the grid's own. A process that owns no device holds nothing.
 
     Raises:
-        PartitionError: when the spec is longer than the shape, names an axis that the grid has not, or cuts a dimension
-            into parts that are not equal.
+        PartitionError: If the spec is longer than the shape, names an axis that the grid does not have, or splits a
+            dimension into unequal parts.
 
     Examples:
         >>> grid = MeshGrid(("data", "model"), np.array([[0, 0], [1, 1]]), process=1)
@@ -137,28 +137,28 @@ def plan_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], process
     entries = tuple(spec)
     if len(entries) > len(shape):
         raise PartitionError(
-            f"the spec {entries!r} has {len(entries)} entries, an array of shape {shape} only {len(shape)} dims"
+            f"the spec {entries!r} has {len(entries)} entries, but an array of shape {shape} has only {len(shape)} dims"
         )
     entries += (None,) * (len(shape) - len(entries))
     coordinates = np.nonzero(grid.owners == (grid.process if process is None else process))
     devices = len(coordinates[0])
     if not shape or not devices:
         return LeafLayout(shape, ((),) if devices else (), (), ())
-    extents = np.array([_extent(grid, entries, shape, dim) for dim in range(len(shape))], np.int64)
+    extents = np.array([_shard_size(grid, entries, shape, dim) for dim in range(len(shape))], np.int64)
     shards = np.stack([shards_at(grid, entry, coordinates) for entry in entries], axis=1)
     starts = np.unique(shards * extents, axis=0)
     boxes = tuple(
         tuple(zip(low, high, strict=True))
         for low, high in zip(starts.tolist(), (starts + extents).tolist(), strict=True)
     )
-    return LeafLayout(shape, boxes, merge(box[0] for box in boxes), _groups(boxes))
+    return LeafLayout(shape, boxes, merge(box[0] for box in boxes), _column_groups(boxes))
 
 
 def share_along(grid: MeshGrid, entry: Any) -> DimensionShare:
-    """Which shards of a dimension cut by `entry` the grid's process holds, and how many each process does.
+    """The shards of a dimension split by `entry`: those of the grid's process, and the number of each process.
 
     Raises:
-        PartitionError: when the entry names an axis that the grid has not.
+        PartitionError: If the entry names an axis that the grid does not have.
 
     Examples:
         >>> share = share_along(MeshGrid(("data",), np.array([0, 1, 0, 1]), process=1), "data")
@@ -167,14 +167,14 @@ def share_along(grid: MeshGrid, entry: Any) -> DimensionShare:
     """
     shards = shards_at(grid, entry, tuple(np.indices(grid.owners.shape)))
     total = shard_count(grid, entry)
-    # One number for each pair (owner, shard), so that copies on one process count once.
-    owners, held = np.divmod(np.unique(grid.owners * total + shards), total)
+    # Each pair (owner, shard) becomes one integer, so that copies on one process count once.
+    owners, owner_shards = np.divmod(np.unique(grid.owners * total + shards), total)
     processes, counts = np.unique(owners, return_counts=True)
-    return DimensionShare(held[owners == grid.process], total, processes, counts)
+    return DimensionShare(owner_shards[owners == grid.process], total, processes, counts)
 
 
 def positions(intervals: Iterable[Interval]) -> Integers:
-    """The numbers in `intervals`, one interval after the other.
+    """The integers in `intervals`, concatenated.
 
     Examples:
         >>> positions([(0, 2), (6, 9)])
@@ -185,7 +185,7 @@ def positions(intervals: Iterable[Interval]) -> Integers:
 
 
 def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """The union of `intervals`, in any order: ascending, joined where they touch or overlap; empty ones vanish.
+    """The union of `intervals`, given in any order: ascending, without empty, touching or overlapping ones.
 
     Examples:
         >>> merge([(4, 6), (0, 2), (2, 3), (5, 8)])
@@ -202,43 +202,43 @@ def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     return tuple(merged)
 
 
-def _sizes(grid: MeshGrid, entry: Any) -> tuple[list[int], tuple[int, ...]]:
-    """Where the axes of `entry` stand in the grid, and their sizes."""
+def _mesh_dims(grid: MeshGrid, entry: Any) -> tuple[list[int], tuple[int, ...]]:
+    """Indices of the axes of `entry` in the grid, and their sizes."""
     try:
-        places = [grid.axis_names.index(axis) for axis in axes_of(entry)]
+        dims = [grid.axis_names.index(axis) for axis in axes_of(entry)]
     except ValueError:
         raise PartitionError(
-            f"{entry!r} names an axis that the mesh has not; its axes are {list(grid.axis_names)}"
+            f"{entry!r} names an axis that the mesh does not have; its axes are {list(grid.axis_names)}"
         ) from None
-    return places, tuple(grid.owners.shape[place] for place in places)
+    return dims, tuple(grid.owners.shape[dim] for dim in dims)
 
 
 def shard_count(grid: MeshGrid, entry: Any) -> int:
-    """In how many shards `entry` cuts a dimension."""
-    return int(np.prod(_sizes(grid, entry)[1], dtype=np.int64))
+    """Number of shards of a dimension split by `entry`."""
+    return int(np.prod(_mesh_dims(grid, entry)[1], dtype=np.int64))
 
 
-def _extent(grid: MeshGrid, entries: Sequence[Any], shape: tuple[int, ...], dim: int) -> int:
+def _shard_size(grid: MeshGrid, entries: Sequence[Any], shape: tuple[int, ...], dim: int) -> int:
     """The size of one shard along `dim`."""
     count = shard_count(grid, entries[dim])
     if shape[dim] % count:
         raise PartitionError(
-            f"dim {dim} of an array of shape {shape} can't be cut by {entries[dim]!r} in {count} equal parts"
+            f"dim {dim} of an array of shape {shape} can't be split by {entries[dim]!r} into {count} equal parts"
         )
     return shape[dim] // count
 
 
 def shards_at(grid: MeshGrid, entry: Any, coordinates: tuple[NDArray[Any], ...]) -> Integers:
-    """The shard of a dimension cut by `entry` that the device at each of the `coordinates` holds."""
-    places, sizes = _sizes(grid, entry)
+    """The shard of a dimension split by `entry` on the device at each of the `coordinates`."""
+    dims, sizes = _mesh_dims(grid, entry)
     shards = np.zeros_like(coordinates[0], dtype=np.int64)
-    for place, size in zip(places, sizes, strict=True):
-        shards = shards * size + coordinates[place]
+    for dim, size in zip(dims, sizes, strict=True):
+        shards = shards * size + coordinates[dim]
     return shards
 
 
-def _groups(boxes: tuple[Box, ...]) -> tuple[ColumnGroup, ...]:
-    """The sorted `boxes` of a leaf of rank 1 or more, by their columns."""
+def _column_groups(boxes: tuple[Box, ...]) -> tuple[ColumnGroup, ...]:
+    """Groups the sorted `boxes` of a leaf of rank 1 or more by their columns."""
     starts: dict[Columns, list[int]] = {}
     for box in boxes:
         starts.setdefault(box[1:], []).append(box[0][0])

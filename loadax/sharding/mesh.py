@@ -1,7 +1,7 @@
-"""Which mesh batches go to: the caller's, a preset, or one that is not there and is only planned for.
+"""The mesh that batches are placed on: the caller's current mesh, a preset, or a planned one without devices.
 
-Mesh contexts are per thread, in JAX's new form (`jax.set_mesh`) and its old one (`with mesh:`), so a mesh is looked up
-on the caller's thread, and the very object is kept: its axis types decide what `jit` accepts.
+Mesh contexts are thread-local, both the new form (`jax.set_mesh`) and the old one (`with mesh:`). So the mesh is looked
+up on the caller's thread, and the same object is kept, because its axis types decide what `jit` accepts.
 """
 
 import math
@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from numpy.typing import ArrayLike, NDArray
 
+from loadax.core.arguments import integer, shown
 from loadax.errors import ArgumentError, MeshError
 from loadax.sharding.compat import legacy_mesh
 from loadax.sharding.layout import MeshGrid
@@ -22,12 +23,12 @@ from loadax.sharding.layout import MeshGrid
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class PlannedMesh:
-    """A mesh that is not there: enough of one to plan for, but nothing can be placed on it. `plan_mesh` makes them.
+    """A mesh without devices, made by `plan_mesh`: runs can be planned for it, but nothing can be placed on it.
 
     Args:
-        axes: the size of every axis, major to minor.
-        owners: the process that owns each device; int64 in the shape of the mesh, read-only.
-        process: the process to plan as.
+        axes: Size of every axis, major to minor.
+        owners: Process that owns each device; int64 in the shape of the mesh, read-only.
+        process: Process to plan for.
     """
 
     axes: dict[str, int]
@@ -44,17 +45,18 @@ class PlannedMesh:
 def plan_mesh(
     axes: Mapping[str, int], *, hosts: int | None = None, owners: ArrayLike | None = None, process: int = 0
 ) -> PlannedMesh:
-    """A mesh to plan for, of any size, on any machine.
+    """Describes a mesh of any size without its devices, to plan and check a run on any machine.
 
     Args:
-        axes: name and size of every axis, major to minor.
-        hosts: that many hosts own equal runs of devices, in row-major order. Either this or `owners`.
-        owners: the process that owns each device; integers in the shape of the mesh.
-        process: the process to plan as; one that owns no device holds nothing.
+        axes: Name and size of every axis, major to minor.
+        hosts: Number of hosts. They own equal, consecutive groups of devices in row-major order. Give this or `owners`.
+        owners: Process that owns each device: integers in the shape of the mesh.
+        process: Process to plan for. A process that owns no device holds nothing.
 
     Raises:
-        ArgumentError: when sizes are not positive, `hosts` does not divide the number of devices, `owners` has another
-            shape or is not made of integers from 0 on, both or none of the two are given, or `process` is negative.
+        ArgumentError: If sizes are not positive, `hosts` does not divide the number of devices, `owners` has another
+            shape or contains anything but integers >= 0, both or neither of the two are given, or `process` is
+            negative.
 
     Examples:
         >>> plan_mesh({"data": 512, "seq": 64}, hosts=4096)
@@ -63,16 +65,18 @@ def plan_mesh(
         array([0, 1, 0, 1])
     """
     sizes = _checked_axes("axes", axes)
-    if not isinstance(process, int) or process < 0:
-        raise ArgumentError(f"process={process!r}: the process to plan as is a number from 0 on")
+    process = integer("process", process, 0, remedy="the number of the process to plan as, from 0 on")
     if (hosts is None) == (owners is None):
         raise ArgumentError(f"hosts={hosts!r} and owners={owners!r}: give exactly one of the two")
     shape = tuple(sizes.values())
     if owners is None:
         devices = math.prod(shape)
-        if not isinstance(hosts, int) or hosts < 1 or devices % hosts:
+        hosts = integer("hosts", hosts, 1)
+        if devices % hosts:
             raise ArgumentError(
-                f"hosts={hosts!r} can't own equal runs of the {devices} devices of {sizes}; use a divisor of {devices}"
+                f"hosts={hosts!r} can't own equal parts of the {devices} devices of {sizes}; "
+                f"use a divisor of {devices}",
+                argument="hosts",
             )
         grid = np.repeat(np.arange(hosts, dtype=np.int64), devices // hosts).reshape(shape)
     else:
@@ -84,33 +88,28 @@ def plan_mesh(
 def _checked_owners(owners: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int64]:
     given = np.asarray(owners)
     if given.shape != shape:
-        raise ArgumentError(f"owners has the shape {given.shape}, the axes make a mesh of shape {shape}")
+        raise ArgumentError(f"owners has shape {given.shape}, but the axes make a mesh of shape {shape}")
     if given.dtype.kind not in "iu" or given.min() < 0:
-        raise ArgumentError(f"owners={owners!r}: the processes that own the devices are integers from 0 on")
+        raise ArgumentError(f"owners={owners!r}: pass the process that owns each device, as integers >= 0")
     return given.astype(np.int64)
 
 
 def _checked_axes(argument: str, axes: Any) -> dict[str, int]:
     """`axes` as a dict of names and positive sizes."""
-    valid = isinstance(axes, Mapping) and len(axes) > 0
-    valid = valid and all(
-        isinstance(name, str) and isinstance(size, int | np.integer) and size > 0 for name, size in axes.items()
-    )
-    if not valid:
-        raise ArgumentError(
-            f"{argument}={axes!r}: a dict of axis names and positive sizes is needed, say {{'data': 8}}"
-        )
-    return {name: int(size) for name, size in axes.items()}
+    remedy = "a dict of axis names and positive sizes, such as {'data': 8}"
+    if not isinstance(axes, Mapping) or not axes or not all(isinstance(name, str) for name in axes):
+        raise ArgumentError(f"{argument}={shown(axes)}: pass {remedy}")
+    return {name: integer(f"{argument}[{name!r}]", size, 1, remedy=remedy) for name, size in axes.items()}
 
 
 def current_mesh() -> Mesh | None:
-    """The mesh that the caller's thread is in, of `jax.set_mesh` or of a `with mesh:` block.
+    """The mesh of the caller's thread, from `jax.set_mesh` or a `with mesh:` block.
 
     Returns:
-        The very mesh object, or None when there is none.
+        The same mesh object, or None if there is none.
 
     Raises:
-        MeshError: inside `jax.jit`, where JAX shows no mesh of devices.
+        MeshError: Inside `jax.jit`, where JAX does not expose the mesh of devices.
 
     Examples:
         >>> mesh = data_parallel()
@@ -123,16 +122,18 @@ def current_mesh() -> Mesh | None:
     try:
         mesh = jax.sharding.get_mesh()
     except ValueError as error:
-        raise MeshError(f"the current mesh can't be had inside jax.jit: call this outside of it ({error})") from None
+        raise MeshError(
+            f"the current mesh is not available inside jax.jit: call this outside of it ({error})"
+        ) from None
     return legacy_mesh() if mesh.empty else mesh
 
 
 def resolve_mesh(mesh: Any = None) -> Mesh | PlannedMesh:
-    """The mesh that was given, else the caller's current one, else all devices on one axis "data".
+    """`mesh` if given, else the caller's current mesh, else all devices on one axis "data".
 
     Raises:
-        ArgumentError: when `mesh` is something else.
-        MeshError: when it is empty, or an `AbstractMesh`.
+        ArgumentError: If `mesh` is not a mesh.
+        MeshError: If it is empty, or an `AbstractMesh`.
 
     Examples:
         >>> resolve_mesh().axis_names
@@ -147,17 +148,17 @@ def resolve_mesh(mesh: Any = None) -> Mesh | PlannedMesh:
     if not isinstance(mesh, Mesh | PlannedMesh):
         raise ArgumentError(f"mesh={mesh!r} is a {type(mesh).__name__}: pass a jax.sharding.Mesh")
     if isinstance(mesh, Mesh) and mesh.empty:
-        raise MeshError(f"mesh={mesh!r} is empty: pass one with devices, say loadax.sharding.data_parallel()")
+        raise MeshError(f"mesh={mesh!r} is empty: pass one with devices, such as loadax.sharding.data_parallel()")
     return mesh
 
 
 def axis_sizes(mesh: Mesh | PlannedMesh) -> dict[str, int]:
-    """The size of every axis, major to minor."""
+    """Size of every axis, major to minor."""
     return dict(mesh.axes) if isinstance(mesh, PlannedMesh) else dict(mesh.shape)
 
 
 def grid_of(mesh: Mesh | PlannedMesh) -> MeshGrid:
-    """The mesh as numbers, seen from this process; from the planned one on a `PlannedMesh`.
+    """The mesh as an integer grid, for this process, or for the planned process of a `PlannedMesh`.
 
     Examples:
         >>> grid_of(data_parallel()).owners
@@ -171,29 +172,29 @@ def grid_of(mesh: Mesh | PlannedMesh) -> MeshGrid:
 
 
 def data_parallel(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """A mesh with one axis, "data": every device has its own rows, and a copy of the parameters.
+    """Makes a mesh with one axis, "data": every device has its own rows and a copy of the parameters.
 
     Args:
-        devices: in this order; all of them when None.
+        devices: Devices, in mesh order. None: all devices.
 
     Examples:
         >>> data_parallel().shape["data"]
         8
     """
-    return _mesh(_devices(devices), {"data": -1})
+    return _make_mesh(_checked_devices(devices), {"data": -1})
 
 
 def fully_sharded(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """A mesh with one axis, "fsdp": every device has its own rows, and its own part of the parameters.
+    """Makes a mesh with one axis, "fsdp": every device has its own rows and its own shard of the parameters.
 
     Args:
-        devices: in this order; all of them when None.
+        devices: Devices, in mesh order. None: all devices.
 
     Examples:
         >>> fully_sharded().axis_names
         ('fsdp',)
     """
-    return _mesh(_devices(devices), {"fsdp": -1})
+    return _make_mesh(_checked_devices(devices), {"fsdp": -1})
 
 
 def hybrid(
@@ -201,55 +202,56 @@ def hybrid(
     between: int | Mapping[str, int] | None = None,
     devices: Sequence[jax.Device] | None = None,
 ) -> Mesh:
-    """A mesh whose minor axes stay on the devices of one host, where links are fast, and whose major axes cross hosts.
+    """Makes a mesh whose minor axes stay within one host, where links are fast, and whose major axes cross hosts.
 
     Args:
-        inside: the minor axes and their sizes; a number n means `{"fsdp": n}`. When None: what `between` leaves, or the
+        inside: Minor axes and their sizes. An int n means `{"fsdp": n}`. None: whatever `between` leaves, or the
             devices of one process.
-        between: the major axes and their sizes; a number n means `{"data": n}`. When None: what `inside` leaves.
-        devices: all of them when None. They are dealt out by process, and so in each process by id.
+        between: Major axes and their sizes. An int n means `{"data": n}`. None: whatever `inside` leaves.
+        devices: Devices; they are sorted by process, then by id. None: all devices.
 
     Raises:
-        ArgumentError: when the sizes don't multiply up to the number of devices, an axis is named twice, or `inside`
-            can't be chosen because the processes have different numbers of devices.
+        ArgumentError: If the product of the sizes is not the number of devices, an axis is named twice, or `inside` has
+            no default because the processes have different numbers of devices.
 
     Examples:
         >>> dict(hybrid(inside={"fsdp": 2, "model": 2}).shape)
         {'data': 2, 'fsdp': 2, 'model': 2}
     """
-    ordered = sorted(_devices(devices), key=lambda device: (device.process_index, device.id))
-    inner = _given_axes("inside", inside, "fsdp")
-    outer = _given_axes("between", between, "data")
+    ordered = sorted(_checked_devices(devices), key=lambda device: (device.process_index, device.id))
+    inner = _optional_axes("inside", inside, "fsdp")
+    outer = _optional_axes("between", between, "data")
     if inner is None and outer is None:
         inner = {"fsdp": _devices_per_process(ordered)}
     if inner is None:
         assert outer is not None
-        inner = {"fsdp": _rest(len(ordered), "between", outer)}
+        inner = {"fsdp": _remaining_size(len(ordered), "between", outer)}
     if outer is None:
-        outer = {"data": _rest(len(ordered), "inside", inner)}
+        outer = {"data": _remaining_size(len(ordered), "inside", inner)}
     if twice := sorted(set(inner) & set(outer)):
         raise ArgumentError(f"inside={inner} and between={outer} both name the axis {twice[0]!r}: rename one of them")
     axes = outer | inner
     if math.prod(axes.values()) != len(ordered):
         raise ArgumentError(
             f"between={outer} and inside={inner} make a mesh of {math.prod(axes.values())} devices, "
-            f"there are {len(ordered)}: leave one of the two out to have it chosen, or pass devices="
+            f"but there are {len(ordered)}: leave out one of the two to have it chosen, or pass devices="
         )
-    return _mesh(ordered, axes)
+    return _make_mesh(ordered, axes)
 
 
-def _given_axes(argument: str, given: Any, name: str) -> dict[str, int] | None:
+def _optional_axes(argument: str, given: Any, name: str) -> dict[str, int] | None:
     if given is None:
         return None
     return _checked_axes(argument, {name: given} if isinstance(given, int) else given)
 
 
-def _rest(count: int, argument: str, axes: dict[str, int]) -> int:
+def _remaining_size(count: int, argument: str, axes: dict[str, int]) -> int:
     """How many times the mesh of `axes` fits into `count` devices."""
     size = math.prod(axes.values())
     if count % size:
         raise ArgumentError(
-            f"{argument}={axes} takes {size} devices at a time, which does not divide the {count} there are"
+            f"{argument}={axes} needs a multiple of {size} devices, but there are {count}: "
+            f"use sizes whose product divides {count}"
         )
     return count // size
 
@@ -257,19 +259,19 @@ def _rest(count: int, argument: str, axes: dict[str, int]) -> int:
 def _devices_per_process(devices: list[jax.Device]) -> int:
     counts = np.unique([device.process_index for device in devices], return_counts=True)[1].tolist()
     if len(set(counts)) > 1:
-        raise ArgumentError(f"inside=None: the processes have different numbers of devices, {counts}; say inside=")
+        raise ArgumentError(f"inside=None: the processes have different numbers of devices, {counts}; pass inside=")
     return int(counts[0])
 
 
-def _devices(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
+def _checked_devices(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
     chosen = jax.devices() if devices is None else list(devices)
     if not chosen:
         raise ArgumentError("devices=[] is empty: a mesh needs at least one; leave it out for all devices")
     return chosen
 
 
-def _mesh(devices: list[jax.Device], axes: dict[str, int]) -> Mesh:
-    # A list of devices goes through an empty object array: np.array would ask each of them whether it is a sequence.
+def _make_mesh(devices: list[jax.Device], axes: dict[str, int]) -> Mesh:
+    # Fill an empty object array: np.array(devices) would check whether each device is a sequence.
     grid = np.empty(len(devices), object)
     grid[:] = devices
     return Mesh(grid.reshape(tuple(axes.values())), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))

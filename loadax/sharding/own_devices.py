@@ -1,10 +1,9 @@
-"""Programs that run on this process's devices of a mesh and know nothing of any other process.
+"""Compiled programs that run only on this process's devices of a mesh, independent of other processes.
 
-A program over a mesh of many processes is theirs together: they must all start it, and in the same order among all that
-they start together, which threads that read ahead can't promise. So what the loader itself computes on devices never is
-such a program. Where a mesh spans processes, this process's devices become a mesh of their own, each array is seen
-there as the parts that these devices hold, laid one behind the other, and the results are put together as arrays of the
-whole mesh again; no data moves for that.
+A program over a mesh of several processes must be launched by all of them, in the same order relative to their other
+collective programs. Prefetch threads can't guarantee that order, so nothing that the loader computes on devices is such
+a program. If the mesh spans processes, this process's devices form a mesh of their own. Each array is seen there as the
+concatenation of its local shards, and the results are wrapped as arrays of the whole mesh again. No data moves.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ Placed: TypeAlias = jax.ShapeDtypeStruct
 """Shape, dtype and `NamedSharding` of a global array."""
 
 Program: TypeAlias = Callable[[Sequence[jax.Array]], list[jax.Array]]
-"""From global arrays to global arrays."""
+"""A function from global arrays to global arrays."""
 
 _AXIS = "device"
 
@@ -42,21 +41,21 @@ class OwnDevices:
 
     def __init__(self, mesh: Mesh):
         own = [device for device in mesh.devices.flat if device.process_index == device.client.process_index()]
-        self._whole = len(own) == mesh.size
+        self._is_whole_mesh = len(own) == mesh.size
         self._count = len(own)
         self.mesh = mesh
-        if own and not self._whole:
+        if own and not self._is_whole_mesh:
             grid = np.empty(len(own), object)
             grid[:] = own
             self.mesh = Mesh(grid, (_AXIS,))
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of devices."""
         return self._count
 
     @staticmethod
     def part(placed: Placed) -> tuple[int, ...]:
-        """The shape of what one device holds of an array."""
+        """The shape of one device's shard of an array."""
         return _sharding(placed).shard_shape(placed.shape)
 
     def compile(
@@ -66,72 +65,71 @@ class OwnDevices:
         outputs: Sequence[Placed],
         donate: Sequence[int] = (),
     ) -> Program:
-        """Compiles a function of the parts that one device holds, which gives its parts of the results.
+        """Compiles a function that maps one device's shards of the inputs to its shards of the outputs.
 
-        It is traced here and now, with x64 when this thread has it or an array is of such a dtype; calling the result
-        traces nothing more, on whichever thread.
+        The function is traced now, with x64 enabled if this thread has it enabled or an array has a 64-bit dtype.
+        Calling the result traces nothing, on any thread.
 
         Args:
-            function: traced by JAX, once.
-            inputs: the global arrays whose parts it gets.
-            outputs: the global arrays whose parts it gives, in a list.
-            donate: the numbers of inputs that are used up, and whose memory results may take.
+            function: Function that JAX traces once.
+            inputs: Global arrays whose shards it takes.
+            outputs: Global arrays whose shards it returns, in a list.
+            donate: Indices of the inputs that are donated; outputs may reuse their memory.
         """
-        if not self._count:  # all that there is to do is to say what the arrays are
+        if not self._count:  # nothing to compute: the arrays have no local shards
             return lambda _: [
-                jax.make_array_from_single_device_arrays(each.shape, each.sharding, [], dtype=each.dtype)
-                for each in outputs
+                jax.make_array_from_single_device_arrays(placed.shape, placed.sharding, [], dtype=placed.dtype)
+                for placed in outputs
             ]
-        inner = [self._seen(each) for each in inputs]
-        outer = [_sharding(self._seen(each)) for each in outputs]
+        inner = [self._local_view(placed) for placed in inputs]
+        outer = [_sharding(self._local_view(placed)) for placed in outputs]
         spread = jax.shard_map(
             function,
             mesh=self.mesh,
-            in_specs=tuple(_sharding(each).spec for each in inner),
-            out_specs=[each.spec for each in outer],
-            check_vma=False,  # that copies are equal follows from what they are made of
+            in_specs=tuple(_sharding(placed).spec for placed in inner),
+            out_specs=[placed.spec for placed in outer],
+            check_vma=False,  # replicated outputs are computed from replicated inputs
         )
-        # The mesh that the caller is in may be another one, and is not meant; nor is this thread's x64 flag, where data
-        # is wide already.
-        with jax.set_mesh(self.mesh), _wide([*inputs, *outputs]):
-            # The very shardings that were asked for: on explicit axes JAX would write their specs in another way.
+        # Override the caller's current mesh, and its x64 flag if the data is 64-bit already.
+        with jax.set_mesh(self.mesh), _x64_if_needed([*inputs, *outputs]):
+            # Request exactly these shardings: on Explicit axes JAX would normalise their specs.
             compiled = jax.jit(spread, donate_argnums=tuple(donate), out_shardings=outer).lower(*inner).compile()
 
         def program(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-            results = compiled(*(self._enter(array, each) for array, each in zip(arrays, inner, strict=True)))
-            return [self._leave(array, each) for array, each in zip(results, outputs, strict=True)]
+            results = compiled(*(self._to_local(array, placed) for array, placed in zip(arrays, inner, strict=True)))
+            return [self._to_global(array, placed) for array, placed in zip(results, outputs, strict=True)]
 
         return program
 
-    def _seen(self, placed: Placed) -> Placed:
-        """What a program is given for a global array."""
-        if self._whole:
+    def _local_view(self, placed: Placed) -> Placed:
+        """The local view of a global array, as the program takes it."""
+        if self._is_whole_mesh:
             return placed
         rows, *columns = self.part(placed)
         shape = (self._count * rows, *columns)
         return jax.ShapeDtypeStruct(shape, placed.dtype, sharding=NamedSharding(self.mesh, PartitionSpec(_AXIS)))
 
-    def _enter(self, array: jax.Array, seen: Placed) -> jax.Array:
-        return array if self._whole else _regrouped(array, seen)
+    def _to_local(self, array: jax.Array, view: Placed) -> jax.Array:
+        return array if self._is_whole_mesh else _rewrapped(array, view)
 
-    def _leave(self, array: jax.Array, placed: Placed) -> jax.Array:
-        return array if self._whole else _regrouped(array, placed)
+    def _to_global(self, array: jax.Array, placed: Placed) -> jax.Array:
+        return array if self._is_whole_mesh else _rewrapped(array, placed)
 
 
-def _regrouped(array: jax.Array, placed: Placed) -> jax.Array:
-    """The same parts on the same devices, as an array of another shape and mesh."""
-    with _wide([placed]):
+def _rewrapped(array: jax.Array, placed: Placed) -> jax.Array:
+    """The same shards on the same devices, as an array of another shape and mesh."""
+    with _x64_if_needed([placed]):
         parts = [shard.data for shard in array.addressable_shards]
         return jax.make_array_from_single_device_arrays(placed.shape, _sharding(placed), parts)
 
 
-def _wide(arrays: Sequence[Placed]) -> AbstractContextManager[Any]:
-    """Lets 64-bit arrays be, on any thread."""
-    wide = any(each.dtype in (np.int64, np.uint64, np.float64, np.complex128) for each in arrays)
+def _x64_if_needed(arrays: Sequence[Placed]) -> AbstractContextManager[Any]:
+    """A context that enables 64-bit dtypes on this thread if one of the arrays needs them."""
+    wide = any(array.dtype in (np.int64, np.uint64, np.float64, np.complex128) for array in arrays)
     return jax.enable_x64(True) if wide else nullcontext()
 
 
 def _sharding(placed: Placed) -> NamedSharding:
     if not isinstance(placed.sharding, NamedSharding):
-        raise MeshError(f"{placed} is on no mesh that is there; pass mesh= a jax.sharding.Mesh")
+        raise MeshError(f"{placed} has no NamedSharding on a mesh of devices; pass mesh= a jax.sharding.Mesh")
     return placed.sharding

@@ -1,8 +1,7 @@
-"""From what a user says about partitions to one checked `PartitionSpec` for every leaf.
+"""Resolves the user's `partition` into one checked `PartitionSpec` per leaf.
 
-A spec, a `NamedSharding`, a tree of these that is a prefix of the data, a `DataPartitionType`, or rules for logical
-names as Flax has them: each ends as a list of specs in leaf order. Only the names and sizes of the mesh's axes are
-used, so all of this works for a mesh that is not there.
+Accepts a spec, a `NamedSharding`, a pytree prefix of these, a `DataPartitionType`, or Flax-style rules for logical axis
+names. Only the names and sizes of the mesh's axes are used, so planned meshes work too.
 """
 
 import enum
@@ -25,44 +24,42 @@ class DataPartitionType(enum.Enum):
     """The two partitions that need no spec."""
 
     FULL = "full"
-    """Rows over all devices of the mesh."""
+    """Split rows over all devices of the mesh."""
 
     REPLICATED = "replicated"
-    """All of it on every device."""
+    """Copy everything to every device."""
 
 
 def is_full(partition: Any) -> bool:
-    """Whether `partition` is FULL, and not REPLICATED.
+    """Whether `partition` is FULL rather than REPLICATED.
 
     Raises:
-        UnsupportedError: (a NotImplementedError) when it is neither.
+        UnsupportedError: (a NotImplementedError) If it is neither.
     """
     if not isinstance(partition, DataPartitionType):
-        raise UnsupportedError(
-            f"partition={partition!r}: only DataPartitionType.FULL and DataPartitionType.REPLICATED are known here"
-        )
+        raise UnsupportedError(f"partition={partition!r}: pass DataPartitionType.FULL or DataPartitionType.REPLICATED")
     return partition is DataPartitionType.FULL
 
 
 def resolve_partition(
     partition: Any, structure: Structure, shapes: Sequence[tuple[int, ...]], mesh: Mesh | PlannedMesh
 ) -> list[PartitionSpec]:
-    """One spec for every leaf of a batch, in leaf order.
+    """Resolves `partition` into one spec per leaf of a batch, in leaf order.
 
     Args:
-        partition: None (rows over the axis of a one-axis mesh), a spec, a `NamedSharding` on this very mesh, a tree of
-            these and of `DataPartitionType`s that is a prefix of the batch, or rules: pairs of a logical name and mesh
-            axes, of which the first for "batch" (dim 0 of every leaf) whose axes this mesh has is taken. What is given
-            for several leaves is cut to each one's rank.
-        structure: of the batch.
-        shapes: of every leaf of the global batch.
-        mesh: that the batch goes to.
+        partition: None (rows over the axis of a one-axis mesh), a spec, a `NamedSharding` on `mesh`, a pytree prefix of
+            these and of `DataPartitionType`s, or rules. Rules are pairs of a logical name and mesh axes; the first one
+            for "batch" whose axes are on the mesh applies to dim 0 of every leaf. A spec given for several leaves is
+            truncated to the rank of each.
+        structure: Structure of the batch.
+        shapes: Shapes of the leaves of the global batch.
+        mesh: Mesh of the batch.
 
     Raises:
-        PartitionError: when a spec does not fit its leaf or the mesh, or none is given on a mesh of several axes.
-        MeshError: when a `NamedSharding` has another mesh.
-        ArgumentError: when `partition` is none of these, or no prefix of the batch.
-        UnsupportedError: when a `NamedSharding` asks for another memory than the devices' own.
+        PartitionError: If a spec does not fit its leaf or the mesh, or none is given on a mesh of several axes.
+        MeshError: If a `NamedSharding` has another mesh.
+        ArgumentError: If `partition` is none of these, or not a prefix of the batch.
+        UnsupportedError: If a `NamedSharding` requests a memory kind other than the devices' default.
 
     Examples:
         >>> from loadax.sharding import plan_mesh
@@ -76,18 +73,18 @@ def resolve_partition(
     """
     sizes = axis_sizes(mesh)
     if partition is None:
-        partition = _default(sizes)
+        partition = _default_spec(sizes)
     elif _is_rules(partition):
         partition = _batch_spec(partition, sizes)
     try:
         given = broadcast_prefix(partition, structure, _is_spec)
     except ArgumentError as error:
-        raise ArgumentError(f"partition: {error}. Give one spec for all leaves, or name every one of them") from None
+        raise ArgumentError(f"partition: {error}. Give one spec for all leaves, or one for each leaf") from None
     specs: list[PartitionSpec] = []
     for (entry, own), path, shape in zip(given, structure.paths, shapes, strict=True):
         spec = _as_spec(entry, mesh, path)
         if not own:
-            spec = _cut(spec, len(shape))
+            spec = _truncate(spec, len(shape))
         check_spec(spec, len(shape), sizes, path)
         _check_shape(spec, shape, sizes, path)
         specs.append(spec)
@@ -95,21 +92,21 @@ def resolve_partition(
 
 
 def logical_specs(names: Any, rules: Sequence[Any], mesh: Mesh | PlannedMesh) -> Any:
-    """Specs for leaves whose dims have logical names, by rules as Flax has them.
+    """Resolves logical axis names into specs, by Flax-style rules.
 
-    The rules are tried in turn; each that has a name of the leaf, and whose mesh axes are on the mesh and not yet used
-    in this leaf, gives its axes to the dim of that name, unless an earlier one did. Dims without a rule stay whole.
+    Rules apply in order. A rule assigns its mesh axes to the dim with its name if all of them are on the mesh and
+    unused in this leaf, and no earlier rule applied to that dim. Dims without a rule are not split.
 
     Args:
-        names: a tree of tuples (or specs) of logical names, one for each dim of that leaf; None: the dim has no name.
-        rules: pairs of a logical name and a mesh axis, a tuple of them, or None.
-        mesh: whose axes are meant.
+        names: Pytree of tuples (or specs) of logical names, one name per dim of a leaf; None: the dim has no name.
+        rules: Pairs of a logical name and a mesh axis, a tuple of them, or None.
+        mesh: Mesh whose axes the rules name.
 
     Returns:
-        The same tree with a `PartitionSpec` for every tuple of names.
+        The same pytree with a `PartitionSpec` for every tuple of names.
 
     Raises:
-        ArgumentError: when the rules are none, or a leaf has a name twice.
+        ArgumentError: If `rules` is not such a list, or a leaf has a name twice.
 
     Examples:
         >>> from loadax.sharding import plan_mesh
@@ -120,23 +117,23 @@ def logical_specs(names: Any, rules: Sequence[Any], mesh: Mesh | PlannedMesh) ->
     """
     if not _is_rules(rules):
         raise ArgumentError(
-            f"rules={rules!r}: pairs of a logical name and mesh axes are needed, say (('batch', 'data'),)"
+            f"rules={rules!r}: pass pairs of a logical name and mesh axes, such as (('batch', 'data'),)"
         )
     sizes = axis_sizes(mesh)
     return jax.tree.map(lambda leaf: _logical_spec(tuple(leaf), rules, sizes), names, is_leaf=_is_names)
 
 
 def check_spec(spec: PartitionSpec, rank: int, sizes: Mapping[str, int], path: str) -> None:
-    """That the spec fits a leaf of this rank, and the axes of the mesh, each used once.
+    """Checks that the spec fits a leaf of this rank and the mesh, and uses each axis at most once.
 
     Raises:
-        PartitionError: when it does not; it names the leaf at `path`.
+        PartitionError: If it does not. The message names the leaf at `path`.
     """
     leaf = leaf_name(path)
     if len(spec) > rank:
         raise PartitionError(
-            f"{leaf} has {rank} {'dim' if rank == 1 else 'dims'}, {_shown(spec)} has {len(spec)} entries: use "
-            f"{_shown(_cut(spec, rank))}"
+            f"{leaf} has {rank} {'dim' if rank == 1 else 'dims'}, but {_text(spec)} has {len(spec)} entries: use "
+            f"{_text(_truncate(spec, rank))}"
         )
     if spec.unreduced or spec.reduced:
         raise PartitionError(
@@ -146,16 +143,16 @@ def check_spec(spec: PartitionSpec, rank: int, sizes: Mapping[str, int], path: s
     for entry in spec:
         if entry is PartitionSpec.UNCONSTRAINED:
             raise PartitionError(
-                f"{leaf}: {_shown(spec)} leaves a dim unconstrained, but a batch is placed just so: use None or an axis"
+                f"{leaf}: {_text(spec)} leaves a dim unconstrained, which placing can't: use None or an axis"
             )
         for axis in axes_of(entry):
             if axis not in sizes:
                 raise PartitionError(
-                    f"{leaf}: {_shown(spec)} names the axis {axis!r}, the mesh has {dict(sizes)}: use one of these"
+                    f"{leaf}: {_text(spec)} names the axis {axis!r}, but the mesh has {dict(sizes)}: use one of these"
                 )
             if axis in used:
                 raise PartitionError(
-                    f"{leaf}: {_shown(spec)} uses the axis {axis!r} twice: an axis can cut one dim only"
+                    f"{leaf}: {_text(spec)} uses the axis {axis!r} twice: an axis can split only one dim"
                 )
             used.add(axis)
 
@@ -166,27 +163,31 @@ def _check_shape(spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[str
         if shape[dim] % count == 0:
             continue
         if dim == 0:
-            what, remedy = f"{shape[dim]} rows", f"Use a batch_size that is a multiple of {count}"
+            what, argument, remedy = "rows", "batch_size", f"Use a batch_size that is a multiple of {count}"
         else:
-            what, remedy = f"{shape[dim]} columns", f"Pad it to a multiple of {count} in a map"
-        raise PartitionError(f"{leaf_name(path)}: dim {dim} has {what}, {_shown(spec)} cuts it in {count}. {remedy}")
+            what, argument, remedy = "columns", "partition", f"Pad it to a multiple of {count} in a map"
+        raise PartitionError(
+            f"{leaf_name(path)}: dim {dim} has {shape[dim]} {what}, "
+            f"but {_text(spec)} splits it into {count} equal parts. {remedy}",
+            argument=argument,
+        )
 
 
-def _default(sizes: Mapping[str, int]) -> PartitionSpec:
+def _default_spec(sizes: Mapping[str, int]) -> PartitionSpec:
     axes = list(sizes)
     if len(axes) > 1:
         cutting = [axis for axis in axes if sizes[axis] > 1] or axes[:1]
         of_all = ", ".join(f'"{axis}"' for axis in cutting)
         every = f", or over all of them: partition=P(({of_all}))" if len(cutting) > 1 else ""
         raise PartitionError(
-            f"the mesh has several axes, {dict(sizes)}, so say which of them the rows go over: "
+            f"the mesh has several axes, {dict(sizes)}, so name the ones to split rows over: "
             f'partition=P("{cutting[0]}"){every}'
         )
     return PartitionSpec(axes[0])
 
 
 def _is_spec(node: Any) -> bool:
-    # None and strings stop here too, so that what is wrong with them can be said.
+    # None and strings are leaves too, so that their errors can be specific.
     return node is None or isinstance(node, PartitionSpec | Sharding | DataPartitionType | str)
 
 
@@ -194,38 +195,39 @@ def _as_spec(entry: Any, mesh: Mesh | PlannedMesh, path: str) -> PartitionSpec:
     if isinstance(entry, PartitionSpec):
         return entry
     if entry is DataPartitionType.FULL:
-        return _cut(PartitionSpec(tuple(axis_sizes(mesh))), 1)
+        return _truncate(PartitionSpec(tuple(axis_sizes(mesh))), 1)
     if entry is DataPartitionType.REPLICATED:
         return PartitionSpec()
     if isinstance(entry, NamedSharding):
         return _spec_on(entry, mesh, path)
     if entry is None:
-        raise PartitionError(f"{leaf_name(path)}: partition has None there: use P() to replicate")
+        raise PartitionError(f"{leaf_name(path)}: its partition is None: use P() to replicate")
     hint = f"write P({entry!r})" if isinstance(entry, str) else "pass a PartitionSpec or a NamedSharding"
-    raise ArgumentError(f"{leaf_name(path)}: partition has {entry!r} there, a {type(entry).__name__}: {hint}")
+    raise ArgumentError(f"{leaf_name(path)}: its partition is {entry!r}, a {type(entry).__name__}: {hint}")
 
 
 def _spec_on(sharding: NamedSharding, mesh: Mesh | PlannedMesh, path: str) -> PartitionSpec:
-    """The spec of a sharding that must be on `mesh`, in the devices' own memory."""
+    """The spec of a sharding, which must be on `mesh` and in the devices' default memory."""
     if sharding.mesh != mesh:
         raise MeshError(
-            f"{leaf_name(path)}: partition has a NamedSharding on {sharding.mesh!r}, "
-            f"the loader's mesh is {mesh!r}: use one mesh"
+            f"{leaf_name(path)}: its partition is a NamedSharding on {sharding.mesh!r}, "
+            f"but the loader's mesh is {mesh!r}: use one mesh"
         )
     kind = sharding.memory_kind
     if kind is not None and kind != sharding.mesh.devices.flat[0].default_memory().kind:
         raise UnsupportedError(
-            f"{leaf_name(path)}: partition asks for the memory {kind!r}; batches go to the devices' own memory only"
+            f"{leaf_name(path)}: its partition has memory_kind={kind!r}, but batches are only placed in the devices' "
+            "default memory: leave memory_kind out"
         )
     return sharding.spec
 
 
-def _shown(spec: PartitionSpec) -> str:
-    """As one writes it: P('data'), where JAX shows P('data',)."""
+def _text(spec: PartitionSpec) -> str:
+    """The spec as users write it: P('data') instead of JAX's P('data',)."""
     return f"P({', '.join(map(repr, spec))})"
 
 
-def _cut(spec: PartitionSpec, rank: int) -> PartitionSpec:
+def _truncate(spec: PartitionSpec, rank: int) -> PartitionSpec:
     return spec if len(spec) <= rank else PartitionSpec(*tuple(spec)[:rank])
 
 
@@ -250,7 +252,7 @@ def _batch_spec(rules: Sequence[Any], sizes: Mapping[str, int]) -> PartitionSpec
             return PartitionSpec(axes if axes is None or isinstance(axes, str) else tuple(axes))
     raise PartitionError(
         f"partition={rules!r} has no rule for 'batch' with axes of the mesh, which are {dict(sizes)}: "
-        f"add one, say ('batch', {next(iter(sizes))!r})"
+        f"add one, such as ('batch', {next(iter(sizes))!r})"
     )
 
 
@@ -263,7 +265,7 @@ def _is_names(node: Any) -> bool:
 def _logical_spec(names: tuple[Any, ...], rules: Sequence[Any], sizes: Mapping[str, int]) -> PartitionSpec:
     named = [name for name in names if name is not None]
     if len(set(named)) < len(named):
-        raise ArgumentError(f"the logical names {names} have one of them twice: each dim of a leaf needs its own")
+        raise ArgumentError(f"the logical names {names} contain one of them twice: give each dim of a leaf its own")
     chosen: dict[str, Any] = {}
     used: set[str] = set()
     for name, axes in rules:

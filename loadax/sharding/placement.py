@@ -1,4 +1,4 @@
-"""From host memory to global arrays, without a word between the hosts."""
+"""Places host data as global arrays, without communication between hosts."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -33,24 +33,25 @@ __all__ = [
 def host_to_global_device_array(
     host_arrays: Any, *, partition: DataPartitionType = DataPartitionType.FULL, mesh: Mesh | None = None
 ) -> Any:
-    """Global arrays of what every host has: its own rows of them (FULL), or each the whole (REPLICATED).
+    """Makes global arrays from each host's own rows (FULL), or from a copy on every host (REPLICATED).
 
-    The data is copied, so the caller may write to its arrays again. Nothing is said between the hosts; each calls it.
+    Every host calls this; there is no communication. The data is copied, so the caller may reuse its arrays.
 
     Args:
-        host_arrays: a pytree of arrays and numbers. FULL: of this process's rows, in ascending global order.
-        partition: FULL: dim 0 over all devices of the mesh, all axes in turn. REPLICATED: no dim is cut.
-        mesh: the caller's current one when None.
+        host_arrays: Pytree of arrays and scalars. FULL: this process's rows, in ascending global order.
+        partition: FULL splits dim 0 over all devices of the mesh. REPLICATED splits no dim.
+        mesh: Mesh to place on. None: the caller's current mesh.
 
     Returns:
         The same pytree of `jax.Array`s.
 
     Raises:
-        MeshError: when there is no mesh, or this process has no device on it.
-        PartitionError: when the rows can't be cut evenly, the processes have different numbers of devices, or a leaf
-            has no rows.
-        LeafError: when an integer does not fit without x64. LeafTypeError: when JAX has no such dtype.
-        UnsupportedError: (a NotImplementedError) when `partition` is something else.
+        MeshError: If there is no mesh, or this process has no device on it.
+        PartitionError: If the rows can't be split evenly, processes have different numbers of devices, or a leaf has no
+            rows.
+        LeafError: If an integer does not fit without x64.
+        LeafTypeError: If JAX has no such dtype.
+        UnsupportedError: (a NotImplementedError) If `partition` has another value.
 
     Examples:
         >>> from loadax.sharding import data_parallel
@@ -65,35 +66,34 @@ def host_to_global_device_array(
     for path, leaf in leaves:
         if full and leaf.ndim == 0:
             raise PartitionError(
-                f"{leaf_name(path)} has no rows to cut, value {leaf}: use partition=DataPartitionType.REPLICATED for it"
+                f"{leaf_name(path)} is a scalar, {leaf}, without rows to split: use DataPartitionType.REPLICATED"
             )
     return jax.tree.unflatten(structure, _place_local(leaves, [spec] * len(leaves), mesh))
 
 
 def host_local_to_global(local_inputs: Any, mesh: Mesh, pspecs: Any) -> Any:
-    """Global arrays of each host's own part of them.
+    """Makes global arrays from each host's own part of them.
 
-    As `jax.experimental.multihost_utils.host_local_array_to_global_array`, and also on meshes whose hosts own no
-    contiguous
-    block: along every dim, the local data is that of this process's shards, each once, in ascending global order. A
-        process that
-    holds a part only of what its rows and columns span gives all of that.
+    Like `jax.experimental.multihost_utils.host_local_array_to_global_array`, but it also accepts meshes whose hosts own
+    non-contiguous blocks. Along every dim, local data consists of this process's distinct shards in ascending global
+    order. A process that holds only some combinations of its rows and columns must pass all of them.
 
     Args:
-        local_inputs: a pytree of arrays and numbers.
-        mesh: of all hosts.
-        pspecs: a pytree prefix of `PartitionSpec`s.
+        local_inputs: Pytree of arrays and scalars.
+        mesh: Mesh of all hosts.
+        pspecs: Pytree prefix of `PartitionSpec`s.
 
     Returns:
-        The same pytree of `jax.Array`s. Along each dim, their size is the local one, divided by the number of shards
-        this process holds, times the number there are.
+        The same pytree of `jax.Array`s. The global size of a dim is the local size, divided by the number of shards
+        that this process holds, times the number of all shards.
 
     Raises:
-        MeshError: when `mesh` can't be placed on, or this process has no device on it.
-        PartitionError: when a spec does not fit its leaf, a local dim can't be cut evenly, or the hosts have unequal
-            shares of a dim (on every host alike then).
-        ArgumentError: when `pspecs` is no prefix of the inputs, or holds something else.
-        LeafError: when an integer does not fit without x64. LeafTypeError: when JAX has no such dtype.
+        MeshError: If nothing can be placed on `mesh`, or this process has no device on it.
+        PartitionError: If a spec does not fit its leaf, a local dim can't be split evenly, or the hosts have unequal
+            shares of a dim. Every host raises this error for unequal shares.
+        ArgumentError: If `pspecs` is not a prefix of the inputs, or contains anything but specs.
+        LeafError: If an integer does not fit without x64.
+        LeafTypeError: If JAX has no such dtype.
 
     Examples:
         >>> from loadax.sharding import data_parallel
@@ -109,21 +109,19 @@ def host_local_to_global(local_inputs: Any, mesh: Mesh, pspecs: Any) -> Any:
 
 
 def _placing_mesh(mesh: Mesh | None) -> Mesh:
-    found = current_mesh() if mesh is None else resolve_mesh(mesh)
-    if found is None:
+    resolved = current_mesh() if mesh is None else resolve_mesh(mesh)
+    if resolved is None:
         raise MeshError(
             "loadax needs a mesh: pass mesh=..., or call inside 'with jax.set_mesh(mesh):'. "
-            f"Mesh contexts are per thread; this thread ({threading.current_thread().name!r}) has none."
+            f"Mesh contexts are thread-local; this thread ({threading.current_thread().name!r}) has none."
         )
-    if isinstance(found, PlannedMesh):
-        raise MeshError(
-            f"mesh={found!r} is not there, it is only planned: nothing can be placed on it; pass a jax.sharding.Mesh"
-        )
-    return found
+    if isinstance(resolved, PlannedMesh):
+        raise MeshError(f"mesh={resolved!r} is only planned and has no devices to place on: pass a jax.sharding.Mesh")
+    return resolved
 
 
 def _host_leaves(tree: Any) -> tuple[list[tuple[str, NDArray[Any]]], Any]:
-    """Path and NumPy array of every leaf, and the structure."""
+    """The path and NumPy array of every leaf, and the structure."""
     keyed, structure = jax.tree.flatten_with_path(tree)
     paths = [jax.tree_util.keystr(path) for path, _ in keyed]
     return [(path, host_array(leaf, path)) for path, (_, leaf) in zip(paths, keyed, strict=True)], structure
@@ -131,23 +129,23 @@ def _host_leaves(tree: Any) -> tuple[list[tuple[str, NDArray[Any]]], Any]:
 
 def _broadcast_specs(pspecs: Any, tree: Any) -> list[PartitionSpec]:
     """The spec of every leaf of `tree`."""
-    for spec in jax.tree.leaves(pspecs, is_leaf=_stops):
+    for spec in jax.tree.leaves(pspecs, is_leaf=_is_spec_leaf):
         if not isinstance(spec, PartitionSpec):
-            raise ArgumentError(f"pspecs has {spec!r} in it: pass PartitionSpecs; P() replicates")
+            raise ArgumentError(f"pspecs contains {spec!r}: pass PartitionSpecs; P() replicates")
     try:
-        return jax.tree.leaves(jax.tree.broadcast(pspecs, tree, is_leaf=_stops), is_leaf=_stops)
+        return jax.tree.leaves(jax.tree.broadcast(pspecs, tree, is_leaf=_is_spec_leaf), is_leaf=_is_spec_leaf)
     except ValueError as error:
-        raise ArgumentError(f"pspecs={pspecs!r} is no prefix of the inputs: {error}") from None
+        raise ArgumentError(f"pspecs={pspecs!r} is not a pytree prefix of the inputs: {error}") from None
 
 
-def _stops(node: Any) -> bool:
+def _is_spec_leaf(node: Any) -> bool:
     return node is None or isinstance(node, PartitionSpec)
 
 
 def _place_local(
     leaves: Iterable[tuple[str, NDArray[Any]]], specs: Iterable[PartitionSpec], mesh: Mesh
 ) -> list[jax.Array]:
-    """Global arrays of host-local ones. Everything that can be wrong is found before the first is placed."""
+    """Makes global arrays from host-local ones. Checks all leaves before it places the first."""
     grid = grid_of(mesh)
     shares: dict[Any, DimensionShare] = {}
     jobs: list[Callable[[], jax.Array]] = []
@@ -161,14 +159,14 @@ def _place_local(
         shape = _global_shape(local.shape, along, spec, path, grid)
         layout = plan_leaf(grid, spec, shape)
         sources = [local[_local_slices(box, shape, along)] for box in layout.boxes]
-        jobs.append(_job(sources, layout, NamedSharding(mesh, spec), dtype, path))
+        jobs.append(_prepare(sources, layout, NamedSharding(mesh, spec), dtype, path))
     return [job() for job in jobs]
 
 
-def _job(
+def _prepare(
     sources: list[NDArray[Any]], layout: LeafLayout, sharding: NamedSharding, dtype: np.dtype[Any], path: str
 ) -> Callable[[], jax.Array]:
-    """Copies the boxes at once, into memory that JAX can take over, and leaves the placing for later."""
+    """Copies the boxes now, into memory that JAX can take over, and returns a function that places them."""
     buffers = [aligned_empty(source.shape, dtype) for source in sources]
     for buffer, source in zip(buffers, sources, strict=True):
         cast_into(buffer, source, path)
@@ -181,34 +179,34 @@ def _global_shape(
     shape: list[int] = []
     for dim, (size, share) in enumerate(zip(local, shares, strict=True)):
         if not share.equal:
-            raise PartitionError(_unequal(share, spec, dim, path))
-        held = len(share.held) if share.total > 1 else 1
-        if held == 0:
+            raise PartitionError(_unequal_message(share, spec, dim, path))
+        count = len(share.held) if share.total > 1 else 1
+        if count == 0:
             raise MeshError(
-                f"{leaf_name(path)}: process {grid.process} has no device on the mesh, so its data can't say how large "
-                "the whole is: use a mesh with devices of every process, or don't call this here"
+                f"{leaf_name(path)}: process {grid.process} has no device on the mesh, so the global shape can't be "
+                "computed from its data: use a mesh with devices of every process, or don't call this on that process"
             )
-        if size % held:
+        if size % count:
             raise PartitionError(
-                f"{leaf_name(path)}: dim {dim} has {size} rows here, "
-                f"and this process holds {held} of the {share.total} shards of {spec}. Pass a multiple of {held}"
+                f"{leaf_name(path)}: dim {dim} has local size {size}, "
+                f"but this process holds {count} of the {share.total} shards of {spec}. Pass a multiple of {count}"
             )
-        shape.append(size // held * share.total)
+        shape.append(size // count * share.total)
     return tuple(shape)
 
 
-def _unequal(share: DimensionShare, spec: PartitionSpec, dim: int, path: str) -> str:
+def _unequal_message(share: DimensionShare, spec: PartitionSpec, dim: int, path: str) -> str:
     few, many = int(share.counts.argmin()), int(share.counts.argmax())
     return (
         f"{leaf_name(path)}: the hosts have unequal shares of dim {dim} under {spec}: "
         f"of its {share.total} shards, process {share.processes[few]} holds {share.counts[few]} and process "
-        f"{share.processes[many]} holds {share.counts[many]}. Sizes can't be told from local data then: "
+        f"{share.processes[many]} holds {share.counts[many]}. So global sizes can't be computed from local ones: "
         "use a loadax.Dataloader, or jax.make_array_from_callback with the global shape"
     )
 
 
 def _local_slices(box: Box, shape: tuple[int, ...], shares: list[DimensionShare]) -> tuple[slice, ...]:
-    """Slices of a box of the global array in the local one, whose dims each have this process's shards in a row."""
+    """Maps a box of the global array to slices of the local array, in which this process's shards are concatenated."""
     slices: list[slice] = []
     for (start, stop), size, share in zip(box, shape, shares, strict=True):
         extent = size // share.total

@@ -1,8 +1,8 @@
-"""Global arrays out of this process's boxes: the one way in which loadax hands memory to JAX.
+"""Makes global arrays from this process's boxes. All host memory that loadax gives to JAX goes through this module.
 
-It goes through `jax.make_array_from_callback`, or what that ends in, which only ever looks at this process's devices.
-(`jax.device_put` with a sharding that spans processes compares the data of all hosts: a collective, which hangs when a
-prefetch thread runs it.)
+It uses `jax.make_array_from_callback`, or its last step, which only involves this process's devices.
+(`jax.device_put` with a sharding that spans processes compares the data of all hosts. That is a hidden collective, and
+it hangs when a prefetch thread runs it.)
 """
 
 from collections.abc import Callable, Sequence
@@ -20,15 +20,15 @@ from loadax.sharding.layout import LeafLayout
 
 @final
 class Placer:
-    """Makes global arrays of one shape, dtype and sharding out of this process's boxes. Never communicates.
+    """Makes global arrays of one shape, dtype and sharding from this process's boxes, without communication.
 
     Args:
-        layout: what this process holds.
-        sharding: on a mesh whose devices hold just that.
-        dtype: of the arrays; they get exactly this one, also 64-bit ones on a thread without x64.
-        microbatches: k > 1: the arrays have shape (k, rows / k, …) instead, and row r is entry (r % k, r // k): then
-            every device's rows stay where they are. The sharding is for that shape; boxes must hold multiples of k
-            rows.
+        layout: Boxes that this process holds.
+        sharding: Sharding with the same layout.
+        dtype: Exact dtype of the arrays, also if it is 64-bit and this thread has x64 disabled.
+        microbatches: Number k of microbatches. For k > 1, arrays have shape (k, rows / k, …) and row r is entry
+            (r % k, r // k), so that every row stays on its device. `sharding` is for that shape, and the height of the
+            boxes must be a multiple of k.
 
     Examples:
         >>> from jax.sharding import PartitionSpec
@@ -42,61 +42,65 @@ class Placer:
     """
 
     def __init__(self, layout: LeafLayout, sharding: NamedSharding, dtype: Any, microbatches: int = 1):
-        self._micro = microbatches
+        self._microbatches = microbatches
         rows = layout.shape[:1] if microbatches == 1 else (microbatches, layout.shape[0] // microbatches)
         self.shape = (*rows, *layout.shape[1:])
         self.sharding = sharding
         self.dtype = np.dtype(dtype)
-        # Only the dims that are cut tell boxes apart, and only there does JAX's index have a start.
+        # Boxes differ only along split dims, and only there do JAX's indices have a start.
         dims = [dim for dim, size in enumerate(layout.shape) if any(box[dim] != (0, size) for box in layout.boxes)]
-        units = {0: microbatches}  # JAX counts rows of a microbatch
-        numbers = {
-            tuple(box[dim][0] // units.get(dim, 1) for dim in dims): number for number, box in enumerate(layout.boxes)
+        row_units = {0: microbatches}  # JAX's row indices are those within a microbatch
+        box_indices = {
+            tuple(box[dim][0] // row_units.get(dim, 1) for dim in dims): index for index, box in enumerate(layout.boxes)
         }
-        self._dims = [dim + (microbatches > 1) for dim in dims]
-        # JAX asks for the data of a replicated array even where none of its devices are, and throws it away: zeros, of
-        # no memory.
-        self._nothing = () if layout.boxes else (np.broadcast_to(np.zeros((), self.dtype), self.shape),)
-        self._numbers = numbers or {(): 0}
-        self._wide = self.dtype in (np.int64, np.uint64, np.float64, np.complex128)
-        # Set once an array was made in the public way.
+        self._split_dims = [dim + (microbatches > 1) for dim in dims]
+        # JAX asks for the data of a replicated array even on a process without its devices, and discards it. These
+        # broadcast zeros take no memory.
+        self._zeros = () if layout.boxes else (np.broadcast_to(np.zeros((), self.dtype), self.shape),)
+        self._box_indices = box_indices or {(): 0}
+        self._is_64_bit = self.dtype in (np.int64, np.uint64, np.float64, np.complex128)
+        # Set after the first array was made by the public API.
         self._make: Callable[[Sequence[NDArray[Any]]], jax.Array] | None = None
 
     def __call__(self, buffers: Sequence[NDArray[Any]]) -> jax.Array:
-        """The array whose boxes are `buffers`, in the order of the layout's.
+        """Makes the array whose boxes are `buffers`, in the order of the layout.
 
-        On the CPU it may live on that very memory, which must then not be written again while it does.
+        On CPU the array may alias this memory, which must not be written to while the array exists.
         """
-        held = self._nothing or (buffers if self._micro == 1 else [self._turned(each) for each in buffers])
-        # The user's transfer guard is for transfers that nobody asked for. The x64 flag is the thread's, and this may
-        # be another thread than the one that the dtype was chosen on.
-        with jax.transfer_guard_host_to_device("allow"), jax.enable_x64(True) if self._wide else nullcontext():
+        local_data = self._zeros or (
+            buffers if self._microbatches == 1 else [self._by_microbatch(buffer) for buffer in buffers]
+        )
+        # The user's transfer guard is meant for implicit transfers; this one is explicit. The x64 flag is thread-local,
+        # and the dtype may have been chosen on another thread.
+        with jax.transfer_guard_host_to_device("allow"), jax.enable_x64(True) if self._is_64_bit else nullcontext():
             if self._make is None:
-                array = self._made_publicly(held)  # which checks what the others are like
-                self._make = self._quick() or self._made_publicly
+                array = self._make_by_callback(local_data)  # it checks shapes and dtypes, which later buffers share
+                self._make = self._fast_maker() or self._make_by_callback
                 return array
-            return self._make(held)
+            return self._make(local_data)
 
-    def _made_publicly(self, held: Sequence[NDArray[Any]]) -> jax.Array:
-        return jax.make_array_from_callback(self.shape, self.sharding, lambda index: held[self._box(index)], self.dtype)
+    def _make_by_callback(self, local_data: Sequence[NDArray[Any]]) -> jax.Array:
+        return jax.make_array_from_callback(
+            self.shape, self.sharding, lambda index: local_data[self._box_index(index)], self.dtype
+        )
 
-    def _quick(self) -> Callable[[Sequence[NDArray[Any]]], jax.Array] | None:
-        """The same in less than half the time, where there is a way and this process has devices."""
-        make = None if self._nothing else array_maker(self.shape, self.dtype, self.sharding)
+    def _fast_maker(self) -> Callable[[Sequence[NDArray[Any]]], jax.Array] | None:
+        """A function that does the same in less than half the time, or None without it or without local devices."""
+        make = None if self._zeros else array_maker(self.shape, self.dtype, self.sharding)
         if make is None:
             return None
-        boxes = [self._box(index) for index in self.sharding.addressable_devices_indices_map(self.shape).values()]
-        return lambda held: make([held[box] for box in boxes])
+        boxes = [self._box_index(index) for index in self.sharding.addressable_devices_indices_map(self.shape).values()]
+        return lambda local_data: make([local_data[box] for box in boxes])
 
-    def _box(self, index: Any) -> int:
-        """Which box JAX means by an index of the array."""
-        return self._numbers[tuple([index[dim].start for dim in self._dims])]
+    def _box_index(self, index: Any) -> int:
+        """Index of the box that an index of the array refers to."""
+        return self._box_indices[tuple([index[dim].start for dim in self._split_dims])]
 
-    def _turned(self, buffer: NDArray[Any]) -> NDArray[Any]:
-        """A box of rows as microbatches: a copy, since the rows of each lie apart."""
-        return np.ascontiguousarray(buffer.reshape(-1, self._micro, *buffer.shape[1:]).swapaxes(0, 1))
+    def _by_microbatch(self, buffer: NDArray[Any]) -> NDArray[Any]:
+        """Copies a box of rows into microbatch order, in which the rows of one microbatch are contiguous."""
+        return np.ascontiguousarray(buffer.reshape(-1, self._microbatches, *buffer.shape[1:]).swapaxes(0, 1))
 
 
 def place(buffers: Sequence[NDArray[Any]], layout: LeafLayout, sharding: NamedSharding, dtype: Any) -> jax.Array:
-    """One array, of one NumPy array for each box of `layout`; to make many alike, keep a `Placer`."""
+    """Makes one array from one NumPy array per box of `layout`. Keep a `Placer` to make several."""
     return Placer(layout, sharding, dtype)(buffers)

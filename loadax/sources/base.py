@@ -133,6 +133,10 @@ class BaseSource(ABC):
         """Files that a row comes from; empty when they are not known."""
         return []
 
+    def locate_visit(self, row: int, epoch: int) -> list[Location]:  # noqa: ARG002
+        """As `locate`, for a source whose rows may depend on the epoch: `random` says so."""
+        return self.locate(row)
+
     def documents(self, row: int) -> list[Any] | None:  # noqa: ARG002
         """Parts of documents in a packed row; None when rows are not packed."""
         return None
@@ -278,6 +282,9 @@ class WrapperSource(BaseSource):
 
     def locate(self, row: int) -> list[Location]:
         return self._source.locate(row)
+
+    def locate_visit(self, row: int, epoch: int) -> list[Location]:
+        return self._source.locate_visit(row, epoch)
 
     def documents(self, row: int) -> list[Any] | None:
         return self._source.documents(row)

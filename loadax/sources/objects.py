@@ -7,6 +7,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.formatting import some
 from loadax.core.spec import leaf_arrays, own, same_memory, spec_of, stack
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError, SourceError
@@ -85,9 +86,7 @@ class ObjectSource(BaseSource):
         try:
             examples = self._many(rows)
         except Exception as error:
-            error.add_note(
-                f"loadax: in {type(self._items).__name__}.__getitems__({rows[:8]}{' …' if len(rows) > 8 else ''})"
-            )
+            error.add_note(f"loadax: in {type(self._items).__name__}.__getitems__([{some(rows)}])")
             raise
         if not isinstance(examples, list) or len(examples) != len(rows):
             got = f"{len(examples)}" if hasattr(examples, "__len__") else "no"

@@ -1,15 +1,14 @@
 """The laws of `Source.read_into`: some columns of some leaves, straight to where they belong, and nothing beside it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.protocols import ArraySpec, Columns, Integers
 from loadax.testing.comparison import difference
-from loadax.testing.laws import Law, show_error, show_rows
+from loadax.testing.laws import Law, show_rows
 from loadax.testing.reads import absent_rows, check_absent
 from loadax.testing.subject import ROWS_STAY, Subject
 
@@ -28,23 +27,6 @@ _GUARD = 0xA5  # the byte that stands around, and at first within, each destinat
 _MARGIN = 64  # bytes before and behind it: as far as memory is usually aligned
 
 ReadInto = Callable[..., Any]
-Views = Callable[[NDArray[np.uint8]], NDArray[Any]]
-
-
-@final
-@dataclass(frozen=True)
-class _Destination:
-    """Memory to read into: an array within guarded bytes."""
-
-    array: NDArray[Any]
-    raw: NDArray[np.uint8]
-    view: Views
-
-    def beside(self) -> bool:
-        """Whether anything was written beside the array."""
-        rest = self.raw.copy()
-        self.view(rest)[...] = self.view(np.full_like(rest, _GUARD))
-        return bool((rest != _GUARD).any())
 
 
 def check_columns(subject: Subject) -> None:
@@ -75,25 +57,28 @@ def _rows(subject: Subject, trial: int) -> Integers:
 
 
 def _check(subject: Subject, read_into: ReadInto, rows: Integers, boxes: list[Columns | None], kind: str) -> None:
-    made = [
-        None if box is None else _make(kind, (len(rows), *(stop - start for start, stop in box)), leaf.dtype)
+    guarded = [
+        None if box is None else _guarded(kind, (len(rows), *(stop - start for start, stop in box)), leaf.dtype)
         for box, leaf in zip(boxes, subject.leaves, strict=True)
     ]
     shown = f" with the boxes {boxes} and destinations that are {kind}"
-    _call(subject, read_into, rows, boxes, [None if each is None else each.array for each in made], COLUMNS, shown)
+    _call(subject, read_into, rows, boxes, [None if pair is None else pair[0] for pair in guarded], COLUMNS, shown)
     whole = subject.expected(rows) if len(rows) else [np.empty((0, *leaf.shape), leaf.dtype) for leaf in subject.leaves]
-    for path, box, leaf, destination in zip(subject.paths, boxes, whole, made, strict=True):
-        if box is None or destination is None:
+    for path, box, leaf, pair in zip(subject.paths, boxes, whole, guarded, strict=True):
+        if box is None or pair is None:
             continue
+        array, memory = pair
         wanted = leaf[(slice(None), *(slice(*column) for column in box))]
-        found = difference([destination.array], [wanted], [path], rows)
+        found = difference([array], [wanted], [path], rows)
         if found:
             raise COLUMNS.broken(subject.name, f"in read_into({show_rows(rows)}){shown} {found}")
-        if destination.beside():
-            raise OUTSIDE.broken(
-                subject.name,
-                f"read_into({show_rows(rows)}){shown} wrote beside the destination of leaf {path or 'given'}",
-            )
+        if memory is not None:
+            array[...] = _guard(array.dtype)
+            if (memory != _GUARD).any():
+                raise OUTSIDE.broken(
+                    subject.name,
+                    f"read_into({show_rows(rows)}){shown} wrote beside the destination of leaf {path or 'given'}",
+                )
 
 
 def _call(
@@ -106,10 +91,8 @@ def _call(
     shown: str,
 ) -> None:
     asked = rows.copy()
-    try:
+    with law.during(subject.name, f"read_into({show_rows(asked)}){shown}"):
         read_into(rows, boxes, out)
-    except Exception as error:
-        raise law.broken(subject.name, f"read_into({show_rows(asked)}){shown} raised {show_error(error)}") from error
     if not np.array_equal(rows, asked):
         raise ROWS_STAY.broken(subject.name, f"read_into({show_rows(asked)}) changed them to {show_rows(rows)}")
 
@@ -134,19 +117,19 @@ def _box(subject: Subject, leaf: ArraySpec) -> Columns | None:
     )
 
 
-def _make(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Destination:
+def _guarded(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.uint8] | None]:
+    """A destination within guarded bytes, and all of these."""
     if dtype.hasobject or not dtype.itemsize:  # bytes around references would be references to nowhere
-        array = np.empty(shape, dtype)
-        return _Destination(array, np.empty(0, np.uint8), lambda raw: raw)
+        return np.empty(shape, dtype), None
     outer, inner = _part(shape) if kind == "not contiguous" else (shape, ())
     begin = _MARGIN + (kind == "not aligned")
     size = int(np.prod(outer, dtype=np.int64)) * dtype.itemsize
+    memory = np.full(size + 2 * _MARGIN + 1, _GUARD, np.uint8)
+    return memory[begin : begin + size].view(dtype).reshape(outer)[inner], memory
 
-    def view(raw: NDArray[np.uint8]) -> NDArray[Any]:
-        return raw[begin : begin + size].view(dtype).reshape(outer)[inner]
 
-    raw = np.full(size + 2 * _MARGIN + 1, _GUARD, np.uint8)
-    return _Destination(view(raw), raw, view)
+def _guard(dtype: np.dtype[Any]) -> NDArray[Any]:
+    return np.full(dtype.itemsize, _GUARD, np.uint8).view(dtype)
 
 
 def _part(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[Any, ...]]:

@@ -16,11 +16,11 @@ def difference(
     """The first place where two batches differ, with both values; None when they are equal.
 
     Args:
-        got: the leaves of one batch, rows first.
-        expected: those of the other.
-        paths: the leaves' names.
-        rows: what to call the entries of dim 0.
-        rtol: how far floating-point numbers may lie apart, relative to what is expected.
+        got: Leaves of one batch, rows first.
+        expected: Leaves of the other.
+        paths: Names of the leaves.
+        rows: Numbers of the entries of dim 0, for the message.
+        rtol: Tolerance of floating-point numbers, relative to what is expected.
     """
     for path, one, other in zip(paths, got, expected, strict=True):
         where = f"leaf {path}" if path else "the leaf"

@@ -1,6 +1,7 @@
 """A source that fails where it is told to."""
 
 import copy
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, final
@@ -8,9 +9,9 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.arguments import integer
 from loadax.errors import ArgumentError
 from loadax.io import as_dataset
-from loadax.plan.order import Sequential
 from loadax.protocols import Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource, WrapperSource, as_source
 
@@ -20,10 +21,10 @@ class FaultySource(WrapperSource):
     """Another source that raises when certain rows are read, and remembers which rows it was asked for. Thread-safe.
 
     Args:
-        source: the source to wrap; or a `Dataset`, whose positions are then the rows, or whatever else
-            `loadax.Dataloader` takes.
-        failures: the exception that each row raises. A copy of it, so that notes and tracebacks don't gather on it.
-        times: how many reads of a row fail before it can be read; None: all.
+        source: Source to wrap; or a `Dataset`, whose positions are then the rows, or whatever else `loadax.Dataloader`
+            takes.
+        failures: Exception that each row raises: a copy of it, so that notes and tracebacks don't gather on it.
+        times: Number of reads of a row that fail before it can be read; None: all.
 
     Raises:
         ArgumentError: when a row of `failures` is not there, its value is no exception, or `times` is below 1.
@@ -52,11 +53,11 @@ class FaultySource(WrapperSource):
                 )
             if not isinstance(failure, Exception):
                 raise ArgumentError(f"failures[{row}]={failure!r}: pass an exception, as OSError('the disk is gone')")
-        if times is not None and times < 1:
-            raise ArgumentError(f"times={times}: pass 1 or more, or None for all reads")
+        if times is not None:
+            integer("times", times, 1, remedy="1 or more, or None for all reads")
         self._given = dict(failures), times
         self._failures = dict(failures)
-        self._left: dict[int, int | None] = dict.fromkeys(failures, times)
+        self._left = dict.fromkeys(failures, math.inf if times is None else times)
         self._lock = threading.Lock()
         self.reads: list[Integers] = []
         """The rows of each read so far, also of those that failed."""
@@ -106,13 +107,12 @@ class FaultySource(WrapperSource):
         with self._lock:
             self.reads.append(np.array(rows, np.int64))
             for row in self.reads[-1].tolist():
-                left = self._left.get(row, 0)
-                if left is None or left > 0:
-                    self._left[row] = None if left is None else left - 1
+                if self._left.get(row, 0) > 0:
+                    self._left[row] -= 1
                     raise copy.copy(self._failures[row])
 
 
 def _rows_of(source: Any) -> Any:
     """What has the rows: of a dataset with a verb, the dataset itself, whose positions they are."""
     dataset = as_dataset(source)
-    return dataset.source if isinstance(dataset.order, Sequential) and not dataset.maps else dataset
+    return dataset.source if dataset.order.row_range == range(len(dataset.source)) and not dataset.maps else dataset

@@ -1,37 +1,47 @@
-"""A law of a contract, and in which words its breach is told."""
+"""A law of a contract, and the error of its breach."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
+from loadax.core.formatting import some
 from loadax.errors import ConformanceError
-
-_SHOWN = 8  # rows in a message
 
 
 @final
 @dataclass(frozen=True)
 class Law:
-    """What must hold.
+    """A rule that every source or map must keep.
 
     Args:
-        name: by which a message calls it.
-        contract: what the author has to see to.
+        name: Name of the law in messages.
+        contract: What the author has to do.
     """
 
     name: str
     contract: str
 
     def broken(self, subject: str, found: str) -> ConformanceError:
-        """The error that says of `subject` that this law does not hold for it: `found` shows it."""
+        """The error that says that `subject` breaks this law: `found` shows it."""
         return ConformanceError(f"{subject} breaks the law '{self.name}': {found}; {self.contract}")
+
+    @contextmanager
+    def during(self, subject: str, action: str) -> Iterator[None]:
+        """Whatever the action raises breaks this law."""
+        try:
+            yield
+        except ConformanceError:
+            raise
+        except Exception as error:
+            raise self.broken(subject, f"{action} raised {show_error(error)}") from error
 
 
 def show_rows(rows: Any) -> str:
     """The first few of `rows`."""
-    numbers = np.asarray(rows).tolist()
-    return f"[{', '.join(map(str, numbers[:_SHOWN]))}{', …' if len(numbers) > _SHOWN else ''}]"
+    return f"[{some(np.asarray(rows).tolist())}]"
 
 
 def show_error(error: BaseException) -> str:

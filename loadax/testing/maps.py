@@ -6,13 +6,15 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.tree import Structure, flatten
+from loadax.core.arguments import function
+from loadax.core.formatting import name_of
+from loadax.core.tree import flatten
 from loadax.errors import ArgumentError
 from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.arrays import ArraySource
 from loadax.testing.comparison import difference
-from loadax.testing.laws import Law, show_error, show_rows
-from loadax.transforms import BatchMap, name_of
+from loadax.testing.laws import Law, show_rows
+from loadax.transforms import BatchMap
 
 _ALONE = (
     "map_batch gets some rows of some step, so each row's result must follow from that row alone; "
@@ -39,11 +41,11 @@ def check_map(fn: Callable[..., Tree], examples: Tree, *, rng: bool = False, see
     Cutting and permuting rows changes nothing.
 
     Args:
-        fn: gets a tree of arrays, rows first, and returns one with as many rows. It may write to what it gets.
-        examples: a tree of arrays with two rows or more, as different as rows can be.
-        rng: whether `fn` gets a list of generators too, one a row.
-        seed: of those, and of the cuts.
-        rtol: how far floating-point results may lie apart, relatively. 0: bit by bit; NaN equals NaN.
+        fn: Function of a tree of arrays, rows first, that returns one with as many rows. It may write to its input.
+        examples: Tree of arrays with two rows or more, as different as rows can be.
+        rng: Whether `fn` gets a list of generators too, one a row.
+        seed: Seed of those, and of the cuts.
+        rtol: Relative tolerance of floating-point results. 0: bit by bit; NaN equals NaN.
 
     Raises:
         ConformanceError: when a law is broken; names it, shows the rows, the leaf and both values.
@@ -59,8 +61,7 @@ def check_map(fn: Callable[..., Tree], examples: Tree, *, rng: bool = False, see
         ...
         loadax.errors.ConformanceError: <lambda> ... breaks the law 'one row': ...
     """
-    if not callable(fn):
-        raise ArgumentError(f"fn={fn!r} can't be called; pass a function of a batch")
+    function("fn", fn, "a function of a batch")
     source = ArraySource(examples)
     count = len(source)
     if count < 2:
@@ -101,7 +102,12 @@ class _Check:
     def same(self, law: Law, *pieces: Integers) -> None:
         """The results for the rows of each piece must be what they are within the whole."""
         for rows in pieces:
-            self._compare(law, self._result(law, rows), rows)
+            expected = [leaf[rows] for leaf in self._whole]
+            found = difference(self._result(law, rows), expected, self._structure.paths, rows, self._rtol)
+            if found:
+                raise law.broken(
+                    self._name, f"called with the rows {show_rows(rows)}, {found}, which is what it was among all rows"
+                )
 
     def stays(self) -> None:
         """What the first call returned must not have been changed by the later ones."""
@@ -114,22 +120,17 @@ class _Check:
         return self._map.raw(self._source.read(rows), Visits(rows, np.zeros_like(rows)))
 
     def _result(self, law: Law, rows: Integers) -> list[NDArray[Any]]:
-        try:
+        with law.during(self._name, f"the rows {show_rows(rows)} alone"):
             leaves, structure = flatten(self._call(rows))
-        except Exception as error:
-            raise law.broken(self._name, f"the rows {show_rows(rows)} alone raised {show_error(error)}") from error
-        self._check_structure(law, structure, rows)
-        arrays = [np.asarray(leaf) for leaf in leaves]
-        self._counted(arrays, rows)
-        return arrays
-
-    def _check_structure(self, law: Law, structure: Structure, rows: Integers) -> None:
         if structure != self._structure:
             raise law.broken(
                 self._name,
                 f"for the rows {show_rows(rows)} it returned the leaves {structure.paths}, for all rows "
                 f"{self._structure.paths}",
             )
+        arrays = [np.asarray(leaf) for leaf in leaves]
+        self._counted(arrays, rows)
+        return arrays
 
     def _counted(self, leaves: list[NDArray[Any]], rows: Integers) -> None:
         for path, leaf in zip(self._structure.paths, leaves, strict=True):
@@ -137,11 +138,3 @@ class _Check:
                 raise COUNT.broken(
                     self._name, f"for {len(rows)} rows it returned leaf {path or 'given'} of shape {list(leaf.shape)}"
                 )
-
-    def _compare(self, law: Law, leaves: list[NDArray[Any]], rows: Integers) -> None:
-        expected = [leaf[rows] for leaf in self._whole]
-        found = difference(leaves, expected, self._structure.paths, rows, self._rtol)
-        if found:
-            raise law.broken(
-                self._name, f"called with the rows {show_rows(rows)}, {found}, which is what it was among all rows"
-            )

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset
-from loadax.errors import ConformanceError
 from loadax.loader.dataloader import Dataloader
 from loadax.testing.comparison import difference
-from loadax.testing.laws import Law, show_error
+from loadax.testing.laws import Law
 from loadax.testing.subject import Subject
 from loadax.testing.threads import run_beside
 
@@ -36,7 +35,12 @@ Leaves = list[NDArray[Any]]
 def check_runs(subject: Subject, dataset: Dataset, seed: int, rows: int, timeout: float) -> None:
     """Two shuffled epochs of some rows: resumed, asked for one by one, with other workers, and in shards."""
     resume_after = float(subject.random.random())
-    if not run_beside([lambda: _Runs(subject.name, dataset, seed, rows).check(resume_after)], timeout):
+
+    def check() -> None:
+        with LOADS.during(subject.name, "a Dataloader over it"):
+            _Runs(subject.name, dataset, seed, rows).check(resume_after)
+
+    if not run_beside([check], timeout):
         raise IN_TIME.broken(subject.name, f"batches from a Dataloader were not all there after {timeout:g} s")
 
 
@@ -53,14 +57,6 @@ class _Runs:
         self._mesh = Mesh(np.array(jax.local_devices()[:1], object), ("data",))
 
     def check(self, resume_after: float) -> None:
-        try:
-            self._check(resume_after)
-        except ConformanceError:
-            raise
-        except Exception as error:
-            raise LOADS.broken(self._name, f"a Dataloader over it raised {show_error(error)}") from error
-
-    def _check(self, resume_after: float) -> None:
         straight = self._run(self._loader(0))
         middle = int(len(straight) * resume_after)
         self._same(RESUME, self._resumed(middle), straight[middle:], f"resumed at step {middle}", middle)

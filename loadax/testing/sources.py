@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from loadax.core.arguments import integer
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.io import as_dataset
@@ -22,15 +23,14 @@ def check_source(
     is for a test of yours to say.
 
     Args:
-        source: a `Source`, or whatever `loadax.Dataloader` takes: arrays, an object with `__len__` and `__getitem__`, a
+        source: Source, or whatever `loadax.Dataloader` takes: arrays, an object with `__len__` and `__getitem__`, a
             `Dataset`. Of a dataset the source is checked, and its order and maps take part in the runs through a
             loader.
-        seed: of everything that is random here.
-        rows: how many different rows are read: the first, the last, and some between. All their values are kept in
-            memory.
-        loader: whether to check runs through a `Dataloader` too: resumed, with other workers, in shards.
-        pickled: whether to check that the source can be pickled and reads the same in a fresh process.
-        timeout: seconds that the threads, the fresh process and the runs each may take; more is a hang, and so an
+        seed: Seed of everything that is random here.
+        rows: Number of different rows to read: the first, the last, and some between. Their values are kept in memory.
+        loader: Whether to check runs through a `Dataloader` too: resumed, with other workers, in shards.
+        pickled: Whether to check that the source can be pickled and reads the same in a fresh process.
+        timeout: Seconds that the threads, the fresh process and the runs each may take; more is a hang, and so an
             error.
 
     Raises:
@@ -54,8 +54,7 @@ def check_source(
         ...
         loadax.errors.ConformanceError: Squares breaks the law 'rows that are not there': read([-1]), with len() 10, ...
     """
-    if rows < 1:
-        raise ArgumentError(f"rows={rows}: pass 1 or more")
+    integer("rows", rows, 1)
     if timeout <= 0:
         raise ArgumentError(f"timeout={timeout}: pass seconds, more than 0")
     name = source.source.type_name if isinstance(source, Dataset) else type(source).__name__

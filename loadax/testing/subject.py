@@ -12,7 +12,7 @@ from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
 from loadax.testing.comparison import difference
-from loadax.testing.laws import Law, show_error, show_rows
+from loadax.testing.laws import Law, show_rows
 
 LENGTH = Law("length", "len() must always give the same int, 1 or more, since orders and steps follow from it")
 SPEC = Law(
@@ -26,10 +26,10 @@ class Subject:
     """What is tested, and what it must give: the rows of a sample, each read by itself.
 
     Args:
-        source: the source.
-        name: of it, for messages.
-        seed: of everything that is random.
-        rows: how many rows the sample has at most: the first, the last, and some between.
+        source: Source under test.
+        name: Name in messages.
+        seed: Seed of everything that is random.
+        rows: Most rows of the sample: the first, the last, and some between.
     """
 
     def __init__(self, source: BaseSource, name: str, seed: int, rows: int):
@@ -57,10 +57,8 @@ class Subject:
         """The leaves of `source.read(rows)`, as many and such as they must be; whatever goes wrong breaks `law`."""
         asked = rows.copy()
         shown = f"read({show_rows(asked)})"
-        try:
+        with law.during(self.name, shown):
             batch = self.source.read(rows)
-        except Exception as error:
-            raise law.broken(self.name, f"{shown} raised {show_error(error)}") from error
         if not np.array_equal(rows, asked):
             raise ROWS_STAY.broken(self.name, f"{shown} changed them to {show_rows(rows)}")
         try:
@@ -88,15 +86,12 @@ class Subject:
 
     def _alike(self) -> bool:
         """Whether rows that are read one by one look the same; if not, they are known as that."""
-        try:
+        with SPEC.during(self.name, f"examples({show_rows(self.sample)})"):
             examples = self.source.read_examples(Visits(self.sample, np.zeros_like(self.sample)))
-        except Exception as error:
-            raise SPEC.broken(self.name, f"examples({show_rows(self.sample)}) raised {show_error(error)}") from error
         found = [flatten(example) for example in examples]
-        if all(structure == self.structure for _, structure in found):
-            specs = [[_form(leaf) for leaf in leaves] for leaves, _ in found]
-            if all(each == specs[0] for each in specs):
-                return True
+        forms = [[_form(leaf) for leaf in leaves] for leaves, _ in found]
+        if all(structure == self.structure for _, structure in found) and all(form == forms[0] for form in forms):
+            return True
         rows = self.sample.tolist()
         self._known = {
             row: [np.array(leaf)[None] for leaf in leaves] for row, (leaves, _) in zip(rows, found, strict=True)
@@ -105,13 +100,13 @@ class Subject:
         return False
 
     def _find_spec(self) -> Tree:
-        zero = np.zeros(1, np.int64)
-        try:
+        first = Visits(np.zeros(1, np.int64), np.zeros(1, np.int64))
+        with SPEC.during(self.name, "finding it"):
             if self.source.reads_examples and self.source.spec is None:
-                return spec_of(self.source.read_examples(Visits(zero, zero))[0])
-            return Reader(self.source, (), Visits(zero, zero)).spec
-        except Exception as error:
-            raise SPEC.broken(self.name, f"finding it raised {show_error(error)}") from error
+                spec = spec_of(self.source.read_examples(first)[0])
+            else:
+                spec = Reader(self.source, (), first).spec
+        return spec
 
     def _choose(self, count: int) -> Integers:
         """The first and the last rows, in runs as for a sequential reader, and others between, in ascending order."""
@@ -132,10 +127,8 @@ def _form(leaf: Any) -> Any:
 
 def measure(items: Any, name: str) -> int:
     """`len(items)`, which must be the same int, 1 or more, each time."""
-    try:
+    with LENGTH.during(name, "len()"):
         lengths = [len(items) for _ in range(3)]
-    except Exception as error:
-        raise LENGTH.broken(name, f"len() raised {show_error(error)}") from error
     if len(set(lengths)) > 1 or lengths[0] < 1:
         raise LENGTH.broken(name, f"len(), asked three times, gave {lengths}")
     return lengths[0]

@@ -9,7 +9,7 @@ from loadax.core.tree import flatten
 from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.base import BaseSource, Child
 from loadax.testing.comparison import difference
-from loadax.testing.laws import Law, show_error, show_rows
+from loadax.testing.laws import Law, show_rows
 from loadax.testing.subject import Subject
 
 EXAMPLES = Law(
@@ -115,15 +115,12 @@ def _check_rebuilt(subject: Subject, again: BaseSource) -> None:
 
 
 def _examples(subject: Subject, source: BaseSource, rows: Integers) -> list[Tree]:
-    try:
-        found = source.read_examples(Visits(rows, np.zeros_like(rows)))
-    except Exception as error:
-        raise EXAMPLES.broken(subject.name, f"examples({show_rows(rows)}) raised {show_error(error)}") from error
-    if len(found) != len(rows):
-        raise EXAMPLES.broken(
-            subject.name, f"examples({show_rows(rows)}) gave {len(found)} examples for {len(rows)} rows"
-        )
-    return found
+    asked = f"examples({show_rows(rows)})"
+    with EXAMPLES.during(subject.name, asked):
+        examples = source.read_examples(Visits(rows, np.zeros_like(rows)))
+    if len(examples) != len(rows):
+        raise EXAMPLES.broken(subject.name, f"{asked} gave {len(examples)} examples for {len(rows)} rows")
+    return examples
 
 
 def _of_one(subject: Subject, leaves: list[Any]) -> list[NDArray[Any]]:

@@ -20,12 +20,13 @@ from typing import Any, final
 
 import tensorstore as ts
 
+from loadax.core.arguments import path as checked_path
 from loadax.errors import ArgumentError, SourceError
 from loadax.redaction import redact, redacted
 from loadax.sources.io.kvstore import key_value_spec, new_context, wait
 from loadax.sources.io.paths import local_path
 from loadax.sources.zarr.manifest import FINISHED, PARTIAL, VERSION, read_marker
-from loadax.writing.comparison import FILES, differs
+from loadax.writing.identity import FILES, differs
 from loadax.writing.layout import Layout
 from loadax.writing.own_files import delete_own, foreign_keys, keys_below, own_keys
 from loadax.writing.replacement import copy_objects, swap_folders
@@ -34,6 +35,10 @@ _ZARR = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")  # one of them stands 
 # how the markers of single processes begin; a dot follows the hyphen
 _PART, _AFTER_PARTS = "loadax.part-", "loadax.part."
 _DELETING = {"version": VERSION, "deleting": True}
+_MEANT = {
+    f"data.{FILES}": " (the names, sizes and times of change of the files that are read)",
+    "data.functions": " (a function counts by its code and the values that it uses)",
+}
 _SHOWN = 200  # characters of a value in a message
 _NAMED = 3  # foreign files in a message
 
@@ -57,11 +62,7 @@ class Destination:
     """
 
     def __init__(self, path: str | os.PathLike[str], shown: str | None = None):
-        if not isinstance(path, str | os.PathLike):
-            raise ArgumentError(
-                f"path={path!r} is a {type(path).__name__}; pass that of a folder to write to, or its URL"
-            )
-        self._path = os.fspath(path)
+        self._path = checked_path("path", path, "the path or URL of a folder to write to")
         self.location = redact(self._path if shown is None else shown)
         self.local = local_path(path)
         if self.local is not None and self.local.exists() and not self.local.is_dir():
@@ -107,7 +108,8 @@ class Destination:
             if not resume:
                 raise ArgumentError(
                     f"{self.location}: a finished store of {manifest.get('rows')} rows is there; "
-                    "pass overwrite=True to replace it"
+                    "pass overwrite=True to replace it",
+                    argument="overwrite",
                 )
             self._compare(manifest, content, share)
             if partial is not None:  # whoever finished it was stopped before he had tidied up
@@ -117,14 +119,16 @@ class Destination:
             if not resume and share is None:
                 raise ArgumentError(
                     f"{self.location}: a store that was not written to its end is there; "
-                    "pass resume=True to go on with it, or overwrite=True to begin anew"
+                    "pass resume=True to go on with it, or overwrite=True to begin anew",
+                    argument="resume",
                 )
             self._compare(partial, content, share)
             return self
         elif occupied:
             raise ArgumentError(
                 f"{self.location}: there is something that loadax did not begin to write; choose another path, or pass "
-                "overwrite=True to delete it if it is a zarr store"
+                "overwrite=True to delete it if it is a zarr store",
+                argument="overwrite",
             )
         self._write(PARTIAL, content)
         return self
@@ -316,16 +320,17 @@ class Destination:
 
     def _compare(self, there: dict[str, Any], content: dict[str, Any], share: Share | None) -> None:
         if there == _DELETING:
-            raise ArgumentError(f"{self.location}: it was about to be deleted; pass overwrite=True to begin anew")
+            raise ArgumentError(
+                f"{self.location}: it was about to be deleted; pass overwrite=True to begin anew", argument="overwrite"
+            )
         found = _difference(there, content if share is None else _without_files(content), "")
         if found:
             field, old, new = found
-            meant = (
-                " (the names, sizes and times of change of the files that are read)" if field == f"data.{FILES}" else ""
-            )
             raise ArgumentError(
-                f"{self.location}: it was begun with {field} = {_shown(old)}, now it is {_shown(new)}{meant}; "
-                "go on with the same data and arguments, or pass overwrite=True to begin anew"
+                f"{self.location}: it was begun with {field} = {_shown(old)}, now it is {_shown(new)}"
+                f"{_MEANT.get(field, '')}; "
+                "go on with the same data and arguments, or pass overwrite=True to begin anew",
+                argument="overwrite",
             )
 
     def _group(self, names: list[str]) -> dict[str, Any]:

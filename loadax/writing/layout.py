@@ -156,7 +156,9 @@ def plan_layout(
     if chunk and shard and shard % chunk:
         fitting = -(-shard // chunk) * chunk
         raise ArgumentError(
-            f"shard_rows={shard} is no multiple of chunk_rows={chunk}; pass shard_rows={fitting}, or another chunk_rows"
+            f"shard_rows={shard} is no multiple of chunk_rows={chunk}; pass shard_rows={fitting}, "
+            "or another chunk_rows",
+            argument="shard_rows",
         )
     # Cut to the data: a shard's index has an entry for each chunk that could lie in it, and a chunk is encoded whole.
     if chunk and chunk >= rows:

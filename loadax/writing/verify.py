@@ -10,12 +10,12 @@ from typing import Any, final
 
 import tensorstore as ts
 
+from loadax.core.progress import progress_bar
 from loadax.errors import SourceError
 from loadax.redaction import redact
 from loadax.sources.io.kvstore import wait
 from loadax.sources.zarr.manifest import FINISHED
 from loadax.writing.parts import is_damage, reason
-from loadax.writing.progress import progress_bar
 from loadax.writing.survey import Stored, chunk_shape, file_shape, has_checksum, open_stored, place, raw_bytes
 
 _PIECE_BYTES = 64 << 20  # read at once, unless a single chunk is larger

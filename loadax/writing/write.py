@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from loadax.core.arguments import flag, integer, optional_flag
+from loadax.core.arguments import flag, integer, optional_flag, shown
+from loadax.core.progress import progress_bar
 from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Tree
@@ -18,7 +19,6 @@ from loadax.writing.destination import Destination, Share
 from loadax.writing.layout import plan_layout
 from loadax.writing.names import array_names
 from loadax.writing.parts import Parts
-from loadax.writing.progress import progress_bar
 from loadax.writing.rows import Rows
 
 _WORKERS = 4  # more than the cores of a small machine: a source waits for disks and networks
@@ -72,7 +72,8 @@ def write_zarr(
     if overwrite and (resume or share is not None):
         other = "resume=True" if resume else f"shard={shard!r}"
         raise ArgumentError(
-            f"overwrite=True with {other}: what one writes the other would delete; delete the old store first"
+            f"overwrite=True with {other}: what one writes the other would delete; delete the old store first",
+            argument="overwrite",
         )
     threads = _WORKERS if workers is None else integer("workers", workers, 1)
     layout = plan_layout(rows.spec, len(rows), chunk_rows=chunk_rows, shard_rows=shard_rows, compression=compression)
@@ -138,9 +139,8 @@ def _discarding(beside: Destination) -> Iterator[None]:
 def _share(shard: Any) -> Share | None:
     if shard is None:
         return None
-    fits = isinstance(shard, tuple) and len(shard) == 2 and all(type(each) is int for each in shard)
-    if not fits or not 0 <= shard[0] < shard[1]:
-        raise ArgumentError(
-            f"shard={shard!r}: pass (i, n) with 0 <= i < n, this process's number and how many there are"
-        )
-    return shard
+    remedy = "(i, n) with 0 <= i < n, this process's number and how many there are"
+    if not isinstance(shard, tuple) or len(shard) != 2:
+        raise ArgumentError(f"shard={shown(shard)}: pass {remedy}")
+    count = integer("shard[1]", shard[1], 1, remedy=remedy)
+    return integer("shard[0]", shard[0], 0, count - 1, remedy=remedy), count

@@ -125,7 +125,7 @@ def test_a_dataset_that_a_function_makes(images: str, module: str, capfd: pytest
     lines = dict(re.split(r"  +", line, maxsplit=1) for line in out.splitlines())
     assert re.search(r"\[0:59\]\.map\(noisy \(.*\), rng=True\)\), on 8 cpu devices", lines["data"])
     assert "batches/s of 56 rows" in lines["throughput"]
-    assert lines["work"].endswith(", on the calling thread")
+    assert lines["work"].endswith(", on the training thread")
     assert lines["what limits it"].endswith("; leave --num-workers out, so that it is done while training goes on")
     code, out, err = bench(capfd, f"{module}:few", "--pad-to", 3, *QUICK)
     assert (code, out) == (2, "")

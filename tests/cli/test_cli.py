@@ -1,10 +1,13 @@
 """The command line as its users meet it: arguments, output, exit codes."""
 
+import argparse
 import os
+import pickle
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,10 @@ from PIL import Image
 
 import loadax
 from loadax.cli import main
-from loadax.cli.wording import as_options
-from loadax.core.formatting import count_text, size_text, table
+from loadax.cli.options import error_text, spelling
+from loadax.core import arguments
+from loadax.core.formatting import size_text
+from loadax.errors import ArgumentError, LeafError, LoadaxError, PartitionError, SourceError
 from loadax.io import from_npy, from_zarr
 from loadax.writing.write import write_zarr
 from tests.limits import HANG, until
@@ -129,7 +134,10 @@ def test_convert_in_shares_and_resume(fields: Path, tmp_path: Path, command: Any
     assert "process 1 of 2 is done; the store is whole when all are" in done.err
     refused = command(*arguments)
     assert refused.code == 2
-    assert refused.err.startswith(f"loadax: error: {tmp_path}/out: a store that was not written to its end is there")
+    assert refused.err == (
+        f"loadax: error: {tmp_path}/out: a store that was not written to its end is there; "
+        "pass resume=True to go on with it, or overwrite=True to begin anew (--resume)\n"
+    )
     done = command(*arguments, "--resume")
     assert done.code == 0
     assert "kept 6 parts, wrote 7" in done.err
@@ -202,7 +210,7 @@ def test_an_interrupt_ends_in_a_line_and_resume_goes_on(tmp_path: Path, command:
         (("foo://x", "out"), "unsupported URL scheme"),
         (("x.npy", "./x.npy"), "./x.npy is what this dataset reads, lies in it, or holds it"),
         (("x.npy", "out", "--chunk-rows", "0"), "--chunk-rows 0: pass 1 or more"),
-        (("x.npy", "out", "--resume", "--overwrite"), "--overwrite with --resume"),
+        (("x.npy", "out", "--overwrite", "--shards", "0/2"), "--overwrite with shard=(0, 2): what one writes"),
         (("words.npy", "out"), "words.npy: it can't be opened as .npy"),
     ],
 )
@@ -226,9 +234,10 @@ def test_convert_says_in_one_line_what_is_wrong(
     [
         (["--shards", "2/2"], "argument --shards: '2/2' is no share; pass I/N with I from 0 to N - 1, such as 0/4"),
         (["--shards", "x"], "argument --shards: 'x' is no share"),
-        (["--variables", ","], "argument --variables: ',' names no array; pass names parted by commas"),
+        (["--variables", ","], "argument --variables: ',' names no array; pass names separated by commas"),
         (["--compression", "lz4"], "argument --compression: invalid choice: 'lz4'"),
         (["--shuffle", "x"], "argument --shuffle: invalid int value: 'x'"),
+        (["--resume", "--overwrite"], "argument --overwrite: not allowed with argument --resume"),
     ],
 )
 def test_options_that_cannot_be_used(arguments: list[str], message: str, command: Any) -> None:
@@ -346,21 +355,19 @@ def test_inspect_what_loadax_wrote(tmp_path: Path, command: Any, monkeypatch: py
     image = f"{size_text(sizes['image'])} ({5000 * 64 * 64 * 3 / sizes['image']:.1f}x)"
     label = f"{size_text(sizes['label'])} ({5000 * 8 / sizes['label']:.1f}x)"
     assert shown.out == (
-        "s: zarr3 group, 2 arrays of 5000 rows\n"
+        "s: zarr3 group, 2 arrays of 5,000 rows\n"
         "manifest: yes (loadax.json): loadax wrote it to its end\n"
         "\n"
         "array  shape               dtype  chunk               shard                codecs       checksum  raw     on "
         "disk\n"
-        "image  5000 x 64 x 64 x 3  uint8  1 row (12 KiB)      2500 rows (29 MiB)   zstd crc32c  yes       59 MiB  "
+        "image  5000 x 64 x 64 x 3  uint8  1 row (12 KiB)      2,500 rows (29 MiB)  zstd crc32c  yes       59 MiB  "
         f"{image}\n"
-        "label  5000                int64  500 rows (3.9 KiB)  2500 rows (20 KiB)   zstd crc32c  yes       39 KiB  "
+        "label  5000                int64  500 rows (3.9 KiB)  2,500 rows (20 KiB)  zstd crc32c  yes       39 KiB  "
         f"{label}\n"
         "\n"
         "what it costs to shuffle\n"
         "  .shuffle(seed): decodes just the rows that are used (array 'image' has most bytes)\n"
         "  loadax.from_zarr('s').shuffle(seed)\n"
-    ).replace("29 MiB)   ", "29 MiB)  ").replace("20 KiB)   ", "20 KiB)  ").replace(
-        "shard                codecs", "shard               codecs"
     )
 
 
@@ -381,7 +388,7 @@ def test_inspect_what_others_wrote(fields: Path, command: Any) -> None:
 def test_inspect_counts_the_chunks_that_are_open(tmp_path: Path, command: Any) -> None:
     zarr.create_array(tmp_path / "a", shape=(100_000, 100), chunks=(50, 100), dtype="f4")
     lines = command("inspect", tmp_path / "a").out.splitlines()
-    assert lines[0] == f"{tmp_path}/a: zarr3 array of 100000 rows"
+    assert lines[0] == f"{tmp_path}/a: zarr3 array of 100,000 rows"
     assert lines[4].startswith("(itself)  100000 x 100  float32  50 rows (20 KiB)  none   zstd    NO        38 MiB")
     assert "keeps 9.8 MiB open" in lines[8]  # 512 chunks of 50 rows of 400 bytes
     assert lines[9] == "    (128 lanes x 4 blocks of 50 rows)"
@@ -443,46 +450,79 @@ def test_help_names_all_kinds_of_data(name: str, command: Any) -> None:
         assert kind in ending
 
 
+OPTIONS = argparse.Namespace(
+    batch_size=8, remainder="drop", size=(224, 288), overwrite=True, resume=False, pad_to=None, key=None, path="x.npy"
+)
+
+
 @pytest.mark.parametrize(
-    ("message", "expected"),
+    ("error", "expected"),
     [
         (
-            "batch_size=8 but there are 3; pass a smaller batch_size",
-            "--batch-size 8 but there are 3; pass a smaller --batch-size",
+            ArgumentError("batch_size=8 but there are 3 rows; pass fewer", argument="batch_size"),
+            "--batch-size 8 but there are 3 rows; pass fewer",
+        ),
+        (ArgumentError("remainder='drop': pass 'pad'", argument="remainder"), "--remainder drop: pass 'pad'"),
+        # Another value than the one that was typed: a part of it, or what follows from it.
+        (
+            ArgumentError("batch_size=80: pass 8", argument="batch_size"),
+            "--batch-size 8: batch_size=80: pass 8",
+        ),
+        (PartitionError("leaf: use 6 rows", argument="batch_size"), "--batch-size 8: leaf: use 6 rows"),
+        (SourceError("a.png is 3x4; pass size=", argument="size"), "--size: a.png is 3x4; pass size="),
+        (
+            ArgumentError("overwrite=True with shard=(0, 2): no", argument="overwrite"),
+            "--overwrite with shard=(0, 2): no",
         ),
         (
-            "num_workers=-1: pass 0 or more; or leave num_workers out",
-            "--num-workers -1: pass 0 or more; or leave --num-workers out",
+            ArgumentError("half a store; pass resume=True", argument="resume"),
+            "half a store; pass resume=True (--resume)",
         ),
-        ("remainder='drop': pass remainder='pad'", "--remainder drop: pass --remainder pad"),
-        ("try worker_type='process'", "try --worker-type process"),
-        ("more than pad_to=3; pass a larger pad_to=, or", "more than --pad-to 3; pass a larger --pad-to, or"),
-        ("size=(224, 288) is a size; pass size=(height, width)", "--size 224x288 is a size; pass --size heightxwidth"),
-        ("variables=['a', 'b']: pass variables=[…]", "--variables a,b: pass --variables …"),
-        ("pass overwrite=True, or resume=True", "pass --overwrite, or --resume"),
-        (
-            "from_npy(path, dtype=int) and dtype=int of that size",
-            "from_npy(path, dtype=int) and --dtype int of that size",
-        ),
-        ("block_size=3, seed=3, a size and a remainder", "block_size=3, seed=3, a size and a remainder"),
+        (LeafError("ragged; pass pad_to=", argument="pad_to"), "ragged; pass pad_to= (--pad-to)"),
+        # No option, or one of another meaning.
+        (ArgumentError("seed=3: pass 4", argument="seed"), "seed=3: pass 4"),
+        (ArgumentError("key='user': no leaf", argument="key"), "key='user': no leaf"),
+        (ArgumentError("path=3: pass a path", argument="path"), "path=3: pass a path"),
+        (ArgumentError("seq_len=3: pass 4", argument="seq_len"), "seq_len=3: pass 4"),
+        (ArgumentError("no data"), "no data"),
     ],
 )
-def test_messages_speak_in_options(message: str, expected: str) -> None:
-    known = [
-        "batch_size",
-        "num_workers",
-        "remainder",
-        "worker_type",
-        "pad_to",
-        "size",
-        "variables",
-        "overwrite",
-        "resume",
-        "dtype",
-        "seed",
+def test_errors_name_the_option(error: LoadaxError, expected: str) -> None:
+    assert error_text(error, OPTIONS) == expected
+
+
+def test_every_check_of_an_argument_says_which_one() -> None:
+    checks: list[Callable[[], Any]] = [
+        lambda: arguments.integer("size", "x"),
+        lambda: arguments.integer("size", 0, 1),
+        lambda: arguments.integer("size", 1 << 70),
+        lambda: arguments.number("size", "x", "a number"),
+        lambda: arguments.flag("size", 3),
+        lambda: arguments.choice("size", "x", ("a", "b")),
+        lambda: arguments.entries("size", 3, "numbers"),
+        lambda: arguments.path("size", 3),
+        lambda: arguments.path("size", ""),
     ]
-    assert as_options(message, known) == expected
-    assert as_options(message, ["seed", "block"]) == message
+    for check in checks:
+        with pytest.raises(ArgumentError) as caught:
+            check()
+        assert caught.value.argument == "size"
+        assert pickle.loads(pickle.dumps(caught.value)).argument == "size"
+
+
+def test_arguments_are_spelled_as_options() -> None:
+    spell = spelling(OPTIONS)
+    assert [spell("batch_size"), spell("batch_size", 4), spell("overwrite", True)] == [
+        "--batch-size",
+        "--batch-size 4",
+        "--overwrite",
+    ]
+    # What the command does not have.
+    assert [spell("prefetch"), spell("num_workers", 4), spell("worker_type", "process")] == [
+        "prefetch",
+        "num_workers=4",
+        "worker_type='process'",
+    ]
 
 
 @pytest.mark.parametrize("name", ["convert", "verify", "inspect"])
@@ -504,26 +544,6 @@ def test_as_a_module(tmp_path: Path) -> None:
     out, err = child.communicate(timeout=HANG)
     assert (child.returncode, out) == (2, "")
     assert err.startswith("loadax: error: ")
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.0 KiB"),
-        (10 << 10, "10 KiB"),
-        (128 << 20, "128 MiB"),
-        (3 << 60, "3072 PiB"),
-    ],
-)
-def test_sizes(size: int, text: str) -> None:
-    assert size_text(size) == text
-
-
-def test_tables_line_up() -> None:
-    assert table(["a", "long"], [["xyz", "1"], ["", "22"]]) == "a    long\nxyz  1\n     22\n"
-    assert (count_text(1, "row"), count_text(0, "row")) == ("1 row", "0 rows")
 
 
 def test_what_the_command_began_a_program_finishes(tmp_path: Path) -> None:

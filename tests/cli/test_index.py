@@ -78,8 +78,10 @@ def read_only(log: pytest.LogCaptureFixture) -> bool:
 
 def test_a_filter(command: Callable[..., Outcome], caplog: pytest.LogCaptureFixture) -> None:
     done = command("x.npy", "--filter", "index_quality:is_good", "--out", "good", "--workers", 2)
-    assert done == (0, "good: keeps 19 of 30 rows\n", f"loadax: index {Path('good').absolute()}: written\n")
-    assert command("x.npy", "--filter", "index_quality:is_good", "--out", "good").err.endswith("good: read\n")
+    assert done == (0, "good: keeps 19 of 30 rows\n", f"loadax: index {Path('good').absolute()}/filter.json: written\n")
+    assert command("x.npy", "--filter", "index_quality:is_good", "--out", "good").err.endswith(
+        "good/filter.json: read\n"
+    )
     quality = sys.modules["index_quality"]
     caplog.clear()
     caplog.set_level(logging.INFO, "loadax")

@@ -48,7 +48,7 @@ def test_a_plan_of_tokens(tokens: str, capfd: pytest.CaptureFixture[str]) -> Non
         capfd, tokens, "--seq-len", 9, "--dtype", "uint16", *MESH, "--partition", "data,seq", "--shuffle", 3
     )
     assert (code, err) == (0, "")
-    assert "order        111 rows as they lie\n             shuffle(3): each row by itself\n" in out
+    assert "order        111 rows\n             shuffle(3)\n" in out
     assert "batches      16 rows, 1 epoch: 6 steps\n" in out
     assert "mesh         data=4, seq=2: 8 devices on 4 hosts\n" in out
     assert "leaves       ['tokens'] uint16[16, 10] by P('data', 'seq')\n" in out
@@ -81,7 +81,7 @@ def test_a_plan_of_chunks_as_json_and_as_a_picture(
     assert code == 0
     assert err.startswith("loadax: block shuffle: 8 lanes x 4 blocks of 16 rows")
     shown = json.loads(out)
-    assert shown["order"][1] == "shuffle(0): blocks of 16 rows, 4 at a time in each of 128 lanes"
+    assert shown["order"][1] == "shuffle(0, block=16, window=4, lanes=128)"
     assert shown["batches"]["num_epochs"] is None
     assert shown["reading"]["kept_open"] is True
     assert [leaf["partition"] for leaf in shown["leaves"]] == ["P('data')", "P('data')", "P('data', None, 'seq')"]
@@ -103,13 +103,13 @@ def test_axes_that_cut_one_dim_together(fields: str, capfd: pytest.CaptureFixtur
     )
     assert code == 0
     assert "by P(('data', 'seq'))" in out
-    assert "blocks of 16 rows" in out
+    assert "shuffle(1, block=16, window=4, lanes=128)" in out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (MESH, "so say which of them the rows go over"),
+        (MESH, """or over all of them: partition=P(("data", "seq")) (--partition)\n"""),
         (
             ("--mesh", "data=4,data=2", "--batch-size", "8"),
             "'data=4,data=2' is no mesh; pass axes and their sizes, each once",
@@ -117,19 +117,25 @@ def test_axes_that_cut_one_dim_together(fields: str, capfd: pytest.CaptureFixtur
         (("--mesh", "data", "--batch-size", "8"), "'data' is no mesh"),
         (
             ("--mesh", "data=6", "--batch-size", "8"),
-            "P('data') cuts it in 6. Use a --batch-size that is a multiple of 6",
+            "error: --batch-size 8: leaf ['day']: dim 0 has 8 rows, but P('data') splits it into 6 equal parts.",
         ),
-        (("--mesh", "data=6", "--hosts", "4", "--batch-size", "6"), "hosts=4 can't own equal runs of the 6 devices"),
+        (
+            ("--mesh", "data=6", "--hosts", "4", "--batch-size", "6"),
+            "error: --hosts 4 can't own equal parts of the 6 devices",
+        ),
         ((*MESH, "--partition", "data", "--block", "16"), "--block 16 is for a shuffle: pass --shuffle SEED as well"),
         ((*MESH, "--partition", "data", "--block", "some"), "'some' is no block; pass a number of rows, or 'chunks'"),
-        ((*MESH, "--partition", "data;seq"), "--partition 'data;seq': parts parted by semicolons name their leaves"),
+        ((*MESH, "--partition", "data;seq"), "--partition 'data;seq': parts separated by semicolons name their leaves"),
         (
             (*MESH, "--partition", "t2m=data;seq"),
             "'seq' does not say which leaf and how; write LEAF=AXES for each leaf",
         ),
-        ((*MESH, "--partition", "t2m=data"), "Give one spec for all leaves, or name every one of them"),
-        ((*MESH, "--partition", "rows"), "names the axis 'rows', the mesh has {'data': 4, 'seq': 2}"),
-        ((*MESH, "--partition", "data", "--variables", ","), "',' names no array; pass names parted by commas"),
+        ((*MESH, "--partition", "t2m=data"), "Give one spec for all leaves, or one for each leaf"),
+        (
+            (*MESH, "--partition", "rows"),
+            "--partition rows: leaf ['day']: P('rows') names the axis 'rows', but the mesh has {'data': 4, 'seq': 2}",
+        ),
+        ((*MESH, "--partition", "data", "--variables", ","), "',' names no array; pass names separated by commas"),
     ],
 )
 def test_what_can_not_be_planned(fields: str, arguments: Any, message: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from loadax.core.arguments import choice, entries, flag, integer, number, optional_flag, path, shown
+from loadax.core.arguments import (
+    choice,
+    dtype,
+    entries,
+    flag,
+    function,
+    integer,
+    number,
+    optional_flag,
+    path,
+    shown,
+    text,
+)
 from loadax.errors import ArgumentError
 
 
@@ -128,8 +140,21 @@ def test_paths() -> None:
         path("folder", "a\0", "a folder")
 
 
+def test_texts_functions_and_dtypes() -> None:
+    assert text("key", "v1", "a text") == "v1"
+    assert function("fn", len, "a function") is len
+    assert dtype("dtype", ">u2") == np.dtype(">u2")
+    with pytest.raises(ArgumentError, match=r"^key=3: pass a text$"):
+        text("key", 3, "a text")
+    with pytest.raises(ArgumentError, match=r"^fn=3 can't be called; pass a function$"):
+        function("fn", 3, "a function")
+    for value in ("many", {"a": 1}, "a,,", "(", 3, None, np.zeros(2)):
+        with pytest.raises(ArgumentError, match=r"^dtype=.* is no dtype; pass say 'uint16'$"):
+            dtype("dtype", value)
+
+
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("value", "expected"),
     [
         ("a" * 500, "'" + "a" * 119 + "…"),
         (np.zeros((200, 3)), "an array of shape [200, 3]"),
@@ -138,8 +163,8 @@ def test_paths() -> None:
         (np.array(3), "array(3)"),
     ],
 )
-def test_values_are_shown_in_one_line(value: Any, text: str) -> None:
-    assert shown(value) == text
+def test_values_are_shown_in_one_line(value: Any, expected: str) -> None:
+    assert shown(value) == expected
 
 
 ONE_OF_EACH: list[Callable[[Any], Any]] = [
@@ -149,6 +174,9 @@ ONE_OF_EACH: list[Callable[[Any], Any]] = [
     lambda value: choice("x", value, ("a", "b")),
     lambda value: entries("x", value, "y"),
     lambda value: path("x", value),
+    lambda value: text("x", value, "y"),
+    lambda value: function("x", value, "y"),
+    lambda value: dtype("x", value),
 ]
 
 

@@ -127,7 +127,7 @@ def test_a_list_of_examples_as_arrays() -> None:
     ("call", "match"),
     [
         (DATA.shuffle, r"seed=None: pass an int, as in shuffle\(seed=0\)"),
-        (DATA.repeat, "times=None: pass an int; to repeat for ever, pass num_epochs=None to the Dataloader"),
+        (DATA.repeat, "times=None: pass an int; to repeat endlessly, pass num_epochs=None to the Dataloader"),
     ],
 )
 def test_arguments_that_are_missing(call: Callable[[], Any], match: str) -> None:
@@ -156,9 +156,7 @@ def _quietly(seed: int) -> tuple[loadax.Dataset, loadax.Dataset]:
 
 
 def test_concat_of_nothing() -> None:
-    with pytest.raises(
-        SourceError, match="the dataset has no rows, and no spec that would say what a row looks like; leave it out"
-    ):
+    with pytest.raises(SourceError, match="the dataset has no rows, and no spec can be inferred; leave it out"):
         loadax.concat([[], []])
 
 
@@ -179,7 +177,7 @@ def test_verbs_in_a_loop(verb: Callable[[loadax.Dataset], loadax.Dataset]) -> No
 
     with pytest.raises(
         ArgumentError,
-        match="made by more than 100 verbs, each upon the one before; where a loop calls one, call it once",
+        match="is a chain of more than 100 verbs; if a loop calls one, call it once",
     ):
         loop()
     data = made[-1]

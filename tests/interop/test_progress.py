@@ -199,7 +199,10 @@ def test_quiet() -> None:
 def test_what_is_no_loader() -> None:
     with pytest.raises(ArgumentError, match=r"loader=\[1, 2\]: pass a Dataloader, or an iterator of one"):
         loadax.progress([1, 2])
-    with loader().iterate() as batches, pytest.raises(ArgumentError, match="start=3: this iterator has begun already"):
+    with (
+        loader().iterate() as batches,
+        pytest.raises(ArgumentError, match="start=3: this iterator has already started"),
+    ):
         loadax.progress(batches, start=3)
     with loadax.progress(loader(), disable=True) as batches, pytest.raises(AttributeError, match="no attribute 'stpe'"):
         _ = batches.stpe

@@ -167,7 +167,7 @@ def test_a_port_that_can_t_be_had() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(
             ArgumentError,
-            match=rf"port={port} of host='127.0.0.1' can't be listened on .*; pass another one, or port=0",
+            match=rf"can't listen on port={port} of host='127.0.0.1' \(.*; pass another one, or port=0",
         ):
             serve(loader(), port=port)
 

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from loadax import Dataloader
 from loadax.errors import LoadaxError, RowIndexError
-from loadax.plan.inverse import Place
+from loadax.plan.find import Place
 from loadax.sharding import plan_mesh
 from loadax.sources.base import walk
 from loadax.testing import FaultySource, check_source
@@ -68,7 +68,7 @@ def check_dataset(chain: Chain, random: Random, tally: Tally) -> None:
         assert visits.epochs.tolist() == [visit.epoch for visit in wanted]
     assert dataset.order.varies == chain.varies
     for position in (size, -size - 1):
-        with pytest.raises(RowIndexError, match="is not there"):
+        with pytest.raises(RowIndexError, match="is out of range"):
             dataset[position]
     if not size:
         assert list(dataset) == []

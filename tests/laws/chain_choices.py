@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+import loadax
 from loadax import mix
 from loadax.errors import LoadaxError, SourceError
 from tests.laws import chain_verbs as verbs
@@ -123,6 +124,7 @@ class Choices:
             ("map_batch", lambda: self.map_batch(chain)),
             ("concat", lambda: self.concat(chain, depth)),
             ("mix", lambda: self.mix(chain, depth)),
+            ("zip", lambda: self.zip(chain, depth)),
         ]
         name, choose = self.random.choice(table)
         made = choose()
@@ -246,7 +248,7 @@ class Choices:
             return False
         if any(
             isinstance(row, dict)
-            and (set(row) & set(verbs.SEQUENCES) or any(isinstance(each, dict | tuple) for each in row.values()))
+            and (set(row) & set(verbs.SEQUENCES) or any(isinstance(each, dict | tuple | list) for each in row.values()))
             for row in rows
         ):
             return False  # or what pack() adds has no place; nested ones are not in the oracle
@@ -362,3 +364,20 @@ class Choices:
             return self._without_meaning(chain, "mix", lambda: mix([part.dataset for part in parts], segments[0], seed))
         made = verbs.mixed(parts, segments, seed, stop, self.random.randint(1, 30))
         return made if len(made) <= MOST else verbs.cut(made, 0, MOST // 2, None)
+
+    def zip(self, chain: Chain, depth: int) -> Chain:
+        if not depth:
+            return chain
+        parts = self.others(chain, depth)
+        size = min(map(len, parts))
+        makes: list[Callable[[Any], Any]] = [
+            lambda values: {f"part_{number}": value for number, value in enumerate(values)},
+            tuple,
+            lambda values: {"nested": list(values)},
+        ]
+        make = self.random.choice(makes)
+        if max(map(len, parts)) > size and self.random.random() < self.share_refused:
+            return self._without_meaning(chain, "zip", lambda: loadax.zip(make([part.dataset for part in parts])))
+        if not size:
+            return chain
+        return verbs.zipped([part if len(part) == size else verbs.cut(part, 0, size, None) for part in parts], make)

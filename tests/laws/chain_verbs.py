@@ -427,6 +427,27 @@ def _joined(parts: Sequence[Chain], verb: str, dataset: Dataset, epoch: Epoch) -
     )
 
 
+def zipped(parts: Sequence[Chain], make: Callable[[Sequence[Any]], Any]) -> Chain:
+    """Chains of one length side by side; `make` builds a tree of their rows, or of their datasets."""
+    varies = any(part.varies for part in parts)
+
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        assert not (keep and varies)
+        rows = enumerate(zip(*(part.values(number) for part in parts), strict=True))
+        return [Visit(row, number, make(values)) for row, values in rows if all(each(row) for each in keep)]
+
+    chain = _joined(parts, "zip", loadax.zip(make([part.dataset for part in parts])), epoch)
+    return replace(
+        chain,
+        rows=len(parts[0]),
+        like=make([part.like for part in parts]),
+        differs=any(part.differs for part in parts),
+        stride=None if varies else 1,
+        random=chain.random or varies,
+        splittable=not varies,
+    )
+
+
 def joined_differ(parts: Sequence[Chain]) -> bool:
     """Whether the rows that tell what each part's rows look like differ."""
     return any(part.differs for part in parts) or len({form(part.first) for part in parts}) > 1

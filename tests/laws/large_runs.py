@@ -314,9 +314,11 @@ class Run(NamedTuple):
         return found
 
     def _by_lane(self, epoch: int, places: list[int]) -> list[int]:
-        """A block shuffle deals positions to lanes, and rows of a step stand by lane."""
-        deals = [] if self.mixed else self.parts[""].dataset.order.deals(epoch, places[0], places[-1] + 1)
-        return sorted(places, key=partial(lane_of, deals)) if deals else places
+        """A block shuffle assignments positions to lanes, and rows of a step stand by lane."""
+        assignments = (
+            [] if self.mixed else self.parts[""].dataset.order.lane_assignments(epoch, places[0], places[-1] + 1)
+        )
+        return sorted(places, key=partial(lane_of, assignments)) if assignments else places
 
     def ids(self, visits: list[Visit | None]) -> list[int]:
         """As `rows` numbers them: over all parts, one behind another."""

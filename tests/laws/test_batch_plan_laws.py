@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 
 from loadax import seeds
 from loadax.plan.batches import BatchPlan
-from loadax.plan.blocks import BlockShuffled
-from loadax.plan.lanes import places
-from loadax.plan.order import Concatenated, Repeated, Sequential, Shuffled, Sliced
+from loadax.plan.block_shuffle import BlockShuffled
+from loadax.plan.concat import Concatenated
+from loadax.plan.lanes import lane_places
+from loadax.plan.repeat import Repeated
+from loadax.plan.sequential import Sequential
+from loadax.plan.shuffle import Shuffled
+from loadax.plan.slice import Sliced
 from loadax.protocols import Order
 from tests.limits import examples
 
@@ -137,14 +141,14 @@ def test_a_batch_size_changes_which_rows_share_a_batch_but_not_their_order(
     for step in range(large.steps_per_epoch):
         parts = small.visits_of(range(step * factor, (step + 1) * factor), np.arange(batch_size))
         assert sorted(parts.rows.tolist()) == sorted(large.visits(step).rows.tolist())
-        if not order.deals(0, 0, order.size):
+        if not order.lane_assignments(0, 0, order.size):
             assert parts.rows.tolist() == large.visits(step).rows.tolist()
 
 
 def lanes_of(order: BlockShuffled, epoch: int, rows: Any) -> Any:
     """Where the lane that each row's block was dealt to stands in a step."""
     key = seeds.derive(order.seed, "blocks", epoch)
-    return places(order.lanes)[seeds.unpermute(rows // order.block, order.blocks, key) % order.lanes]
+    return lane_places(order.lanes)[seeds.unpermute(rows // order.block, order.blocks, key) % order.lanes]
 
 
 BLOCKED = {

@@ -4,7 +4,7 @@ What it finds is where the batches have the row, and all of that; by arithmetic,
 """
 
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
@@ -12,13 +12,19 @@ from hypothesis import strategies as st
 
 from loadax import seeds
 from loadax.plan.batches import BatchPlan
-from loadax.plan.blocks import BlockShuffled
-from loadax.plan.inverse import Place, find, positions_of
+from loadax.plan.block_shuffle import BlockShuffled
+from loadax.plan.concat import Concatenated
+from loadax.plan.find import Place, find
 from loadax.plan.mix import Mixed, Segment, Stop
-from loadax.plan.order import Concatenated, Excluding, Repeated, Sequential, Shuffled, Sliced
+from loadax.plan.repeat import Repeated
+from loadax.plan.sequential import Sequential
+from loadax.plan.shuffle import Shuffled
 from loadax.plan.skips import Skips, joined
+from loadax.plan.slice import Sliced
 from loadax.plan.split import split
-from loadax.protocols import Integers, LaneAssignment, Order, Visits
+from loadax.plan.subset import Excluding
+from loadax.plan.zip import Zipped
+from loadax.protocols import Order
 from tests.limits import examples
 from tests.work import lines_of, peak_of
 
@@ -26,29 +32,7 @@ SMALL = st.integers(1, 9)
 MOST = 120  # positions an epoch
 
 
-class Reversed:
-    """An order of somebody else's: loadax knows no inverse of it."""
-
-    varies = False
-    parent = None
-    parts = ()
-    by_step = False
-
-    def __init__(self, parent: Order):
-        self.below = parent
-        self.size = parent.size
-
-    def visits(self, epochs: Integers, positions: Integers) -> Visits:
-        return self.below.visits(epochs, self.size - 1 - positions)
-
-    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
-        return []
-
-    def describe(self) -> list[Any]:
-        return [*self.below.describe(), ["reversed"]]
-
-
-VERBS = ["shuffle", "blocks", "slice", "repeat", "split", "without", "concat", "mix", "foreign"]
+VERBS = ["shuffle", "blocks", "slice", "repeat", "split", "without", "concat", "mix", "zip"]
 
 
 @st.composite
@@ -73,8 +57,8 @@ def orders(choose: st.DrawFn, depth: int = 2) -> tuple[Order, int]:
         elif verb == "without" and not order.varies and order.size:
             missing = choose(st.sets(st.integers(0, order.size - 1), max_size=4))
             order = Excluding(order, np.array(sorted(missing), np.int64), ("exclude",))
-        elif verb == "foreign":
-            order = Reversed(order)
+        elif verb == "zip":
+            order, rows = Zipped((order, Sequential(order.size)), ("one", "other")), order.size
         elif verb in ("concat", "mix") and depth and order.size:
             other, others = choose(orders(depth - 1))
             if verb == "concat":
@@ -102,8 +86,8 @@ def mixtures(choose: st.DrawFn, one: Order, rows: int, other: Order, others: int
 
 
 def test_an_empty_slice_backwards_of_an_empty_order_has_nothing() -> None:
-    empty = Sliced(Reversed(Sliced(Sequential(3), 0, 1, 0)), -1, -2, 0)
-    hits = positions_of(empty, np.array([0]), np.array([0]), (0, 0))
+    empty = Sliced(Sliced(Sequential(3), 0, 1, 0), -1, -2, 0)
+    hits = empty.inverse(np.array([0]), np.array([0]), (0, 0))
     assert not len(hits.asked)
 
 
@@ -111,7 +95,7 @@ def test_an_empty_slice_backwards_of_an_empty_order_has_nothing() -> None:
     max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 @given(orders(), st.data())
-def test_positions_of_is_the_inverse_of_visits(made: tuple[Order, int], data: st.DataObject) -> None:
+def test_inverse_is_the_inverse_of_visits(made: tuple[Order, int], data: st.DataObject) -> None:
     order, rows = made
     epochs = np.repeat([0, 1, 5], rows)
     asked = np.tile(np.arange(rows), 3)
@@ -123,12 +107,12 @@ def test_positions_of_is_the_inverse_of_visits(made: tuple[Order, int], data: st
             met = order.visits(np.full(order.size, epoch), np.arange(order.size)).rows.tolist()
             expected |= {(number * rows + row, position) for position, row in enumerate(met)}
         inside = {each for each in expected if window[0] <= each[1] < window[1]}
-        hits = positions_of(order, asked, epochs, window)
+        hits = order.inverse(asked, epochs, window)
         found = list(zip(hits.asked.tolist(), hits.positions.tolist(), strict=True))
         assert len(set(found)) == len(found)
         assert inside <= set(found) <= expected
     for row in (-1, rows, rows + 7):
-        assert not len(positions_of(order, np.array([row]), np.array([0]), (0, order.size)).positions)
+        assert not len(order.inverse(np.array([row]), np.array([0]), (0, order.size)).positions)
 
 
 @settings(
@@ -187,4 +171,5 @@ def test_a_block_shuffle_of_a_trillion_rows_is_undone_in_bulk() -> None:
     order = BlockShuffled(Sequential(10**12 + 7), 0, 4096, 4, 128)
     positions = seeds.permute(np.arange(100_000), 10**12 + 7, 3)
     rows = order.visits(np.full_like(positions, 2), positions).rows
-    np.testing.assert_array_equal(order.shuffled(2, rows), positions)
+    hits = order.inverse(rows, np.full_like(rows, 2), (0, order.size))
+    np.testing.assert_array_equal(hits.positions[np.argsort(hits.asked)], positions)

@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, Dataset, from_source
 from loadax.core.tree import flatten
-from loadax.loader.execution import scheduler
+from loadax.loader.execution import monitor
 from loadax.loader.metrics.stats import Timing
 from loadax.protocols import ArraySpec, Integers
 from loadax.sharding import DataPartitionType, PlannedMesh, plan_mesh
@@ -90,7 +90,7 @@ class RandomPieces:
 
     seed = 0
 
-    def __init__(self, rows_per_step: int, workers: int, in_processes: bool):
+    def __init__(self, rows_per_step: int, workers: int, isolated: bool):
         self._rows = rows_per_step
         self._random = np.random.default_rng(self.seed)
 
@@ -101,7 +101,7 @@ class RandomPieces:
     def steps(self) -> int:
         return int(self._random.integers(1, 6))
 
-    def slices(self, count: int) -> list[tuple[int, int]]:
+    def pieces(self, count: int) -> list[tuple[int, int]]:
         total = count * self._rows
         cuts = sorted({0, total, *self._random.integers(0, total, self._random.integers(0, 5)).tolist()})
         return list(pairwise(cuts))
@@ -167,7 +167,7 @@ def test_any_run_from_any_step(monkeypatch: pytest.MonkeyPatch, picks: st.DataOb
     )
     if draw(st.booleans()):
         monkeypatch.setattr(RandomPieces, "seed", draw(st.integers(0, 999)))
-        monkeypatch.setattr(scheduler, "PieceSizes", RandomPieces)
+        monkeypatch.setattr(monitor, "PieceSizes", RandomPieces)
     data, tree = build(source, order, recipe)
     loader = Dataloader(
         data,
@@ -213,7 +213,7 @@ def loader_goes_on(loader: Dataloader, step: int) -> bool:
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_pieces_and_workers_never_show(monkeypatch: pytest.MonkeyPatch, pieces: str, workers: int) -> None:
     if pieces == "random":
-        monkeypatch.setattr(scheduler, "PieceSizes", RandomPieces)
+        monkeypatch.setattr(monitor, "PieceSizes", RandomPieces)
     else:
         monkeypatch.setattr("loadax.loader.execution.piece_size._TARGET", 1e-9 if pieces == "tiny" else 1e9)
     data, tree = build("arrays", "lanes", RECIPES[-1])

@@ -10,10 +10,9 @@ import pytest
 import loadax
 from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError, ConformanceError
-from loadax.plan.order import Sequential
+from loadax.plan.sequential import Sequential
 from loadax.protocols import ArraySpec, Location, Tree, Visits
 from loadax.reader import Reader
-from loadax.row_index.identity import identify
 from loadax.sources.base import BaseSource, as_source, walk
 from loadax.sources.checks import chunk_starts
 from loadax.sources.wrappers.chunk_cache import ChunkCache
@@ -21,6 +20,7 @@ from loadax.sources.wrappers.concat import ConcatenatedSource
 from loadax.sources.wrappers.crop import CroppedSource
 from loadax.sources.wrappers.windows import WindowSource
 from loadax.testing import FaultySource, check_source
+from loadax.writing.identity import identify
 from tests.sources.chunked import ChunkedSource
 from tests.sources.token_corpora import write_pair
 
@@ -170,11 +170,16 @@ def cached(source: BaseSource) -> BaseSource:
     return ChunkCache(source, spec_of(source), 3)
 
 
+def side_by_side(source: BaseSource) -> BaseSource:
+    rows = loadax.Dataset(source, Sequential(len(source)))
+    return loadax.zip({"a": rows, "b": rows[::-1]}).source
+
+
 def into_rows(source: BaseSource) -> BaseSource:
     return loadax.Dataset(source, Sequential(len(source))).pack(10).source
 
 
-WRAPPERS = {each.__name__: each for each in (faulty, twice, windows, cropped, cached, into_rows)}
+WRAPPERS = {each.__name__: each for each in (faulty, twice, windows, cropped, cached, side_by_side, into_rows)}
 
 
 def fits(wrapper: str, source: str, inner: BaseSource) -> bool:

@@ -74,9 +74,9 @@ class ColumnSource:
         self._inner.read_into(rows, boxes, out)
 
 
-def lane_of(deals: list[LaneAssignment], place: int) -> int:
+def lane_of(assignments: list[LaneAssignment], place: int) -> int:
     """The lane that a position is dealt to."""
-    stretch = [deal for deal in deals if deal.start <= place][-1]
+    stretch = [deal for deal in assignments if deal.start <= place][-1]
     return int(stretch.lanes[(place - stretch.start) % len(stretch.lanes)])
 
 
@@ -173,9 +173,9 @@ class Oracle:
         """(row, epoch) at every position of the batch; (-1, epoch) for padding."""
         epoch, inner = divmod(step, self.steps_per_epoch())
         places = list(range(inner * self.batch_size, min((inner + 1) * self.batch_size, self.order.size)))
-        deals = self.order.deals(epoch, places[0], places[-1] + 1)
-        if deals:
-            places.sort(key=lambda place: lane_of(deals, place))
+        assignments = self.order.lane_assignments(epoch, places[0], places[-1] + 1)
+        if assignments:
+            places.sort(key=lambda place: lane_of(assignments, place))
         found = []
         for place in places:
             rows, epochs = self.order.visits(np.array([epoch]), np.array([place]))

@@ -1,4 +1,4 @@
-"""Pieces into slabs, for hosts that are not there.
+"""Pieces into buffers, for hosts that are not there.
 
 Every box of every host is the oracle's, and each element is read once.
 """
@@ -15,8 +15,8 @@ from loadax import Dataloader, Dataset, from_source
 from loadax.core.buffers import aligned_bytes
 from loadax.core.tree import flatten
 from loadax.loader.assembly.assembler import Assembler, Piece
-from loadax.loader.assembly.buffer_layout import Slab
-from loadax.loader.assembly.column_tiles import slab_plan
+from loadax.loader.assembly.buffer_layout import BatchBuffers
+from loadax.loader.assembly.column_tiles import buffer_layout
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.plan.batches import BatchPlan
 from tests.loader.oracle import BATCH, ELEMENTWISE, MAP, NONE, ColumnSource, Oracle, ReadSource, Recipe, arrays
@@ -34,15 +34,15 @@ def partitions(case: MeshCase) -> Iterator[Any]:
         yield {"image": P(None, second, first), "label": P(), "tokens": P((first, second))}
 
 
-def fill(share: HostShard, data: Dataset, plan: BatchPlan, seed: int) -> Slab:
-    """The slab of all steps, filled in pieces that are cut anywhere and come in any order.
+def fill(share: HostShard, data: Dataset, plan: BatchPlan, seed: int) -> BatchBuffers:
+    """The buffers of all steps, filled in pieces that are cut anywhere and come in any order.
 
     What nobody writes is 0xEE.
     """
-    layout = slab_plan(share)
-    memory = aligned_bytes(layout.size(STEPS))
+    layout = buffer_layout(share)
+    memory = aligned_bytes(STEPS * layout.bytes_per_step)
     memory[:] = 0xEE
-    slab = layout.slab(memory, STEPS)
+    buffers = BatchBuffers(layout, memory, STEPS)
     assembler = Assembler(data.reader, layout, None)
     visits = plan.visits_of(range(STEPS), share.positions)
     random = np.random.default_rng(seed)
@@ -51,9 +51,9 @@ def fill(share: HostShard, data: Dataset, plan: BatchPlan, seed: int) -> Slab:
     pieces = list(pairwise(cuts))
     for low, high in random.permutation(pieces).tolist() if pieces else []:
         part = type(visits)(visits.rows[low:high], visits.epochs[low:high])
-        timing = assembler.fill(Piece(part, low, len(share.positions), slab))
+        timing = assembler.fill(Piece(part, low, len(share.positions), buffers))
         assert timing.rows == (part.rows >= 0).sum()
-    return slab
+    return buffers
 
 
 @pytest.mark.parametrize("case", ZOO, ids=lambda case: case.name)
@@ -80,13 +80,13 @@ def test_every_host_holds_its_boxes_and_reads_each_element_once(case: MeshCase, 
             for count in counts:
                 count[:] = 0
             share = loader._share()
-            slab = fill(share, data, loader._plan, 100 * number + process)
+            buffers = fill(share, data, loader._plan, 100 * number + process)
             planned = [np.zeros_like(count) for count in counts]
             for step in range(STEPS):
                 rows = rows_of[step]
                 for leaf, layout in enumerate(share.layouts):
                     held = np.zeros(expected[step][leaf].shape, np.int64)
-                    for box, buffer in zip(layout.boxes, slab.buffers(leaf, step), strict=True):
+                    for box, buffer in zip(layout.boxes, buffers.boxes(leaf, step), strict=True):
                         where = tuple(slice(*side) for side in box)
                         assert buffer.tobytes() == expected[step][leaf][where].tobytes()
                         assert buffer.ctypes.data % 64 == 0

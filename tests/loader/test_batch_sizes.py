@@ -13,7 +13,8 @@ from jax.sharding import PartitionSpec as P
 from loadax import Dataloader, concat, from_arrays, from_source, mix
 from loadax.errors import ArgumentError, ClosedError, PartitionError, StateError
 from loadax.plan.batches import BatchPlan, Remainder
-from loadax.plan.order import Sequential, Shuffled
+from loadax.plan.sequential import Sequential
+from loadax.plan.shuffle import Shuffled
 from loadax.protocols import Order
 from tests.loader.oracle import ColumnSource, mesh_of
 
@@ -177,9 +178,9 @@ def test_what_is_refused(batch_size: Any, message: str) -> None:
 
 
 def test_every_size_must_fit_the_mesh_and_the_shards() -> None:
-    with pytest.raises(PartitionError, match=r"dim 0 has 12 rows, P.'data'. cuts it in 8"):
+    with pytest.raises(PartitionError, match=r"dim 0 has 12 rows, but P.'data'. splits it into 8"):
         Dataloader(ROWS, batch_size={0: 8, 3: 12}, mesh=mesh_of({"data": 8}))
-    with pytest.raises(ArgumentError, match="batch_size=9 can't be cut in shard_count=2 equal parts"):
+    with pytest.raises(ArgumentError, match="batch_size=9 can't be split into shard_count=2 equal parts"):
         Dataloader(ROWS, batch_size={0: 8, 3: 9}, shard_index=0, shard_count=2)
     halves = [Dataloader(ROWS, batch_size={0: 8, 3: 16}, shard_index=index, shard_count=2) for index in range(2)]
     for step in (2, 3):

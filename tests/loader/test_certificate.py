@@ -251,15 +251,19 @@ def test_files_that_are_none(tmp_path: Path, content: str | None, message: str) 
         (
             lambda: loader_of(num_epochs=None).certificate(),
             ArgumentError,
-            r"goes on for ever; pass steps=range\(start, stop\)",
+            r"the run is infinite; pass steps=range\(start, stop\)",
         ),
         (
             lambda: loader_of().certificate(range(0, 8, 2)),
             ArgumentError,
-            r"steps=range\(0, 8, 2\): pass a range of steps, one after another",
+            r"steps=range\(0, 8, 2\): pass a range of consecutive steps",
         ),
-        (lambda: loader_of().certificate([1, 2]), ArgumentError, r"steps=\[1, 2\]: pass a range of steps"),
-        (lambda: loader_of().certificate(range(3, 3)), ArgumentError, r"steps=range\(3, 3\): pass a range of steps"),
+        (lambda: loader_of().certificate([1, 2]), ArgumentError, r"steps=\[1, 2\]: pass a range of consecutive steps"),
+        (
+            lambda: loader_of().certificate(range(3, 3)),
+            ArgumentError,
+            r"steps=range\(3, 3\): pass a range of consecutive steps",
+        ),
         (lambda: loader_of().certificate(range(5, 19)), RowIndexError, "step 18 is not there"),
         (lambda: loader_of().certificate(range(-1, 3)), RowIndexError, "step -1 is not there"),
         (
@@ -303,10 +307,10 @@ def test_a_million_records_are_a_few_lines_a_step_and_a_process_that_holds_nothi
     data = from_arrays(np.broadcast_to(np.int8(0), (10**12,))).shuffle(1)
     plan = BatchPlan(data.order, 4096)
     steps = range(10**6, 10**6 + 250)
-    made = certify(plan, OrderHash(data), "run", steps, lambda _: [(0, 4096)], None, per_step=False)
+    made = certify(plan, OrderHash(data), "run", {steps: [(0, 4096)]}, None, per_step=False)
     assert made.rows == 250 * 4096
-    again = partial(certify, plan, OrderHash(data), "run", steps, lambda _: [(0, 4096)], None, per_step=False)
+    again = partial(certify, plan, OrderHash(data), "run", {steps: [(0, 4096)]}, None, per_step=False)
     assert lines_of(again) < 250 * 300
-    nothing = certify(plan, OrderHash(data), "run", range(5), lambda _: [], None, per_step=False)
+    nothing = certify(plan, OrderHash(data), "run", {range(5): []}, None, per_step=False)
     assert nothing.spans == ()
     assert made.merge(nothing) == made

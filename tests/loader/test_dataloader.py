@@ -336,7 +336,7 @@ def test_no_warning_where_nothing_is_lost(kind: str) -> None:
 def test_random_maps_are_warned_of_too() -> None:
     loader = Dataloader(from_arrays(TREE).map(lambda example, rng: example, rng=True), 16)
     list(loader)
-    with pytest.warns(UserWarning, match="begins at step 0 again"):
+    with pytest.warns(UserWarning, match="starts at step 0 again"):
         iter(loader).close()
 
 

@@ -15,15 +15,16 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from PIL import Image
 
-from loadax import Dataloader, Dataset, concat, from_arrays, from_source, from_tokens, mix
+from loadax import Dataloader, Dataset, from_arrays, from_source, from_tokens, mix
 from loadax.errors import ArgumentError, ConformanceError, RowIndexError, UnsupportedError
-from loadax.loader.assembly.column_tiles import slab_plan
+from loadax.loader.assembly.column_tiles import buffer_layout
 from loadax.loader.inspection.check_plan import _shares
 from loadax.loader.inspection.chunk_reads import chunk_reads
 from loadax.loader.inspection.explanation import Explanation, Spread
 from loadax.loader.inspection.hosts import Everybody
-from loadax.plan.text import order_words, rows_text
-from loadax.protocols import Integers, LaneAssignment, Visits
+from loadax.plan.mix import rows_text
+from loadax.plan.sequential import Sequential
+from loadax.protocols import Integers, Visits
 from loadax.sharding import plan_mesh
 from loadax.sharding.holdings import HeldRows
 from tests.loader.oracle import ColumnSource, ReadSource, mesh_of
@@ -69,7 +70,7 @@ def test_rows_bytes_copies_and_memory_are_those_of_each_host_by_itself(case: Mes
         assert found.reading.nbytes == spread(read)
         assert found.reading.times == sum(read) / (BATCH * 17 * 4)
         assert found.reading.copies == spread(np.bincount(np.concatenate(positions), minlength=BATCH))
-        assert found.memory.step == spread([slab_plan(loader._share()).bytes_per_step for loader in hosts])
+        assert found.memory.step == spread([buffer_layout(loader._share()).bytes_per_step for loader in hosts])
         box = [math.prod(stop - start for start, stop in each.boxes[0]) for each in hosts[0]._share().layouts]
         assert found.memory.batch == 4 * sum(box)
         assert (found.hosts, found.devices) == (case.processes, 8)
@@ -79,12 +80,13 @@ def read_step(loader: Dataloader, step: int) -> None:
     """Reads what this host reads of a step, without placing it."""
     from loadax.core.buffers import aligned_bytes
     from loadax.loader.assembly.assembler import Assembler, Piece
+    from loadax.loader.assembly.buffer_layout import BatchBuffers
 
     share = loader._share()
-    slabs = slab_plan(share)
-    slab = slabs.slab(aligned_bytes(slabs.size(1)), 1)
+    layout = buffer_layout(share)
+    buffers = BatchBuffers(layout, aligned_bytes(layout.bytes_per_step), 1)
     visits = loader._plan.visits(step, share.positions)
-    Assembler(loader.dataset.reader, slabs, None).fill(Piece(visits, 0, len(share.positions), slab))
+    Assembler(loader.dataset.reader, layout, None).fill(Piece(visits, 0, len(share.positions), buffers))
 
 
 def test_whole_rows_are_counted_whole_and_warned_of() -> None:
@@ -271,7 +273,7 @@ def test_a_process_with_a_mesh_of_its_own() -> None:
     for number, loader in enumerate(parts):
         np.testing.assert_array_equal(everybody.rows.positions(number), loader._share().positions)
         np.testing.assert_array_equal(everybody.share(number).positions, loader._share().positions)
-        assert slab_plan(loader._share()).bytes_per_step == found.memory.step.most
+        assert buffer_layout(loader._share()).bytes_per_step == found.memory.step.most
     assert parts[2].check_plan().hosts == 4
 
 
@@ -305,10 +307,8 @@ def example() -> Explanation:
 
 def test_as_a_table() -> None:
     text = str(example())
-    assert text.startswith(
-        "data         arrays in memory\norder        70 rows as they lie\n             shuffle(7): each row by itself\n"
-    )
-    assert re.search(r"^ +map _same.*\nbatches      16 rows, 2 epochs: 8 steps\n", text, re.MULTILINE)
+    assert text.startswith("data         arrays in memory\norder        70 rows\n             shuffle(7)\n")
+    assert re.search(r"^ +map\(_same.*\nbatches      16 rows, 2 epochs: 8 steps\n", text, re.MULTILINE)
     assert "             an epoch: 70 rows, 4 steps, 6 rows dropped\n" in text
     assert "mesh         data=2, seq=4: 8 devices on 4 hosts\n" in text
     assert "             ['tokens'] uint16[16, 64] by P('data', 'seq')\n" in text
@@ -339,30 +339,17 @@ def test_as_json() -> None:
     assert shown["batches"]["dropped"] == 6
     assert shown["leaves"][0] == {"path": "['label']", "dtype": "int32", "shape": [16], "partition": "P('data')"}
     assert shown["warnings"] == list(found.warnings)
-    assert "territory" not in shown
+    assert "partition_picture" not in shown
 
 
-def test_orders_in_words() -> None:
-    data = from_arrays(np.arange(100))
-    kept, rest = data.split(0.5)
-    verbs = {
-        "shuffle(1): blocks of 4 rows, 2 at a time in each of 8 lanes": data.shuffle(1, block=4, window=2, lanes=8),
-        "slice: positions 5 to 19": data[5:20],
-        "slice: 5 positions from 9 on, in steps of -2": data[9:0:-2],
-        "repeat(3): so many epochs as one": data.repeat(3),
-        f"split(0.5, 0): the first side, {len(kept)} rows": kept,
-        f"split(0.5, 0): the second side, {len(rest)} rows": rest,
-    }
-    for words, verb in verbs.items():
-        assert order_words(verb.order.describe()) == ("100 rows as they lie", words)
-    joined = concat([data, data.shuffle(2)])
-    (words,) = order_words(joined.order.describe())
-    assert words == "concat: 0 = 100 rows as they lie; 1 = 100 rows as they lie, shuffle(2): each row by itself"
-    (words,) = order_words(mix({"a": data, "b": data}, {0: [3, 1], 8: [1, 1]}, seed=4).order.describe())
-    assert words.startswith(
-        "mix(seed=4, stop='first') 3:1 from position 0 on, 1:1 from position 8 on: a = 100 rows as they lie; b = "
+def test_the_order_is_told_as_the_dataset_tells_it() -> None:
+    data = from_arrays(np.arange(100)).shuffle(1, block=4, window=2, lanes=8)[5:20].repeat(3)
+    told = list(data.verbs)
+    explained = Dataloader(data, 5, mesh=plan_mesh({"data": 1}, hosts=1)).explain()
+    assert (
+        list(explained.order) == told == ["100 rows", "shuffle(1, block=4, window=2, lanes=8)", "[5:20]", "repeat(3)"]
     )
-    assert order_words([["new", 1, "x"], "odd"]) == ("new(1, x)", "odd")
+    assert repr(data) == "Dataset(45 rows of arrays in memory.shuffle(1, block=4, window=2, lanes=8)[5:20].repeat(3))"
     assert (rows_text(1 << 62), rows_text(12345)) == ("endless", "12,345")
 
 
@@ -417,31 +404,51 @@ def test_pictures_of_what_is_shared_merged_or_not_cut() -> None:
     assert "0:2, 3:6" in cube
 
 
+def colours_of(path: Path, rows: int, columns: int) -> Any:
+    """The colours in the upper left of each part of a picture: uint8[rows, columns, 3]."""
+    with Image.open(path) as image:
+        assert image.format == "PNG"
+        pixels = np.asarray(image.convert("RGB"))
+    painted = pixels.min(axis=2) < pixels.max(axis=2)  # all but white, black and gray
+    lines, places = (np.flatnonzero(painted.sum(axis=axis) > painted.shape[axis] / 2) for axis in (1, 0))
+    (top, bottom), (left, right) = (lines[0], lines[-1] + 1), (places[0], places[-1] + 1)
+    down = [top + (bottom - top) * (4 * row + 1) // (4 * rows) for row in range(rows)]
+    across = [left + (right - left) * (4 * column + 1) // (4 * columns) for column in range(columns)]
+    return pixels[np.ix_(down, across)]
+
+
 def test_a_picture_in_a_file(tmp_path: Path) -> None:
-    found = example()
-    found.picture(tmp_path / "plan.png")
-    with Image.open(tmp_path / "plan.png") as image:
-        assert (image.format, image.mode) == ("PNG", "RGB")
-        pixels = np.asarray(image)[84 : 84 + 720, 120 : 120 + 960]
-    # Away from borders and labels, the colours of 2 x 4 parts: four hosts with two parts each.
-    parts = [[tuple(pixels[row * 360 + 40, column * 240 + 40].tolist()) for column in range(4)] for row in range(2)]
-    assert [parts[0][0], parts[0][2], parts[1][0], parts[1][2]] == [parts[0][1], parts[0][3], parts[1][1], parts[1][3]]
-    assert len({*parts[0], *parts[1]}) == 4
+    example().picture(tmp_path / "plan.png")
+    parts = colours_of(tmp_path / "plan.png", 2, 4)
+    # The colours of 2 x 4 parts: four hosts with two parts each.
+    assert (parts[:, ::2] == parts[:, 1::2]).all()
+    assert len(np.unique(parts.reshape(-1, 3), axis=0)) == 4
 
 
 def test_a_file_shows_copies_as_stripes(tmp_path: Path) -> None:
     Dataloader(TREE, 16, mesh=plan_mesh({"data": 8}, hosts=4), partition=P()).explain().picture(tmp_path / "plan.png")
-    with Image.open(tmp_path / "plan.png") as image:
-        line = np.asarray(image)[200, 120:1080]
-    colours = [tuple(line[place].tolist()) for place in (50, 300, 550, 800)]
-    assert len(set(colours)) == 4
+    stripes = colours_of(tmp_path / "plan.png", 1, 4)
+    assert len(np.unique(stripes.reshape(-1, 3), axis=0)) == 4
 
 
-def test_a_picture_needs_pillow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_picture_of_more_parts_than_pixels(tmp_path: Path) -> None:
+    data = np.zeros((4096, 4), np.uint8)
+    mesh = plan_mesh({"data": 4096}, hosts=4096)
+    Dataloader(data, 4096, mesh=mesh).explain().picture(tmp_path / "plan.png")
+    rows = colours_of(tmp_path / "plan.png", 4, 1).astype(int)
+    assert (abs(np.diff(rows, axis=0)).sum(axis=2) > 100).all()
+
+
+def test_a_picture_needs_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = example()
-    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
-    with pytest.raises(UnsupportedError, match=r"needs Pillow: pip install pillow, or use text_picture\(\)"):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    message = (
+        r"an image is drawn by matplotlib, which can't be imported \(.*\); pip install matplotlib "
+        r"\(in a clone: pip install -e '\.\[plots\]'\), or use text_picture\(\)"
+    )
+    with pytest.raises(UnsupportedError, match=message):
         found.picture(tmp_path / "plan.png")
+    assert found.text_picture()
 
 
 @pytest.mark.parametrize("case", ZOO, ids=lambda case: case.name)
@@ -477,23 +484,18 @@ class Forgetful:
     """An order that breaks its contract: what it gives for a position depends on how many are asked for."""
 
     size = 64
-    varies = True
-    parent = None
-    parts = ()
-    by_step = False
+    schedule = None
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return Visits((positions + (len(positions) == 4)) % self.size, epochs)
 
-    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
-        return []
-
-    def describe(self) -> list[Any]:
-        return [["forgetful"]]
+    def __getattr__(self, name: str) -> Any:
+        return getattr(Sequential(64), name)
 
 
 def test_an_order_that_hosts_see_differently_is_found() -> None:
-    data = Dataset(from_arrays(np.arange(64)).source, Forgetful())
+    forgetful: Any = Forgetful()
+    data = Dataset(from_arrays(np.arange(64)).source, forgetful)
     loader = Dataloader(data, 16, mesh=plan_mesh({"data": 4}, hosts=4))
     message = r"step 0, position 0: host 0 would read row 1 \(epoch 0\), but row 0 \(epoch 0\) stands there"
     with pytest.raises(ConformanceError, match=message):

@@ -64,7 +64,7 @@ def test_it_begins_and_ends_where_the_run_does() -> None:
     assert (replay.step, len(list(replay)), replay.step) == (7, 3, 10)
     with pytest.raises(StopIteration):
         next(replay)
-    with pytest.raises(ArgumentError, match="start=10: the run ends there, at step 10; begin earlier"):
+    with pytest.raises(ArgumentError, match="start=10: the run ends at step 10; pass an earlier start"):
         run.replay(start=10)
     with pytest.raises(ArgumentError, match="batches=0"):
         run.replay(0)

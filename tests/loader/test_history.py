@@ -15,7 +15,7 @@ import pytest
 from loadax import Dataloader, Dataset, concat, from_arrays, from_documents, from_npy, from_source, from_tokens, mix
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, RowIndexError, StateError
-from loadax.plan.inverse import Place
+from loadax.plan.find import Place
 from loadax.protocols import Location
 from loadax.sharding import data_parallel
 from tests.loader.oracle import NONE, Oracle, arrays, assert_placed, mesh_of
@@ -362,7 +362,7 @@ LOADER = loader_of(line(80), 8)
         (lambda: LOADER.skip([3, range(8, 12)]), "step 11 can't be skipped"),
         (lambda: LOADER.skip(-1), "step -1 can't be skipped"),
         (lambda: LOADER.skip(slice(5, 11)), r"steps=slice\(5, 11, None\): the run has only 10 steps"),
-        (lambda: LOADER.skip(range(10)), r"steps=range\(0, 10\) are all steps of the run; leave some"),
+        (lambda: LOADER.skip(range(10)), r"steps=range\(0, 10\) skips all steps of the run; keep at least one"),
         (lambda: LOADER.skip("3"), "steps='3': pass an int, a range, a slice, or a list or set of these"),
         (lambda: LOADER.skip([1.5]), r"steps=1\.5: pass an int"),
         (lambda: LOADER.skip(True), "steps=True: pass an int"),

@@ -14,7 +14,7 @@ import pytest
 
 from loadax import Dataloader, LoadaxError, from_arrays
 from loadax.loader.execution.scheduler import PrefetchScheduler
-from loadax.loader.execution.thread_pool import Pool
+from loadax.loader.execution.thread_pool import ThreadPool
 
 ROOT = Path(__file__).parents[2]
 DATA = from_arrays({"x": np.arange(40)}).shuffle(seed=2)
@@ -152,17 +152,17 @@ def test_an_interrupt_where_batches_of_another_size_begin_loses_none(
 ) -> None:
     """There the reading begins anew: threads are waited for, and others started."""
     loader = Dataloader(DATA, {0: 8, 3: 16}, num_workers=1)
-    original = getattr(Pool, where)
+    original = getattr(ThreadPool, where)
     served: list[Any] = []
     left = [1]
 
-    def interrupted(pool: Pool, *arguments: Any) -> None:
+    def interrupted(pool: ThreadPool, *arguments: Any) -> None:
         if left and len(served) == 3:
             left.pop()
             raise KeyboardInterrupt
         original(pool, *arguments)
 
-    monkeypatch.setattr(Pool, where, interrupted)
+    monkeypatch.setattr(ThreadPool, where, interrupted)
     with iter(loader) as batches:
         while batches.step < len(loader):
             try:
@@ -182,8 +182,8 @@ def test_an_interrupt_loses_no_batch_wherever_it_comes(workers: int, monkeypatch
     def interrupting(name: str) -> Any:
         original = getattr(PrefetchScheduler, name)
 
-        def method(window: PrefetchScheduler) -> Any:
-            result = original(window)
+        def method(scheduler: PrefetchScheduler) -> Any:
+            result = original(scheduler)
             on_worker = threading.current_thread() is not threading.main_thread()
             if result is not None and not on_worker and (name, batches.step) not in interrupted:
                 interrupted.add((name, batches.step))
@@ -192,7 +192,7 @@ def test_an_interrupt_loses_no_batch_wherever_it_comes(workers: int, monkeypatch
 
         return method
 
-    monkeypatch.setattr(PrefetchScheduler, "take", interrupting("take"))
+    monkeypatch.setattr(PrefetchScheduler, "next_batch", interrupting("next_batch"))
     monkeypatch.setattr(PrefetchScheduler, "_placement", interrupting("_placement"))
     served = []
     with iter(loader) as batches:
@@ -202,7 +202,7 @@ def test_an_interrupt_loses_no_batch_wherever_it_comes(workers: int, monkeypatch
             except KeyboardInterrupt:
                 continue
     assert served == [loader.rows(step).tolist() for step in range(5)]
-    assert {name for name, _ in interrupted} >= {"take"}
+    assert {name for name, _ in interrupted} >= {"next_batch"}
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, from_arrays
 from loadax.core.tree import flatten
-from loadax.loader.execution import scheduler
+from loadax.loader.execution import monitor
 from loadax.loader.execution.producer import BatchProducer
 from loadax.loader.metrics.stats import Timing
 from tests.limits import HANG
@@ -28,7 +28,7 @@ LINE, GRID = {"data": 8}, {"data": 2, "model": 4}
 class Runs:
     """Stands in for `PieceSizes`: runs of many steps, in one piece each."""
 
-    def __init__(self, rows_per_step: int, workers: int, in_processes: bool):
+    def __init__(self, rows_per_step: int, workers: int, isolated: bool):
         self._rows = rows_per_step
 
     def measured(self, rows: int, timing: Timing) -> None:
@@ -36,7 +36,7 @@ class Runs:
 
     steps = 8
 
-    def slices(self, count: int) -> list[tuple[int, int]]:
+    def pieces(self, count: int) -> list[tuple[int, int]]:
         return [(0, count * self._rows)]
 
 
@@ -60,7 +60,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_what_somebody_sees_is_never_written_again(name: str, long_runs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if long_runs:
-        monkeypatch.setattr(scheduler, "PieceSizes", Runs)
+        monkeypatch.setattr(monitor, "PieceSizes", Runs)
     axes, partition, array = CASES[name]
     data = from_arrays({"x": array}).shuffle(seed=0)
     loader = Dataloader(

@@ -17,7 +17,6 @@ from jax.sharding import PartitionSpec as P
 from loadax import Dataloader, Dataset, concat, from_arrays, from_source, from_zarr, mix, write_zarr
 from loadax.errors import ArgumentError, SourceError
 from loadax.loader.assembly.chunk_budget import OpenChunks, held_columns, keep_open_chunks
-from loadax.plan.blocks import BlockShuffled
 from loadax.sharding import plan_mesh
 from loadax.sources.base import walk
 from loadax.sources.wrappers.chunk_cache import ChunkCache
@@ -238,8 +237,9 @@ class TestWhatIsDecoded:
         mesh = plan_mesh({"data": 1, "model": 2}, owners=[[0, 1]], process=0)
         loader = Dataloader(data, 32, mesh=mesh, partition=P("data", "model"))
         assert said() == [(8, "2.0 KiB", 1.0)]  # of half the columns
-        assert isinstance(data.order, BlockShuffled)
-        found = OpenChunks(data.order, 16, 8, 1.0, 16 * 4 * 4, 4, 1, data.source)
+        assert data.order.shuffle is not None
+        assert data.order.shuffle.blocks is not None
+        found = OpenChunks(data.order, data.order.shuffle.blocks, 16, 8, 1.0, 16 * 4 * 4, 4, 1, data.source)
         reader = keep_open_chunks(data.reader, [found], None, held_columns(data.reader, loader._share()))
         assert reader.source.reads_columns
         out = np.empty((4, 4), np.int32)
@@ -353,7 +353,7 @@ class TestWhatIsRefused:
     def test_chunks_of_data_that_has_none(self, data: Dataset) -> None:
         with pytest.raises(
             ArgumentError,
-            match=r"block='chunks': .* decodes every row by itself, so a full shuffle costs no more: "
+            match=r"block='chunks': .* has no chunks, so a full shuffle costs no more: "
             r"use shuffle\(seed=7\)",
         ):
             data.shuffle(7, block="chunks")
@@ -363,18 +363,18 @@ class TestWhatIsRefused:
         joined = concat([part.map(np.negative) for part in parts])
         with pytest.raises(
             ArgumentError,
-            match=r"concatenation of 2 reads what is decoded in chunks, .* mapped before it is joined; map",
+            match=r"some parts of .*concatenation of 2 have chunks, .* mapped before concat\(\); map",
         ):
             joined.shuffle(7, block="chunks")
         behind = concat(parts).map(np.negative).shuffle(7, block="chunks")
         before = concat([part.shuffle(7, block="chunks").map(np.negative) for part in parts])
         assert len(behind) == len(before) == len(joined.shuffle(7, block=64)) == 2 * ROWS
-        with pytest.raises(ArgumentError, match=r"but not every part does"):
+        with pytest.raises(ArgumentError, match=r"but another part has none"):
             concat([concat([parts[0], from_arrays(VALUES)])]).shuffle(7, block="chunks")
 
     def test_another_word(self) -> None:
         with pytest.raises(
-            ArgumentError, match=r"block='shards': pass a number of rows, or 'chunks' for those that the source"
+            ArgumentError, match=r"block='shards': pass a number of rows, or 'chunks' for the chunk size of the source"
         ):
             chunked()[1].shuffle(0, block="shards")
 
@@ -477,7 +477,7 @@ def test_the_parts_of_a_mixture_share_the_memory() -> None:
     mixed = mix([*parts, from_source(large)], (1, 1, 1, 1))
     needed = 3 * 8 * 32 * 64
     loader = Dataloader(mixed, batch_size=32, cache_bytes=needed, shard_index=0, shard_count=2)
-    found = loader._recipe.open_chunks(loader._share(), loader._plan.stretches[0])
+    found = loader._pipeline.open_chunks(loader._share(), loader._plan.stretches[0])
     reader = keep_open_chunks(mixed.reader, found, needed, None)
     held = [cache for cache in walk(reader.source) if isinstance(cache, ChunkCache)]
     assert len(held) == 3

@@ -20,36 +20,36 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_a_consumer_that_comes_back_at_once_places_for_itself(clock: list[float]) -> None:
-    steps = ConsumerPace()
-    assert steps.ahead  # nothing is known: the first batches are placed ahead
+    pace = ConsumerPace()
+    assert pace.ahead  # nothing is known: the first batches are placed ahead
     for _ in range(30):
-        steps.placed(0.001)
-        steps.went(0.0)
+        pace.placed(0.001)
+        pace.delivered(0.0)
         clock[0] += 0.0001
-        steps.came()
-    steps.went(0.0)
-    before = steps.ahead
+        pace.requested()
+    pace.delivered(0.0)
+    before = pace.ahead
     clock[0] += 0.1  # but then it stays away
-    assert [before, steps.ahead] == [False, True]
+    assert [before, pace.ahead] == [False, True]
 
 
 def test_a_consumer_that_trains_in_between_is_served_ahead(clock: list[float]) -> None:
-    steps = ConsumerPace()
+    pace = ConsumerPace()
     for _ in range(30):
-        steps.placed(0.001)
-        steps.went(0.0)
+        pace.placed(0.001)
+        pace.delivered(0.0)
         clock[0] += 0.01
-        steps.came()
-    steps.went(0.0)
-    assert steps.ahead
-    assert steps.nap(0) == pytest.approx(0.005)
+        pace.requested()
+    pace.delivered(0.0)
+    assert pace.ahead
+    assert pace.backoff(0) == pytest.approx(0.005)
 
 
-def test_naps_grow_and_stay_bounded(clock: list[float]) -> None:
-    steps = ConsumerPace()
-    naps = [steps.nap(before) for before in (0, 1, 5, 2000)]
-    assert naps == sorted(naps)
-    assert naps[-1] <= 0.05
+def test_waits_grow_and_stay_bounded(clock: list[float]) -> None:
+    pace = ConsumerPace()
+    waits = [pace.backoff(tries) for tries in (0, 1, 5, 2000)]
+    assert waits == sorted(waits)
+    assert waits[-1] <= 0.05
 
 
 def test_what_is_placed_ahead_is_there_after_a_pause() -> None:
@@ -69,22 +69,22 @@ def test_nothing_is_placed_ahead_when_nothing_shall_be(monkeypatch: pytest.Monke
 
 
 def test_more_workers_read_only_for_a_consumer_that_waits(clock: list[float]) -> None:
-    steps = ConsumerPace()
-    known = [steps.starving]  # nothing is known: all read
+    pace = ConsumerPace()
+    known = [pace.starving]  # nothing is known: all read
     for waited in [0.0] * 30 + [0.009] * 30:
-        steps.went(waited)
+        pace.delivered(waited)
         clock[0] += 0.01
-        known.append(steps.starving)
+        known.append(pace.starving)
     assert [known[0], known[30], known[60]] == [True, False, True]
 
 
 def test_what_goes_to_an_accelerator_is_always_placed_ahead(clock: list[float]) -> None:
-    steps = ConsumerPace(to_accelerator=True)
+    pace = ConsumerPace(to_accelerator=True)
     for _ in range(30):
-        steps.placed(0.001)
-        steps.went(0.0)
+        pace.placed(0.001)
+        pace.delivered(0.0)
         clock[0] += 0.0001
-        steps.came()
-    steps.went(0.0)
-    assert steps.ahead  # though the consumer comes back at once
-    assert steps.nap(0) == pacing._SHORTEST_NAP
+        pace.requested()
+    pace.delivered(0.0)
+    assert pace.ahead  # though the consumer comes back at once
+    assert pace.backoff(0) == pacing._SHORTEST_BACKOFF

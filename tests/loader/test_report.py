@@ -3,6 +3,7 @@
 A table of figures and sentences, and loaders that are slow in each way.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -339,6 +340,21 @@ def test_verdicts(case: str) -> None:
     assert repr(found) == str(found) == sentence + look
     assert found.advice is None or found.advice in sentence
     assert sum(found.shares.values()) == pytest.approx(1.0 if any(found.shares.values()) else 0.0)
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_every_argument_in_advice_is_spelled_as_asked(case: str) -> None:
+    figures, maps, sentence = TABLE[case]
+    info = maps if isinstance(maps, LoaderInfo) else LoaderInfo(maps)
+    found = report(
+        Stats(**figures), info, lambda name, value=None: f"<{name}>" if value is None else f"<{name} {value}>"
+    )
+    spelled = re.findall(r"<(\w+)(?: (\w+))?>", found.verdict)
+    assert [name for name, _ in spelled] == re.findall(
+        r"\b(num_workers|worker_type|prefetch_bytes|prefetch)\b", sentence
+    )
+    assert all(value in sentence for _, value in spelled)
+    assert "=" not in found.verdict
 
 
 def test_the_numbers_behind_it() -> None:

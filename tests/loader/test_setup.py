@@ -1,6 +1,5 @@
 """What a verdict knows of a loader: whose code reads, what is copied to the devices, and what functions are called."""
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -10,7 +9,7 @@ import pytest
 from loadax import Dataloader, Dataset, concat, from_arrays, from_source
 from loadax.core.tree import flatten
 from loadax.loader.batch_spec import BatchLeaf, BatchSpec
-from loadax.loader.reports.loader_info import LoaderInfo, setup_of, short_name, wide
+from loadax.loader.reports.loader_info import LoaderInfo, loader_info, wide
 from loadax.protocols import ArraySpec, Integers
 
 
@@ -72,21 +71,8 @@ def test_nothing_is_narrower_for_devices_that_are_this_machine_s_cores() -> None
     mesh = jax.make_mesh((8,), ("data",))
     loader = Dataloader(arrays.map(same), 8, mesh=mesh)
     with loader.iterate() as batches:
-        assert batches._run.setup == LoaderInfo(("same",))
+        assert batches._info() == LoaderInfo(("same",))
     _, structure = flatten(0)
     batch = BatchSpec(structure, (BatchLeaf("", 0, ArraySpec((4,), np.dtype(np.float32)), np.dtype(np.float32)),))
     assert wide(batch)
-    assert setup_of(loader.dataset.reader, batch, mesh, kept=False) == LoaderInfo(("same",))
-
-
-def test_names() -> None:
-    assert short_name(same) == "same"
-    assert short_name(partial(partial(same), 3)) == "same"
-    assert short_name(lambda example: example).startswith("lambda (test_setup.py:")
-    assert short_name(Own().read) == "read"
-
-    class Callable:
-        def __call__(self, example: Any) -> Any:
-            return example
-
-    assert short_name(Callable()) == "Callable"
+    assert loader_info(loader.dataset.reader, batch, mesh, cached=False) == LoaderInfo(("same",))

@@ -104,9 +104,9 @@ def test_adding() -> None:
 def test_adding_what_processes_did() -> None:
     stats = Stats(workers=2)
     stats.add(Timing(1.0, 2.0, read_cpu=0.25, transform_cpu=1.5))
-    assert (stats.read_cpu, stats.transform_cpu, stats.worker_type) == (0.25, 1.5, "thread")
+    assert (stats.read_cpu, stats.transform_cpu) == (0.25, 1.5)
     stats.add(Timing(1.0, 2.0, transform_cpu=0.5, worker=4711))
-    assert (stats.read_cpu, stats.transform_cpu, stats.worker_type) == (0.25, 2.0, "process")
+    assert (stats.read_cpu, stats.transform_cpu) == (0.25, 2.0)
 
 
 def test_the_first_steps_are_counted_apart() -> None:

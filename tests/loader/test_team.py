@@ -15,7 +15,7 @@ def run(
     now, sizes = 0.0, [team.size]
     while now < seconds:
         now += 1 / speed(team.size)
-        team.served(now, starving(team.size))
+        team.on_batch(now, starving(team.size))
         if team.size != sizes[-1]:
             sizes.append(team.size)
     return sizes
@@ -69,7 +69,7 @@ def test_is_not_judged_before_the_new_ones_are_there() -> None:
         team, now, sizes = WorkerAutotuner(1, 2, settling), 0.0, [1]
         while now < 1.5:
             now += 1 / (200.0 if team.size == 2 and now > began + 0.5 else 100.0)
-            team.served(now, starving=True)
+            team.on_batch(now, starving=True)
             if team.size != sizes[-1]:
                 sizes.append(team.size)
         return sizes
@@ -87,7 +87,7 @@ def test_an_absence_of_the_consumer_is_no_speed() -> None:
     team, now, away = WorkerAutotuner(1, 2), 0.0, 0.0
     for number in range(40):
         now += away + 1 / (50.0 * team.size)
-        team.served(now, starving=True, away=away)
+        team.on_batch(now, starving=True, away=away)
         away = 30.0 if number == 9 else 0.0
         if number >= 8:
             assert team.size == 2

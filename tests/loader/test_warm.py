@@ -118,7 +118,7 @@ def test_it_goes_on_as_any_iterator() -> None:
         batches.set_state(20)
         assert_placed(next(batches), Oracle(TREE, loader.dataset.order, NONE, 16).batch(20))
         assert sum(1 for _ in batches) == len(loader) - 21
-    with pytest.warns(UserWarning, match="begins at step 0 again"):
+    with pytest.warns(UserWarning, match="starts at step 0 again"):
         iter(loader).close()
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.batches import BatchPlan
-from loadax.plan.blocks import BlockShuffled
-from loadax.plan.order import Sequential, Shuffled
+from loadax.plan.block_shuffle import BlockShuffled
+from loadax.plan.sequential import Sequential
+from loadax.plan.shuffle import Shuffled
 from loadax.protocols import Order, Visits
 from tests.work import lines_of, peak_of
 

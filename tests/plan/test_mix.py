@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from loadax.errors import ArgumentError, ScheduleError
 from loadax.plan.batches import BatchPlan
-from loadax.plan.inverse import find
+from loadax.plan.find import find
 from loadax.plan.mix import ENDLESS, Mixed, Segment, Stop
-from loadax.plan.order import Sequential, Shuffled, Sliced
+from loadax.plan.sequential import Sequential
+from loadax.plan.shuffle import Shuffled
+from loadax.plan.slice import Sliced
 from loadax.protocols import Order
 
 
@@ -90,7 +92,7 @@ def test_what_is_scheduled_later_changes_nothing_before(order: Mixed, changed: i
         list(order.rows), *(each for each in order.segments if each.start < changed), (changed, other), seed=order.seed
     )
     assert walk(future, changed) == walk(order, changed)
-    assert future.until(changed).describe() == order.until(changed).describe()
+    assert future.until(0, changed).describe() == order.until(0, changed).describe()
     # Each part goes on where it was.
     assert future.counts(changed).tolist() == order.counts(changed).tolist()
 
@@ -102,7 +104,7 @@ def test_the_position_of_a_draw_is_where_it_is_met(order: Mixed) -> None:
     counts = [0] * len(order.parts)
     for position, (part, _, _) in enumerate(walked):
         assert order.counts(position).tolist() == counts
-        assert order.position_of(part, counts[part]) == position
+        assert order.position_of_draw(part, counts[part]) == position
         counts[part] += 1
 
 
@@ -196,9 +198,12 @@ def test_weights_by_step_wait_for_a_batch_size() -> None:
         _ = order.size
     with pytest.raises(TypeError):
         _ = Sliced(order, 0, 1, 3).parent.size
-    assert order.at_positions([(0, 4)]).segments == (Segment(0, (1, 0)), Segment(12, (0, 1)))
-    visits: Any = order.at_positions([(0, 4)]).visits(np.zeros(20, np.int64), np.arange(20))
+    assert order.at_positions([(0, 4)], 1).segments == (Segment(0, (1, 0)), Segment(12, (0, 1)))
+    visits: Any = order.at_positions([(0, 4)], 1).visits(np.zeros(20, np.int64), np.arange(20))
     assert visits.rows.tolist() == [*range(12), *range(50, 58)]
+    assert order.at_positions([(0, 40)], 1).size == 50  # what is scheduled later than the end never comes
+    with pytest.raises(ArgumentError, match="from step 3 on, which is example 120, but an epoch has only 50 examples"):
+        order.at_positions([(0, 40)], 2)
 
 
 @pytest.mark.parametrize("stop", ["never", "first"])

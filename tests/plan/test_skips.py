@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadax.plan.batches import BatchPlan, Remainder
-from loadax.plan.order import Sequential, Shuffled
+from loadax.plan.sequential import Sequential
+from loadax.plan.shuffle import Shuffled
 from loadax.plan.skips import Skips, joined
 
 RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda each: (each[0], sum(each))), max_size=6)
@@ -29,7 +30,7 @@ def test_numbers_are_those_of_a_list(ranges: list[tuple[int, int]], more: list[t
     skipped = {number for start, stop in ranges for number in range(start, stop)}
     left = [number for number in range(80) if number not in skipped]
     assert skips.count == len(skipped)
-    assert skips.numbers(np.arange(len(left))).tolist() == left
+    assert skips.whole_steps(np.arange(len(left))).tolist() == left
     for number in range(80):
         assert skips.left(number) == sum(each < number for each in left)
         assert skips.holds(number) == (number in skipped)

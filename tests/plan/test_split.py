@@ -1,20 +1,18 @@
 """Splits go by row: disjoint, complete, the same before and after a shuffle, and steady when rows are appended."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from loadax.errors import ArgumentError
-from loadax.plan.blocks import BlockShuffled
-from loadax.plan.order import Concatenated, Repeated, Sequential, Shuffled, Sliced
+from loadax.plan.block_shuffle import BlockShuffled
+from loadax.plan.concat import Concatenated
+from loadax.plan.repeat import Repeated
+from loadax.plan.sequential import Sequential
+from loadax.plan.shuffle import Shuffled
+from loadax.plan.slice import Sliced
 from loadax.plan.split import split
 from loadax.protocols import Order
-
-
-def rows(order: Order, epoch: int = 0) -> list[int]:
-    found: Any = order.visits(np.full(order.size, epoch), np.arange(order.size)).rows
-    return list(found.tolist())
+from tests.plan.visited import rows
 
 
 @pytest.mark.parametrize("fraction", [0.001, 0.1, 0.5, 0.9, 0.999])
@@ -91,7 +89,7 @@ def test_a_slice_of_a_shuffle_cannot_be_split(parent: Order) -> None:
 
 
 def test_many_rows_are_looked_at_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    from loadax.plan import keep as module
+    from loadax.plan import subset as module
 
     whole = rows(split(Sequential(1000), 0.5, 0)[0])
     monkeypatch.setattr(module, "_CHUNK", 7)

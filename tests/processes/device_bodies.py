@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from loadax import Dataloader, from_arrays, from_source
+from loadax import Dataloader, DeviceMap, from_arrays, from_source
 from loadax.core.tree import flatten
 from loadax.sharding import data_parallel
 from tests.loader.oracle import NONE, Oracle, ReadSource, arrays, assert_placed
@@ -41,7 +41,8 @@ def every_mesh() -> None:
                 "num_workers": number % 3,
             }
             keep = bool((number + turn) % 2)
-            loader = Dataloader(data, BATCH, device_map=shifted, keep_on_device=keep, **given)
+            by_element = DeviceMap(shifted, elementwise=True)
+            loader = Dataloader(data, BATCH, device_map=by_element, keep_on_device=keep, **given)
             for step, batch in enumerate(loader):
                 assert_placed(batch, shifted(expected[step]), mesh)
                 for leaf, spec in zip(flatten(batch)[0], flatten(loader.spec)[0], strict=True):

@@ -182,7 +182,8 @@ def errors_alike() -> None:
     """What can be known before the first step is said on every host, and no host is left waiting."""
     mesh = data_parallel()
     with pytest.raises(
-        PartitionError, match=r"dim 0 has 12 rows, .* cuts it in 8. Use a batch_size that is a multiple of 8"
+        PartitionError,
+        match=r"dim 0 has 12 rows, .* splits it into 8 equal parts. Use a batch_size that is a multiple of 8",
     ):
         Dataloader(TREE, 12, mesh=mesh)
     with pytest.raises(PartitionError, match="leave shard_index and shard_count out, the mesh decides"):

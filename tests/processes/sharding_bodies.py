@@ -164,7 +164,9 @@ def boxes_and_back() -> None:
                 np.testing.assert_array_equal(global_to_host_array(array), WHOLE[rows])
                 fetched += 1
             else:
-                with pytest.raises(PartitionError, match=re.escape("other processes hold some columns")):
+                with pytest.raises(
+                    PartitionError, match=re.escape("has rows whose columns are partly on other processes")
+                ):
                     global_to_host_array({"x": array})
                 refused += 1
     assert fetched >= 10
@@ -188,7 +190,7 @@ def holds_nothing() -> None:
         return
     with pytest.raises(MeshError, match=r"leaf \['x'\]: process \d has no device on the mesh"):
         host_to_global_device_array({"x": WHOLE}, mesh=mesh)
-    with pytest.raises(PartitionError, match="the only leaf is not held whole by this process"):
+    with pytest.raises(PartitionError, match="the only leaf is not fully replicated on this process"):
         global_to_host_array(copies, partition=REPLICATED)
 
 

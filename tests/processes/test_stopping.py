@@ -24,7 +24,7 @@ import pytest
 
 from loadax import Dataloader, from_arrays
 from loadax.errors import LoadaxError
-from loadax.loader.execution import scheduler, thread_pool
+from loadax.loader.execution import monitor, thread_pool
 from loadax.loader.metrics.stats import Timing
 from tests.limits import ENDLESS, HANG, until
 
@@ -139,11 +139,11 @@ def test_close_in_the_middle_of_reading_says_nothing(slow: float, capfd: pytest.
 def test_close_lets_go_of_batches_and_their_memory() -> None:
     batches = iter(loader())
     next(batches)
-    window = weakref.ref(batches._window)
+    scheduler = weakref.ref(batches._scheduler)
     batches.close()
     del batches
     gc.collect()
-    assert window() is None
+    assert scheduler() is None
 
 
 def test_garbage_collection_of_a_cycle() -> None:
@@ -167,7 +167,7 @@ def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None
     class Collecting:
         """Sizes of pieces, asked for under the lock; the garbage is collected right there."""
 
-        def __init__(self, rows_per_step: int, workers: int, in_processes: bool):
+        def __init__(self, rows_per_step: int, workers: int, isolated: bool):
             self._rows = rows_per_step
 
         def measured(self, rows: int, timing: Timing) -> None:
@@ -179,10 +179,10 @@ def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None
                 gc.collect()
             return 1
 
-        def slices(self, count: int) -> list[tuple[int, int]]:
+        def pieces(self, count: int) -> list[tuple[int, int]]:
             return [(0, count * self._rows)]
 
-    monkeypatch.setattr(scheduler, "PieceSizes", Collecting)
+    monkeypatch.setattr(monitor, "PieceSizes", Collecting)
     gc.disable()
     try:
         for _ in range(5):
@@ -190,10 +190,10 @@ def test_a_cycle_that_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None
             # One run at a time: in a long session of tests a collection takes most of a second.
             holder.me, holder.batches = holder, iter(loader(num_workers=2, prefetch_bytes=1))
             next(holder.batches)
-            window = holder.batches._window
+            scheduler = holder.batches._scheduler
             del holder
             with suppress(LoadaxError):  # it may be closed by now
-                window.take()  # makes room, so a worker opens the next run
+                scheduler.next_batch()  # makes room, so a worker opens the next run
             wait_for_the_end()
     finally:
         gc.enable()
@@ -281,7 +281,7 @@ def test_going_on_after_an_interrupted_wait() -> None:
 def run(body: str, act: Callable[[subprocess.Popen[str]], None] = lambda child: None) -> tuple[int, str]:
     """A program that ends, although its workers would sleep for an hour: its exit code, and what it wrote to stderr."""
     lines = f"""
-        import sys, threading, time
+        import os, sys, threading, time
         import numpy as np
         from loadax import Dataloader, from_arrays
 
@@ -365,7 +365,8 @@ def test_ctrl_c(workers: int, where: str) -> None:
 
         def announce():
             sleeping.wait()
-            print("ready", flush=True)
+            # Not by print: at exit Python aborts when a daemon thread still holds the lock of sys.stdout.
+            os.write(1, b"ready\\n")
 
         # In a thread: the step before the rows that sleep may be in one read task with them, and then never reaches
         # the loop.
@@ -381,7 +382,7 @@ def test_ctrl_c(workers: int, where: str) -> None:
         child.send_signal(signal.SIGINT)
 
     code, errors = run(body, interrupt)
-    assert code == -signal.SIGINT
+    assert code == -signal.SIGINT, errors
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert errors.count("Traceback") == 1
 

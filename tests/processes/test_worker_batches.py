@@ -188,13 +188,13 @@ def processes() -> Iterator[ProcessPool]:
 def test_every_source_and_verb(name: str, processes: ProcessPool, tmp_path: Path) -> None:
     loader = Dataloader(SOURCES[name](tmp_path), 16)
     mesh = loader.spec[next(iter(loader.spec))].sharding.mesh
-    feed, found = loader._recipe.feed(mesh, 0, processes), []
+    producer, found = loader._pipeline.producer(mesh, 0, processes), []
     for step in range(len(loader)):
-        memory = feed.memory(step, 1)
+        buffers = producer.buffers(1)
         for low in (0, 5):  # in two pieces
-            feed.fill(memory, low, 5 if low == 0 else 16)
-        found.append(feed.place(memory, step)[0])
-        del memory
+            producer.fill(step, buffers, low, 5 if low == 0 else 16)
+        found.append(producer.place(buffers, 0)[0])
+        del buffers
     assert len(found) > 2
     for step, batch in enumerate(found):
         assert_placed(batch, jax.tree.map(np.asarray, loader[step]))

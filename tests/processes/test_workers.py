@@ -20,7 +20,7 @@ import pytest
 from loadax import Dataloader, from_arrays, from_source
 from loadax.errors import ArgumentError, ClosedError, WorkerError
 from loadax.loader.iterator import DataIterator
-from loadax.loader.workers import process_pool as crew
+from loadax.loader.workers import process_pool
 from tests.limits import HANG, until
 from tests.loader.workers import maps
 
@@ -393,7 +393,7 @@ def test_a_worker_that_is_killed_is_replaced() -> None:
         (message,) = (each for each in told if f"({pid})" in each)
         assert re.fullmatch(
             rf"a worker process \({pid}\) was killed by signal 9 \(SIGKILL: "
-            r"often the system, when memory is short\) while it (read (row \d+|\d+ rows, \[[\d, …]+\]); "
+            r"often the system, when memory is short\) while it (read (row \d+|\d+ rows \([\d, …]+\)); "
             r"another one is started, which reads them again|had nothing to do; another one is started)",
             message,
         ), message
@@ -464,7 +464,7 @@ def test_all_killed_at_work() -> None:
 )
 def test_a_row_that_kills_whoever_reads_it_is_named(way: str, ended: str, count: int) -> None:
     message = (
-        r"2 worker processes died, one after the other, reading (row 21|8 rows, \[16, .*23\]|\d rows, \[.*21.*\]); "
+        r"2 worker processes died, one after the other, reading (row 21|8 rows \(16, .*23\)|\d rows \(.*21.*\)); "
         rf"the last one \(\d+\) {ended}\. Look at these rows, and at what the maps do with them, with num_workers=0; "
         r"or use fewer workers"
     )
@@ -565,7 +565,7 @@ def test_close_from_another_thread_while_the_consumer_waits(stuck: Stuck) -> Non
     batches = stuck()
 
     def close() -> None:
-        until(lambda: batches._window._hungry)
+        until(lambda: batches._scheduler._consumer_waiting)
         batches.close()
 
     closing = threading.Thread(target=close)
@@ -631,14 +631,14 @@ def test_memory_is_given_back_when_nobody_holds_a_batch() -> None:
 
 
 def test_nobody_waits_for_ever_for_workers_that_were_closed() -> None:
-    group = crew.ProcessPool(1)
-    for _ in range(group.threads):
-        group._claim()  # now its hand is full
+    group = process_pool.ProcessPool(1)
+    for _ in range(group.concurrency):
+        group._next_worker()  # now its hand is full
     refused = []
 
     def wait() -> None:
         with pytest.raises(ClosedError, match="the worker processes were closed"):
-            group._claim()
+            group._next_worker()
         refused.append(1)
 
     waiting = [threading.Thread(target=wait) for _ in range(5)]
@@ -675,6 +675,6 @@ def _ended(pid: int) -> bool:
 
 def _all_there(batches: DataIterator) -> bool:
     """Whether all workers are started, and have answered all that they were asked."""
-    processes = batches._processes
-    assert processes is not None
-    return len(processes._workers) == processes.count and not any(each.in_hand for each in processes._workers)
+    pool = batches._executor
+    assert isinstance(pool, process_pool.ProcessPool)
+    return len(pool._handles) == pool.workers and not any(handle.in_hand for handle in pool._handles)

@@ -8,7 +8,7 @@ import pytest
 
 from loadax import Dataloader, concat
 from loadax.errors import ArgumentError, RowIndexError
-from loadax.plan.order import Excluding
+from loadax.plan.subset import Excluding
 from tests.row_index.filters import data, rows_of
 
 GONE = [3, 499, 0, 3, 17, 18]

@@ -167,47 +167,55 @@ def test_a_bar_where_it_is_wanted(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_an_index_is_computed_once(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     index, calls = tmp_path / "deep" / "i", [0]
+    said_of = index / "filter.json"
     small_again = counted(small, calls)
     calls.clear()
     first = data().filter(small_again, "k", index=index)
-    assert (len(calls), said(log)) == (ROWS, [(logging.INFO, f"index {index}: written")])
+    assert (len(calls), said(log)) == (ROWS, [(logging.INFO, f"index {said_of}: written")])
     again = data().shuffle(0).filter(small_again, "k", index=str(index)).repeat(2)
-    assert (len(calls), said(log)) == (ROWS, [(logging.INFO, f"index {index}: read")])
+    assert (len(calls), said(log)) == (ROWS, [(logging.INFO, f"index {said_of}: read")])
     assert rows_of(first) == SMALL
     assert rows_of(again) == rows_of(data().filter(small).shuffle(0).repeat(2))
     assert files(index.parent) == ["i"]
+    assert [Path(name).suffix for name in files(index)] == [".npy", ".json"]
 
 
 def test_an_index_of_something_else_is_built_anew(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     index = tmp_path / "i"
+    described = index / "filter.json"
     other_values = from_arrays({"x": VALUES[::-1].copy(), "user": VALUES})
     steps: list[tuple[Any, Any, str | None]] = [
         (data(), small, None),
         (data(), lambda example: example["x"] > 3, "function or key"),
         (data(), lambda example: example["x"] > 4, "function or key"),
-        (other_values, lambda example: example["x"] > 4, "sample of the rows' contents"),
-        (other_values[:-1], lambda example: example["x"] > 4, "dataset"),
-        (other_values[1:], lambda example: example["x"] > 4, "dataset"),
-        (data(400), lambda example: example["x"] > 4, "dataset"),
+        (other_values, lambda example: example["x"] > 4, "contents of a sample, memory"),
+        (other_values[:-1], lambda example: example["x"] > 4, "dataset, contents of a sample"),
+        (other_values[1:], lambda example: example["x"] > 4, "dataset, contents of a sample"),
+        (data(400), lambda example: example["x"] > 4, "dataset, contents of a sample, memory"),
         (
             data(400).map(lambda example: {**example, "x": example["x"] + 0}),
             lambda example: example["x"] > 4,
             "dataset",
         ),
-        (data(400).map(lambda example: {"x": example["x"]}), lambda example: example["x"] > 4, "dataset"),
+        (
+            data(400).map(lambda example: {"x": example["x"]}),
+            lambda example: example["x"] > 4,
+            "dataset, contents of a sample",
+        ),
     ]
     for dataset, fn, differs in steps:
         kept = dataset.filter(fn, index=index)
         anew = (
             []
             if differs is None
-            else [(logging.WARNING, f"index {index} is another one (its {differs} differs): it is built anew")]
+            else [(logging.WARNING, f"index {described} is another one ({differs} differs): it is not used")]
         )
-        assert said(log) == [*anew, (logging.INFO, f"index {index}: written")]
+        assert said(log) == [*anew, (logging.INFO, f"index {described}: written")]
         assert rows_of(kept) == rows_of(dataset.filter(fn))
         log.clear()
         dataset.filter(fn, index=index)
-        assert said(log) == [(logging.INFO, f"index {index}: read")]
+        assert said(log) == [(logging.INFO, f"index {described}: read")]
+    assert len(files(index)) == 2  # what nobody needs any more is gone
 
 
 def test_other_contents_anywhere_in_the_sample_are_noticed(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
@@ -219,24 +227,27 @@ def test_other_contents_anywhere_in_the_sample_are_noticed(tmp_path: Path, log: 
         assert said(log)[-1][1].endswith("written")
 
 
-@pytest.mark.parametrize("damage", ["cut", "grown", "header", "version"])
+@pytest.mark.parametrize("damage", ["cut", "grown", "header", "version", "missing"])
 def test_a_damaged_index_is_built_anew(tmp_path: Path, damage: str, log: pytest.LogCaptureFixture) -> None:
-    index = tmp_path / "i"
-    data().filter(small, index=index)
-    whole = index.read_bytes()
-    header = whole.partition(b"\n")[0]
-    index.write_bytes(
-        {
-            "cut": whole[:-8],
-            "grown": whole + b"x",
-            "header": header[:30],
-            "version": whole.replace(b'{"loadax index": 2', b'{"loadax index": 1'),
-        }[damage]
-    )
+    data().filter(small, index=tmp_path)
+    whole = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    described, array = tmp_path / "filter.json", next(tmp_path.glob("*.npy"))
+    match damage:
+        case "cut":
+            array.write_bytes(whole[array][:-8])
+        case "grown":
+            described.write_bytes(whole[described] + b"x")
+        case "header":
+            described.write_bytes(whole[described][:30])
+        case "version":
+            described.write_bytes(whole[described].replace(b'"loadax index": 3', b'"loadax index": 2'))
+        case "missing":
+            array.unlink()
     said(log)
-    assert rows_of(data().filter(small, index=index)) == SMALL
-    assert said(log)[0][0] == logging.WARNING
-    assert index.read_bytes() == whole
+    assert rows_of(data().filter(small, index=tmp_path)) == SMALL
+    level, text = said(log)[0]
+    assert (level, text.startswith(f"index {described} can't be used: ")) == (logging.WARNING, True)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == whole
 
 
 def test_a_key_says_which_function_it_is(tmp_path: Path) -> None:
@@ -262,7 +273,9 @@ def test_what_can_not_be_recognised_is_computed_anew_and_said(tmp_path: Path, lo
         assert len(data().filter(Threshold(limit), index=index)) == sum(value < limit for value in VALUES.tolist())
         ((level, text),) = said(log)
         assert level == logging.WARNING
-        assert text.startswith(f"index {index} is neither read nor written, and all rows are looked at: filter <")
+        assert text.startswith(
+            f"index {index / 'filter.json'} is neither read nor written, and all rows are looked at: filter <"
+        )
         assert "it depends on <" in text
         assert text.endswith("of type Threshold); pass key=, a text of your own that you change with it")
     assert not index.exists()
@@ -352,11 +365,11 @@ def test_orders_whose_rows_change_are_refused() -> None:
     ("arguments", "message"),
     [
         ({"fn": 3}, "fn=3 can't be called"),
-        ({"key": 3}, "key=3: pass a text that you change when fn changes"),
+        ({"key": 3}, "key=3: pass a str that you change when fn changes"),
         ({"workers": 0}, "workers=0: pass 1 or more"),
-        ({"index": "s3://bucket/i"}, "index='s3://bucket/i': pass the path of a local file"),
-        ({"index": 3}, "index=3: pass the path of a local file"),
-        ({"index": "."}, "index='.' is a folder; pass the path of a file in it"),
+        ({"index": "s3://bucket/i"}, "index='s3://bucket/i' is a URL: pass the path of a local folder"),
+        ({"index": 3}, "index=3 is a int: pass the path of a local folder"),
+        ({"index": __file__}, r"index='.*' is a file; pass the path of a folder.* by an earlier loadax: delete it"),
     ],
 )
 def test_arguments_that_can_not_be_used(arguments: dict[str, Any], message: str) -> None:
@@ -365,17 +378,20 @@ def test_arguments_that_can_not_be_used(arguments: dict[str, Any], message: str)
 
 
 def test_nobodys_file_is_overwritten(tmp_path: Path) -> None:
-    np.save(tmp_path / "train.npy", VALUES)
+    (tmp_path / "filter.json").write_text('{"mine": 1}')
     with pytest.raises(
-        ArgumentError, match=r"index .*train.npy is a file of another kind; choose another path, or delete it"
+        ArgumentError, match=r"index .*filter.json is a file of another kind; choose another path, or delete it"
     ):
-        data().filter(small, index=tmp_path / "train.npy")
-    np.testing.assert_array_equal(np.load(tmp_path / "train.npy"), VALUES)
+        data().filter(small, index=tmp_path)
+    assert (tmp_path / "filter.json").read_text() == '{"mine": 1}'
+    assert files(tmp_path) == ["filter.json"]
 
 
 def test_places_that_can_not_be_written_or_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(SourceError, match=r"index .*file/i can't be (read|written): .*; choose another path"):
+    with pytest.raises(
+        SourceError, match=r"index .*file/i/filter.json can't be (read|written): .*; choose another path"
+    ):
         data().filter(small, index=tmp_path / "file" / "i")
     with pytest.raises(SourceError, match=r"index .* can't be written: .*; choose another path, or make room"):
         data().filter(small, index=Path("/proc/loadax/i"))

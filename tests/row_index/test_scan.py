@@ -10,7 +10,7 @@ from loadax import Dataset, concat, from_arrays, from_source
 from loadax.errors import ArgumentError
 from loadax.protocols import ArraySpec, Integers
 from loadax.row_index import scan
-from loadax.row_index.scan import ScanProgress, plan_runs, threads_for
+from loadax.row_index.scan import plan_runs, read_run, threads_for
 from tests.limits import HANG, until
 from tests.sources.chunked import ChunkedSource
 
@@ -93,13 +93,13 @@ def test_a_source_that_waits_is_read_by_many_threads() -> None:
 
 def test_an_error_stops_what_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads in the middle of a run end at their next row."""
-    watches: list[ScanProgress] = []
+    events: list[threading.Event] = []
 
-    def watch() -> ScanProgress:
-        watches.append(ScanProgress())
-        return watches[-1]
+    def watched(reader: Any, rows: Integers, over: threading.Event) -> Any:
+        events.append(over)
+        return read_run(reader, rows, over)
 
-    monkeypatch.setattr(scan, "ScanProgress", watch)
+    monkeypatch.setattr(scan, "read_run", watched)
     calls: list[int] = []
     begun = threading.Barrier(3)
 
@@ -109,7 +109,7 @@ def test_an_error_stops_what_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
         if row == 0:
             raise KeyError("broken")
         calls.append(int(row))
-        until(lambda: watches[-1].stopped)
+        until(events[0].is_set)
         return True
 
     with pytest.raises(KeyError):

@@ -51,18 +51,20 @@ def test_numbers_come_out_as_python_integers() -> None:
 
 def test_a_dim_that_cannot_be_cut_is_an_error() -> None:
     with pytest.raises(
-        PartitionError, match=r"dim 1 of an array of shape \(4, 10\) can't be cut by 'y' in 4 equal parts"
+        PartitionError, match=r"dim 1 of an array of shape \(4, 10\) can't be split by 'y' into 4 equal parts"
     ):
         plan_leaf(CHECKER, ("x", "y"), (4, 10))
 
 
 def test_an_unknown_axis_is_an_error() -> None:
-    with pytest.raises(PartitionError, match=r"'z' names an axis that the mesh has not; its axes are \['x', 'y'\]"):
+    with pytest.raises(
+        PartitionError, match=r"'z' names an axis that the mesh does not have; its axes are \['x', 'y'\]"
+    ):
         plan_leaf(CHECKER, ("z",), (4,))
 
 
 def test_a_spec_longer_than_the_shape_is_an_error() -> None:
-    with pytest.raises(PartitionError, match=r"has 2 entries, an array of shape \(4,\) only 1 dims"):
+    with pytest.raises(PartitionError, match=r"has 2 entries, but an array of shape \(4,\) has only 1 dims"):
         plan_leaf(CHECKER, ("x", "y"), (4,))
 
 

@@ -62,7 +62,7 @@ class TestCurrentMesh:
         assert seen == [None]
 
     def test_inside_jit_is_an_error(self) -> None:
-        with pytest.raises(MeshError, match=r"the current mesh can't be had inside jax.jit: call this outside"):
+        with pytest.raises(MeshError, match=r"the current mesh is not available inside jax.jit: call this outside"):
             jax.jit(lambda x: (current_mesh(), x)[1])(1)
 
     def test_is_cheap_enough_for_every_step(self, mesh: Mesh) -> None:
@@ -122,25 +122,29 @@ class TestPlanMesh:
     @pytest.mark.parametrize(
         ("axes", "options", "message"),
         [
-            ({}, {"hosts": 1}, r"axes={}: a dict of axis names and positive sizes is needed"),
-            ({"data": 0}, {"hosts": 1}, r"axes={'data': 0}: a dict of axis names and positive sizes"),
-            ([("data", 2)], {"hosts": 1}, r"axes=\[\('data', 2\)\]: a dict of axis names"),
+            ({}, {"hosts": 1}, r"axes={}: pass a dict of axis names and positive sizes"),
+            ({"data": 0}, {"hosts": 1}, r"axes\['data'\]=0: pass a dict of axis names and positive sizes"),
+            ([("data", 2)], {"hosts": 1}, r"axes=\[\('data', 2\)\]: pass a dict of axis names"),
             ({"data": 8}, {}, r"hosts=None and owners=None: give exactly one of the two"),
             ({"data": 2}, {"hosts": 1, "owners": [0, 0]}, r"hosts=1 and owners=\[0, 0\]: give exactly one"),
             (
                 {"data": 8},
                 {"hosts": 3},
-                r"hosts=3 can't own equal runs of the 8 devices of {'data': 8}; use a divisor of 8",
+                r"hosts=3 can't own equal parts of the 8 devices of {'data': 8}; use a divisor of 8",
             ),
-            ({"data": 8}, {"hosts": 0}, r"hosts=0 can't own equal runs"),
-            ({"data": 2}, {"owners": [[0, 1]]}, r"owners has the shape \(1, 2\), the axes make a mesh of shape \(2,\)"),
+            ({"data": 8}, {"hosts": 0}, r"hosts=0: pass 1 or more"),
+            ({"data": 2}, {"owners": [[0, 1]]}, r"owners has shape \(1, 2\), but the axes make a mesh of shape \(2,\)"),
             (
                 {"data": 2},
                 {"owners": [0, -1]},
-                r"owners=\[0, -1\]: the processes that own the devices are integers from 0 on",
+                r"owners=\[0, -1\]: pass the process that owns each device, as integers >= 0",
             ),
-            ({"data": 2}, {"owners": [0.0, 1.0]}, r"owners=\[0.0, 1.0\]: the processes"),
-            ({"data": 2}, {"hosts": 1, "process": -1}, r"process=-1: the process to plan as is a number from 0 on"),
+            ({"data": 2}, {"owners": [0.0, 1.0]}, r"owners=\[0.0, 1.0\]: pass the process that owns"),
+            (
+                {"data": 2},
+                {"hosts": 1, "process": -1},
+                r"process=-1: pass the number of the process to plan as",
+            ),
         ],
     )
     def test_errors(self, axes: Any, options: Any, message: str) -> None:
@@ -200,25 +204,28 @@ class TestPresets:
     def test_hybrid_does_not_guess_when_processes_differ(self, monkeypatch: pytest.MonkeyPatch) -> None:
         fakes: Any = [SimpleNamespace(process_index=process, id=number) for number, process in enumerate([0, 0, 1])]
         with pytest.raises(
-            ArgumentError, match=r"inside=None: the processes have different numbers of devices, \[2, 1\]; say inside="
+            ArgumentError, match=r"inside=None: the processes have different numbers of devices, \[2, 1\]; pass inside="
         ):
             hybrid(devices=fakes)
 
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"inside": 3}, r"inside={'fsdp': 3} takes 3 devices at a time, which does not divide the 8 there are"),
-            ({"between": 5}, r"between={'data': 5} takes 5 devices at a time"),
+            (
+                {"inside": 3},
+                r"inside={'fsdp': 3} needs a multiple of 3 devices, but there are 8: use sizes whose product divides 8",
+            ),
+            ({"between": 5}, r"between={'data': 5} needs a multiple of 5 devices"),
             (
                 {"inside": 2, "between": 2},
-                r"between={'data': 2} and inside={'fsdp': 2} make a mesh of 4 devices, there are 8",
+                r"between={'data': 2} and inside={'fsdp': 2} make a mesh of 4 devices, but there are 8",
             ),
             (
                 {"inside": {"data": 2}},
                 r"inside={'data': 2} and between={'data': 4} both name the axis 'data': rename one",
             ),
-            ({"inside": 0}, r"inside={'fsdp': 0}: a dict of axis names and positive sizes is needed"),
-            ({"between": "data"}, r"between='data': a dict of axis names and positive sizes is needed"),
+            ({"inside": 0}, r"inside\['fsdp'\]=0: pass a dict of axis names and positive sizes"),
+            ({"between": "data"}, r"between='data': pass a dict of axis names and positive sizes"),
             ({"devices": []}, r"devices=\[\] is empty: a mesh needs at least one"),
         ],
     )

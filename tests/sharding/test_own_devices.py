@@ -66,6 +66,6 @@ def test_wide_arrays_are_wide_on_any_thread() -> None:
 
 def test_an_array_needs_a_mesh() -> None:
     with pytest.raises(
-        MeshError, match=r"ShapeDtypeStruct.* is on no mesh that is there; pass mesh= a jax.sharding.Mesh"
+        MeshError, match=r"ShapeDtypeStruct.* has no NamedSharding on a mesh of devices; pass mesh= a jax.sharding.Mesh"
     ):
         OwnDevices.part(jax.ShapeDtypeStruct((8,), np.float32))

@@ -70,7 +70,9 @@ def test_a_named_sharding_stands_for_its_spec() -> None:
 @pytest.mark.parametrize("mesh", [PLANNED, real_mesh(AxisType.Explicit)], ids=["planned", "explicit"])
 def test_a_named_sharding_on_another_mesh_is_an_error_that_shows_both(mesh: Any) -> None:
     other = real_mesh()
-    message = f"the only leaf: partition has a NamedSharding on {other!r}, the loader's mesh is {mesh!r}: use one mesh"
+    message = (
+        f"the only leaf: its partition is a NamedSharding on {other!r}, but the loader's mesh is {mesh!r}: use one"
+    )
     with pytest.raises(MeshError, match=re.escape(message)):
         resolve_partition(NamedSharding(other, P("data")), flatten(0)[1], [(8,)], mesh)
 
@@ -79,7 +81,7 @@ def test_a_named_sharding_in_another_memory_is_not_supported() -> None:
     mesh = real_mesh()
     sharding = NamedSharding(mesh, P("data"), memory_kind="pinned_host")
     with pytest.raises(
-        UnsupportedError, match="partition asks for the memory 'pinned_host'; batches go to the devices' own"
+        UnsupportedError, match=r"its partition has memory_kind='pinned_host', but .*: leave memory_kind out"
     ):
         resolve(sharding, mesh)
 
@@ -91,8 +93,7 @@ def test_none_is_the_rows_over_the_only_axis() -> None:
 
 def test_none_on_several_axes_is_an_error_with_a_line_to_paste() -> None:
     message = (
-        "the mesh has several axes, {'data': 2, 'model': 4}, "
-        'so say which of them the rows go over: partition=P("data")'
+        "the mesh has several axes, {'data': 2, 'model': 4}, so name the ones to split rows over: partition=P(\"data\")"
     )
     with pytest.raises(PartitionError, match=re.escape(message)):
         resolve(None)
@@ -130,24 +131,27 @@ def test_a_tuple_of_specs_is_a_prefix_and_no_rules() -> None:
     [
         (
             {"image": P(), "label": None, "nested": P()},
-            "leaf ['label']: partition has None there: use P() to replicate",
+            "leaf ['label']: its partition is None: use P() to replicate",
         ),
         (
             P("date"),
-            "leaf ['image']: P('date') names the axis 'date', the mesh has {'data': 2, 'model': 4}: use one of these",
+            (
+                "leaf ['image']: P('date') names the axis 'date', but the mesh has {'data': 2, 'model': 4}: "
+                "use one of these"
+            ),
         ),
         (
             P("data", None, "data"),
-            "leaf ['image']: P('data', None, 'data') uses the axis 'data' twice: an axis can cut one dim only",
+            "leaf ['image']: P('data', None, 'data') uses the axis 'data' twice: an axis can split only one dim",
         ),
         (P(("data", "data")), "uses the axis 'data' twice"),
         (
             {"image": P(), "label": P("data", None), "nested": P()},
-            "leaf ['label'] has 1 dim, P('data', None) has 2 entries: use P('data')",
+            "leaf ['label'] has 1 dim, but P('data', None) has 2 entries: use P('data')",
         ),
         (
             P(P.UNCONSTRAINED),
-            "leaf ['image']: P(UNCONSTRAINED) leaves a dim unconstrained, but a batch is placed just so: use None",
+            "leaf ['image']: P(UNCONSTRAINED) leaves a dim unconstrained, which placing can't: use None",
         ),
         (P(unreduced={"data"}), "has unreduced or reduced axes, which host data can't have: leave them out"),
     ],
@@ -160,7 +164,7 @@ def test_specs_that_do_not_fit(partition: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("partition", "message"),
     [
-        ("data", "leaf ['image']: partition has 'data' there, a str: write P('data')"),
+        ("data", "leaf ['image']: its partition is 'data', a str: write P('data')"),
         (
             {"image": P(), "label": P()},
             "the keys are ['image', 'label'], those of the data are ['image', 'label', 'nested']",
@@ -181,11 +185,14 @@ def test_other_shardings_are_no_partition() -> None:
 
 def test_a_batch_that_the_mesh_cannot_cut_is_an_error() -> None:
     structure = flatten({"tokens": 0})[1]
-    message = "leaf ['tokens']: dim 0 has 10 rows, P('data') cuts it in 8. Use a batch_size that is a multiple of 8"
+    message = (
+        "leaf ['tokens']: dim 0 has 10 rows, but P('data') splits it into 8 equal parts. Use a batch_size that is a"
+    )
     with pytest.raises(PartitionError, match=re.escape(message)):
         resolve_partition(P("data"), structure, [(10,)], data_parallel())
     message = (
-        "leaf ['tokens']: dim 1 has 101 columns, P(None, 'model') cuts it in 4. Pad it to a multiple of 4 in a map"
+        "leaf ['tokens']: dim 1 has 101 columns, but P(None, 'model') splits it into 4 equal parts. "
+        "Pad it to a multiple of 4 in a map"
     )
     with pytest.raises(PartitionError, match=re.escape(message)):
         resolve_partition(P(None, "model"), structure, [(10, 101)], PLANNED)
@@ -231,9 +238,9 @@ def test_logical_names_are_those_of_flax() -> None:
 
 
 def test_logical_errors() -> None:
-    with pytest.raises(ArgumentError, match=r"rules=\[\]: pairs of a logical name and mesh axes are needed"):
+    with pytest.raises(ArgumentError, match=r"rules=\[\]: pass pairs of a logical name and mesh axes"):
         logical_specs(("batch",), [], PLANNED)
-    with pytest.raises(ArgumentError, match=r"the logical names \('batch', 'batch'\) have one of them twice"):
+    with pytest.raises(ArgumentError, match=r"the logical names \('batch', 'batch'\) contain one of them twice"):
         logical_specs(("batch", "batch"), (("batch", "data"),), PLANNED)
 
 
@@ -242,7 +249,7 @@ def test_only_the_two_types_are_known() -> None:
     assert not is_full(DataPartitionType.REPLICATED)
     for error in (NotImplementedError, UnsupportedError):
         with pytest.raises(
-            error, match=r"partition='full': only DataPartitionType.FULL and DataPartitionType.REPLICATED"
+            error, match=r"partition='full': pass DataPartitionType.FULL or DataPartitionType.REPLICATED"
         ):
             is_full("full")
 
@@ -262,7 +269,7 @@ def test_the_axes_that_are_suggested_cut_the_batch(sizes: dict[str, int], advice
     mesh, structure = plan_mesh(sizes, hosts=1), flatten({"x": 0})[1]
     with pytest.raises(PartitionError) as caught:
         resolve_partition(None, structure, [(8, 3)], mesh)
-    assert str(caught.value).endswith(f"say which of them the rows go over: {advice}")
+    assert str(caught.value).endswith(f"name the ones to split rows over: {advice}")
     for each in advice.split(", or over all of them: "):
         partition = eval(each.removeprefix("partition="), {"P": P})
         assert resolve_partition(partition, structure, [(8, 3)], mesh) == [partition]

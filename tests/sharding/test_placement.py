@@ -175,7 +175,7 @@ class TestHostToGlobal:
     def test_without_a_mesh_it_says_how_to_give_one(self) -> None:
         message = (
             "loadax needs a mesh: pass mesh=..., or call inside 'with jax.set_mesh(mesh):'. "
-            "Mesh contexts are per thread; this thread ('MainThread') has none."
+            "Mesh contexts are thread-local; this thread ('MainThread') has none."
         )
         with pytest.raises(MeshError, match=re.escape(message)):
             host_to_global_device_array(WHOLE)
@@ -183,15 +183,15 @@ class TestHostToGlobal:
     def test_on_a_planned_mesh_nothing_can_be_placed(self) -> None:
         planned: Any = plan_mesh({"data": 8}, hosts=1)
         message = (
-            "mesh=PlannedMesh(data=8; 1 host, as process 0) is not there, it is only planned: "
-            "nothing can be placed on it"
+            "mesh=PlannedMesh(data=8; 1 host, as process 0) is only planned and has no devices to place on: "
+            "pass a jax.sharding.Mesh"
         )
         with pytest.raises(MeshError, match=re.escape(message)):
             host_to_global_device_array(WHOLE, mesh=planned)
 
     @pytest.mark.parametrize("partition", ["full", None, P("data")])
     def test_another_partition_is_not_implemented(self, partition: Any) -> None:
-        message = re.escape(f"partition={partition!r}: only DataPartitionType.FULL and")
+        message = re.escape(f"partition={partition!r}: pass DataPartitionType.FULL or")
         for error in (NotImplementedError, UnsupportedError):
             with pytest.raises(error, match=message):
                 host_to_global_device_array(WHOLE, partition=partition, mesh=data_parallel())
@@ -204,9 +204,9 @@ class TestHostToGlobal:
             (
                 np.zeros((10, 3)),
                 PartitionError,
-                "dim 0 has 10 rows here, and this process holds 8 of the 8 shards of P('data',).",
+                "dim 0 has local size 10, but this process holds 8 of the 8 shards of P('data',).",
             ),
-            (3.5, PartitionError, "has no rows to cut, value 3.5: use partition=DataPartitionType.REPLICATED for it"),
+            (3.5, PartitionError, "is a scalar, 3.5, without rows to split: use DataPartitionType.REPLICATED"),
             (
                 np.array(["a"] * 8),
                 LeafTypeError,
@@ -236,21 +236,21 @@ class TestGlobalToHost:
     def test_replicated_wants_replicated_arrays(self) -> None:
         array = jax.device_put(WHOLE, NamedSharding(make_mesh(), P("data")))
         with pytest.raises(
-            PartitionError, match=r"leaf \['x'\] is not held whole by this process, its sharding is NamedSharding"
+            PartitionError, match=r"leaf \['x'\] is not fully replicated on this process; its sharding is NamedSharding"
         ):
             global_to_host_array({"x": array}, partition=REPLICATED)
 
     @pytest.mark.parametrize("leaf", [WHOLE, 3, "text"])
     def test_only_jax_arrays_are_fetched(self, leaf: Any) -> None:
-        message = rf"leaf \['x'\] is a {type(leaf).__name__}, no jax.Array: only placed arrays can be fetched"
+        message = rf"leaf \['x'\] is a {type(leaf).__name__}, not a jax.Array: only placed arrays can be fetched"
         with pytest.raises(LeafTypeError, match=message):
             global_to_host_array({"x": leaf})
 
     def test_traced_arrays_and_keys_are_not_fetched(self) -> None:
-        with pytest.raises(LeafTypeError, match=r"no jax.Array: only placed arrays can be fetched, outside jit"):
+        with pytest.raises(LeafTypeError, match=r"not a jax.Array: only placed arrays can be fetched, outside jit"):
             jax.jit(global_to_host_array)(WHOLE)
         with pytest.raises(
-            LeafTypeError, match=r"has dtype key<fry>, which NumPy has not: fetch jax.random.key_data\(it\)"
+            LeafTypeError, match=r"has dtype key<fry>, which NumPy lacks: fetch jax.random.key_data\(it\)"
         ):
             global_to_host_array(jax.random.key(0))
 
@@ -270,23 +270,23 @@ class TestHostLocalToGlobal:
     @pytest.mark.parametrize(
         ("specs", "error", "message"),
         [
-            (None, ArgumentError, "pspecs has None in it: pass PartitionSpecs; P() replicates"),
-            ("data", ArgumentError, "pspecs has 'data' in it"),
-            ({"y": P()}, ArgumentError, "pspecs={'y': P()} is no prefix of the inputs"),
+            (None, ArgumentError, "pspecs contains None: pass PartitionSpecs; P() replicates"),
+            ("data", ArgumentError, "pspecs contains 'data'"),
+            ({"y": P()}, ArgumentError, "pspecs={'y': P()} is not a pytree prefix of the inputs"),
             (
                 P("rows"),
                 PartitionError,
-                "leaf ['x']: P('rows') names the axis 'rows', the mesh has {'data': 2, 'model': 4}",
+                "leaf ['x']: P('rows') names the axis 'rows', but the mesh has {'data': 2, 'model': 4}",
             ),
             (
                 P(None, None, "data"),
                 PartitionError,
-                "leaf ['x'] has 2 dims, P(None, None, 'data') has 3 entries: use P(None, None)",
+                "leaf ['x'] has 2 dims, but P(None, None, 'data') has 3 entries: use P(None, None)",
             ),
             (
                 P(None, ("data", "model")),
                 PartitionError,
-                "leaf ['x']: dim 1 has 20 rows here, and this process holds 8 of the 8",
+                "leaf ['x']: dim 1 has local size 20, but this process holds 8 of the 8",
             ),
         ],
     )
@@ -352,16 +352,17 @@ class TestConstraint:
     def test_one_dim_cut_by_axes_of_both_kinds_is_not_supported(self) -> None:
         sharding = NamedSharding(make_mesh((AUTO, EXPLICIT)), P(("data", "model")))
         with pytest.raises(
-            UnsupportedError, match=r"cuts one dim by Auto and Explicit axes of .*: use axes of one kind for it"
+            UnsupportedError,
+            match=r"splits one dim over both Auto and Explicit axes of .*: use axes of one kind for each dim",
         ):
             with_sharding_constraint(jax.numpy.asarray(WHOLE), sharding)
 
     @pytest.mark.parametrize(
         ("shardings", "message"),
         [
-            (None, "shardings has None in it: pass a PartitionSpec or a NamedSharding; P() replicates"),
-            ({"a": "data"}, "shardings has 'data' in it"),
-            ({"b": P("data")}, "is no prefix of x"),
+            (None, "shardings contains None: pass a PartitionSpec or a NamedSharding; P() replicates"),
+            ({"a": "data"}, "shardings contains 'data'"),
+            ({"b": P("data")}, "is not a pytree prefix of x"),
         ],
     )
     def test_errors(self, shardings: Any, message: str) -> None:

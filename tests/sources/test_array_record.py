@@ -331,13 +331,13 @@ def test_arguments_that_can_not_be_used(arguments: dict[str, Any], message: str,
 @pytest.mark.parametrize("paths", [7, [7], b"x", {"a": "b"}])
 def test_what_is_no_path(paths: Any) -> None:
     with pytest.raises(
-        ArgumentError, match=r"paths=.* is a \w+; pass the path of an ArrayRecord file, or a list of paths"
+        ArgumentError, match=r"paths=.* is a \w+: pass the path of an ArrayRecord file, or a list of these"
     ):
         loadax.from_array_record(paths)
 
 
 def test_no_paths() -> None:
-    with pytest.raises(ArgumentError, match=r"paths=\[\] is empty; pass at least one"):
+    with pytest.raises(ArgumentError, match=r"paths=\[\] is empty; pass the path of an ArrayRecord file"):
         loadax.from_array_record([])
 
 
@@ -443,7 +443,7 @@ def test_a_file_that_got_shorter_since(tmp_path: Path) -> None:
 
 def test_bytes_can_not_be_placed(folder: Path) -> None:
     with pytest.raises(
-        LeafTypeError, match=r"has dtype object .*; bytes, such as records are, are decoded there: \.map\(decode\)"
+        LeafTypeError, match=r"has dtype object .*; if rows are bytes, decode them there: \.map\(decode\)"
     ):
         loadax.Dataloader(loadax.from_array_record(folder), batch_size=8)
 

@@ -128,7 +128,7 @@ def test_where_a_record_stood_is_found() -> None:
 def test_a_second_iteration_of_the_same_epochs_warns() -> None:
     loader = loadax.Dataloader(pipeline(), 64)
     list(loader)
-    with pytest.warns(UserWarning, match="for new epochs"):
+    with pytest.warns(UserWarning, match="for more epochs"):
         iter(loader).close()
 
 

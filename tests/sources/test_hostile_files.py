@@ -86,8 +86,12 @@ class TestNoRegularFile:
 
     def test_indices(self, special: Callable[[str], Path], tmp_path: Path) -> None:
         rows = loadax.from_arrays(np.arange(4))
-        with pytest.raises(LoadaxError):
-            rows.filter(bool, index=special("f.idx"), progress=False)
+        index = special("index")
+        if not index.is_dir():
+            with pytest.raises(LoadaxError, match="is a file; pass the path of a folder"):
+                rows.filter(bool, index=index, progress=False)
+        with pytest.raises(SourceError, match=r"index .*filter\.json can't be read: "):
+            rows.filter(bool, index=special("filter.json").parent, progress=False)
         for name in ("rows.npy", "rows.txt"):
             with pytest.raises(LoadaxError):
                 rows.exclude(special(name))

@@ -480,7 +480,7 @@ def test_an_index_notices_other_rows(tmp_path: Path, caplog: pytest.LogCaptureFi
         assert kept(first) == ROWS // 2
         assert re.search("index .*: read", caplog.text)
         assert kept(second) == ROWS // 2
-        assert "it is built anew" in caplog.text
+        assert "is another one (contents of a sample" in caplog.text
     assert loadax.from_huggingface(datasets.load_from_disk(folder)).source.addresses
 
 

@@ -109,7 +109,7 @@ def test_what_many_items_raise_keeps_its_type_and_gets_the_rows() -> None:
     assert caught.value.__notes__ == ["loadax: in Broken.__getitems__([7, 8])"]
     with pytest.raises(OSError, match="disk") as caught:
         ObjectSource(Broken(20)).read(np.arange(12))
-    assert caught.value.__notes__ == ["loadax: in Broken.__getitems__([0, 1, 2, 3, 4, 5, 6, 7] …)"]
+    assert caught.value.__notes__ == ["loadax: in Broken.__getitems__([0, 1, 2, 3, 4, 5, 6, 7, …])"]
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,10 @@ import loadax.io
 from loadax.errors import SourceError
 from loadax.loader.dataloader import Dataloader
 from loadax.protocols import Location
+from loadax.sources.io.byte_stream import ByteStream, MappedSegments, Segment
 from loadax.sources.io.files import ByteRange, LocalFiles
-from loadax.sources.io.remote import RangeReader, RemoteFiles
-from loadax.sources.io.segments import MappedSegments, Segment
+from loadax.sources.io.remote import RemoteFiles
+from loadax.sources.io.remote_stream import RemoteSegments
 from loadax.sources.npy.remote import NpyRanges
 from loadax.sources.npy.source import open_npy
 from loadax.sources.tokens.windows import open_tokens
@@ -80,9 +81,9 @@ def test_local_and_remote_files_say_the_same(tmp_path: Path, http_proxy: FaultPr
         (RemoteFiles(), f"file://{tmp_path}"),
     ):
         x, empty, nowhere = (f"{base}/{name}.bin" for name in ("x", "empty", "nowhere"))
-        assert files.there([x, nowhere, empty]) == [True, False, True]
+        assert files.exists([x, nowhere, empty]) == [True, False, True]
         assert files.sizes([x, empty]) == [200, 0]
-        assert files.reach(
+        assert files.contains(
             [ByteRange(x, 199, 200), ByteRange(x, 200, 201), ByteRange(empty, 0, 1), ByteRange(empty, 0, 0)]
         ) == [
             True,
@@ -99,7 +100,7 @@ def test_local_and_remote_files_say_the_same(tmp_path: Path, http_proxy: FaultPr
             SourceError, match=r"x\.bin: it has no bytes 199 to 200: it is cut short, or of another kind"
         ):
             files.read([ByteRange(x, 199, 201)])
-        for ask in (files.read, files.reach):
+        for ask in (files.read, files.contains):
             with pytest.raises(SourceError, match=r"nowhere\.bin(, bytes 0 to 0)?: there is no such file"):
                 ask([ByteRange(x, 0, 1), ByteRange(nowhere, 0, 1)])
 
@@ -117,18 +118,22 @@ def laid_out(folder: Path, base: str) -> tuple[list[Segment], list[Segment], byt
     return local, remote, content
 
 
+def streams(local: list[Segment], remote: list[Segment]) -> list[ByteStream]:
+    return [
+        MappedSegments(local),
+        RemoteSegments(local, RemoteFiles()),
+        RemoteSegments(remote, RemoteFiles()),
+        pickle.loads(pickle.dumps(RemoteSegments(remote, RemoteFiles()))),
+    ]
+
+
 @pytest.mark.parametrize("size", [1, 7, 4096, 160_000])
 def test_stretches_are_the_bytes_of_the_stream(size: int, tmp_path: Path, http_proxy: FaultProxy) -> None:
     local, remote, content = laid_out(tmp_path, http_proxy.url)
     starts = np.random.default_rng(size).integers(0, len(content) - size + 1, 40)
     starts[:3] = [0, len(content) - size, starts[5]]
     expected = [content[start : start + size] for start in starts]
-    for reader in (
-        MappedSegments(local),
-        RangeReader(local),
-        RangeReader(remote),
-        pickle.loads(pickle.dumps(RangeReader(remote))),
-    ):
+    for reader in streams(local, remote):
         within = np.full((len(starts), size + 5), 9, np.uint8)
         reader.read_into(starts, within[:, 2:-3])
         assert [bytes(row[2:-3]) for row in within] == expected
@@ -137,9 +142,29 @@ def test_stretches_are_the_bytes_of_the_stream(size: int, tmp_path: Path, http_p
         reader.read_into(starts, np.empty((len(starts), 0), np.uint8))
 
 
+@pytest.mark.parametrize("dtype", ["u1", "<u2", ">i4"])
+@pytest.mark.parametrize("longest", [1, 30, 20_000])
+def test_parts_of_any_lengths(dtype: str, longest: int, tmp_path: Path, http_proxy: FaultProxy) -> None:
+    """In any order, side by side, repeated, within each other, and all of a segment."""
+    local, remote, content = laid_out(tmp_path, http_proxy.url)
+    entry, moment = np.dtype(dtype), np.random.default_rng(longest)
+    lengths = moment.integers(1, longest + 1, 60) * entry.itemsize
+    starts = moment.integers(0, (150_000 - lengths) // entry.itemsize) * entry.itemsize
+    starts[::2] += 150_000  # in the other file
+    few = lengths[:10] % 8000 + entry.itemsize
+    starts = np.concatenate([starts, starts[:5], 160_000 + np.cumsum(few) - few, [150_000, 0]])
+    lengths = np.concatenate([lengths, lengths[:5], few, [250_000, 150_000]])
+    parts = [content[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+    for some in (slice(None), slice(65, 75), slice(75, 76), slice(1)):
+        for reader in streams(local, remote):
+            found = reader.gather(starts[some] // entry.itemsize, lengths[some] // entry.itemsize, entry)
+            assert found.dtype == entry
+            assert found.tobytes() == b"".join(parts[some])
+
+
 def test_near_ranges_are_one_request_and_far_ones_are_not(tmp_path: Path, http_proxy: FaultProxy) -> None:
     (tmp_path / "x").write_bytes(bytes(MIB))
-    reader = RangeReader([Segment(f"{http_proxy.url}/x", 0, MIB)])
+    reader = RemoteSegments([Segment(f"{http_proxy.url}/x", 0, MIB)], RemoteFiles())
     for starts, expected in (
         ([1000, 0, 500, 500], ["bytes=0-1099"]),
         ([0, 100 + 65536], ["bytes=0-65735"]),
@@ -157,8 +182,8 @@ def test_joined_ranges_end_and_memory_is_bounded(
     size = 30 * MIB
     content = np.random.default_rng(0).integers(0, 256, size, np.uint8)
     content.tofile(tmp_path / "x")
-    monkeypatch.setattr("loadax.sources.io.remote._WAVE", 10 * MIB)
-    reader = RangeReader([Segment(f"{http_proxy.url}/x", 0, size)])
+    monkeypatch.setattr("loadax.sources.io.remote_stream._WAVE", 10 * MIB)
+    reader = RemoteSegments([Segment(f"{http_proxy.url}/x", 0, size)], RemoteFiles())
     starts = np.arange(0, size, 64 << 10)
     out = np.empty((len(starts), 64 << 10), np.uint8)
     reader.read_into(starts, out)

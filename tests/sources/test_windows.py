@@ -205,7 +205,7 @@ class TestChunks:
         assert windows_of(None, 3, 1).source.chunks is None
         assert windows_of(4, 3, 4).source.chunks is None
         with pytest.raises(
-            ArgumentError, match=r"block='chunks': windows \(length=3, stride=4\) of chunked arrays decodes every"
+            ArgumentError, match=r"block='chunks': windows \(length=3, stride=4\) of chunked arrays has no chunks"
         ):
             windows_of(4, 3, 4).shuffle(0, block="chunks")
 
@@ -269,14 +269,14 @@ def test_rows_that_are_not_there(row: int) -> None:
         (lambda ds: ds.windows(2.5), r"length=2\.5: pass an int"),
         (lambda ds: ds.windows(2, 0), "stride=0: pass 1 or more"),
         (lambda ds: ds.windows(2, lead="next"), "lead='next': pass an int"),
-        (lambda ds: ds.windows(3, lead=-2), "lead=-2: the first target would lie before the window; pass -1 or more"),
+        (lambda ds: ds.windows(3, lead=-2), "lead=-2: the first target would be before the window; pass -1 or more"),
         (lambda ds: ds.windows(3, lead=1, targets=0), "targets=0: pass 1 or more"),
         *(
             (
                 verb,
                 (
-                    r"windows\(\) is about rows that follow each other: "
-                    r"call it first, and shuffle, split or map the windows"
+                    r"windows\(\) needs consecutive rows: "
+                    r"call it first, then shuffle, split or map the windows"
                 ),
             )
             for verb in (

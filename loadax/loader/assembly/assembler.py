@@ -8,38 +8,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
+from loadax.core.formatting import name_of
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
-from loadax.loader.assembly.buffer_layout import BufferLayout, ColumnTile, Slab
+from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout, ColumnTile
 from loadax.loader.batch_spec import MASK
 from loadax.loader.metrics.stages import Mark, StageClock, unmarked
 from loadax.loader.metrics.stats import Timing
 from loadax.protocols import Columns, Integers, Tree, Visits
 from loadax.reader import Reader
-from loadax.transforms import BatchMap, name_of
+from loadax.transforms import BatchMap
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A run of positions that is read at once: the rows `low` to `high` of a slab, counted over all its steps.
+    """A run of positions that is read at once: the rows from `low` on of some buffers, counted over all their steps.
 
     Args:
-        visits: of these rows; a row of -1 is padding.
-        low: the first.
-        per_step: how many rows this process reads in a step.
-        slab: where they go.
+        visits: Visits of these rows; a row of -1 is padding.
+        low: First of the rows.
+        rows_per_step: Rows that this process reads in a step.
+        buffers: Buffers that the rows are written to.
     """
 
     visits: Visits
     low: int
-    per_step: int
-    slab: Slab
+    rows_per_step: int
+    buffers: BatchBuffers
 
 
 @final
-class _Job:
+class _PieceView:
     """A piece, seen from each tile: which of its rows the tile wants, and where they go."""
 
     def __init__(self, piece: Piece, may_pad: bool):
@@ -67,7 +68,7 @@ class _Job:
         if key not in self._wanted:
             first, last = self.span(tile)
             steps, places = np.divmod(np.arange(first, last), len(tile.select))
-            self._wanted[key] = steps * self.piece.per_step + tile.select[places] - self.piece.low
+            self._wanted[key] = steps * self.piece.rows_per_step + tile.select[places] - self.piece.low
         return self._wanted[key]
 
     def real(self, tile: ColumnTile) -> Integers | None:
@@ -79,26 +80,26 @@ class _Job:
         return place[wanted[self.there[wanted]]]
 
     def deliver(self, number: int, tile: ColumnTile, values: NDArray[Any]) -> None:
-        """Writes the tile's real rows to the slab, and zeros for padding."""
+        """Writes the tile's real rows to the buffers, and zeros for padding."""
         low, high = self.span(tile)
         if self.there is not None and tile.leaf.source is not None:
             wanted = self.wanted(tile)
             full = np.zeros((high - low, *values.shape[1:]), values.dtype)
             full[self.there if wanted is None else self.there[wanted]] = values
             values = full
-        self.piece.slab.write(number, low, high, values)
+        self.piece.buffers.write(number, low, high, values)
 
     def destination(self, number: int, tile: ColumnTile) -> NDArray[Any] | None:
         """Where a source can read the tile's rows to straight away; None when they must be laid out afterwards."""
         if self.there is not None or tile.leaf.dtype != tile.leaf.spec.dtype:
             return None
-        rows = self.piece.slab.rows(number)
+        rows = self.piece.buffers.rows(number)
         low, high = self.span(tile)
         return None if rows is None else rows[low:high]
 
     def _below(self, tile: ColumnTile, bound: int) -> int:
         assert tile.select is not None
-        steps, inner = divmod(bound, self.piece.per_step)
+        steps, inner = divmod(bound, self.piece.rows_per_step)
         return steps * len(tile.select) + int(np.searchsorted(tile.select, inner))
 
 
@@ -120,15 +121,15 @@ def made(name: str, visits: Visits, key_seed: int | None) -> NDArray[Any]:
 
 @final
 class Assembler:
-    """Fills slabs of one plan with rows of one dataset. Thread-safe: pieces may be filled side by side."""
+    """Fills buffers of one layout with rows of one dataset. Thread-safe: pieces may be filled side by side."""
 
-    def __init__(self, reader: Reader, plan: BufferLayout, key_seed: int | None, mark: Mark = unmarked):
+    def __init__(self, reader: Reader, layout: BufferLayout, key_seed: int | None, mark: Mark = unmarked):
         self._reader = reader
         self._mark = mark
         self._key_seed = key_seed
         self._data: list[tuple[int, ColumnTile]] = []
         self._made: list[tuple[int, ColumnTile]] = []
-        for number, tile in enumerate(plan.tiles):
+        for number, tile in enumerate(layout.tiles):
             (self._made if tile.leaf.source is None else self._data).append((number, tile))
         self._structure = flatten_spec(reader.spec)[1]
         self._source_dtypes = [spec.dtype for spec in flatten_spec(reader.specs[0])[0]]
@@ -136,79 +137,79 @@ class Assembler:
         self._by_columns = reader.source.reads_columns and reader.elementwise
 
     def fill(self, piece: Piece) -> Timing:
-        """Reads a piece and lays it out in its slab.
+        """Reads a piece and lays it out in its buffers.
 
         Raises:
             Exception: what the source or a map raises, with a note; a LeafError when a value does not fit its leaf.
         """
-        job = _Job(piece, may_pad=any(tile.leaf.made == MASK for _, tile in self._made))
+        view = _PieceView(piece, may_pad=any(tile.leaf.made == MASK for _, tile in self._made))
         clock = StageClock(self._mark)
-        if not len(job.visits.rows):
-            self._only_padding(job)
+        if not len(view.visits.rows):
+            self._only_padding(view)
         elif not self._by_columns:
-            self._by_rows(job, clock)
+            self._by_rows(view, clock)
         elif self._reader.maps:
-            self._mapped_columns(job, clock)
+            self._mapped_columns(view, clock)
         else:
-            self._plain_columns(job, clock)
+            self._plain_columns(view, clock)
         for number, tile in self._made:
             with clock("assemble"):
                 values = made(tile.leaf.made, piece.visits, self._key_seed)
-                wanted = job.wanted(tile)
+                wanted = view.wanted(tile)
                 cut: Any = (slice(None) if wanted is None else wanted, *(slice(*column) for column in tile.columns))
-                job.deliver(number, tile, values[cut])
-        return clock.timing()._replace(rows=len(job.visits.rows))
+                view.deliver(number, tile, values[cut])
+        return clock.timing()._replace(rows=len(view.visits.rows))
 
-    def _only_padding(self, job: _Job) -> None:
+    def _only_padding(self, view: _PieceView) -> None:
         for number, tile in self._data:
-            job.deliver(number, tile, np.zeros((0, *tile.extents), tile.leaf.spec.dtype))
+            view.deliver(number, tile, np.zeros((0, *tile.extents), tile.leaf.spec.dtype))
 
-    def _by_rows(self, job: _Job, clock: StageClock) -> None:
+    def _by_rows(self, view: _PieceView, clock: StageClock) -> None:
         """Whole rows, through every map, then cut into tiles."""
         with clock("read"):
-            batch = self._reader.read_source(job.visits)
+            batch = self._reader.read_source(view.visits)
         if self._reader.maps:
             with clock("transform"):
-                batch = self._reader.apply(batch, job.visits)
+                batch = self._reader.apply(batch, view.visits)
         with clock("assemble"):
             leaves = flatten(batch)[0]
             for number, tile in self._data:
-                values, real = leaves[_source(tile)], job.real(tile)
+                values, real = leaves[_source(tile)], view.real(tile)
                 values = values if real is None else values[real]
-                job.deliver(
+                view.deliver(
                     number, tile, values if tile.whole else values[(slice(None), *(slice(*c) for c in tile.columns))]
                 )
 
-    def _plain_columns(self, job: _Job, clock: StageClock) -> None:
+    def _plain_columns(self, view: _PieceView, clock: StageClock) -> None:
         """The columns that are held, from the source to where they belong, in one go where there are no gaps."""
         for tiles in self._rounds:
             with clock("read"):
-                targets = [job.destination(number, tile) for number, tile in tiles]
-                values = self._read(job, tiles, targets)
+                targets = [view.destination(number, tile) for number, tile in tiles]
+                values = self._read(view, tiles, targets)
             missed = [each for each in zip(tiles, targets, values, strict=True) if each[1] is None]
             if missed:
                 with clock("assemble"):
                     for (number, tile), _, value in missed:
-                        job.deliver(number, tile, value)
+                        view.deliver(number, tile, value)
 
-    def _mapped_columns(self, job: _Job, clock: StageClock) -> None:
+    def _mapped_columns(self, view: _PieceView, clock: StageClock) -> None:
         """The columns that are held, through elementwise maps, then to where they belong."""
         groups: list[list[tuple[int, ColumnTile]]] = [[] for _ in self._structure.paths]
         pieces: list[list[NDArray[Any]]] = [[] for _ in self._structure.paths]
         with clock("read"):
             for tiles in self._rounds:
-                for entry, value in zip(tiles, self._read(job, tiles, [None] * len(tiles)), strict=True):
+                for entry, value in zip(tiles, self._read(view, tiles, [None] * len(tiles)), strict=True):
                     groups[_source(entry[1])].append(entry)
                     pieces[_source(entry[1])].append(value)
         for turn in range(max(map(len, pieces))):
             # A leaf with fewer tiles than others comes along again; its result was delivered the first time.
             chosen = [values[min(turn, len(values) - 1)] for values in pieces]
             with clock("transform"):
-                results = self._apply_elementwise(self._structure.build(chosen), job.visits)
+                results = self._apply_elementwise(self._structure.build(chosen), view.visits)
             with clock("assemble"):
                 for entries, value in zip(groups, results, strict=True):
                     if turn < len(entries):
-                        job.deliver(*entries[turn], value)
+                        view.deliver(*entries[turn], value)
 
     def _apply_elementwise(self, batch: Tree, visits: Visits) -> list[NDArray[Any]]:
         for each, spec in zip(self._reader.maps, self._reader.specs[1:], strict=True):
@@ -231,11 +232,11 @@ class Assembler:
         return [np.asarray(leaf) for leaf in flatten(batch)[0]]
 
     def _read(
-        self, job: _Job, tiles: list[tuple[int, ColumnTile]], targets: list[NDArray[Any] | None]
+        self, view: _PieceView, tiles: list[tuple[int, ColumnTile]], targets: list[NDArray[Any] | None]
     ) -> list[NDArray[Any]]:
         """One call of `read_into` for tiles of different leaves that want the same rows."""
-        real = job.real(tiles[0][1])
-        rows = job.visits.rows if real is None else job.visits.rows[real]
+        real = view.real(tiles[0][1])
+        rows = view.visits.rows if real is None else view.visits.rows[real]
         boxes: list[Columns | None] = [None] * len(self._source_dtypes)
         out: list[NDArray[Any] | None] = [None] * len(self._source_dtypes)
         values = []

@@ -1,6 +1,6 @@
 """Buffer layout of a group of steps: each box of each leaf as its device wants it, 64-byte aligned, in one lease.
 
-A tile is the boxes of one leaf that have the same columns. In a slab of k steps a tile is an array of shape
+A tile is the boxes of one leaf that have the same columns. In the buffers of k steps a tile is an array of shape
 (k, boxes, height, *columns) whose boxes may have gaps between them, so that each begins on a 64-byte boundary. Mostly
 there are no gaps, and then all rows of all k steps lie one behind the other and a source can read them in one go.
 """
@@ -91,12 +91,8 @@ class BufferLayout:
 
     @cached_property
     def bytes_per_step(self) -> int:
-        """Of one step's memory."""
+        """Bytes of the buffers of one step."""
         return sum(tile.boxes * tile.stride for tile in self.tiles)
-
-    def size(self, count: int) -> int:
-        """Bytes that a slab of `count` steps takes."""
-        return count * self.bytes_per_step
 
     def too_large(self, count: int) -> str:
         """What to say when there is no memory for `count` steps; names the leaf that takes most of it."""
@@ -108,24 +104,28 @@ class BufferLayout:
             "choose a smaller batch_size or prefetch, or check what the data says of its shape"
         )
 
-    def slab(self, memory: NDArray[np.uint8], count: int) -> "Slab":
-        """`memory` (uint8, of `size(count)`, aligned) as the slab of `count` steps."""
-        return Slab(self, memory, count)
-
 
 @final
-class Slab:
-    """The memory of `count` steps."""
+class BatchBuffers:
+    """The buffers of the batches of some steps, all in one lease.
 
-    def __init__(self, plan: BufferLayout, memory: NDArray[np.uint8], count: int):
-        self._order = plan.order
+    Args:
+        layout: Layout of one step.
+        memory: Lease, uint8[count * layout.bytes_per_step] on a 64-byte boundary.
+        count: Number of steps.
+    """
+
+    def __init__(self, layout: BufferLayout, memory: NDArray[np.uint8], count: int):
+        self.memory = memory
+        self.count = count
+        self._order = layout.order
         self._views: list[NDArray[Any]] = []
         offset = 0
-        for tile in plan.tiles:
+        for tile in layout.tiles:
             shape = (count, tile.boxes, tile.height, *tile.extents)
             self._views.append(np.ndarray(shape, tile.leaf.dtype, memory, offset, tile.strides))
             offset += count * tile.boxes * tile.stride
-        self._tiles = plan.tiles
+        self._tiles = layout.tiles
 
     def rows(self, number: int) -> NDArray[Any] | None:
         """All rows of tile `number`, step by step and box by box, as one array to write to.
@@ -155,7 +155,7 @@ class Slab:
                 ]
                 cast_into(destination, values[start - low : stop - low], tile.leaf.path)
 
-    def buffers(self, leaf: int, step: int) -> list[NDArray[Any]]:
-        """The boxes of a leaf for the slab's `step`-th step, in the order of its layout."""
+    def boxes(self, leaf: int, index: int) -> list[NDArray[Any]]:
+        """The boxes of a leaf for the `index`-th of the steps, in the order of its layout."""
         views = self._views
-        return [views[tile][step, box] for tile, box in self._order[leaf]]
+        return [views[tile][index, box] for tile, box in self._order[leaf]]

@@ -19,17 +19,15 @@ from loadax.core.spec import flatten_spec, normalise_spec
 from loadax.errors import ArgumentError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.plan.batches import BatchPlan
-from loadax.plan.blocks import BlockShuffled
 from loadax.plan.lanes import by_lane
-from loadax.plan.mix import Mixed
-from loadax.plan.order import Concatenated, Shuffled
-from loadax.protocols import Columns, Integers, Order
+from loadax.protocols import Blocks, Columns, Integers, Order
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.wrappers.chunk_cache import ChunkCache, area, hull, largest_chunk
 from loadax.sources.wrappers.concat import ConcatenatedSource
 from loadax.sources.wrappers.packed import PackedSource
+from loadax.sources.wrappers.zip import ZippedSource
 
 _SAMPLE = 64  # blocks that are looked at to see which chunks a block lies in
 _MOST_STEPS = 256  # that are looked at to see which lanes this process meets
@@ -45,18 +43,20 @@ class OpenChunks:
     """How many chunks one block shuffle has open here.
 
     Args:
-        shuffle: which.
-        chunk_rows: rows of the largest chunk.
-        chunks: open at once, by this process.
-        amplification: rows decoded for every row used, here: chunks that two blocks share, and lanes that two processes
+        order: The block shuffle.
+        blocks: Its blocks.
+        chunk_rows: Rows of the largest chunk.
+        chunks: Chunks open at once in this process.
+        amplification: Rows decoded for every row used here: chunks that two blocks share, and lanes that two processes
             share.
-        chunk_bytes: of memory for one.
-        lanes: that this process meets.
-        touched: chunks that one block lies in, at most.
-        source: whose rows are shuffled.
+        chunk_bytes: Bytes of memory of one chunk.
+        lanes: Lanes that this process reads.
+        touched: Chunks that one block lies in, at most.
+        source: Source of the rows that are shuffled.
     """
 
-    shuffle: BlockShuffled
+    order: Order
+    blocks: Blocks
     chunk_rows: int
     chunks: int
     amplification: float
@@ -71,9 +71,9 @@ class OpenChunks:
         return self.chunks * self.chunk_bytes
 
     def __str__(self) -> str:
-        shuffle = self.shuffle
+        blocks = self.blocks
         return (
-            f"block shuffle: {shuffle.lanes} lanes x {shuffle.window} blocks of {shuffle.block} rows, "
+            f"block shuffle: {blocks.lanes} lanes x {blocks.window} blocks of {blocks.rows} rows, "
             f"chunks of {self.chunk_rows}; this process has {self.chunks} chunks open, {size_text(self.bytes)}, "
             f"and decodes {self.amplification:.2f} rows for each one used (a full shuffle: up to {self.chunk_rows})"
         )
@@ -97,34 +97,34 @@ def find_open_chunks(reader: Reader, plan: BatchPlan, positions: Integers, each_
         each_row: bytes of a row that this process keeps.
     """
     found = []
-    for shuffle, source in _shuffles(plan.order, reader.source):
+    for order, blocks, source in _block_shuffles(plan.order, reader.source):
         starts = chunk_starts(source)
-        if starts is None or not shuffle.size:
+        if starts is None or not order.size:
             continue
-        lanes = _lanes_met(plan, shuffle, positions)
-        touched, decoded = _chunks_of_blocks(shuffle, starts, len(source))
-        share = lanes * plan.batch_size_of(0) / (shuffle.lanes * max(1, len(positions)))
-        chunks = min(lanes * min(shuffle.window, -(-shuffle.blocks // shuffle.lanes)) * touched, len(starts))
+        lanes = _lanes_met(plan, blocks.lanes, positions)
+        touched, decoded = _chunks_of_blocks(order, blocks, starts, len(source))
+        share = lanes * plan.batch_size_of(0) / (blocks.lanes * max(1, len(positions)))
+        chunks = min(lanes * min(blocks.window, -(-blocks.num_blocks // blocks.lanes)) * touched, len(starts))
         rows = largest_chunk(starts, len(source))
-        found.append(OpenChunks(shuffle, rows, chunks, decoded * share, rows * each_row, lanes, touched, source))
+        found.append(OpenChunks(order, blocks, rows, chunks, decoded * share, rows * each_row, lanes, touched, source))
     return found
 
 
-def check_memory(found: list[OpenChunks], limit: int | None, processes: int = 1) -> None:
+def check_memory(found: list[OpenChunks], limit: int | None, readers: int = 1) -> None:
     """Says what is open, and refuses a window that does not fit.
 
     Args:
         found: what is open.
         limit: bytes.
-        processes: that read, each with chunks of its own.
+        readers: Number of copies of the reader, each with chunks of its own.
 
     Raises:
         ArgumentError: when more is open than `limit` bytes (None: half of this machine's memory); shows the numbers and
             what would fit.
     """
-    most = (limit if limit is not None else _machine_memory() // 2) // processes
+    most = (limit if limit is not None else _machine_memory() // 2) // readers
     for each in found:
-        _log.info("%s%s", each, f", in each of {processes} worker processes" if processes > 1 else "")
+        _log.info("%s%s", each, f", in each of {readers} worker processes" if readers > 1 else "")
     # Those of the parts of a mixture are open together.
     needed = sum(each.bytes for each in found)
     if needed > most:
@@ -132,13 +132,14 @@ def check_memory(found: list[OpenChunks], limit: int | None, processes: int = 1)
         its_share = most - needed + each.bytes
         fitting = each.fitting(max(0, its_share))
         others = f"; with the other shuffles {size_text(needed)}" if len(found) > 1 else ""
-        others += f", in each of {processes} worker processes" if processes > 1 else ""
+        others += f", in each of {readers} worker processes" if readers > 1 else ""
         raise ArgumentError(
-            f"shuffle(block={each.shuffle.block}, window={each.shuffle.window}, lanes={each.shuffle.lanes}) "
+            f"shuffle(block={each.blocks.rows}, window={each.blocks.window}, lanes={each.blocks.lanes}) "
             f"has {each.chunks} chunks open on this process, {size_text(each.bytes)}{others}, "
             f"and cache_bytes allows {size_text(most)}: every chunk would be decoded again and again; pass "
             + (f"{fitting} to shuffle, or " if fitting else "")
-            + f"cache_bytes={needed * processes} to the Dataloader"
+            + f"cache_bytes={needed * readers} to the Dataloader",
+            argument="cache_bytes",
         )
 
 
@@ -148,7 +149,7 @@ def keep_open_chunks(
     limit: int | None,
     boxes: Sequence[Columns | None] | None,
     ahead: int = 0,
-    processes: int = 1,
+    readers: int = 1,
 ) -> Reader:
     """The reader, with the chunks of its sources kept as long as they are open; itself when there is none to keep.
 
@@ -159,21 +160,18 @@ def keep_open_chunks(
         boxes: the columns of every leaf of the source that this process holds; None: not known.
         ahead: bytes of rows that are read ahead: where rows are small those may be many windows, and their chunks are
             open as well.
-        processes: that read, each with chunks of its own.
+        readers: Number of copies of the reader, each with chunks of its own.
     """
     if not found:
         return reader
-    most = (limit if limit is not None else _machine_memory() // 2) // processes
+    most = (limit if limit is not None else _machine_memory() // 2) // readers
     needed = sum(each.bytes for each in found)
     slots: dict[int, int] = {}  # of every source, by its identity
     for each in found:
         spare = max(0, most - needed) * each.bytes // max(1, needed) // max(1, each.chunk_bytes)
         wanted = each.chunks + min(spare, (_SPARE - 1) * each.chunks - (-ahead // max(1, each.chunk_bytes)))
-        leaves = _leaves(each.source)
-        rows = sum(len(leaf) for leaf, _ in leaves)
-        for leaf, times in leaves:
-            # A chunk of windows holds each row so many times, and was counted so.
-            slots[id(leaf)] = slots.get(id(leaf), 0) + math.ceil(wanted * times * len(leaf) / rows)
+        for leaf, share in _leaves(each.source):
+            slots[id(leaf)] = slots.get(id(leaf), 0) + math.ceil(wanted * share)
 
     def wrap(source: BaseSource, times: float) -> BaseSource:
         if source.spec is None or id(source) not in slots or chunk_starts(source) is None:
@@ -186,17 +184,25 @@ def keep_open_chunks(
 
 
 def _leaves(source: BaseSource) -> list[tuple[BaseSource, float]]:
-    """What stands at the bottom of a source, and how often it is asked for each of its rows."""
-    found: list[tuple[BaseSource, float]] = []
+    """The sources at the bottom of one, and how many of their chunks are open for each open chunk of it.
 
-    def look(source: BaseSource, times: float) -> None:
-        for child in source.children:
-            look(child.source, times * child.reads_per_row)
-        if not source.children:
-            found.append((source, times))
-
-    look(source, 1.0)
+    A chunk of windows holds each row several times, and was counted so. Children whose rows follow each other share the
+    open chunks in proportion to their rows; children that are read side by side need all of them each.
+    """
+    if not source.children:
+        return [(source, 1.0)]
+    found = []
+    for child in source.children:
+        share = 1.0 if child.first_row is None else _leaf_rows(child.source) / _leaf_rows(source)
+        found += [(leaf, share * below * child.reads_per_row) for leaf, below in _leaves(child.source)]
     return found
+
+
+def _leaf_rows(source: BaseSource) -> int:
+    """Rows at the bottom of a source; of children that are read side by side those of the longest."""
+    follow = sum(_leaf_rows(child.source) for child in source.children if child.first_row is not None)
+    beside = (_leaf_rows(child.source) for child in source.children if child.first_row is None)
+    return follow + max(beside, default=0) if source.children else len(source)
 
 
 def held_columns(reader: Reader, share: HostShard) -> list[Columns | None]:
@@ -218,20 +224,22 @@ def row_bytes(reader: Reader, boxes: Sequence[Columns | None]) -> int:
     return sum(area([box]) * each.dtype.itemsize for box, each in zip(boxes, specs, strict=True))
 
 
-def _shuffles(order: Order, source: BaseSource, mixed: bool = False) -> Iterator[tuple[BlockShuffled, BaseSource]]:
-    """Every block shuffle, and the source whose rows it is about; `mixed`: behind another shuffle."""
-    if isinstance(order, BlockShuffled):
-        yield order, source
-    mixed = mixed or isinstance(order, Shuffled | BlockShuffled)
-    parts = _same_rows(source, ConcatenatedSource)
+def _block_shuffles(
+    order: Order, source: BaseSource, shuffled: bool = False
+) -> Iterator[tuple[Order, Blocks, BaseSource]]:
+    """Every block shuffle, its blocks, and the source of the rows it shuffles; `shuffled`: behind another shuffle."""
+    if order.shuffle is not None and order.shuffle.blocks is not None:
+        yield order, order.shuffle.blocks, source
+    shuffled = shuffled or order.shuffle is not None
+    joined = _same_rows(source, ConcatenatedSource) or _same_rows(source, ZippedSource)
     packed = _same_rows(source, PackedSource)
-    if isinstance(order, Concatenated | Mixed) and parts is not None:
-        for part, child in zip(order.parts, parts.children, strict=True):
-            yield from _shuffles(part, child.source, mixed)
+    if order.parts and joined is not None:
+        for part, child in zip(order.parts, joined.children, strict=True):
+            yield from _block_shuffles(part, child.source, shuffled)
     elif order.parent is not None:
-        yield from _shuffles(order.parent, source, mixed)
-    elif packed is not None and packed.in_order and not mixed:
-        yield from _shuffles(packed.order, packed.children[0].source)
+        yield from _block_shuffles(order.parent, source, shuffled)
+    elif packed is not None and packed.in_order and not shuffled:
+        yield from _block_shuffles(packed.order, packed.children[0].source)
 
 
 _Kind = TypeVar("_Kind", bound=BaseSource)
@@ -244,36 +252,37 @@ def _same_rows(source: BaseSource, kind: type[_Kind]) -> _Kind | None:
     return source if isinstance(source, kind) else None
 
 
-def _lanes_met(plan: BatchPlan, shuffle: BlockShuffled, positions: Integers) -> int:
-    """How many of the lanes this process's positions meet, by looking at the first steps."""
+def _lanes_met(plan: BatchPlan, lanes: int, positions: Integers) -> int:
+    """How many of so many lanes this process's positions meet, by looking at the first steps."""
     if not len(positions):
         return 0
-    if not plan.order.deals(0, 0, 1):
-        return shuffle.lanes  # what reorders the lanes, or `concat`, spreads them over everybody
-    steps = min(plan.steps_per_epoch, _MOST_STEPS, max(8, 4 * shuffle.lanes // plan.batch_size_of(0)))
+    if not plan.order.lane_assignments(0, 0, 1):
+        return lanes  # what reorders the lanes, or `concat`, spreads them over everybody
+    steps = min(plan.steps_per_epoch, _MOST_STEPS, max(8, 4 * lanes // plan.batch_size_of(0)))
     met: set[int] = set()
     for step in range(steps):
         start = step * plan.batch_size_of(0)
         count = plan.valid(step)
-        deals = plan.order.deals(0, start, start + count)
-        offsets = start + by_lane(start, count, deals, positions[positions < count])
-        for deal, end in zip(deals, [*(each.start for each in deals[1:]), start + count], strict=True):
-            mine = offsets[(offsets >= deal.start) & (offsets < end)]
-            met.update(deal.lanes[(mine - deal.start) % len(deal.lanes)].tolist())
-    return min(len(met), shuffle.lanes)
+        runs = plan.order.lane_assignments(0, start, start + count)
+        offsets = start + by_lane(start, count, runs, positions[positions < count])
+        for run, end in zip(runs, [*(following.start for following in runs[1:]), start + count], strict=True):
+            read = offsets[(offsets >= run.start) & (offsets < end)]
+            met.update(run.lanes[(read - run.start) % len(run.lanes)].tolist())
+    return min(len(met), lanes)
 
 
-def _chunks_of_blocks(shuffle: BlockShuffled, starts: Integers | range, length: int) -> tuple[int, float]:
+def _chunks_of_blocks(order: Order, blocks: Blocks, starts: Integers | range, length: int) -> tuple[int, float]:
     """How many chunks a block lies in, at most, and how many rows these have for each of its own.
 
     Both of a sample of blocks.
     """
-    blocks = np.unique(np.linspace(0, shuffle.blocks - 1, min(_SAMPLE, shuffle.blocks)).astype(np.int64))
+    assert order.parent is not None
+    sample = np.unique(np.linspace(0, blocks.num_blocks - 1, min(_SAMPLE, blocks.num_blocks)).astype(np.int64))
     bounds = np.asarray(starts, np.int64) if not isinstance(starts, range) else None
     most, decoded, used = 1, 0, 0
-    for block in blocks.tolist():
-        positions = np.arange(block * shuffle.block, min((block + 1) * shuffle.block, shuffle.size), dtype=np.int64)
-        rows = shuffle.parent.visits(np.zeros_like(positions), positions).rows
+    for block in sample.tolist():
+        positions = np.arange(block * blocks.rows, min((block + 1) * blocks.rows, order.size), dtype=np.int64)
+        rows = order.parent.visits(np.zeros_like(positions), positions).rows
         if bounds is None:
             step = starts.step if isinstance(starts, range) else 1
             chunks = np.unique(rows // step)

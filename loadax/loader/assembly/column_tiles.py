@@ -8,8 +8,8 @@ from loadax.protocols import Integers
 from loadax.sharding.layout import ColumnGroup
 
 
-def slab_plan(share: HostShard) -> BufferLayout:
-    """How the memory of steps is laid out on a share."""
+def buffer_layout(share: HostShard) -> BufferLayout:
+    """The layout of the buffers of one step, for a share."""
     tiles: list[ColumnTile] = []
     order: list[tuple[tuple[int, int], ...]] = []
     for leaf, layout in zip(share.batch.leaves, share.layouts, strict=True):

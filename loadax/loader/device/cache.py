@@ -1,39 +1,43 @@
 """Caches a small dataset in device memory and gathers batches from it.
 
-Every device keeps, of all rows, the columns that it holds of a batch. Then a step needs nothing from the host but the
-numbers of its rows, and those travel as any batch does: read ahead, placed ahead, padded, cut in microbatches. What is
-made of rows, visit by visit, is left to the devices, too: which row comes where, and which are padding, is decided by
-the same plan, so the batches are the same.
+Every device keeps the columns that it holds of a batch, of all rows. A step then needs nothing from the host but the
+numbers of its rows, which travel as any batch does: read ahead, placed ahead, padded, cut in microbatches. The same
+plan decides which row comes where and which rows are padding, so the batches are the same.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import replace
 from math import prod
-from typing import Any, final
+from typing import final
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from loadax.core.formatting import size_text
+from loadax.core.progress import progress_bar
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.loader.assembly.host_shard import HostShard, batch_spec
 from loadax.loader.batch_spec import BatchLeaf, BatchSpec
 from loadax.loader.device.gather import NUMBER, DeviceGather, RowIndexSource
+from loadax.loader.execution.executor import open_executor
 from loadax.loader.execution.producer import BatchProducer
 from loadax.loader.execution.scheduler import PrefetchScheduler
-from loadax.loader.execution.thread_pool import Pool
-from loadax.loader.workers.process_pool import ProcessPool
+from loadax.loader.execution.thread_pool import ThreadPool
+from loadax.loader.options import LoaderOptions
 from loadax.plan.batches import BatchPlan
-from loadax.plan.keep import met_rows
+from loadax.plan.concat import Concatenated
 from loadax.plan.order import check_fixed_rows
-from loadax.protocols import Integers, LaneAssignment, Visits
+from loadax.plan.sequential import Sequential
+from loadax.plan.slice import Sliced
+from loadax.plan.subset import Subset, met_rows
+from loadax.protocols import Integers, Order
 from loadax.sharding.layout import plan_leaf
 from loadax.sharding.mesh import grid_of
 from loadax.sharding.own_devices import OwnDevices, Placed, Program
-from loadax.writing.progress import progress_bar
 
 _UNKNOWN_LIMIT = 4 << 30  # bytes, where a device does not tell how much memory it has
 _PART_OF_DEVICE = 4  # a quarter of a device's memory: the rest is for training
@@ -55,9 +59,10 @@ def check_fixed(dataset: Dataset) -> None:
 
 
 def usual_limit(stats: Sequence[Mapping[str, int]]) -> tuple[int, str]:
-    """How many bytes a device may keep when nobody says it, by what the devices tell of their memory.
+    """Bytes that a device may keep when the user has not said how many, and why.
 
-    And why so many.
+    Args:
+        stats: Memory statistics of the devices, as far as they have any.
     """
     limits = [each["bytes_limit"] for each in stats if "bytes_limit" in each]
     if not limits:
@@ -70,20 +75,15 @@ class DeviceCache:
     """The rows of a dataset, whole on the devices of a mesh.
 
     Args:
-        dataset: whose maps are not random.
-        share: of any batch of it: what this process's devices hold.
-        limit: bytes that one device may keep. None: a quarter of its memory.
-        budget: bytes of host memory for reading.
-        workers: how many read.
-        in_processes: whether they are processes.
+        dataset: Dataset whose maps are not random.
+        share: Share of this process's devices in any batch of it.
+        options: Options of the loader. `keep_on_device` is the limit of one device; True: a quarter of its memory.
 
     Raises:
         ArgumentError: when that is too much for a device; says how much.
     """
 
-    def __init__(
-        self, dataset: Dataset, share: HostShard, limit: int | None, budget: int, workers: int, in_processes: bool
-    ):
+    def __init__(self, dataset: Dataset, share: HostShard, options: LoaderOptions):
         mesh = share.mesh
         assert isinstance(mesh, Mesh)
         self._mesh = mesh
@@ -102,17 +102,16 @@ class DeviceCache:
             self._on_mesh((1 + self._source.count, *leaf.spec.shape), leaf, spec)
             for leaf, spec in self._each(batch.leaves)
         ]
-        self._check_size(limit)
+        self._check_size(options.keep_on_device)
         self._batch = batch
-        self._picks: dict[HostShard, DeviceGather] = {}
-        self._arrays = self._read(dataset, budget, workers, in_processes)
+        self._gathers: dict[HostShard, DeviceGather] = {}
+        self._arrays = self._read(dataset, options)
 
-    def picks(self, share: HostShard) -> DeviceGather:
-        """How batches of this share are picked out of what is kept; compiled once for each."""
-        found = self._picks.get(share)
-        if found is None:
-            found = self._picks[share] = DeviceGather(share, self._source, self._placed, self._arrays)
-        return found
+    def gather(self, share: HostShard) -> DeviceGather:
+        """The program that gathers batches of this share from the cache; compiled once for each."""
+        if share not in self._gathers:
+            self._gathers[share] = DeviceGather(share, self._source, self._placed, self._arrays)
+        return self._gathers[share]
 
     def _each(self, leaves: Sequence[BatchLeaf]) -> list[tuple[BatchLeaf, PartitionSpec]]:
         return list(zip(leaves, self._specs, strict=True))
@@ -120,7 +119,7 @@ class DeviceCache:
     def _on_mesh(self, shape: tuple[int, ...], leaf: BatchLeaf, spec: PartitionSpec) -> Placed:
         return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=NamedSharding(self._mesh, spec))
 
-    def _check_size(self, limit: int | None) -> None:
+    def _check_size(self, limit: bool | int) -> None:
         rows = self._source.count
         if rows >= np.iinfo(NUMBER).max:
             raise ArgumentError(
@@ -128,7 +127,7 @@ class DeviceCache:
             )
         size = sum(prod(each.sharding.shard_shape(each.shape)) * each.dtype.itemsize for each in self._placed)
         known = [device.memory_stats() or {} for device in self._mesh.local_devices]
-        most, why = (limit, "that it was given") if limit is not None else usual_limit(known)
+        most, why = usual_limit(known) if limit is True else (limit, "that it was given")
         if size > most:
             raise ArgumentError(
                 f"keep_on_device: the {rows} rows take {size_text(size)} of each device, and {size_text(most)} "
@@ -136,45 +135,42 @@ class DeviceCache:
                 "partition columns over more devices, or leave it out"
             )
 
-    def _read(self, dataset: Dataset, budget: int, workers: int, in_processes: bool) -> list[jax.Array]:
-        """Reads all rows, block by block, and writes each to the devices: the host never holds more than a few."""
+    def _read(self, dataset: Dataset, options: LoaderOptions) -> list[jax.Array]:
+        """Reads all rows in blocks and writes each to the devices, so that the host never holds more than a few."""
         rows = self._source.count
         row_bytes = sum(leaf.dtype.itemsize * prod(leaf.spec.shape) for leaf in self._batch.leaves)
-        most = max(1, min(_BLOCK_BYTES, budget) // max(1, row_bytes))
+        most = max(1, min(_BLOCK_BYTES, options.prefetch_bytes) // max(1, row_bytes))
         height = -(-rows // -(-rows // most))  # as few blocks as need be, about equal
-        blocks = _Blocks(self._source.rows, rows, height)
         grid = grid_of(self._mesh)
         layouts = tuple(
             plan_leaf(grid, spec, (height, *leaf.spec.shape)) for leaf, spec in self._each(self._batch.leaves)
         )
         share = HostShard(self._batch, self._mesh, self._specs, layouts, height, 0)
-        plan = BatchPlan(blocks, height)
+        plan = BatchPlan(_in_blocks(self._source, height), height)
         arrays, write = self._writer(share, height)
         if not len(self._devices):
             return arrays[:-1]
-        steps = blocks.size // height
-        processes = ProcessPool(workers) if in_processes and workers else None
-        try:
-            feed = BatchProducer(plan, dataset.reader, share, keep=budget, end=steps, processes=processes)
-            threads = workers if processes is None else processes.threads
-            window = PrefetchScheduler(feed, 0, steps, depth=1, budget=budget, workers=threads)
-            pool = Pool(window, threads, processes)
-        except BaseException:  # data that can't be sent to a process, say
-            if processes is not None:
-                processes.close()
-            raise
-        try:
-            with progress_bar("keep_on_device", rows, "row", None) as shown:
-                for step in range(steps):
-                    # Waited for, so that blocks don't pile up before a slow link.
-                    arrays = jax.block_until_ready(write([*arrays, *flatten(window.take()[1])[0]]))
-                    shown(min(height, rows - step * height))
-        except Exception as error:
-            error.add_note(f"loadax: while keep_on_device read the {rows} rows, {height} a step")
-            raise
-        finally:
-            pool.close()
+        steps = plan.steps_per_epoch
+        options = replace(options, prefetch=1, keep_on_device=False, first_workers=options.num_workers)
+        with closing(open_executor(options)) as executor:
+            producer = BatchProducer(plan, dataset.reader, share, options, executor, steps)
+            scheduler = PrefetchScheduler(producer, 0, options)
+            with closing(ThreadPool(scheduler, executor)), progress_bar("keep_on_device", rows, "row", None) as shown:
+                try:
+                    for step in range(steps):
+                        # Waited for, so that blocks don't pile up before a slow link.
+                        arrays = jax.block_until_ready(write([*arrays, *flatten(scheduler.next_batch()[1])[0]]))
+                        shown(min(height, rows - step * height))
+                except Exception as error:
+                    error.add_note(f"loadax: while keep_on_device read the {rows} rows, {height} a step")
+                    raise
         return arrays[:-1]
+
+    def _rows_of_blocks(self, height: int) -> Integers:
+        """The rows that are kept, in blocks of equal height: the last one begins early enough to be full."""
+        rows = np.arange(self._source.count) if self._source.rows is None else self._source.rows
+        whole = (len(rows) - 1) // height * height
+        return np.concatenate([rows[:whole], rows[len(rows) - height :]])
 
     def _writer(self, share: HostShard, height: int) -> tuple[list[jax.Array], Program]:
         """Zeros, with the number of the next block behind them, and what writes a block there and counts on."""
@@ -215,30 +211,10 @@ def _rows_of(dataset: Dataset) -> Integers | None:
     return np.flatnonzero(met)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Blocks:
-    """An order of the rows that are kept in blocks of equal height: the last one begins early enough to be full."""
-
-    rows: Integers | None
-    count: int
-    height: int
-    varies = False
-    parent = None
-    parts = ()
-    by_step = False
-
-    @property
-    def size(self) -> int:
-        return -(-self.count // self.height) * self.height
-
-    def visits(self, epochs: Integers, positions: Integers) -> Visits:
-        late = positions >= self.size - self.height
-        places = positions - late * (self.size - self.count)
-        return Visits(places if self.rows is None else self.rows[places], epochs)
-
-    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
-        return []
-
-    def describe(self) -> list[Any]:
-        return [["blocks", self.count, self.height]]
+def _in_blocks(source: RowIndexSource, height: int) -> Order:
+    """The order of the rows that are kept, in blocks of equal height: the last one begins early enough to be full."""
+    rows: Order = Sequential(source.num_rows)
+    if source.rows is not None:
+        rows = Subset(rows, source.rows, ("cached",))
+    before = (source.count - 1) // height * height
+    return Concatenated((Sliced(rows, 0, 1, before), Sliced(rows, source.count - height, 1, height)), (0, 0))

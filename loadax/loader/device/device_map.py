@@ -1,93 +1,127 @@
 """Applies a user's function to each row of a batch on the devices, vmapped and without communication.
 
-The function is one of an example, as that of `map` is, so it can't mix rows, and the devices need not talk: every one
-of them maps the rows that it holds. What the result looks like is found out by tracing the function once, before there
-is any batch.
+The function takes one example, as that of `map` does, so it can't mix rows, and the devices need not talk: each maps
+the rows that it holds. One trace of the function, before the first batch, tells what its results look like and from
+which leaves they follow.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, wraps
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import jax
 import numpy as np
+from jax import numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from loadax.core.arguments import flag
 from loadax.core.casting import leaf_name
+from loadax.core.formatting import name_of
 from loadax.core.tree import Structure, flatten
 from loadax.errors import ArgumentError, LeafError, PartitionError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.batch_spec import ASKED_BY
-from loadax.loader.device.column_check import first_difference
 from loadax.protocols import Tree
 from loadax.sharding.layout import axes_of
 from loadax.sharding.mesh import PlannedMesh, axis_sizes
 from loadax.sharding.own_devices import OwnDevices, Program
-from loadax.transforms import name_of
 
 Function = Callable[[Tree], Tree]
 
-"""What a batch has beside the dataset's leaves, and what it has them for."""
-
-_NO_COLUMNS = "partition by rows alone what the function needs whole, or do this in the training step"
+_ROWS_ALONE = "partition that leaf by rows alone, or do this in the training step"
 
 
 @final
+@dataclass(frozen=True)
 class DeviceMap:
-    """A function of an example, for batches of any share. It computes with 64 bits when it was made where JAX does.
+    """A function for `Dataloader(device_map=…)`, and what it promises.
+
+    Args:
+        function: Function of one example, traced by JAX, that returns an example.
+        elementwise: Promise that the function acts on each element by itself along the dims that the partition cuts
+            beyond the rows. Each device then calls it with the columns that it holds.
 
     Raises:
-        ArgumentError: when it is no function.
+        ArgumentError: When `function` can't be called.
+
+    Examples:
+        >>> halve = DeviceMap(lambda example: {"x": example["x"] / 2}, elementwise=True)
     """
 
-    def __init__(self, function: Any):
-        if not callable(function):
+    function: Function
+    elementwise: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
             raise ArgumentError(
-                f"device_map={function!r} can't be called; pass a function of one example, traced by JAX, "
+                f"device_map={self.function!r} can't be called; pass a function of one example, traced by JAX, "
                 "that returns an example"
             )
-        self._function: Function = function
-        self._x64 = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
-        self._known: dict[HostShard, Mapped] = {}
-
-    def on(self, share: HostShard) -> "Mapped":
-        """The function for batches of this share; traced once for each."""
-        found = self._known.get(share)
-        if found is None:
-            with jax.enable_x64(self._x64):
-                found = Mapped(self._function, share)
-            self._known = {key: each for key, each in self._known.items() if key.mesh == share.mesh} | {share: found}
-        return found
-
-    def compiled(self, share: HostShard) -> "Mapped":
-        """The same, ready to be called on any thread; compiled once for each."""
-        found = self.on(share)
-        with jax.enable_x64(self._x64):
-            _ = found.program
-        return found
+        flag("elementwise", self.elementwise)
 
 
 @final
-class Mapped:
-    """The function for the batches of one share.
+class DevicePrograms:
+    """The programs of a `device_map`, one for each share; they use 64 bits when this was made where JAX does.
 
-    Raises:
-        LeafError: when the function gives no example; names the leaf.
-        PartitionError: when a device does not hold what the function would need; names the leaf.
+    Args:
+        device_map: Function of one example, or a `DeviceMap`.
     """
 
-    def __init__(self, function: Function, share: HostShard):
+    def __init__(self, device_map: Function | DeviceMap):
+        self._map = device_map if isinstance(device_map, DeviceMap) else DeviceMap(device_map)
+        self._x64 = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
+        self._programs: dict[HostShard, DeviceProgram] = {}
+
+    def on(self, share: HostShard) -> "DeviceProgram":
+        """The program for batches of this share; traced once for each."""
+        program = self._programs.get(share)
+        if program is None:
+            with jax.enable_x64(self._x64):
+                program = DeviceProgram(self._map, share)
+            same_mesh = {other: known for other, known in self._programs.items() if other.mesh == share.mesh}
+            self._programs = same_mesh | {share: program}
+        return program
+
+    def compiled(self, share: HostShard) -> "DeviceProgram":
+        """The same, ready to be called on any thread; compiled once for each."""
+        program = self.on(share)
+        with jax.enable_x64(self._x64):
+            _ = program.compiled
+        return program
+
+
+@final
+class DeviceProgram:
+    """A `device_map` for the batches of one share.
+
+    Raises:
+        LeafError: When the function returns no example; names the leaf.
+        PartitionError: When a device does not hold what the function would need; names the leaf.
+    """
+
+    def __init__(self, device_map: DeviceMap, share: HostShard):
         self._share = share
-        self._name = f"device_map {name_of(function)}"
-        self._example = _Example(function, share.batch.structure, self._name)
-        shapes = [jax.ShapeDtypeStruct(leaf.spec.shape, leaf.dtype) for leaf in share.batch.leaves]
-        self._traced = _Traced(self._example, shapes)
+        self._name = f"device_map {name_of(device_map.function)}"
+        self._elementwise = device_map.elementwise
+        self._example = _Example(device_map.function, share.batch.structure, self._name)
+        self._cuts = [self._cut_dims(spec) for spec in share.specs]
+        self._traced = _Traced(self._example, [_shape_of(leaf.spec.shape, leaf.dtype) for leaf in share.batch.leaves])
         self._paths = self._example.result.paths
-        self._specs = self._resolve_specs()
+        self._check_rows()
+        # Of each result, the leaves that it is computed from and of which a device has some columns only.
+        self._cut_sources = [
+            [leaf for leaf in sorted(sources) if self._cuts[leaf] and passed is None]
+            for sources, passed in zip(self._traced.sources, self._traced.passed, strict=True)
+        ]
+        self._specs = [self._resolve_spec(result) for result in range(len(self._paths))]
+        if any(self._cut_sources):
+            self._check_parts()
 
     @property
     def shape_dtypes(self) -> Tree:
-        """The batch behind the function as `jax.ShapeDtypeStruct`s, with shardings where the mesh is there."""
+        """The mapped batch as `jax.ShapeDtypeStruct`s, with shardings where the mesh has devices."""
         return self._example.result.build(self._outputs)
 
     @cached_property
@@ -103,134 +137,126 @@ class Mapped:
 
     def __call__(self, arrays: Sequence[jax.Array]) -> Tree:
         """The batch of these leaves, mapped. Never communicates, and waits for nothing."""
-        made = iter(self.program(arrays))
-        passed = self._traced.passed
-        return self._example.result.build(next(made) if number is None else arrays[number] for number in passed)
+        computed = iter(self.compiled(arrays))
+        return self._example.result.build(
+            next(computed) if leaf is None else arrays[leaf] for leaf in self._traced.passed
+        )
 
     @cached_property
-    def program(self) -> Program:
-        """Makes what the function changes; leaves that it hands on are not touched, and their memory is not either."""
-        outputs = [each for each, number in zip(self._outputs, self._traced.passed, strict=True) if number is None]
+    def compiled(self) -> Program:
+        """Computes what the function changes; leaves that it passes on are not touched, nor is their memory."""
+        outputs = self._computed(self._outputs)
         if not outputs:
             return lambda _: []
         assert not isinstance(self._share.mesh, PlannedMesh)
         inputs = flatten(self._share.shape_dtypes)[0]
         return OwnDevices(self._share.mesh).compile(self._of_part, inputs, outputs)
 
+    def _computed(self, results: Iterable[Any]) -> list[Any]:
+        """Those of the results that the function does not merely pass on."""
+        return [value for value, passed in zip(results, self._traced.passed, strict=True) if passed is None]
+
     def _of_part(self, *leaves: jax.Array) -> list[jax.Array]:
         """The function for all rows of a device."""
-        rows = self._of_rows
+        rows = jax.vmap(self._of_row)
         return (jax.vmap(rows) if self._share.microbatches > 1 else rows)(*leaves)
 
-    def _of_rows(self, *leaves: jax.Array) -> list[jax.Array]:
-        def changed(*leaves: jax.Array) -> list[jax.Array]:
-            results = self._example(*leaves)
-            return [each for each, number in zip(results, self._traced.passed, strict=True) if number is None]
+    def _of_row(self, *leaves: jax.Array) -> list[jax.Array]:
+        """The function for one row: by the device's columns where a result follows from them, else by whole leaves."""
+        # Zeros stand in for leaves that are not there whole: these results follow from none of their values.
+        whole = self._example(
+            *(
+                jnp.zeros(spec.spec.shape, spec.dtype) if cuts else leaf
+                for leaf, spec, cuts in zip(leaves, self._share.batch.leaves, self._cuts, strict=True)
+            )
+        )
+        if not any(self._cut_sources):
+            return self._computed(whole)
+        parts = self._example(*leaves)
+        return self._computed(
+            part if sources else value for value, part, sources in zip(whole, parts, self._cut_sources, strict=True)
+        )
 
-        return jax.vmap(changed)(*leaves)
-
-    def _resolve_specs(self) -> list[PartitionSpec]:
-        """How each leaf of the result is cut: as the leaf in whose place it stands, or over its rows."""
+    def _check_rows(self) -> None:
         share = self._share
-        paths = [leaf.path for leaf in share.batch.leaves]
-        rows = [self._axes(spec[:1]) for spec in share.specs]
-        for path, axes, spec in zip(paths, rows, share.specs, strict=True):
-            if axes != rows[0]:
+        first, *others = share.batch.leaves
+        for leaf, spec in zip(others, share.specs[1:], strict=True):
+            if self._axes(spec[:1]) != self._axes(share.specs[0][:1]):
                 raise PartitionError(
-                    f"{self._name}: {leaf_name(paths[0])} is partitioned {share.specs[0]} "
-                    f"and {leaf_name(path)} {spec}, so a device holds other rows of the one than of the other; "
+                    f"{self._name}: {leaf_name(first.path)} is partitioned {share.specs[0]} "
+                    f"and {leaf_name(leaf.path)} {spec}, so a device holds other rows of the one than of the other; "
                     "give all leaves the same rows, or leave device_map out"
                 )
-        given = {
-            path: (leaf.spec, spec) for path, leaf, spec in zip(paths, share.batch.leaves, share.specs, strict=True)
-        }
-        specs = []
-        for path, shape in zip(self._paths, self._traced.shapes, strict=True):
-            before, spec = given.get(path, (None, share.specs[0]))
-            same = before is not None and len(before.shape) == len(shape.shape)
-            specs.append(spec if same else PartitionSpec(*spec[:1]))
-        if any(self._axes(spec[1:]) for spec in share.specs):
-            self._check_columns(specs)
-        return specs
 
-    def _check_columns(self, specs: Sequence[PartitionSpec]) -> None:
-        """Where a device has some columns of a leaf, what follows from that leaf must be cut alike."""
+    def _resolve_spec(self, result: int) -> PartitionSpec:
+        """How a result is cut: as the leaf that it is or replaces, or over its rows."""
+        share, path = self._share, self._paths[result]
+        passed, sources = self._traced.passed[result], self._cut_sources[result]
+        if passed is not None:
+            return share.specs[passed]
+        if sources and not self._elementwise:
+            raise PartitionError(
+                f"{self._name}: {leaf_name(path)} of the result follows from {self._cut_text(sources[0])}, so a device "
+                "has some of its columns only; if the function acts on each element by itself, pass "
+                f"device_map=loadax.DeviceMap(fn, elementwise=True); else {_ROWS_ALONE}"
+            )
+        shape = self._traced.shapes[result].shape
+        cuts = [self._cuts[source] for source in sources] or [{}]
+        for leaf, spec, own_cuts in zip(share.batch.leaves, share.specs, self._cuts, strict=True):
+            if leaf.path == path and len(leaf.spec.shape) == len(shape) and all(cut == own_cuts for cut in cuts):
+                return spec
+        if sources:
+            raise PartitionError(
+                f"{self._name}: {leaf_name(path)} of the result follows from {self._cut_text(sources[0])}, and is not "
+                f"cut like it; put the result in that leaf's place, with as many dims, {_ROWS_ALONE}"
+            )
+        return PartitionSpec(*share.specs[0][:1])
+
+    def _check_parts(self) -> None:
+        """What a device computes from its columns must have the shape of its columns of the result."""
         share = self._share
-        for path, spec, sources in zip(self._paths, specs, self._traced.sources, strict=True):
-            held = set(self._axes(spec[1:]))
-            for number in sorted(sources):
-                if not held.issuperset(self._axes(share.specs[number][1:])):
-                    raise PartitionError(
-                        f"{self._name}: "
-                        f"{leaf_name(path)} of the result follows from {leaf_name(share.batch.leaves[number].path)}, "
-                        f"of which {share.specs[number]} gives a device some columns only; "
-                        "put the result in that leaf's place, with as many dims, or partition its rows alone"
-                    )
-        for path, spec, whole, part in zip(
-            self._paths, specs, self._traced.shapes, self._results_of_parts(), strict=True
-        ):
-            counts = self._counts(spec, len(part.shape))
-            if whole.shape != tuple(size * count for size, count in zip(part.shape, counts, strict=True)):
-                raise PartitionError(
-                    f"{self._name}: {leaf_name(path)} has the shape {list(whole.shape)} for an example, "
-                    f"and for the columns of a device {list(part.shape)}, which {spec} does not fit; "
-                    "where columns are cut, the function must act on each by itself"
-                )
-        self._check_values(specs)
-
-    def _results_of_parts(self) -> list[jax.ShapeDtypeStruct]:
-        """What the function makes of the columns that a device holds, as far as shapes and dtypes go."""
-        shapes = []
-        for leaf, spec in zip(self._share.batch.leaves, self._share.specs, strict=True):
+        parts = []
+        for leaf, spec in zip(share.batch.leaves, share.specs, strict=True):
             counts = self._counts(spec, len(leaf.spec.shape))
-            part = tuple(size // count for size, count in zip(leaf.spec.shape, counts, strict=True))
-            shapes.append(jax.ShapeDtypeStruct(part, leaf.dtype))
+            columns = [size // count for size, count in zip(leaf.spec.shape, counts, strict=True)]
+            parts.append(_shape_of(columns, leaf.dtype))
+        cut = self._cut_text(next(sources[0] for sources in self._cut_sources if sources))
         try:
-            return _Traced(self._example, shapes).shapes
+            shapes = _Traced(self._example, parts).shapes
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise PartitionError(
-                f"{self._name} works on a whole example, and on the columns of a device it fails ({reason}): "
-                f"{self._cut_leaves()}; {_NO_COLUMNS}"
+                f"{self._name} has elementwise=True and takes a whole example, but it fails with the columns of a "
+                f"device ({reason}): {cut}; {_ROWS_ALONE}"
             ) from error
-
-    def _check_values(self, specs: Sequence[PartitionSpec]) -> None:
-        """What a device makes of its columns must be what stands there in the whole, whatever the shapes say."""
-        share, passed = self._share, self._traced.passed
-        changed = [number for number, source in enumerate(passed) if source is None]
-        if not changed or isinstance(share.mesh, PlannedMesh):
-            return
-        shapes = [jax.ShapeDtypeStruct(leaf.spec.shape, leaf.dtype) for leaf in share.batch.leaves]
-        leaves = list(zip(shapes, share.specs, strict=True))
-        found = first_difference(
-            self._of_rows, share.mesh, leaves, [(self._traced.shapes[each], specs[each]) for each in changed]
-        )
-        if found is not None:
-            number = changed[found]
-            raise PartitionError(
-                f"{self._name}: {leaf_name(self._paths[number])} of the result has other "
-                "values where a device has some columns only than in a whole example: "
-                f"{self._cut_leaves(self._traced.sources[number])}; {_NO_COLUMNS}"
-            )
-
-    def _cut_leaves(self, numbers: Collection[int] = ()) -> str:
-        """Which leaves are cut, where and by which axes; those of these numbers if any of them is."""
-        named = {}
-        for number, (leaf, spec) in enumerate(zip(self._share.batch.leaves, self._share.specs, strict=True)):
-            cuts = {dim: axes for dim, entry in enumerate(spec) if dim and (axes := self._axes([entry]))}
-            if cuts:
-                places = " and ".join(f"along dim {dim} by the mesh {_axes_text(axes)}" for dim, axes in cuts.items())
-                named[number] = f"{leaf_name(leaf.path)} is cut {places}"
-        return ", ".join(named[each] for each in [each for each in named if each in numbers] or named)
+        for result, sources in enumerate(self._cut_sources):
+            whole, part = self._traced.shapes[result].shape, shapes[result].shape
+            if sources and whole != tuple(np.multiply(part, self._counts(self._specs[result], len(part)))):
+                raise PartitionError(
+                    f"{self._name} has elementwise=True, but {leaf_name(self._paths[result])} of the result has the "
+                    f"shape {list(whole)} for an example and {list(part)} for the columns of a device: {cut}; "
+                    f"{_ROWS_ALONE}"
+                )
 
     def _counts(self, spec: PartitionSpec, dims: int) -> list[int]:
-        """In how many each dim of an example's leaf is cut."""
+        """In how many parts each dim of an example's leaf is cut."""
         sizes = axis_sizes(self._share.mesh)
         cuts = [int(np.prod([sizes[axis] for axis in axes_of(entry)])) for entry in spec[1:]]
         return [*cuts, *[1] * dims][:dims]
 
-    def _axes(self, entries: Sequence[Any]) -> tuple[str, ...]:
-        """The axes that really cut."""
+    def _cut_dims(self, spec: PartitionSpec) -> dict[int, tuple[str, ...]]:
+        """The axes that cut each dim beyond the rows."""
+        return {dim: axes for dim, entry in enumerate(spec) if dim and (axes := self._axes([entry]))}
+
+    def _cut_text(self, leaf: int) -> str:
+        cuts = [
+            f"along dim {dim} by the mesh {'axis' if len(axes) == 1 else 'axes'} {' and '.join(map(repr, axes))}"
+            for dim, axes in self._cuts[leaf].items()
+        ]
+        return f"{leaf_name(self._share.batch.leaves[leaf].path)}, cut {' and '.join(cuts)}"
+
+    def _axes(self, entries: Iterable[Any]) -> tuple[str, ...]:
+        """The axes of more than one device."""
         sizes = axis_sizes(self._share.mesh)
         return tuple(axis for entry in entries for axis in axes_of(entry) if sizes[axis] > 1)
 
@@ -286,10 +312,10 @@ class _Example:
 def _strong(value: Any, name: str) -> jax.Array:
     """A result as an array whose dtype does not yield to others."""
     try:
-        array = jax.numpy.asarray(value)
+        array = jnp.asarray(value)
     except TypeError:
         raise LeafError(f"{name} of the result is a {type(value).__name__}, {value!r}; return arrays") from None
-    return jax.numpy.asarray(array, dtype=array.dtype) if array.weak_type else array
+    return jnp.asarray(array, dtype=array.dtype) if array.weak_type else array
 
 
 @final
@@ -297,27 +323,42 @@ class _Traced:
     """What the trace of a function of an example tells of its results.
 
     Attributes:
-        shapes: shape and dtype of each.
-        passed: the number of the leaf that it is, unchanged; None: it is computed.
-        sources: the numbers of the leaves that it follows from.
+        shapes: Shape and dtype of each.
+        passed: Number of the leaf that it is, unchanged; None: it is computed.
+        sources: Numbers of the leaves that it follows from.
     """
 
     def __init__(self, example: _Example, shapes: Sequence[jax.ShapeDtypeStruct]):
         traced = jax.make_jaxpr(example.fresh())(*shapes).jaxpr
-        numbers = {variable: number for number, variable in enumerate(traced.invars)}
-        sources = {variable: {number} for variable, number in numbers.items()}
-        for equation in traced.eqns:
-            found = {number for each in equation.invars if not _literal(each) for number in sources.get(each, ())}
-            sources.update(dict.fromkeys(equation.outvars, found))
-        results = traced.outvars
-        self.shapes = [jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each in results]
-        self.passed = [None if _literal(each) else numbers.get(each) for each in results]
-        self.sources = [set() if _literal(each) else sources.get(each, set()) for each in results]
+        origins = _follow(traced, [_Origin(frozenset([leaf]), leaf) for leaf in range(len(shapes))])
+        self.shapes = [_shape_of(result.aval.shape, result.aval.dtype) for result in traced.outvars]
+        self.passed = [origin.passed for origin in origins]
+        self.sources = [origin.sources for origin in origins]
 
 
-def _axes_text(axes: Sequence[str]) -> str:
-    return f"{'axis' if len(axes) == 1 else 'axes'} {' and '.join(map(repr, axes))}"
+class _Origin(NamedTuple):
+    """Numbers of the leaves that a value follows from, and of the one that it is, unchanged."""
+
+    sources: frozenset[int] = frozenset()
+    passed: int | None = None
 
 
-def _literal(variable: Any) -> bool:
-    return hasattr(variable, "val")
+def _follow(jaxpr: Any, inputs: Iterable[_Origin]) -> list[_Origin]:
+    """The origins of the results of a trace, from those of its inputs; also through functions that are jitted."""
+    origins = dict(zip(jaxpr.invars, inputs, strict=True))
+
+    def origin(variable: Any) -> _Origin:
+        return _Origin() if hasattr(variable, "val") else origins.get(variable, _Origin())  # a literal has no origin
+
+    for equation in jaxpr.eqns:
+        arguments = list(map(origin, equation.invars))
+        if equation.primitive.name in ("jit", "pjit"):
+            results = _follow(equation.params["jaxpr"].jaxpr, arguments)
+        else:
+            results = [_Origin(frozenset().union(*(each.sources for each in arguments)))] * len(equation.outvars)
+        origins.update(zip(equation.outvars, results, strict=True))
+    return list(map(origin, jaxpr.outvars))
+
+
+def _shape_of(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(tuple(shape), dtype)

@@ -35,8 +35,8 @@ class WorkerAutotuner:
         self._steps = 0
         self._longest = 0.0  # absence of the consumer in that time
 
-    def served(self, now: float, starving: bool, away: float = 0.0) -> bool:
-        """The consumer was handed a batch. Returns whether the team has grown.
+    def on_batch(self, now: float, starving: bool, away: float = 0.0) -> bool:
+        """The consumer was handed a batch. Returns whether more workers are to be at work.
 
         Args:
             now: when, in seconds.
@@ -70,7 +70,7 @@ class WorkerAutotuner:
         seconds = now - self._began
         if seconds < _TRIAL or self._steps < _TRIAL_STEPS:
             return None
-        # An evaluation or a checkpoint in between says nothing about the team.
+        # An evaluation or a checkpoint in between says nothing about the workers.
         speed = None if self._longest > seconds / 2 else self._steps / seconds
         self._began, self._steps, self._longest = now, 0, 0.0
         return speed

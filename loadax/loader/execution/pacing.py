@@ -5,7 +5,7 @@ from time import perf_counter
 from typing import final
 
 _WEIGHT = 0.25  # of the newest measurement in the running averages
-_SHORTEST_NAP, _LONGEST_NAP = 0.0005, 0.05  # seconds
+_SHORTEST_BACKOFF, _LONGEST_BACKOFF = 0.0005, 0.05  # seconds
 # shares of the time of a consumer that only takes batches, and of one that trains
 _ENDURED, _ENDURED_IF_AWAY = 0.2, 0.005
 _WORTH = 2.0  # a batch is placed ahead when the consumer stays away for so many times as long as placing takes
@@ -44,18 +44,18 @@ class ConsumerPace:
         """Whether more workers should read: below that, they would take more time from each other than they save."""
         return self._starved > (_ENDURED_IF_AWAY if self._away > _WORTH * self._place else _ENDURED)
 
-    def nap(self, before: int) -> float:
-        """Seconds until a worker looks again whether a batch was taken, after so many naps in vain."""
+    def backoff(self, tries: int) -> float:
+        """Seconds until a worker looks again whether a batch was taken, after so many tries in vain."""
         if self._away <= _WORTH * self._place and not self._to_accelerator:
-            return _LONGEST_NAP
-        return min(max(self._away / 2, _SHORTEST_NAP) * 2.0 ** min(before, 16), _LONGEST_NAP)
+            return _LONGEST_BACKOFF
+        return min(max(self._away / 2, _SHORTEST_BACKOFF) * 2.0 ** min(tries, 16), _LONGEST_BACKOFF)
 
-    def came(self) -> None:
+    def requested(self) -> None:
         """The consumer asks for a batch."""
         if self._left is not None:
             self._away = _average(self._away, perf_counter() - self._left)
 
-    def went(self, starved: float) -> None:
+    def delivered(self, starved: float) -> None:
         """The consumer has got one; it waited so many seconds for its rows."""
         now = perf_counter()
         if self._left is not None:

@@ -6,12 +6,12 @@ from typing import Any, final
 
 import numpy as np
 
+from loadax.core.formatting import count_text
 from loadax.errors import ConformanceError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.inspection.chunk_reads import spaced
 from loadax.loader.inspection.hosts import Everybody
 from loadax.plan.batches import BatchPlan
-from loadax.plan.text import several
 from loadax.protocols import Integers
 
 _MOST_ROWS = 1 << 22  # that are looked at by default,
@@ -52,12 +52,12 @@ class PlanCheck:
         hosts = (
             "the one host that holds it" if self.copies == (1, 1) else f"the {_range(self.copies)} hosts that hold it"
         )
-        shares = several(self.shares, "different share") + (
+        shares = count_text(self.shares, "different share") + (
             f", {self.asked:,} in turn" if self.asked < self.shares else ""
         )
         once = "at most once" if self.visits == 1 else f"up to {self.visits:,} times"
         return (
-            f"checked {steps} steps on {several(self.hosts, 'host')} ({shares}): "
+            f"checked {steps} steps on {count_text(self.hosts, 'host')} ({shares}): "
             f"each row is read by just {hosts}, and stands in these steps {once}"
         )
 

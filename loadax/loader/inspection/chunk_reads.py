@@ -134,11 +134,12 @@ def file_counts(plan: BatchPlan, step: int, held: HeldRows, source: BaseSource) 
     """
     if int(held.counts.max()) > _MOST_CALLS:
         return None
-    rows = plan.visits(step).rows
+    visits = np.stack(plan.visits(step), axis=1)
     found = []
     for group in sample_groups(held, _MOST_CALLS):
-        mine = rows[held.positions(int(group[0]))]
-        found += [len({part[0] for row in mine[mine >= 0].tolist() for part in source.locate(row)})] * len(group)
+        read = visits[held.positions(int(group[0]))]
+        located = (source.locate_visit(row, epoch) for row, epoch in read.tolist() if row >= 0)
+        found += [len({location.file for locations in located for location in locations})] * len(group)
     return np.array(found) if any(found) else None  # what lies in memory is in no file
 
 

@@ -15,13 +15,12 @@ from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.inspection.chunk_reads import Opened, chunk_reads, file_counts, open_on_hosts, spaced
 from loadax.loader.inspection.explanation import Batches, Explanation, LeafPlan, Memory, Reading, Spread, spread_of
 from loadax.loader.inspection.hosts import Everybody
-from loadax.loader.inspection.partition_text import Territory
+from loadax.loader.inspection.partition_picture import PartitionPicture
 from loadax.loader.inspection.warnings import advice
+from loadax.loader.options import LoaderOptions
 from loadax.plan.batches import BatchPlan
-from loadax.plan.text import order_words
 from loadax.protocols import ArraySpec, Integers
 from loadax.sharding.mesh import axis_sizes
-from loadax.transforms import name_of
 
 
 @final
@@ -34,16 +33,14 @@ class Setting:
         plan: which rows a step has.
         share: of one process, of the batch of step `at`.
         at: the step.
-        depth: placed batches that are kept ahead.
-        budget: bytes for reading ahead.
+        options: Options of the loader.
     """
 
     dataset: Dataset
     plan: BatchPlan
     share: HostShard
     at: int
-    depth: int
-    budget: int
+    options: LoaderOptions
 
 
 def forecast(setting: Setting, steps: int) -> Explanation:
@@ -70,7 +67,7 @@ def forecast(setting: Setting, steps: int) -> Explanation:
     plan = plans[largest]
     return Explanation(
         data=_data(setting.dataset),
-        order=(*order_words(setting.dataset.order.describe()), *_maps(setting.dataset)),
+        order=setting.dataset.verbs,
         batches=batches,
         mesh=axis_sizes(setting.share.mesh),
         hosts=len(everybody.processes),
@@ -79,7 +76,7 @@ def forecast(setting: Setting, steps: int) -> Explanation:
         reading=reading,
         memory=memory,
         warnings=tuple(advice(setting.dataset, everybody, batches, reading, memory, opened)),
-        territory=Territory(
+        partition_picture=PartitionPicture(
             f"{plan.path or 'the batch'} {plan.dtype}{list(plan.shape)} by {plan.partition}", everybody.leaves[largest]
         ),
     )
@@ -122,7 +119,7 @@ def _reading(setting: Setting, everybody: Everybody, opened: list[Opened], steps
         decoded = spread_of(
             [
                 np.average(
-                    [each.amplification for each in one.shuffles], weights=[each.shuffle.size for each in one.shuffles]
+                    [each.amplification for each in one.shuffles], weights=[each.order.size for each in one.shuffles]
                 )
                 for one in opened
             ]
@@ -167,10 +164,10 @@ def _memory(setting: Setting, everybody: Everybody, opened: list[Opened]) -> Mem
     kept = [sum(each.chunks * each.chunk_bytes for each in one.shuffles) for one in opened]
     return Memory(
         step=spread_of(step),
-        reading_ahead=max(setting.budget, int(step.max())),
+        reading_ahead=max(setting.options.prefetch_bytes, int(step.max())),
         open_chunks=spread_of(kept) if opened else None,
         batch=placed,
-        placed=max(1, setting.depth) + 1,
+        placed=max(1, setting.options.prefetch) + 1,
     )
 
 
@@ -185,7 +182,3 @@ def _row_bytes(spec: ArraySpec, dtype: np.dtype[Any]) -> int:
 
 def _data(dataset: Dataset) -> str:
     return repr(dataset.source)
-
-
-def _maps(dataset: Dataset) -> list[str]:
-    return [f"map {name_of(each.function)}{', of each element' * each.elementwise}" for each in dataset.maps]

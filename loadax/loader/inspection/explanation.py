@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from loadax.core.formatting import size_text, table
-from loadax.loader.inspection.partition_text import Territory
-from loadax.plan.text import rows_text, several
+from loadax.core.formatting import count_text, size_text, table
+from loadax.loader.inspection.partition_picture import PartitionPicture
+from loadax.plan.mix import rows_text
 
 
 class Spread(NamedTuple):
@@ -133,7 +133,7 @@ class Explanation:
         reading: what every host reads in a step.
         memory: what it takes.
         warnings: what will cost more than it has to, in sentences that say what to do.
-        territory: who holds which part of the leaf with the most bytes.
+        partition_picture: who holds which part of the leaf with the most bytes.
     """
 
     data: str
@@ -146,11 +146,11 @@ class Explanation:
     reading: Reading
     memory: Memory
     warnings: tuple[str, ...]
-    territory: Territory
+    partition_picture: PartitionPicture
 
     def to_dict(self) -> dict[str, Any]:
         """All figures, as JSON can hold them."""
-        shown = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "territory"}
+        shown = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "partition_picture"}
         return {name: _plain(value) for name, value in shown.items()}
 
     def text_picture(self, width: int = 100, colour: bool | None = None) -> str:
@@ -160,15 +160,15 @@ class Explanation:
             width: characters of a line.
             colour: None: when stdout is a terminal, and `NO_COLOR` is not set.
         """
-        return self.territory.text(width, colour)
+        return self.partition_picture.text(width, colour)
 
     def picture(self, path: str | os.PathLike[str]) -> None:
         """Writes the same, in more detail, to a PNG file.
 
         Raises:
-            UnsupportedError: when Pillow is not installed.
+            UnsupportedError: When matplotlib is not installed.
         """
-        self.territory.png(path)
+        self.partition_picture.png(path)
 
     def __str__(self) -> str:
         facts = [
@@ -190,13 +190,13 @@ class Explanation:
         yield "order", list(self.order)
         yield "batches", list(self._batches())
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh.items())
-        yield "mesh", [f"{axes}: {several(self.devices, 'device')} on {several(self.hosts, 'host')}"]
+        yield "mesh", [f"{axes}: {count_text(self.devices, 'device')} on {count_text(self.hosts, 'host')}"]
         yield (
             "leaves",
             [f"{leaf.path or 'the batch'} {leaf.dtype}{list(leaf.shape)} by {leaf.partition}" for leaf in self.leaves],
         )
         least, most = int(reading.copies.least), int(reading.copies.most)
-        copies = several(most, "host") if least == most else f"{least} to {most} hosts"
+        copies = count_text(most, "host") if least == most else f"{least} to {most} hosts"
         yield "copies", [f"each row is read by {copies}; all hosts together read the batch {reading.times:.2f} times"]
         chunks = [] if memory.open_chunks is None else [f"open chunks: {size_text(memory.open_chunks.most)}"]
         yield "of a host", [f"reading ahead: at most {size_text(memory.reading_ahead)}", *chunks]
@@ -207,7 +207,7 @@ class Explanation:
 
     def _batches(self) -> Iterator[str]:
         batches = self.batches
-        epochs = "for ever" if batches.num_epochs is None else several(batches.num_epochs, "epoch")
+        epochs = "for ever" if batches.num_epochs is None else count_text(batches.num_epochs, "epoch")
         steps = "" if batches.steps is None else f": {batches.steps:,} steps"
         yield f"{batches.batch_size:,} rows, {epochs}{steps}"
         left = (
@@ -239,7 +239,7 @@ class Explanation:
     def _looked_at(self) -> str:
         reading = self.reading
         kept = "kept open until used up" if reading.kept_open else "each step by itself, without caches"
-        return f"from {several(reading.steps, 'step')} of {several(reading.hosts, 'host')}; {kept}"
+        return f"from {count_text(reading.steps, 'step')} of {count_text(reading.hosts, 'host')}; {kept}"
 
 
 def _plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ from loadax.core.arguments import LARGEST, integer, shown
 from loadax.core.formatting import table
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.batches import BatchPlan
-from loadax.plan.inverse import Place, find
+from loadax.plan.find import Place, find
 from loadax.plan.mix import ENDLESS
 from loadax.protocols import Integers, Location
 from loadax.redaction import redact
@@ -116,14 +116,14 @@ class Trace:
         return f"step {self.step}\n{table(header, lines)}{more}".rstrip("\n")
 
     def _record(self, place: int) -> Record:
-        source, row = self.sources[place], int(self.rows[place])
-        where = None if source is None else source.locate(row)
+        source, row, epoch = self.sources[place], int(self.rows[place]), int(self.epochs[place])
+        where = None if source is None else source.locate_visit(row, epoch)
         documents = None if source is None else source.documents(row)
         return Record(
             int(self.positions[place]),
             self.datasets[place],
             row,
-            int(self.epochs[place]),
+            epoch,
             int(self.ids[place]),
             tuple(each._replace(file=redact(each.file)) for each in where) if where else None,
             tuple(documents) if documents else None,

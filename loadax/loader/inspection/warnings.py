@@ -5,13 +5,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from loadax.core.formatting import size_text
+from loadax.core.formatting import name_of, size_text
 from loadax.dataset import Dataset
 from loadax.loader.inspection.chunk_reads import Opened
 from loadax.loader.inspection.explanation import Batches, Memory, Reading
 from loadax.loader.inspection.hosts import Everybody
-from loadax.plan.order import Shuffled, depth_first
-from loadax.transforms import name_of
+from loadax.plan.order import depth_first
 
 _MANY_DECODED = 4  # rows decoded for each used: above that one pays mostly for rows that nobody wants
 _MUCH_DROPPED = 0.1  # of an epoch
@@ -70,7 +69,8 @@ def _chunks(dataset: Dataset, reading: Reading) -> Iterator[str]:
     if reading.decoded is None or reading.kept_open or reading.decoded.median < _MANY_DECODED:
         return
     begin = f"hosts decode {reading.decoded.median:,.0f} rows for each one they use"
-    if any(isinstance(each, Shuffled) for each in depth_first(dataset.order)):
+    shuffles = (below.shuffle for below in depth_first(dataset.order))
+    if any(shuffle is not None and shuffle.blocks is None for shuffle in shuffles):
         yield (
             f"{begin}: chunks are coarse, and every row is shuffled by itself; shuffle(seed, block='chunks') "
             "decodes each chunk once an epoch, or `loadax convert` writes the data in smaller chunks"
@@ -86,24 +86,24 @@ def _lanes(dataset: Dataset, everybody: Everybody, opened: list[Opened]) -> Iter
     """Chunks that several hosts decode, though they read different rows."""
     shares = len(everybody.rows.alike)
     for number, first in enumerate(opened[0].shuffles if opened else ()):
-        shuffle = first.shuffle
-        shared = max(one.shuffles[number].lanes * everybody.batch_size / (shuffle.lanes * one.rows) for one in opened)
+        blocks = first.blocks
+        shared = max(one.shuffles[number].lanes * everybody.batch_size / (blocks.lanes * one.rows) for one in opened)
         if shared < _SHARED:
             continue
         begin = (
-            f"each of the {shuffle.lanes} lanes of the block shuffle is shared by {shared:.1f} hosts "
+            f"each of the {blocks.lanes} lanes of the block shuffle is shared by {shared:.1f} hosts "
             "that read different rows of it, and they all decode its chunks"
         )
-        if not dataset.order.deals(0, 0, 1):
+        if not dataset.order.lane_assignments(0, 0, 1):
             yield f"{begin}: what stands behind the shuffle spreads the lanes over all hosts; shuffle last"
-        elif shuffle.blocks < shares:
+        elif blocks.num_blocks < shares:
             yield (
-                f"{begin}: the data has only {shuffle.blocks} blocks for {shares:,} shares of the batch; "
+                f"{begin}: the data has only {blocks.num_blocks} blocks for {shares:,} shares of the batch; "
                 "`loadax convert` writes it in smaller chunks"
             )
         else:
             yield (
-                f"{begin}; pass lanes={shares * -(-shuffle.lanes // shares)} to shuffle, "
+                f"{begin}; pass lanes={shares * -(-blocks.lanes // shares)} to shuffle, "
                 "so that each share of the batch has lanes of its own"
             )
 

@@ -185,8 +185,6 @@ class Stats:
         self.bytes += timing.bytes
         self.read_cpu += timing.read_cpu
         self.transform_cpu += timing.transform_cpu
-        if timing.worker:
-            self.worker_type = "process"
 
     def took(self, step: int, waited: float, away: float) -> None:
         """Counts a batch handed out: how long the consumer waited for it, and stayed away before."""

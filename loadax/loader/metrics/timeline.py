@@ -10,6 +10,7 @@ from loadax.loader.metrics.stats import Timing
 _KEPT = 20_000  # events: minutes of most runs, and a picture that a browser draws at once
 _EVENT = struct.Struct("<bqddddqq")  # kind, who, when, and the rest of an event
 _KINDS: Final[tuple[Literal["piece", "placed", "taken"], ...]] = ("piece", "placed", "taken")
+_STAGES = ("read", "transform", "assemble")  # of a piece
 _CONSUMER = 0  # who took a batch: whoever calls `next`
 
 
@@ -34,6 +35,16 @@ class Event(NamedTuple):
     amount: int
 
 
+class Bar(NamedTuple):
+    """What one lane did for a while: a stage of a piece, "place", "waiting" or "training"; times in seconds."""
+
+    began: float
+    seconds: float
+    stage: str
+    step: int
+    rows: int
+
+
 class Timeline(NamedTuple):
     """The last events of a run, the oldest first.
 
@@ -49,10 +60,38 @@ class Timeline(NamedTuple):
     forgotten: int
     until: float
 
+    def bars(self) -> dict[str, list[Bar]]:
+        """The bars of each lane from left to right: training's first, then the workers'."""
+        bars: dict[str, list[Bar]] = {"training": []}
+        # Workers in the order of their numbers, threads before processes.
+        for name in sorted(self.lanes, key=lambda name: (name.startswith("process"), len(name), name)):
+            bars.setdefault(name, [])
+        trained_from: float | None = None
+        for event in self.events:
+            if event.kind == "taken":
+                if trained_from is not None:
+                    trained = event.began - trained_from
+                    bars["training"].append(Bar(trained_from, trained, "training", event.step - 1, 0))
+                bars["training"].append(Bar(event.began, event.parts[0], "waiting", event.step, 0))
+                trained_from = event.began + event.parts[0]
+            elif event.kind == "placed":
+                bars[self.lanes[event.lane]].append(Bar(event.began, event.parts[0], "place", event.step, 0))
+            else:
+                began = event.began
+                for stage, seconds in zip(_STAGES, event.parts, strict=True):
+                    if seconds:
+                        bars[self.lanes[event.lane]].append(Bar(began, seconds, stage, event.step, event.amount))
+                    began += seconds
+        return {name: sorted(lane) for name, lane in bars.items()}
+
+    def ready(self) -> list[tuple[float, int]]:
+        """When each batch was handed out, in seconds, and how many were ready then."""
+        return [(event.began + event.parts[0], event.amount) for event in self.events if event.kind == "taken"]
+
 
 @final
 class Recorder:
-    """Takes in events, and keeps the last ones. Not thread-safe: whoever calls holds the lock of the window.
+    """Takes in events, and keeps the last ones. Not thread-safe: the caller holds the lock of the monitor.
 
     Their memory is there from the beginning, and nothing that a garbage collector would have to look through.
 

@@ -1,14 +1,18 @@
 """Report: whether the loader is the bottleneck, in a sentence, from what was measured."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import Any, TypeAlias, final
 
 from loadax.core.formatting import size_text
 from loadax.loader.metrics.stats import Stats
 from loadax.loader.reports.loader_info import LoaderInfo
 
-_NOTHING = 0.02  # of the time: who waits less than that has nothing to win
+Spelling: TypeAlias = Callable[..., str]
+"""How advice spells an argument: from its name, and the value to pass if there is one."""
+
+_NOTHING = 0.02  # of the time: training that waits less has nothing to win
 _FEWEST_STEPS, _LEAST_SECONDS = 10, 1.0  # with fewer steps in less time, chance decides
 _MOST_OF_IT = 0.5
 _SATURATED = 0.9  # of the cores
@@ -27,17 +31,17 @@ class Report:
     """Whether training waits for data, what the loader is busy with, and what to do. `str()` says it in a sentence.
 
     Attributes:
-        verdict: the sentence.
-        waited: the part of training's time that it waited, from the third step on; None when there are too few steps to
+        verdict: The sentence.
+        waited: Share of training's time that it waited, from the third step on; None when there are too few steps to
             tell.
-        bottleneck: the stage that takes most of the loader's time, "read", "transform", "assemble" or "place"; or
-            "memory", when workers had no room to read ahead. None when the loader is not the bottleneck, as far as can
-            be told.
-        advice: what to try; None when there is nothing to win.
-        shares: of the loader's work, by stage, from the third step on.
-        step_seconds: what a step takes, waiting and training together.
-        stats: what all of this follows from.
-        look: where to see more, where figures don't tell; `str()` goes on with it.
+        bottleneck: Stage that takes most of the loader's time, "read", "transform", "assemble" or "place"; or "memory",
+            when workers had no room to read ahead. None when the loader is not the bottleneck, as far as can be told.
+        advice: What to try; None when there is nothing to win.
+        shares: Shares of the loader's work, by stage, from the third step on.
+        step_seconds: Seconds a step, waiting and training together.
+        stats: Measurements that all of this follows from.
+        loader: How the loader is made.
+        look: Where to see more, where figures don't tell; `str()` goes on with it.
     """
 
     verdict: str
@@ -47,6 +51,7 @@ class Report:
     shares: dict[str, float]
     step_seconds: float
     stats: Stats
+    loader: LoaderInfo
     look: str | None = None
 
     def __str__(self) -> str:
@@ -55,68 +60,61 @@ class Report:
     __repr__ = __str__
 
 
-def report(stats: Stats, setup: LoaderInfo | None = None) -> Report:
+def keyword(name: str, value: Any = None) -> str:
+    """An argument as Python code spells it: `num_workers`, `num_workers=4`."""
+    return name if value is None else f"{name}={value!r}"
+
+
+def report(stats: Stats, loader: LoaderInfo | None = None, spelling: Spelling = keyword) -> Report:
     """The verdict on a run.
 
     Args:
-        stats: of an iterator.
-        setup: how the loader is made. None: nothing is known of that.
+        stats: Measurements of an iterator.
+        loader: How the loader is made. None: nothing is known of that.
+        spelling: How advice spells arguments.
 
     Examples:
         >>> fast = Stats(steps=102, measured=100, waited=0.004, trained=0.996)
         >>> print(report(fast))
         training waited 0.4% of the time: the loader is not the bottleneck
     """
-    setup = setup or LoaderInfo()
+    loader = loader or LoaderInfo()
     work = stats.settled()
     seconds = {stage: getattr(work, stage) for stage in ("read", "transform", "assemble", "place")}
-    held = (work.transform > 0 or setup.python_source) and _one_at_a_time(work)
-    shares = _shares(_running(work, seconds) if held else seconds)
+    gil_bound = (work.transform > 0 or loader.python_source) and _one_at_a_time(work)
+    shares = _shares(_running(work, seconds) if gil_bound else seconds)
 
-    def made(
-        verdict: str,
-        waited: float | None,
-        bottleneck: str | None = None,
-        advice: str | None = None,
-        look: str | None = None,
+    def verdict(
+        sentence: str, share: float | None, stage: str | None = None, advice: str | None = None, look: str | None = None
     ) -> Report:
-        return Report(verdict, waited, bottleneck, advice, shares, stats.step_seconds, stats, look)
+        return Report(sentence, share, stage, advice, shares, stats.step_seconds, stats, loader, look)
 
     if stats.measured < _FEWEST_STEPS and stats.waited + stats.trained < _LEAST_SECONDS:
-        return made(_too_few(stats), None)
+        return verdict(_too_few(stats), None)
     share = stats.waited_share
     waited = f"training waited {percent_text(share)} of the time"
     if share < _NOTHING:
-        slows = _slows(work, setup)
-        if slows is None:
-            return made(f"{waited}: the loader is not the bottleneck{_first(stats)}", share)
-        stage, cores = slows
-        advice = f"try worker_type='process', or {_ASK}"
-        keeps = f"{_what(stage, setup)} {_verb('keep', stage, setup)} {percent_text(cores)} of a core busy on threads"
-        return made(
-            f"{waited}, but {keeps}: if it is Python code, it slows the step itself; {advice}{_first(stats)}",
-            share,
-            stage,
-            advice,
-        )
-    # Threads that take the GIL from each other bring what they have in hand all at once: that is no pause.
-    if stats.measured >= _FEWEST_STEPS and stats.longest > _MOST_OF_IT * stats.waited and not held:
-        look = "look at what ran then with it.timeline('run.html')"
-        once = (
-            f"{percent_text(stats.longest / stats.waited)} of that once, "
-            f"at step {stats.longest_step} ({stats.longest:.2f} s)"
-        )
-        return made(f"{waited}, {once}: a pause, not the loader's speed", share, look=look)
-    stage = max(shares, key=lambda each: shares[each])
+        slowing = _slowing(work, loader)
+        if slowing is None:
+            return verdict(f"{waited}: the loader is not the bottleneck{_first(stats)}", share)
+        stage, cores = slowing
+        advice = f"try {spelling('worker_type', 'process')}, or {_ASK}"
+        busy = f"{_what(stage, loader)} {_verb('keep', stage, loader)} {percent_text(cores)} of a core busy on threads"
+        slows = f"{busy}: if it is Python code, it slows the step itself"
+        return verdict(f"{waited}, but {slows}; {advice}{_first(stats)}", share, stage, advice)
+    # Threads that take the GIL from each other deliver all their pieces at once: that is no pause.
+    if stats.measured >= _FEWEST_STEPS and stats.longest > _MOST_OF_IT * stats.waited and not gil_bound:
+        once = f"{percent_text(stats.longest / stats.waited)} of that once, at step {stats.longest_step}"
+        pause = f"{once} ({stats.longest:.2f} s): a pause, not the loader's speed"
+        return verdict(f"{waited}, {pause}", share, look="look at what ran then with it.timeline('run.html')")
     if work.no_room > _MOST_OF_IT * work.wait:
-        advice = f"pass prefetch_bytes of more than {size_text(stats.prefetch_bytes)}"
-        return made(
-            f"{waited}: workers are idle, because there is no room to read ahead; {advice}", share, "memory", advice
-        )
-    how, advice = _advice(work, stage, seconds[stage], setup)
-    takes = f"{_what(stage, setup)} {_verb('take', stage, setup)} {percent_text(shares[stage])}"
-    verdict = f"{waited}: {takes} of the work {_where(stats)}{how}; {advice}{_first(stats)}"
-    return made(verdict, share, stage, advice)
+        advice = f"pass {spelling('prefetch_bytes')} of more than {size_text(stats.prefetch_bytes)}"
+        idle = "workers are idle, because there is no room to read ahead"
+        return verdict(f"{waited}: {idle}; {advice}", share, "memory", advice)
+    stage = max(shares, key=lambda stage: shares[stage])
+    finding, advice = _advice(work, stage, seconds[stage], loader, spelling)
+    takes = f"{_what(stage, loader)} {_verb('take', stage, loader)} {percent_text(shares[stage])} of the work"
+    return verdict(f"{waited}: {takes} {workers_text(stats)}{finding}; {advice}{_first(stats)}", share, stage, advice)
 
 
 def _too_few(stats: Stats) -> str:
@@ -133,8 +131,8 @@ def _first(stats: Stats) -> str:
     return f" (but the first batch took {stats.first:.2f} s, longer than all other steps together)"
 
 
-def _what(stage: str, setup: LoaderInfo) -> str:
-    maps = setup.maps
+def _what(stage: str, loader: LoaderInfo) -> str:
+    maps = loader.maps
     if stage != "transform":
         return _WORK[stage]
     if not maps:
@@ -142,104 +140,97 @@ def _what(stage: str, setup: LoaderInfo) -> str:
     return f"map {maps[0]}" if len(maps) == 1 else f"the maps {', '.join(maps)}"
 
 
-def _verb(verb: str, stage: str, setup: LoaderInfo) -> str:
-    return verb if stage == "transform" and len(setup.maps) > 1 else f"{verb}s"
+def _verb(verb: str, stage: str, loader: LoaderInfo) -> str:
+    return verb if stage == "transform" and len(loader.maps) > 1 else f"{verb}s"
 
 
-def _where(stats: Stats) -> str:
+def workers_text(stats: Stats) -> str:
+    """Where the loader's work is done: `on 2 threads`."""
     if stats.workers == 0:
         return "on the training thread"
-    kind = "processes" if stats.worker_type == "process" else "threads"
-    return (
-        f"on {stats.workers} {kind if stats.workers > 1 else kind.removesuffix('es' if kind == 'processes' else 's')}"
-    )
+    one, more = ("process", "processes") if stats.worker_type == "process" else ("thread", "threads")
+    return f"on {stats.workers} {one if stats.workers == 1 else more}"
 
 
-def _advice(stats: Stats, stage: str, seconds: float, setup: LoaderInfo) -> tuple[str, str]:
+def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo, spelling: Spelling) -> tuple[str, str]:
     """What the measurements say of a stage, to follow "takes 81% of the work", and what to try."""
-    if stats.workers == 0:
-        return "", "leave num_workers out, so that it is done while training goes on"
-    if stage == "place":
-        if stats.prefetch == 0:
-            return ", when it is asked for", "leave prefetch out, so that batches are placed ahead"
-        if setup.wide:
-            return "", "give the devices fewer bytes: rows as uint8 or uint16, made floats by the training step"
-        return "", f"{_ASK} what a faster loader would gain"
-    apart = _at_work(stats) if stats.worker_type == "process" else 0.0
-    busy = (stats.cpu + apart) / stats.elapsed if stats.elapsed else 0.0
-    if busy > _SATURATED * stats.cores:
-        cores = f"the machine's {stats.cores} cores are busy" if stats.cores > 1 else "the machine's only core is busy"
-        return f"; {cores}", _less_work(stage, setup)
-    return _with_free_cores(stats, stage, seconds, setup)
-
-
-def _with_free_cores(stats: Stats, stage: str, seconds: float, setup: LoaderInfo) -> tuple[str, str]:
-    """What keeps a stage from going faster when the machine is not busy: seen from its processor time."""
-    running = {"read": stats.read_cpu, "transform": stats.transform_cpu}.get(stage, seconds)
-    if stage in _users(setup) and _one_at_a_time(stats):
-        return ", of which one at a time runs, as code that holds the GIL does", "try worker_type='process'"
-    if stats.at_work < stats.tried:
-        more = "a second" if (stats.at_work, stats.tried) == (1, 2) else stats.tried
-        return f" ({stats.at_work} at work: {more} brought less than a tenth more)", _less_work(stage, setup)
+    workers, at_work, cores = stats.workers, stats.at_work, stats.cores
+    running = {"read": stats.read_cpu, "transform": stats.transform_cpu}.get(stage, seconds) / (seconds or 1.0)
+    in_children = _at_work(stats) if stats.worker_type == "process" else 0.0
+    busy = (stats.cpu + in_children) / stats.elapsed if stats.elapsed else 0.0
     # The load also counts who waits for a disk: of reading, the loader's own workers.
-    load = stats.load - (stats.at_work if stage == "read" else 0)
-    # Who gets hardly any processor time waits for something else than a processor.
-    if _SLEEPS * seconds < running < _WAITS * seconds and load > _CROWDED * stats.cores:
-        return f"; the machine's {stats.cores} cores are busy with other work too", "give the loader cores of its own"
-    return _more_workers(stats, running / seconds) or ("", _less_work(stage, setup))
-
-
-def _more_workers(stats: Stats, part: float) -> tuple[str, str] | None:
-    """Why more workers should be of use to a stage that has a processor for a part of its time.
-
-    None where they would not be.
-    """
-    if stats.at_work < stats.workers:
-        return f" ({stats.at_work} at work so far)", f"try num_workers={stats.workers}"
-    if part < _WAITS:
-        return (
-            f" and mostly waits ({percent_text(part)} of that is processor time)",
-            f"try num_workers={2 * stats.workers}",
-        )
-    if stats.workers < stats.cores:
-        return f", and the machine has {stats.cores} cores", f"try num_workers={stats.cores}"
-    return None
-
-
-def _less_work(stage: str, setup: LoaderInfo) -> str:
-    """What to try when the work itself is too much."""
-    if stage == "transform":
-        return f"make {_what(stage, setup)} faster, or keep the results in a file"
-    return (
-        "write the data to a store that reads faster"
-        if stage == "read"
-        else "keep the data in the dtypes that batches have"
+    load = stats.load - (at_work if stage == "read" else 0)
+    tried = "a second" if (at_work, stats.tried) == (1, 2) else stats.tried
+    all_cores = f"{cores} cores are" if cores > 1 else "only core is"
+    less = _less_work(stage, loader)
+    # Condition, finding, advice: the first condition that holds decides.
+    rules = (
+        (workers == 0, "", f"leave {spelling('num_workers')} out, so that it is done while training goes on"),
+        (
+            stage == "place" and stats.prefetch == 0,
+            ", when it is asked for",
+            f"leave {spelling('prefetch')} out, so that batches are placed ahead",
+        ),
+        (
+            stage == "place" and loader.wide,
+            "",
+            "give the devices fewer bytes: rows as uint8 or uint16, made floats by the training step",
+        ),
+        (stage == "place", "", f"{_ASK} what a faster loader would gain"),
+        (busy > _SATURATED * cores, f"; the machine's {all_cores} busy", less),
+        (
+            stage in _python_stages(loader) and _one_at_a_time(stats),
+            ", of which one at a time runs, as code that holds the GIL does",
+            f"try {spelling('worker_type', 'process')}",
+        ),
+        (at_work < stats.tried, f" ({at_work} at work: {tried} brought less than a tenth more)", less),
+        # A stage that gets hardly any processor time waits for something else than a processor.
+        (
+            _SLEEPS < running < _WAITS and load > _CROWDED * cores,
+            f"; the machine's {cores} cores are busy with other work too",
+            "give the loader cores of its own",
+        ),
+        (at_work < workers, f" ({at_work} at work so far)", f"try {spelling('num_workers', workers)}"),
+        (
+            running < _WAITS,
+            f" and mostly waits ({percent_text(running)} of that is processor time)",
+            f"try {spelling('num_workers', 2 * workers)}",
+        ),
+        (workers < cores, f", and the machine has {cores} cores", f"try {spelling('num_workers', cores)}"),
+        (True, "", less),
     )
+    return next((finding, advice) for holds, finding, advice in rules if holds)
 
 
-def _users(setup: LoaderInfo) -> tuple[str, ...]:
+def _less_work(stage: str, loader: LoaderInfo) -> str:
+    """What to try when the work itself is too much."""
+    return {
+        "transform": f"make {_what(stage, loader)} faster, or keep the results in a file",
+        "read": "write the data to a store that reads faster",
+    }.get(stage, "keep the data in the dtypes that batches have")
+
+
+def _python_stages(loader: LoaderInfo) -> tuple[str, ...]:
     """The stages in which code may hold the GIL."""
-    return ("read", "transform") if setup.python_source else ("transform",)
+    return ("read", "transform") if loader.python_source else ("transform",)
 
 
-def _slows(stats: Stats, setup: LoaderInfo) -> tuple[str, float] | None:
-    """The stage that may slow the training step itself, by holding the GIL, and how many cores' time it takes.
+def _slowing(stats: Stats, loader: LoaderInfo) -> tuple[str, float] | None:
+    """The stage that may slow the training step itself by holding the GIL, and how many cores' time it takes.
 
-    None where there is none.
-
-    Nobody waits for a loader that is far enough ahead; but while one of its threads runs Python code, training runs
-    none.
+    Training does not wait for a loader that is far enough ahead; but while a thread of the loader runs Python code, the
+    training thread runs none.
     """
     if stats.worker_type != "thread" or stats.workers == 0 or not stats.active or not _has_gil():
         return None
-    cores = {stage: getattr(stats, f"{stage}_cpu") / stats.active for stage in _users(setup)}
-    stage = max(cores, key=lambda each: cores[each])
+    cores = {stage: getattr(stats, f"{stage}_cpu") / stats.active for stage in _python_stages(loader)}
+    stage = max(cores, key=lambda stage: cores[stage])
     # Code that holds the GIL keeps no more than one core busy.
     return (stage, min(1.0, cores[stage])) if cores[stage] > _SLOWS and sum(cores.values()) < _NOT_TWO else None
 
 
 def _one_at_a_time(stats: Stats) -> bool:
-    """Whether threads together keep one core busy, and never two: so it is where their code holds the GIL."""
+    """Whether threads together keep one core busy, and never two, as code that holds the GIL does."""
     together = _at_work(stats) / stats.active if stats.active else 0.0
     return stats.worker_type == "thread" and stats.workers > 1 and _has_gil() and _ONE < together < _NOT_TWO
 

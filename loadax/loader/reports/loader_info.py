@@ -1,14 +1,12 @@
 """LoaderInfo: what a report has to know of the loader, so that it gives advice that can help."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from jax.sharding import Mesh
 
+from loadax.core.formatting import short_name
 from loadax.loader.batch_spec import BatchSpec
 from loadax.reader import Reader
 
@@ -32,23 +30,11 @@ class LoaderInfo:
     wide: bool = False
 
 
-def setup_of(reader: Reader, batch: BatchSpec, mesh: Mesh, kept: bool) -> LoaderInfo:
-    """How a loader is made that reads so, and places such batches on a mesh.
-
-    `kept`: all rows are on the devices already.
-    """
-    copied = not kept and any(device.platform != "cpu" for device in mesh.local_devices)
+def loader_info(reader: Reader, batch: BatchSpec, mesh: Mesh, cached: bool) -> LoaderInfo:
+    """How a loader is made that reads so and places such batches on a mesh; `cached`: all rows are on the devices."""
+    copied = not cached and any(device.platform != "cpu" for device in mesh.local_devices)
     maps = tuple(short_name(each.function) for each in reader.maps)
     return LoaderInfo(maps, reader.source.runs_python, copied and wide(batch))
-
-
-def short_name(function: Callable[..., Any]) -> str:
-    """A user's function as he calls it; a lambda by where it was written."""
-    while isinstance(function, partial):
-        function = function.func
-    name = str(getattr(function, "__name__", None) or type(function).__name__)
-    code = getattr(function, "__code__", None)
-    return f"lambda ({Path(code.co_filename).name}:{code.co_firstlineno})" if name == "<lambda>" and code else name
 
 
 def wide(batch: BatchSpec) -> bool:

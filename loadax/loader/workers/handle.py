@@ -33,10 +33,8 @@ _SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THR
 # and clear their pages anew.
 _REUSE = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
 
-When = Literal["at work", "idle", "unborn", "before"]
-"""Whether a worker was lost with the piece that it was to do, before it was given that, before it could do any, or with
-an earlier piece.
-"""
+When = Literal["at work", "idle", "starting", "before"]
+"""When a worker was lost: with its piece, before it got one, before it could do any, or with an earlier piece."""
 
 
 class LostError(Exception):
@@ -48,7 +46,7 @@ class LostError(Exception):
 
 @final
 class _Sent:
-    """An order that a worker was sent: whether it was answered, or never will be."""
+    """A request that a worker was sent: whether it was answered, or never will be."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
@@ -57,7 +55,7 @@ class _Sent:
 
 @final
 class WorkerHandle:
-    """One process, and this end of the connection to it. It answers in the order in which it was asked."""
+    """One worker process and this end of the connection to it. Answers come in the order of the requests."""
 
     def __init__(self) -> None:
         if not sys.executable:
@@ -74,50 +72,50 @@ class WorkerHandle:
             ) from error
         self._channel = Connection(ours)
         self._job: weakref.ref[Job] | None = None  # that the process has taken up
-        self._shipment: weakref.ref[SharedReader] | None = None  # whose reader it has
+        self._shared_reader: weakref.ref[SharedReader] | None = None  # that the process has unpacked
         self._begun = False  # whether it has ever taken up a job
         self.in_hand = 0
-        """Orders that were sent and not answered, or are about to be; counted by `Processes`."""
+        """Requests that were sent and not answered, or are about to be; counted by `ProcessPool`."""
         self._asking = threading.Lock()
-        self._newest = _Sent()  # the order that was sent last
+        self._newest = _Sent()  # the request that was sent last
         self._newest.over.set()
-        self._burying = threading.Lock()
+        self._reaping = threading.Lock()
 
-    def run(self, job: Job, order: ReadPiece) -> Timing:
-        """Has the process do it.
+    def run(self, job: Job, request: ReadPiece) -> Timing:
+        """Has the process read a piece, and waits until it is done.
 
         Raises:
-            LostError: when it is gone.
+            LostError: when the process is gone.
             Exception: what it raised over there.
         """
-        mine = before = _Sent()
+        sent = before = _Sent()
         try:
             with self._asking:
                 before = self._newest
                 if before.over.is_set() and not before.lost and self._process.poll() is not None:
                     before.lost = True  # for whoever else has this worker in hand
-                    raise LostError("idle" if self._begun else "unborn")
-                self._newest = mine
+                    raise LostError("idle" if self._begun else "starting")
+                self._newest = sent
                 if self._job is None or self._job() is not job:
                     before.over.wait()
                     self._load(job)
-                self._channel.send(order)
+                self._channel.send(request)
             before.over.wait()
             answer, _ = self._channel.receive()
         except (OSError, EOFError):
-            mine.lost = True
-            # Of a worker that was gone before this order was due, it is not this order that killed it.
+            sent.lost = True
+            # Of a worker that was gone before this request was due, it is not this request that killed it.
             before.over.wait()
-            raise LostError("before" if before.lost else "at work" if self._begun else "unborn") from None
+            raise LostError("before" if before.lost else "at work" if self._begun else "starting") from None
         finally:
-            mine.over.set()
+            sent.over.set()
         if isinstance(answer, Failure):
             raise unwrap(answer, f"worker process {self._process.pid}")
         assert isinstance(answer, PieceRead)
         return Timing(*answer.timing)._replace(worker=self._process.pid)
 
     def take_up(self, job: Job) -> None:
-        """Tells the process about a job before there is a piece to do. When it is gone, the first piece will tell.
+        """Tells the process about a job before there is a piece to read. If it is gone, the first piece says so.
 
         Raises:
             WorkerError: when it can't make use of the job.
@@ -126,19 +124,19 @@ class WorkerHandle:
             self._load(job)
 
     def _load(self, job: Job) -> None:
-        has_reader = self._shipment is not None and self._shipment() is job.shipment
-        self._job = self._shipment = None
+        has_reader = self._shared_reader is not None and self._shared_reader() is job.shared_reader
+        self._job = self._shared_reader = None
         job.load(self._channel, has_reader)
-        self._job, self._shipment, self._begun = weakref.ref(job), weakref.ref(job.shipment), True
+        self._job, self._shared_reader, self._begun = weakref.ref(job), weakref.ref(job.shared_reader), True
 
     def stop(self) -> None:
         """Tells the process to end, and the thread that waits for it that it is gone."""
         self._channel.shut()
 
-    def bury(self, deadline: float) -> str:
-        """Waits for the end of the process, or brings it about; how that was."""
+    def reap(self, deadline: float) -> str:
+        """Waits for the process to end, kills it at the deadline, and returns how it ended, as a message says it."""
         self._channel.shut()
-        with self._burying:
+        with self._reaping:
             try:
                 code = self._process.wait(max(0.0, deadline - monotonic()))
             except subprocess.TimeoutExpired:
@@ -152,7 +150,7 @@ class WorkerHandle:
 
 
 def _begin() -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """A process, and this end of the connection to it."""
+    """Starts a process; with this end of the connection to it."""
     ours, theirs = socket.socketpair()
     with theirs, contextlib.ExitStack() as unless_started:
         unless_started.enter_context(ours)

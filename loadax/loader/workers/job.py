@@ -1,4 +1,4 @@
-"""Job: what worker processes must load before they can read; sent to each with its first piece."""
+"""Job: what a worker process must load before it can read; sent to it with its first piece."""
 
 import os
 import sys
@@ -7,18 +7,17 @@ import weakref
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from loadax.core.formatting import name_of
 from loadax.errors import SourceError, WorkerError
-from loadax.loader.assembly.buffer_layout import BufferLayout
+from loadax.loader.assembly.assembler import Piece
+from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout
 from loadax.loader.workers.connection import Connection
 from loadax.loader.workers.messages import Loaded, LoadJob, MissingModule, ReadPiece
 from loadax.loader.workers.pickling import PickledPayload, pack
 from loadax.loader.workers.remote_errors import Failure, unwrap
 from loadax.loader.workers.shared_memory import SharedMemoryPool
-from loadax.protocols import Visits
 from loadax.reader import Reader
-from loadax.transforms import name_of
 
 _MOST_MODULES = 64  # that a worker may lack; beyond that something else is wrong
 _OR_THREADS = "make it picklable (open files and connections again in __setstate__), or use worker_type='thread'"
@@ -26,10 +25,10 @@ _OR_THREADS = "make it picklable (open files and connections again in __setstate
 
 @final
 class SharedReader:
-    """A reader on its way to worker processes: packed once for all of them, and for all jobs that read from it.
+    """A reader on its way to worker processes: pickled once for all of them, and for all jobs that read from it.
 
     Args:
-        reader: of the rows.
+        reader: Reader of the rows.
 
     Raises:
         WorkerError: when the reader can't be sent to another process; names what can't.
@@ -39,9 +38,9 @@ class SharedReader:
         self.reader = reader
         self._lock = threading.Lock()
         self._by_value: list[str] = []
-        self._descriptors: list[int] = []  # of parcels, older ones too: a worker may be about to open one
+        self._descriptors: list[int] = []  # of payloads, older ones too: a worker may be about to open one
         weakref.finalize(self, _close, self._descriptors)
-        self.parcel = self._pack()
+        self.payload = self._pack()
 
     def send_by_value(self, module: str, sent: PickledPayload) -> None:
         """From now on, what comes from a module goes by value.
@@ -50,7 +49,7 @@ class SharedReader:
             WorkerError: when that can't help.
         """
         with self._lock:
-            if self.parcel is not sent:
+            if self.payload is not sent:
                 return  # another worker has asked for something meanwhile: first see what comes of that
             if module in self._by_value or module not in sys.modules:
                 raise WorkerError(
@@ -58,11 +57,11 @@ class SharedReader:
                     "its folder on sys.path"
                 )
             self._by_value.append(module)
-            self.parcel = self._pack()
+            self.payload = self._pack()
 
     def _pack(self) -> PickledPayload:
         try:
-            parcel = pack(self.reader, self._by_value)
+            payload = pack(self.reader, self._by_value)
         except SourceError:
             raise  # of the data itself: pickling is not what is wrong
         except Exception as error:
@@ -70,8 +69,8 @@ class SharedReader:
             raise WorkerError(
                 f"{_culprit(self.reader)} can't be sent to a worker process: {reason}; {_OR_THREADS}"
             ) from error
-        self._descriptors.append(parcel.descriptor)
-        return parcel
+        self._descriptors.append(payload.descriptor)
+        return payload
 
 
 @final
@@ -79,40 +78,45 @@ class Job:
     """What workers need to know to read pieces of one kind of batch, and the memory that they write to.
 
     Args:
-        shipment: the reader of the rows.
-        plan: of the memory of steps.
-        key_seed: of the random keys, where there are any.
-        keep: idle bytes of memory that are kept for reuse.
+        shared_reader: Reader of the rows.
+        layout: Layout of the buffers of one step.
+        key_seed: Seed of the random keys, where there are any.
+        keep: Bytes of idle memory that are kept for reuse.
     """
 
-    def __init__(self, shipment: SharedReader, plan: BufferLayout, key_seed: int | None, keep: int):
-        self.arena = SharedMemoryPool(keep)
-        self.shipment = shipment
-        self._plan, self._key_seed = plan, key_seed
-        weakref.finalize(self, self.arena.close)
+    def __init__(self, shared_reader: SharedReader, layout: BufferLayout, key_seed: int | None, keep: int):
+        self._memory = SharedMemoryPool(keep)
+        self.shared_reader = shared_reader
+        self._layout, self._key_seed = layout, key_seed
+        weakref.finalize(self, self._memory.close)
 
-    def order(self, memory: NDArray[np.uint8], steps: int, low: int, per_step: int, visits: Visits) -> ReadPiece:
-        """An order to read visits into the rows from `low` on of a run of steps; `memory` is its lease of the arena."""
-        rows, epochs = (np.ascontiguousarray(each, np.int64).tobytes() for each in visits)
-        return ReadPiece(self.arena.slot(memory), steps, low, per_step, rows, epochs)
+    def buffers(self, count: int) -> BatchBuffers:
+        """Buffers of `count` steps in the shared memory."""
+        return BatchBuffers(self._layout, self._memory.lease(count * self._layout.bytes_per_step), count)
+
+    def message(self, piece: Piece) -> ReadPiece:
+        """The message that has a worker read a piece, whose buffers are this job's."""
+        rows, epochs = (np.ascontiguousarray(numbers, np.int64).tobytes() for numbers in piece.visits)
+        block, count = self._memory.block(piece.buffers.memory), piece.buffers.count
+        return ReadPiece(block, count, piece.low, piece.rows_per_step, rows, epochs)
 
     def load(self, channel: Connection, has_reader: bool) -> None:
         """Tells a worker about this job.
 
         Args:
-            channel: to the worker.
-            has_reader: whether the worker has the reader of this shipment already.
+            channel: Connection to the worker.
+            has_reader: Whether the worker has the reader of this job already.
 
         Raises:
             WorkerError: when the worker can't make use of it.
         """
         for _ in range(_MOST_MODULES):
-            parcel = self.shipment.parcel
+            payload = self.shared_reader.payload
             if has_reader:
-                channel.send(LoadJob(None, (), self._plan, self._key_seed), (self.arena.descriptor,))
+                channel.send(LoadJob(None, (), self._layout, self._key_seed), (self._memory.descriptor,))
             else:
-                load = LoadJob(parcel.message, parcel.arrays, self._plan, self._key_seed)
-                channel.send(load, (self.arena.descriptor, parcel.descriptor))
+                load = LoadJob(payload.message, payload.arrays, self._layout, self._key_seed)
+                channel.send(load, (self._memory.descriptor, payload.descriptor))
             answer, _ = channel.receive()
             if isinstance(answer, Loaded):
                 return
@@ -124,7 +128,7 @@ class Job:
                 error.add_note(f"loadax: in the worker process:\n{answer.traceback}")
                 raise error
             assert isinstance(answer, MissingModule)
-            self.shipment.send_by_value(answer.module, parcel)
+            self.shared_reader.send_by_value(answer.module, payload)
 
 
 def _culprit(reader: Reader) -> str:

@@ -15,12 +15,12 @@ from typing import Any, final
 import numpy as np
 
 from loadax.loader.assembly.assembler import Assembler, Piece
-from loadax.loader.assembly.buffer_layout import BufferLayout
+from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout
 from loadax.loader.workers.connection import Connection
 from loadax.loader.workers.messages import Loaded, LoadJob, MissingModule, PieceRead, ReadPiece
 from loadax.loader.workers.pickling import PickledPayload, unpack
 from loadax.loader.workers.remote_errors import wrap
-from loadax.loader.workers.shared_memory import ArenaView
+from loadax.loader.workers.shared_memory import SharedMemoryView
 from loadax.protocols import Visits
 from loadax.reader import Reader
 
@@ -36,11 +36,11 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, args=(descriptor, parent), name="loadax-lifeline", daemon=True).start()
     channel = Connection(socket.socket(fileno=descriptor))
-    desk = _RequestHandler()
+    handler = _RequestHandler()
     try:
         while True:
-            order, descriptors = channel.receive()
-            channel.send(desk.answer(order, descriptors))
+            request, descriptors = channel.receive()
+            channel.send(handler.answer(request, descriptors))
             _flush()
     except (EOFError, OSError):
         pass  # nobody is there any more
@@ -69,50 +69,51 @@ def _flush() -> None:
 
 @final
 class _RequestHandler:
-    """Does what orders say, with the job that was loaded last."""
+    """Does what messages say, with the job that was loaded last."""
 
     def __init__(self) -> None:
         self._reader: Reader | None = None
         self._assembler: Assembler | None = None
-        self._arena: ArenaView | None = None
-        self._plan: BufferLayout | None = None
+        self._memory: SharedMemoryView | None = None
+        self._layout: BufferLayout | None = None
 
-    def answer(self, order: Any, descriptors: list[int]) -> Any:
-        """What comes back for an order; an error is an answer too."""
+    def answer(self, request: Any, descriptors: list[int]) -> Any:
+        """What comes back for a request; an error is an answer too."""
         try:
-            match order:
+            match request:
                 case LoadJob():
-                    return self._load(order, *descriptors)
+                    return self._load(request, *descriptors)
                 case ReadPiece():
-                    return self._fill(order)
+                    return self._fill(request)
         except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, also what would end this process
             return wrap(error)
-        raise AssertionError(order)
+        raise AssertionError(request)
 
-    def _load(self, order: LoadJob, arena: int, parcel: int | None = None) -> Any:
-        if self._arena is not None:
-            self._arena.close()
-        self._arena, self._assembler = ArenaView(arena), None
-        if order.message is not None:
-            assert parcel is not None
+    def _load(self, request: LoadJob, descriptor: int, payload: int | None = None) -> Any:
+        if self._memory is not None:
+            self._memory.close()
+        self._memory, self._assembler = SharedMemoryView(descriptor), None
+        if request.message is not None:
+            assert payload is not None
             self._reader = None
             try:
-                self._reader = unpack(PickledPayload(order.message, parcel, order.arrays))
+                self._reader = unpack(PickledPayload(request.message, payload, request.arrays))
             except ModuleNotFoundError as error:
                 return MissingModule(error.name or "")
             finally:
-                os.close(parcel)
+                os.close(payload)
         assert self._reader is not None
-        self._plan, self._assembler = order.plan, Assembler(self._reader, order.plan, order.key_seed)
+        self._layout = request.layout
+        self._assembler = Assembler(self._reader, request.layout, request.key_seed)
         return Loaded()
 
-    def _fill(self, order: ReadPiece) -> PieceRead:
+    def _fill(self, request: ReadPiece) -> PieceRead:
         assert self._assembler is not None
-        assert self._arena is not None
-        assert self._plan is not None
-        memory = self._arena.memory(order.slot, self._plan.size(order.steps))
-        visits = Visits(np.frombuffer(order.rows, np.int64), np.frombuffer(order.epochs, np.int64))
-        piece = Piece(visits, order.low, order.per_step, self._plan.slab(memory, order.steps))
+        assert self._memory is not None
+        assert self._layout is not None
+        memory = self._memory.memory(request.block, request.steps * self._layout.bytes_per_step)
+        visits = Visits(np.frombuffer(request.rows, np.int64), np.frombuffer(request.epochs, np.int64))
+        piece = Piece(visits, request.low, request.rows_per_step, BatchBuffers(self._layout, memory, request.steps))
         return PieceRead(tuple(self._assembler.fill(piece)))
 
 

@@ -7,37 +7,37 @@ from loadax.loader.workers.shared_memory import Block
 
 
 class LoadJob(NamedTuple):
-    """Take up a job; the descriptors of the arena, and of the parcel that the reader is in, come along.
+    """Take up a job. The descriptors of the shared memory and of the payload that the reader is in come along.
 
     Args:
-        message: of the parcel. None: the worker has the reader already.
-        arrays: of the parcel.
-        plan: of the memory of steps.
-        key_seed: of the random keys, where there are any.
+        message: Message of the payload. None: the worker has the reader already.
+        arrays: Arrays of the payload.
+        layout: Layout of the buffers of one step.
+        key_seed: Seed of the random keys, where there are any.
     """
 
     message: bytes | None
     arrays: tuple[tuple[int, int], ...]
-    plan: BufferLayout
+    layout: BufferLayout
     key_seed: int | None
 
 
 class ReadPiece(NamedTuple):
-    """Read a piece of the job into its slot.
+    """Read a piece of the job into its buffers.
 
     Args:
-        slot: of the run that the piece belongs to.
-        steps: of that run.
-        low: the first of the run's rows that is meant.
-        per_step: rows of a step.
-        rows: int64, as bytes.
-        epochs: the same.
+        block: Block of shared memory that the buffers are in.
+        steps: Number of steps that the buffers hold.
+        low: First of their rows that the piece fills.
+        rows_per_step: Rows that are read in a step.
+        rows: Rows of the visits, int64, as bytes.
+        epochs: Epochs of the visits, int64, as bytes.
     """
 
-    slot: Block
+    block: Block
     steps: int
     low: int
-    per_step: int
+    rows_per_step: int
     rows: bytes
     epochs: bytes
 
@@ -53,6 +53,6 @@ class MissingModule(NamedTuple):
 
 
 class PieceRead(NamedTuple):
-    """The piece is in its slot; that took so long."""
+    """The piece is in its buffers; that took so long."""
 
     timing: tuple[Any, ...]

@@ -76,16 +76,16 @@ def pack(value: Any, by_value: Sequence[str] = ()) -> PickledPayload:
     return PickledPayload(out.getvalue(), descriptor, tuple(places))
 
 
-def unpack(parcel: PickledPayload) -> Any:
-    """What was wrapped up. Its arrays lie in the file of the parcel; writing to one changes this process's copy alone.
+def unpack(payload: PickledPayload) -> Any:
+    """What was wrapped up. Its arrays lie in the file of the payload; writing to one changes this process's copy alone.
 
     Raises:
         Exception: what unpickling raises, a `ModuleNotFoundError` among others.
     """
-    size = max((first + length for first, length in parcel.arrays), default=0)
-    memory = memoryview(mmap.mmap(parcel.descriptor, max(size, 1), access=mmap.ACCESS_COPY))
-    arrays = [memory[first : first + length] for first, length in parcel.arrays]
-    return cloudpickle.loads(parcel.message, buffers=arrays)
+    size = max((first + length for first, length in payload.arrays), default=0)
+    memory = memoryview(mmap.mmap(payload.descriptor, max(size, 1), access=mmap.ACCESS_COPY))
+    arrays = [memory[first : first + length] for first, length in payload.arrays]
+    return cloudpickle.loads(payload.message, buffers=arrays)
 
 
 @final

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from loadax.core.formatting import some
 from loadax.errors import ArgumentError
 from loadax.sources.adapters.columns import is_column, is_frame
 from loadax.sources.adapters.grain_map import is_grain, refuse_grain
@@ -102,8 +103,8 @@ def refuse_mapping(data: Any) -> None:
     """
     if isinstance(data, Mapping) and set(data) != set(range(len(data))):
         raise ArgumentError(
-            f"the data is a {type(data).__name__} with the keys {_some(data)}, so its entries are no rows; "
-            "of arrays, one row an entry of each: loadax.from_arrays(data)"
+            f"the data is a {type(data).__name__} with the keys {some(map(repr, data), 5)}, so its entries are no "
+            "rows; of arrays, one row an entry of each: loadax.from_arrays(data)"
         )
 
 
@@ -111,8 +112,8 @@ def _refuse_splits(data: Mapping[Any, Any]) -> None:
     if data and all(map(_is_dataset, data.values())):
         first = next(iter(data))
         raise ArgumentError(
-            f"the data is a {type(data).__name__} of {_some(data)}, each a dataset of its own; hand over one of them: "
-            f"loadax.as_dataset(data[{first!r}])"
+            f"the data is a {type(data).__name__} of {some(map(repr, data), 5)}, each a dataset of its own; "
+            f"hand over one of them: loadax.as_dataset(data[{first!r}])"
         )
 
 
@@ -146,8 +147,3 @@ def _line_for(path: str) -> str:
         "loadax.from_npy, from_zarr, from_tokens, from_array_record or from_images, "
         "or what another library makes of it: loadax.as_dataset(…)"
     )
-
-
-def _some(data: Mapping[Any, Any]) -> str:
-    names = list(map(repr, data))
-    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")

@@ -124,7 +124,8 @@ class PaddedRecords(BaseSource):
             worst = int(np.argmax(lengths))
             raise LeafError(
                 f"{self._files.name(int(rows[worst]))} has {lengths[worst]} entries, more than pad_to={self._pad_to}; "
-                "pass a larger pad_to=, or truncate=True to leave out what is too much"
+                "pass a larger pad_to=, or truncate=True to leave out what is too much",
+                argument="pad_to",
             )
         return lengths
 
@@ -192,7 +193,8 @@ class AlikeRecords(BaseSource):
             raise LeafError(
                 f"{self._files.name(row)} has {lengths[wrong[0]]} entries and row {rows[0]} has {expected}: "
                 "the rows are ragged; pass pad_to=, the most that a row may have, to from_array_record, "
-                "pad or crop them in a map, or pack them with .pack(seq_len)"
+                "pad or crop them in a map, or pack them with .pack(seq_len)",
+                argument="pad_to",
             )
         flat = np.frombuffer(b"".join(records), self._dtype).reshape(len(rows), expected)
         return flat.astype(self._dtype.newbyteorder("="))

@@ -1,24 +1,29 @@
 """Opens ArrayRecord files: expands paths, chooses how records are decoded."""
 
-import glob
-import os
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from loadax.core.arguments import dtype as checked_dtype
 from loadax.core.arguments import integer
-from loadax.errors import ArgumentError, SourceError, UnsupportedError
+from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Source, Tree
 from loadax.sources.array_record.files import open_record_files
 from loadax.sources.array_record.records import AlikeRecords, BytesRecords, DecodedRecords, PaddedRecords
+from loadax.sources.io.expand import FileKind, expand
 from loadax.sources.io.files import LocalFiles
-from loadax.sources.io.paths import local_path
 
 NAMES = ("array_record", "arrayrecord")
 """One of these is somewhere in a file's name, also in `train.array_record-00000-of-00008`."""
 
+_FILES = FileKind(
+    "paths",
+    "an ArrayRecord file",
+    lambda name: any(part in name for part in NAMES),
+    ("file with array_record in its name", "the files, or a pattern such as *.data"),
+    local_only="ArrayRecord's reader opens local files only; download the files, or mount their bucket as a folder",
+)
 _LENGTHS = "how many entries a row has, an int of 1 or more"
 
 
@@ -65,10 +70,7 @@ def find_record_files(paths: Any) -> list[str]:
         SourceError: when nothing is there; names it.
         UnsupportedError: for a URL.
     """
-    given = list(paths) if isinstance(paths, Sequence) and not isinstance(paths, str | bytes) else [paths]
-    if not given:
-        raise ArgumentError(f"paths={paths!r} is empty; pass at least one ArrayRecord file")
-    found = [path for each in given for path in _expand(each)]
+    found = expand(paths, _FILES)
     for path, size in zip(found, LocalFiles().sizes(found), strict=True):
         if not size:
             raise SourceError(
@@ -77,46 +79,12 @@ def find_record_files(paths: Any) -> list[str]:
     return found
 
 
-def _expand(path: Any) -> list[str]:
-    if not isinstance(path, str | os.PathLike):
-        raise ArgumentError(
-            f"paths={path!r} is a {type(path).__name__}; pass the path of an ArrayRecord file, or a list of paths"
-        )
-    local = local_path(path)
-    if local is None:
-        raise UnsupportedError(
-            f"{os.fspath(path)}: ArrayRecord's reader opens local files only; "
-            "download the files, or mount their bucket as a folder"
-        )
-    if local.is_dir():
-        return _of_folder(local)
-    if local.exists() or not glob.has_magic(str(local)):
-        return [str(local)]
-    found = sorted(glob.glob(str(local), recursive=True))  # noqa: PTH207
-    if not found:
-        raise SourceError(f"{os.fspath(path)}: no file matches this pattern")
-    return found
-
-
-def _of_folder(folder: Path) -> list[str]:
-    names = sorted(each.name for each in folder.iterdir())
-    found = [str(folder / name) for name in names if any(part in name for part in NAMES)]
-    if not found:
-        raise SourceError(
-            f"{folder}: the folder has no file with array_record in its name, but {', '.join(names[:8]) or 'nothing'}; "
-            "pass the files, or a pattern such as *.data"
-        )
-    return found
-
-
-def _dtype(dtype: Any) -> np.dtype[Any]:
-    try:
-        found = np.dtype(dtype)
-    except TypeError as error:
-        raise ArgumentError(f"dtype={dtype!r} is no dtype; pass say 'uint16'") from error
+def _dtype(value: Any) -> np.dtype[Any]:
+    found = checked_dtype("dtype", value)
     if found.hasobject or not found.itemsize or found.kind in "SUmM" or found.fields is not None:
         raise ArgumentError(
-            f"dtype={dtype!r} is {found}, and entries are numbers; pass say 'uint16', or decode the bytes in a map"
+            f"dtype={value!r} is {found}, and entries are numbers; pass say 'uint16', or decode the bytes in a map",
+            argument="dtype",
         )
     return found
 
@@ -141,7 +109,8 @@ def _lengths(pad_to: Any, dtype: np.dtype[Any] | None, decode: Any) -> Any:
         )
     if dtype is None:
         raise ArgumentError(
-            f"pad_to={pad_to!r} needs dtype=, what the records' entries were written as: say dtype='uint16'"
+            f"pad_to={pad_to!r} needs dtype=, what the records' entries were written as: say dtype='uint16'",
+            argument="pad_to",
         )
     return _length(pad_to, "pad_to")
 

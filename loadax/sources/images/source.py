@@ -131,7 +131,8 @@ class ImageSource(BaseSource):
             raise SourceError(
                 f"row {row}, {self._files.path(row)}: the image is {image.shape[0]}x{image.shape[1]} pixels "
                 f"(height x width), but the first, {self._files.path(0)}, is {wanted[0]}x{wanted[1]}; "
-                "pass size=(height, width), and all get that size, or crop or resize them in a map"
+                "pass size=(height, width), and all get that size, or crop or resize them in a map",
+                argument="size",
             )
         return image
 

@@ -1,188 +1,224 @@
-"""Gathers many slices of flat arrays: in memory, in local files, or remote."""
+"""ByteStream: a stream stored in several files, one behind another, many parts of which are read at once."""
 
+import mmap
+import os
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Literal, Protocol, final
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.errors import SourceError
 from loadax.protocols import Integers, Location
-from loadax.sources.io.cached_files import CachedFiles
-from loadax.sources.io.disk_cache import DiskCache
-from loadax.sources.io.files import ByteRange
-from loadax.sources.io.locations import MappedExtent, cut_short, mapped_extent, mapped_file, mapped_name
-from loadax.sources.io.remote import RemoteFiles
-from loadax.sources.io.segments import Ends, MappedSegments, Segment
+from loadax.sources.io.files import ByteRange, open_regular
+from loadax.sources.io.paths import local_path
+
+_LONG = 500  # entries of a part: so many NumPy copies without the GIL, and faster one part after another
+_COPIED = 4 << 20  # bytes that are copied at a time: between two copies NumPy takes the GIL from other threads
 
 
-class Flat(Protocol):
-    """A long one-dimensional array, wherever it lies."""
+class Segment(NamedTuple):
+    """`size` bytes of a file, from byte `begin` on. A stream is several of these, one behind another."""
 
-    dtype: np.dtype[Any]
-    """In native byte order."""
+    location: str
+    begin: int
+    size: int
+
+
+@final
+class Ends:
+    """Where in the stream each segment ends: finds the segments that a part of the stream meets."""
+
+    def __init__(self, segments: Sequence[Segment]):
+        self.segments = tuple(segments)
+        sizes = np.array([each.size for each in self.segments], np.int64)
+        self.ends = np.cumsum(sizes)
+        self.begins = self.ends - sizes
+
+    @property
+    def total(self) -> int:
+        """The length of the stream in bytes."""
+        return int(self.ends[-1])
+
+    @property
+    def locations(self) -> list[str]:
+        """The files."""
+        return [each.location for each in self.segments]
+
+    def owners(self, places: Integers) -> Integers:
+        """Which segment each byte of the stream lies in."""
+        return np.searchsorted(self.ends, places, side="right")
+
+    def parts(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """The bytes `start` to `stop` of the stream, as `(segment, first byte, byte behind the last)` per segment."""
+        found = []
+        number = int(self.owners(np.array([start]))[0])
+        while start < stop:
+            begin, end = int(self.begins[number]), min(stop, int(self.ends[number]))
+            if start < end:
+                found.append((number, start - begin, end - begin))
+                start = end
+            number += 1
+        return found
+
+    def ranges(self, start: int, stop: int) -> list[ByteRange]:
+        """The same bytes as ranges of the files."""
+        segments = self.segments
+        return [
+            ByteRange(segments[number].location, segments[number].begin + low, segments[number].begin + high)
+            for number, low, high in self.parts(start, stop)
+        ]
+
+    def locate(self, start: int, stop: int) -> list[Location]:
+        """The files that these bytes lie in, each with the first and the last byte."""
+        return [Location(each.location, each.start, each.stop - 1) for each in self.ranges(start, stop)]
+
+
+class ByteStream(Protocol):
+    """Reads parts of a stream, wherever its segments lie."""
+
+    ends: Ends
     far: bool
     """Whether a read waits for a network."""
 
-    def __len__(self) -> int: ...
-
-    def gather(self, starts: Integers, lengths: Integers) -> NDArray[Any]:
-        """The entries from each of `starts` on, `lengths` of each, one part behind another. No part is empty."""
+    def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
+        """Reads the stream from each of `starts` (int64[n]) on into the rows of `out` (uint8[n, size], no gaps)."""
         ...
 
-    @property
-    def addresses(self) -> list[str]:
-        """The files; nothing for memory."""
+    def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Reads parts of any lengths, one part behind another, of a stream of entries.
+
+        Args:
+            starts: First entry of each part, int64[n], n >= 1.
+            lengths: Entries of each, none empty.
+            dtype: Dtype of the entries, of which each segment holds a whole number.
+        """
         ...
 
-    @property
-    def memory(self) -> NDArray[Any] | None:
-        """All of it, when it is in memory alone."""
-        ...
 
-    def locate(self, start: int, stop: int) -> list[Location]:
-        """The files that some entries lie in, each with the first and the last byte; nothing for memory."""
-        ...
+def stretches_of(memory: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """The `size` bytes of `memory` from each byte on: rows that overlap."""
+    return np.ndarray((len(memory) - size + 1, size), np.uint8, memory, 0, (1, 1))
+
+
+def copy_stretches(
+    stretches: NDArray[np.uint8], starts: Integers, out: NDArray[np.uint8], rows: Integers | None = None
+) -> None:
+    """Copies the stretches that begin at `starts` to the rows of `out`, or to those of them that `rows` lists."""
+    size = stretches.shape[1]
+    if rows is None and out.flags.c_contiguous and not ((starts - starts[0]) % size).any():
+        # They are rows of a table: NumPy copies those straight to where they belong.
+        phase = int(starts[0]) % size
+        np.take(stretches[phase::size], starts // size, axis=0, out=out, mode="clip")
+        return
+    # Pieces of one length: a short one at the end would cost like a long one.
+    pieces = max(1, round(len(starts) * size / _COPIED))
+    step = -(-len(starts) // pieces)
+    for low in range(0, len(starts), step):
+        some = slice(low, low + step)
+        # Rows of bytes, not items of so many: NumPy keeps the GIL while it copies fewer than 500 items, however large.
+        out[some if rows is None else rows[some]] = stretches[starts[some]]
 
 
 @final
-class FlatArray:
-    """An array in memory, or mapped into it."""
+class MappedSegments:
+    """A stream of local files, memory-mapped when they are first read; see `ByteStream`. Pickles as paths.
 
-    far = False
-
-    def __init__(self, array: NDArray[Any]):
-        self._file = mapped_file(array)
-        self._extent: MappedExtent | Literal[False] | None = None
-        self._array = array.view(np.ndarray)
-        self.dtype = array.dtype.newbyteorder("=")
-
-    def __len__(self) -> int:
-        return len(self._array)
-
-    def gather(self, starts: Integers, lengths: Integers) -> NDArray[Any]:
-        if self._extent is None:
-            self._extent = mapped_extent(self._array) or False
-        if self._extent and not self._extent.whole:
-            raise cut_short(mapped_name(self._array))
-        return take_parts(self._array, starts, lengths).astype(self.dtype, copy=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_extent": None}  # another process has its own map
-
-    @property
-    def addresses(self) -> list[str]:
-        return [] if self._file is None else [str(Path(self._file.name).absolute())]
-
-    @property
-    def memory(self) -> NDArray[Any] | None:
-        return self._array if self._file is None else None
-
-    def locate(self, start: int, stop: int) -> list[Location]:  # noqa: ARG002
-        return []
-
-
-@final
-class FlatFiles:
-    """Segments of files on this machine, mapped; no part lies in two of them. Pickles as paths.
-
-    Args:
-        segments: one behind another, of whole entries.
-        stored: the dtype, as it is stored.
+    Raises:
+        SourceError: by reading, when a file has become shorter than its segment says, or can't be mapped; names it.
     """
 
     far = False
 
-    def __init__(self, segments: Sequence[Segment], stored: np.dtype[Any]):
-        self._stream, self._mapped, self._stored = Ends(segments), MappedSegments(segments), stored
-        self.dtype = stored.newbyteorder("=")
+    def __init__(self, segments: Sequence[Segment]):
+        self.ends = Ends(segments)
+        self._maps: dict[int, tuple[mmap.mmap, NDArray[np.uint8]]] = {}
+        self._views: dict[tuple[int, int], NDArray[Any]] = {}  # by segment and size: of a few sizes, as columns are cut
 
-    def __len__(self) -> int:
-        return self._stream.total // self._stored.itemsize
+    def __reduce__(self) -> Any:
+        return MappedSegments, (self.ends.segments,)
 
-    def gather(self, starts: Integers, lengths: Integers) -> NDArray[Any]:
-        size = self._stored.itemsize
-        owners = self._stream.owners(starts * size)
+    def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
+        """See `ByteStream`."""
+        if not out.size:
+            return
+        size = out.shape[1]
+        if len(self.ends.segments) == 1:
+            copy_stretches(self._stretches(0, size), starts, out)
+            return
+        first, last = self.ends.owners(starts), self.ends.owners(starts + (size - 1))
+        order = np.argsort(first, kind="stable")
+        order = order[first[order] == last[order]]
+        numbers, lows = np.unique(first[order], return_index=True)
+        inner = starts[order] - self.ends.begins[first[order]]
+        for number, low, high in zip(
+            numbers.tolist(), lows.tolist(), np.append(lows, len(order))[1:].tolist(), strict=True
+        ):
+            copy_stretches(self._stretches(number, size), inner[low:high], out, order[low:high])
+        for row in np.flatnonzero(first != last).tolist():
+            filled = 0
+            for number, low, high in self.ends.parts(int(starts[row]), int(starts[row]) + size):
+                out[row, filled : filled + high - low] = self._memory(number)[low:high]
+                filled += high - low
+
+    def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """See `ByteStream`; no part lies in two segments."""
+        owners = self.ends.owners(starts * dtype.itemsize)
         met = np.unique(owners)
         if len(met) == 1:
-            return self._gather_of(int(met[0]), starts, lengths)
-        out = np.empty(int(lengths.sum()), self.dtype)
+            return self._gather_of(int(met[0]), starts, lengths, dtype)
+        out = np.empty(int(lengths.sum()), dtype)
         places = np.cumsum(lengths) - lengths
         for number in met.tolist():
             mine = owners == number
-            out[indices(places[mine], lengths[mine])] = self._gather_of(number, starts[mine], lengths[mine])
+            out[indices(places[mine], lengths[mine])] = self._gather_of(number, starts[mine], lengths[mine], dtype)
         return out
 
-    @property
-    def addresses(self) -> list[str]:
-        return [each.location for each in self._stream.segments]
+    def _gather_of(self, number: int, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
+        begin = int(self.ends.begins[number]) // dtype.itemsize
+        return take_parts(self._memory(number).view(dtype), starts - begin, lengths)
 
-    @property
-    def memory(self) -> NDArray[Any] | None:
-        return None
+    def _stretches(self, number: int, size: int) -> NDArray[Any]:
+        memory = self._memory(number)
+        key = number, size
+        if key not in self._views:
+            self._views[key] = stretches_of(memory, size)
+        return self._views[key]
 
-    def locate(self, start: int, stop: int) -> list[Location]:
-        return _locate(self._stream, self._stored.itemsize, start, stop)
+    def _memory(self, number: int) -> NDArray[np.uint8]:
+        """The bytes of one segment, mapped."""
+        segment = self.ends.segments[number]
+        if number not in self._maps:
+            self._maps[number] = _map(segment)
+        file, memory = self._maps[number]
+        # Reading mapped memory behind the end of its file would kill the process.
+        _check_long_enough(segment, file.size())
+        return memory
 
-    def _gather_of(self, number: int, starts: Integers, lengths: Integers) -> NDArray[Any]:
-        array = self._mapped.memory(number).view(self._stored)
-        begin = int(self._stream.begins[number]) // self._stored.itemsize
-        return take_parts(array, starts - begin, lengths).astype(self.dtype, copy=False)
+
+def _map(segment: Segment) -> tuple[mmap.mmap, NDArray[np.uint8]]:
+    path = local_path(segment.location)
+    assert path is not None
+    try:
+        with os.fdopen(open_regular(path), "rb") as file:
+            _check_long_enough(segment, os.fstat(file.fileno()).st_size)
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        hint = (
+            "; a process may have more files open after `ulimit -n 65536`"
+            if "Too many open files" in str(error)
+            else ""
+        )
+        raise SourceError(f"{segment.location}: it can't be mapped into memory: {error}{hint}") from error
+    return mapped, np.frombuffer(mapped, np.uint8, segment.size, segment.begin)
 
 
-@final
-class FlatRanges:
-    """Segments of remote files, read by ranges; no part lies in two of them.
-
-    Args:
-        segments: one behind another, of whole entries.
-        stored: the dtype, as it is stored.
-        remote: what the files are read through.
-        cache: where what was read is kept on this machine; None: nowhere.
-    """
-
-    far = True
-
-    def __init__(
-        self, segments: Sequence[Segment], stored: np.dtype[Any], remote: RemoteFiles, cache: DiskCache | None
-    ):
-        self._stream, self._stored = Ends(segments), stored
-        extents = {each.location: each.begin + each.size for each in segments}
-        self._files = remote if cache is None else CachedFiles(remote, cache, extents)
-        self.dtype = stored.newbyteorder("=")
-
-    def __len__(self) -> int:
-        return self._stream.total // self._stored.itemsize
-
-    def gather(self, starts: Integers, lengths: Integers) -> NDArray[Any]:
-        size = self._stored.itemsize
-        low, high = starts * size, (starts + lengths) * size
-        owners = self._stream.owners(low)
-        # Documents that follow each other, in the file and in what is asked for, are one range.
-        begins = np.flatnonzero(np.concatenate([[True], (low[1:] != high[:-1]) | (owners[1:] != owners[:-1])]))
-        lasts = np.append(begins[1:], len(low)) - 1
-        ranges = [
-            self._range(number, start, stop)
-            for number, start, stop in zip(
-                owners[begins].tolist(), low[begins].tolist(), high[lasts].tolist(), strict=True
-            )
-        ]
-        return np.frombuffer(b"".join(self._files.read(ranges)), self._stored).astype(self.dtype, copy=False)
-
-    @property
-    def addresses(self) -> list[str]:
-        return [each.location for each in self._stream.segments]
-
-    @property
-    def memory(self) -> NDArray[Any] | None:
-        return None
-
-    def locate(self, start: int, stop: int) -> list[Location]:
-        return _locate(self._stream, self._stored.itemsize, start, stop)
-
-    def _range(self, number: int, start: int, stop: int) -> ByteRange:
-        segment, begin = self._stream.segments[number], int(self._stream.begins[number])
-        return ByteRange(segment.location, segment.begin + start - begin, segment.begin + stop - begin)
+def _check_long_enough(segment: Segment, size: int) -> None:
+    if size < segment.begin + segment.size:
+        raise SourceError(
+            f"{segment.location}: it has {size} bytes now, but had {segment.begin + segment.size} or more when it was "
+            "opened; data must not change while it is read: restore the file, or open it anew"
+        )
 
 
 def indices(starts: Integers, lengths: Integers) -> Integers:
@@ -195,12 +231,8 @@ def take_parts(array: NDArray[Any], starts: Integers, lengths: Integers) -> NDAr
     """Parts of an array, one behind another, copied out."""
     if len(starts) and (starts[1:] == (starts + lengths)[:-1]).all():
         return array[starts[0] : starts[-1] + lengths[-1]].copy()
+    if lengths.sum() >= _LONG * len(starts):
+        return np.concatenate(
+            [array[low:high] for low, high in zip(starts.tolist(), (starts + lengths).tolist(), strict=True)]
+        )
     return array[indices(starts, lengths)]
-
-
-def _locate(stream: Ends, size: int, start: int, stop: int) -> list[Location]:
-    segments = stream.segments
-    return [
-        Location(segments[number].location, segments[number].begin + low, segments[number].begin + high - 1)
-        for number, low, high in stream.parts(start * size, stop * size)
-    ]

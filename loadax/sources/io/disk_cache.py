@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, final
 from loadax.core.arguments import integer
 from loadax.errors import ArgumentError
 from loadax.sources.io.files import ByteRange
-from loadax.sources.io.paths import local_path
+from loadax.sources.io.paths import local_folder
 
 BLOCK = 128 << 10
 """Bytes. Small enough that a row of a few KiB costs little more than its own round trip, and large enough for few
@@ -184,12 +184,7 @@ def open_cache(folder: Any, limit: Any) -> DiskCache | None:
     limit = integer("cache_bytes", limit, BLOCK, remedy=f"an int of {BLOCK} or more, the size of one block")
     if folder is None:
         return None
-    if not isinstance(folder, str | os.PathLike):
-        raise ArgumentError(f"cache={folder!r} is a {type(folder).__name__}; pass the path of a local folder")
-    local = local_path(folder)
-    if local is None:
-        raise ArgumentError(f"cache={os.fspath(folder)!r} is a URL; pass the path of a local folder")
-    return DiskCache(local, limit)
+    return DiskCache(local_folder("cache", folder), limit)
 
 
 def _checksum(content: bytes) -> bytes:

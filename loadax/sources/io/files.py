@@ -33,7 +33,7 @@ class ByteRange(NamedTuple):
 class Files(Protocol):
     """Files that can be looked at. Every method takes many at once, for the sake of those that are far away."""
 
-    def there(self, locations: Sequence[str]) -> list[bool]:
+    def exists(self, locations: Sequence[str]) -> list[bool]:
         """Which of the files exist."""
         ...
 
@@ -45,7 +45,7 @@ class Files(Protocol):
         """
         ...
 
-    def reach(self, ranges: Sequence[ByteRange]) -> list[bool]:
+    def contains(self, ranges: Sequence[ByteRange]) -> list[bool]:
         """Which of the ranges lie within their files."""
         ...
 
@@ -62,13 +62,13 @@ class Files(Protocol):
 class LocalFiles:
     """Files on this machine; see `Files`."""
 
-    def there(self, locations: Sequence[str]) -> list[bool]:
+    def exists(self, locations: Sequence[str]) -> list[bool]:
         return [_path(each).is_file() for each in locations]
 
     def sizes(self, locations: Sequence[str]) -> list[int]:
         return [_size(each) for each in locations]
 
-    def reach(self, ranges: Sequence[ByteRange]) -> list[bool]:
+    def contains(self, ranges: Sequence[ByteRange]) -> list[bool]:
         return [each.stop <= _size(each.location) for each in ranges]
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:

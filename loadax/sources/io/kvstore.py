@@ -13,9 +13,10 @@ from typing import Any
 
 import tensorstore as ts
 
+from loadax.core.arguments import path as checked_path
 from loadax.errors import SourceError
 from loadax.redaction import redact, redacted
-from loadax.sources.io.paths import local_path, path_text
+from loadax.sources.io.paths import local_path
 
 PATIENCE = 300.0
 """Seconds that one read may take before it is an error: far longer than the six tries below go on for."""
@@ -67,7 +68,7 @@ def key_value_spec(location: str | os.PathLike[str]) -> dict[str, Any]:
         ArgumentError: when it can't be the path of anything.
         SourceError: when TensorStore does not know the URL; shows it.
     """
-    text = path_text(location)
+    text = checked_path("path", location, "a path or URL")
     path = local_path(text)
     if path is not None:
         return {"driver": "file", "path": str(path) + ("/" if text.endswith("/") else "")}
@@ -136,7 +137,7 @@ def wait(future: Any, where: str, patience: float = PATIENCE) -> Any:
         SourceError: what went wrong, behind `where`, with what can be done about it; also when there is no answer in
             time.
     """
-    began, notice, where = monotonic(), _NOTICE, redact(where)
+    began, notice = monotonic(), _NOTICE
     while True:
         try:
             return future.result(timeout=min(notice, patience))
@@ -144,13 +145,15 @@ def wait(future: Any, where: str, patience: float = PATIENCE) -> Any:
             waited = monotonic() - began
             if waited >= patience:
                 future.cancel()
-                raise SourceError(f"{where}: no answer after {waited:.0f} s; is the store reachable?") from error
-            _log.warning("%s: no answer for %.0f s, still waiting", where, waited)
+                raise SourceError(
+                    f"{redact(where)}: no answer after {waited:.0f} s; is the store reachable?"
+                ) from error
+            _log.warning("%s: no answer for %.0f s, still waiting", redact(where), waited)
             notice = min(2 * notice, patience - waited)
         except NotImplementedError:
             raise  # what the store can't do is for the caller to know, who asked
         except (ValueError, IndexError, OSError) as error:
-            raise SourceError(failure(error, where)) from redacted(error)
+            raise SourceError(failure(error, redact(where))) from redacted(error)
 
 
 def failure(error: Exception, where: str) -> str:

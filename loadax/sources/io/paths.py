@@ -5,30 +5,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from loadax.core.arguments import path as checked_path
 from loadax.errors import ArgumentError
 from loadax.redaction import redacted
 
 _LONGEST_PATH, _LONGEST_NAME = 4095, 255  # bytes, on Linux
 _SHOWN = 80  # characters of a path that can't be used
-
-
-def path_text(location: Any) -> str:
-    """A path or URL as text.
-
-    Raises:
-        ArgumentError: when it is of another type, or can't be the path of anything: empty, with a NUL character, too
-            long.
-    """
-    text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
-    if not isinstance(text, str):
-        raise ArgumentError(
-            f"path={location!r:.80} is a {type(location).__name__}; pass a path or URL, as a str or a pathlib.Path"
-        )
-    if not text:
-        raise ArgumentError("path='' is empty; pass a path or URL ('.' is the current folder)")
-    if "\0" in text:
-        raise ArgumentError(f"path={_cut(text)}: no path holds the NUL character \\x00; remove it")
-    return text
 
 
 def local_path(location: str | os.PathLike[str]) -> Path | None:
@@ -37,7 +19,7 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
     Raises:
         ArgumentError: when it can't be the path of anything.
     """
-    text = path_text(location)
+    text = checked_path("path", location, "a path or URL")
     if "|" in text:  # something within a file
         return None
     if "://" in text:
@@ -47,7 +29,7 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
             raise ArgumentError(f"path={_cut(text)} is not a URL: {error}; check it") from redacted(error)
         if parts.scheme != "file":
             return None
-        text = path_text(unquote(parts.path))
+        text = checked_path("path", unquote(parts.path), "a path or URL")
     names = [os.fsencode(name) for name in text.split("/")]
     # As the kernel reads `..`: of what a link points to, and not of the link.
     path = os.path.realpath(text) if b".." in names else os.path.abspath(text)  # noqa: PTH100 - Path.absolute keeps `..`
@@ -61,3 +43,15 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
 
 def _cut(text: str) -> str:
     return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}…"
+
+
+def local_folder(name: str, value: Any) -> Path:
+    """The path of a folder on this machine, which need not exist, from the argument of that name.
+
+    Raises:
+        ArgumentError: When it is none.
+    """
+    folder = local_path(checked_path(name, value, "the path of a local folder"))
+    if folder is None:
+        raise ArgumentError(f"{name}={os.fspath(value)!r} is a URL: pass the path of a local folder")
+    return folder

@@ -4,9 +4,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from loadax.core.arguments import path as checked_path
 from loadax.errors import ArgumentError
 from loadax.sources.base import BaseSource, walk
-from loadax.sources.io.paths import local_path, path_text
+from loadax.sources.io.paths import local_path
 
 _Identity = tuple[int, int] | None  # device and inode
 
@@ -22,7 +23,7 @@ def check_elsewhere(source: BaseSource, path: str | os.PathLike[str]) -> None:
     Raises:
         ArgumentError: names both places.
     """
-    target = path_text(path)
+    target = checked_path("path", path, "a path or URL")
     identity_of = _remembering()
     for address in dict.fromkeys(addresses_of(source)):
         if _overlap(address, target, identity_of):

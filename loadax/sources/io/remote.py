@@ -1,29 +1,21 @@
-"""Byte ranges of remote files through TensorStore: coalesces near ones, reads all of them concurrently."""
+"""RemoteFiles: reads ranges of files behind URLs through TensorStore, all of them concurrently."""
 
 import fnmatch
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from time import sleep
-from typing import Any, NamedTuple, final
+from typing import Any, final
 from urllib.parse import quote
 
 import numpy as np
 import tensorstore as ts
-from numpy.typing import NDArray
 
 from loadax.errors import SourceError
-from loadax.protocols import Integers
 from loadax.redaction import redacted
-from loadax.sources.io.cached_files import CachedFiles
-from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.io.files import ByteRange, no_such_file, too_short
 from loadax.sources.io.kvstore import new_context, open_key_value_store, wait
-from loadax.sources.io.segments import Ends, Segment, copy_stretches, stretches_of
 
-# bytes between two ranges that are read along rather than asked for apart: they take less time than a request
-_GAP = 64 << 10
-_JOINED = 8 << 20  # and how long a joined range gets, so that several share the work
-_WAVE = 64 << 20  # bytes that are asked for before the first are waited for
+_LAST_BYTES = 64 << 10  # of a file that may be more than it has: so many are asked for rather than searched
 _NO_RANGES = "was ignored by server"  # part of TensorStore's message
 _SECOND_TRY = 0.2  # seconds until what failed is asked for once more
 _FIRST_PROBES = tuple(1 << bits for bits in range(16, 52, 4))
@@ -49,7 +41,7 @@ class RemoteFiles:
     def __reduce__(self) -> Any:
         return RemoteFiles, ()
 
-    def there(self, locations: Sequence[str]) -> list[bool]:
+    def exists(self, locations: Sequence[str]) -> list[bool]:
         return [each is not _Nothing.FILE for each in self._ask([(where, slice(0, 1)) for where in locations])]
 
     def sizes(self, locations: Sequence[str]) -> list[int]:
@@ -66,7 +58,7 @@ class RemoteFiles:
         for some in filled:
             there = sum(next(tops) for _ in _FIRST_PROBES)
             bounds.append((_FIRST_PROBES[there - 1] + 1 if there else int(some), _FIRST_PROBES[there] if some else 0))
-        while wide := [number for number, (least, most) in enumerate(bounds) if most - least > _GAP]:
+        while wide := [number for number, (least, most) in enumerate(bounds) if most - least > _LAST_BYTES]:
             places = [np.linspace(*bounds[number], _PROBES + 2).astype(np.int64)[1:-1].tolist() for number in wide]
             found = self._reach(
                 [(locations[number], place) for number, each in zip(wide, places, strict=True) for place in each]
@@ -85,7 +77,7 @@ class RemoteFiles:
             sizes[number] += len(_found(end, locations[number]).value) - 1
         return sizes
 
-    def reach(self, ranges: Sequence[ByteRange]) -> list[bool]:
+    def contains(self, ranges: Sequence[ByteRange]) -> list[bool]:
         found = iter(self._reach([(each.location, each.stop - 1) for each in ranges if each.stop > each.start]))
         return [each.stop == each.start or next(found) for each in ranges]
 
@@ -147,88 +139,6 @@ class RemoteFiles:
         if store is None:
             store = self._stores[location] = open_key_value_store(location, self._context)
         return store
-
-
-class _Group(NamedTuple):
-    """Sorted stretches `first` to before `last`, which span the bytes `start` to before `stop` of the stream."""
-
-    first: int
-    last: int
-    start: int
-    stop: int
-
-
-@final
-class RangeReader:
-    """Segments of remote files; see `Stretches`. Ranges that lie near each other are read as one.
-
-    Args:
-        segments: of the stream.
-        cache: where what was read is kept on this machine; None: nowhere.
-        remote: what the files are read through; several readers may share one, and so its connections. None: one of its
-            own.
-    """
-
-    def __init__(self, segments: Sequence[Segment], cache: DiskCache | None = None, remote: RemoteFiles | None = None):
-        self._stream = Ends(segments)
-        remote = RemoteFiles() if remote is None else remote
-        extents = {each.location: each.begin + each.size for each in segments}
-        self._files = remote if cache is None else CachedFiles(remote, cache, extents)
-
-    def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
-        """See `Stretches`.
-
-        Raises:
-            SourceError: when a range can't be read; names the URL and the range.
-        """
-        if not out.size:
-            return
-        order = np.argsort(starts, kind="stable")
-        ascending = starts[order]
-        for wave in _waves(_groups(ascending, out.shape[1])):
-            for group, content in zip(wave, self._fetch(wave), strict=True):
-                mine = slice(group.first, group.last)
-                stretches = stretches_of(np.frombuffer(content, np.uint8), out.shape[1])
-                copy_stretches(stretches, ascending[mine] - group.start, out, order[mine])
-
-    def _fetch(self, groups: Sequence[_Group]) -> Iterator[bytes]:
-        """The bytes of each group, all asked for at once."""
-        parts = [[self._range(*part) for part in self._stream.parts(each.start, each.stop)] for each in groups]
-        contents = iter(self._files.read([each for group in parts for each in group]))
-        for group in parts:
-            pieces = [next(contents) for _ in group]
-            yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def _range(self, number: int, low: int, high: int) -> ByteRange:
-        segment = self._stream.segments[number]
-        return ByteRange(segment.location, segment.begin + low, segment.begin + high)
-
-
-def _groups(starts: Integers, size: int) -> list[_Group]:
-    """Ascending stretches, joined where they lie near each other, but not for ever."""
-    apart = np.diff(starts) > size + _GAP
-    run = np.concatenate([[0], np.cumsum(apart)])
-    begin = starts[np.flatnonzero(np.concatenate([[True], apart]))][run]
-    cut = (starts - begin) // _JOINED
-    firsts = np.flatnonzero(np.concatenate([[True], apart | (np.diff(cut) != 0)]))
-    lasts = np.append(firsts[1:], len(starts))
-    return [
-        _Group(first, last, int(starts[first]), int(starts[last - 1]) + size)
-        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
-    ]
-
-
-def _waves(groups: Sequence[_Group]) -> Iterator[list[_Group]]:
-    """Groups in runs that take a bounded amount of memory."""
-    wave: list[_Group] = []
-    held = 0
-    for group in groups:
-        if wave and held + group.stop - group.start > _WAVE:
-            yield wave
-            wave, held = [], 0
-        wave.append(group)
-        held += group.stop - group.start
-    yield wave
 
 
 def _outcome(future: Any, where: str, span: slice) -> _Outcome:

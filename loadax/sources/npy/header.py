@@ -1,15 +1,17 @@
-"""Parses the header of a `.npy` file."""
+"""`.npy` files: their headers, and whole local ones."""
 
 import ast
 import math
+import os
 import tokenize
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from loadax.errors import SourceError
-from loadax.sources.io.files import ByteRange, Files
+from loadax.sources.io.files import ByteRange, Files, open_regular
 
 _MAGIC = b"\x93NUMPY"
 _PREFIX = 12  # bytes of magic, version and the header's own length; no .npy file is shorter
@@ -20,6 +22,15 @@ NPY_FAILURES = (
     *(tokenize.TokenError, AssertionError, IndexError, AttributeError),
 )
 """What NumPy and Python's parsers raise for files that are damaged, or no `.npy` files at all."""
+
+
+def load_npy(path: Path, mapped: bool) -> Any:
+    """The array of a local file, in memory or mapped; of a `.npz` file something else.
+
+    Raises one of `NPY_FAILURES` when it is none.
+    """
+    os.close(open_regular(path))  # NumPy would wait for a pipe
+    return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
 
 
 class NpyHeader(NamedTuple):
@@ -48,7 +59,7 @@ def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:
     headers = [_parse(text, stop, where) for text, (_, stop), where in zip(texts, spans, locations, strict=True)]
     filled = [(header, where) for header, where in zip(headers, locations, strict=True) if header.size]
     lasts = [ByteRange(where, header.begin + header.size - 1, header.begin + header.size) for header, where in filled]
-    for (header, where), whole in zip(filled, files.reach(lasts), strict=True):
+    for (header, where), whole in zip(filled, files.contains(lasts), strict=True):
         if not whole:
             raise SourceError(
                 f"{where}: it is cut short: its header says {header.dtype}{list(header.shape)}, which ends at byte "

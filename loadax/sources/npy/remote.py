@@ -12,16 +12,17 @@ from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.redaction import redact
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, common_length
+from loadax.sources.io.byte_stream import Segment
 from loadax.sources.io.disk_cache import DiskCache
-from loadax.sources.io.remote import RangeReader, RemoteFiles
-from loadax.sources.io.segments import Segment
+from loadax.sources.io.remote import RemoteFiles
+from loadax.sources.io.remote_stream import RemoteSegments
 from loadax.sources.npy.header import NpyHeader, read_npy_headers
 
 
 class _Array(NamedTuple):
     location: str
     header: NpyHeader
-    reader: RangeReader
+    reader: RemoteSegments
 
     @property
     def row_bytes(self) -> int:
@@ -104,7 +105,7 @@ def _open(where: str, header: NpyHeader, cache: DiskCache | None, remote: Remote
             "numpy.ascontiguousarray(array), or "
             "copy the file to this machine"
         )
-    return _Array(where, header, RangeReader([Segment(where, header.begin, header.size)], cache, remote))
+    return _Array(where, header, RemoteSegments([Segment(where, header.begin, header.size)], remote, cache))
 
 
 def _read(array: _Array, rows: Integers, columns: Columns, destination: NDArray[Any]) -> None:

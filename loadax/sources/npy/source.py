@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from loadax.core.arguments import path
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import SourceError
 from loadax.sources.arrays import ArraySource
 from loadax.sources.io.disk_cache import open_cache
-from loadax.sources.io.files import open_regular
 from loadax.sources.io.paths import local_path
-from loadax.sources.npy.header import NPY_FAILURES
+from loadax.sources.npy.header import NPY_FAILURES, load_npy
 from loadax.sources.npy.remote import NpyRanges
 
 
@@ -27,26 +27,19 @@ def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> Arra
         SourceError: when a file is missing, is no `.npy` file, is cut short, or holds Python objects; names the file.
     """
     blocks = open_cache(cache, cache_bytes)
-    places = [local_path(_as_path(each)) for each in flatten(paths)[0]]
+    places = [
+        local_path(path("paths", each, "the path of a .npy file, or a pytree of paths")) for each in flatten(paths)[0]
+    ]
     if all(places):
         return ArraySource(map_leaves(_map_file, paths))
     return NpyRanges(map_leaves(lambda each: os.fspath(local_path(each) or each), paths), blocks)
-
-
-def _as_path(path: Any) -> Any:
-    if not isinstance(path, str | os.PathLike):
-        raise SourceError(
-            f"{path!r} is a {type(path).__name__}, not a path; pass that of a .npy file, or a pytree of paths"
-        )
-    return path
 
 
 def _map_file(path: Any) -> np.memmap[Any, Any]:
     where = local_path(path)
     assert where is not None
     try:
-        os.close(open_regular(where))  # NumPy would wait for a pipe
-        array = np.load(where, mmap_mode="r", allow_pickle=False)
+        array = load_npy(where, mapped=True)
     except NPY_FAILURES as error:
         reason = (
             "there is no such file" if isinstance(error, FileNotFoundError) else f"it can't be opened as .npy: {error}"

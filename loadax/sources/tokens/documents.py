@@ -13,11 +13,11 @@ from loadax.protocols import Integers, Location, Tree, Visits
 from loadax.sources.arrays import some_rows
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, common_length
-from loadax.sources.io.byte_stream import Flat, FlatArray, FlatFiles, FlatRanges
 from loadax.sources.io.disk_cache import DiskCache, open_cache
-from loadax.sources.io.remote import RemoteFiles
+from loadax.sources.io.remote_stream import open_stream
 from loadax.sources.npy.source import open_npy
 from loadax.sources.tokens.files import TokenFiles, find_token_files
+from loadax.sources.tokens.flat import Flat, FlatArray, FlatFiles
 from loadax.sources.tokens.megatron import read_index
 
 
@@ -177,10 +177,7 @@ def _open_files(paths: Any, dtype: Any, cache: DiskCache | None) -> Flat:
 
 
 def _open_segments(found: TokenFiles, stored: np.dtype[Any], cache: DiskCache | None) -> Flat:
-    segments = [each.segment for each in found.entries]
-    if isinstance(found.files, RemoteFiles):
-        return FlatRanges(segments, stored, found.files, cache)
-    return FlatFiles(segments, stored)
+    return FlatFiles(open_stream([each.segment for each in found.entries], found.files, cache), stored)
 
 
 def _bounds(offsets: Any, total: int) -> Integers:

@@ -3,24 +3,28 @@
 Flat `.bin`, one-dimensional `.npy`, or Megatron's `.bin` and `.idx`.
 """
 
-import glob
-import os
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, final
-from urllib.parse import urlsplit
 
 import numpy as np
 
+from loadax.core.arguments import dtype as checked_dtype
 from loadax.errors import ArgumentError, SourceError
+from loadax.sources.io.byte_stream import Segment
+from loadax.sources.io.expand import FileKind, expand, file_name
 from loadax.sources.io.files import ByteRange, Files, LocalFiles, no_such_file
 from loadax.sources.io.paths import local_path
 from loadax.sources.io.remote import RemoteFiles
-from loadax.sources.io.segments import Segment
 from loadax.sources.npy.header import read_npy_headers
 from loadax.sources.tokens.megatron import read_index
 
-_SUFFIXES = (".bin", ".idx", ".npy")
+_FILES = FileKind(
+    "path",
+    "a file of tokens",
+    lambda name: PurePosixPath(name).suffix in (".bin", ".idx", ".npy"),
+    (".bin or .npy file in it", "the files of tokens, or a pattern such as *.tokens"),
+)
 _LIKELY = ("uint8", "uint16", "int32", "int64")
 
 
@@ -54,10 +58,7 @@ def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
         SourceError: when a file is missing, cut short, or not what its name says; when dtypes differ; names the file.
     """
     wanted = None if dtype is None else _token_dtype(dtype)
-    paths = list(path) if isinstance(path, list | tuple) else [path]
-    if not paths:
-        raise ArgumentError(f"path={path!r} is empty; pass at least one file of tokens")
-    given = [location for each in paths for location in _expand(each)]
+    given = [_named_pair(each) for each in expand(path, _FILES)]
     pairs = {location for location in given if _suffix(location) == ".bin"}
     # An index beside its .bin in the same list is no file of its own.
     given = [each for each in given if _suffix(each) != ".idx" or _sibling(each, ".bin") not in pairs]
@@ -78,7 +79,7 @@ def _describe(
     flat = [each for each in given if _suffix(each) != ".npy"]
     required = {each for each in flat if _suffix(each) == ".idx"}
     candidates = [each for each in flat if each in required or (look and _suffix(each) == ".bin")]
-    there = files.there([_sibling(each, ".idx") for each in candidates])
+    there = files.exists([_sibling(each, ".idx") for each in candidates])
     for each, exists in zip(candidates, there, strict=True):
         if exists:
             found[each] = _indexed_file(files, _sibling(each, ".bin"), _sibling(each, ".idx"))
@@ -114,10 +115,10 @@ def _npy_files(files: Files, locations: Sequence[str]) -> list[TokenFile]:
 def _indexed_file(files: Files, where: str, index: str) -> TokenFile:
     found = read_index(files, index)
     size = found.tokens * found.dtype.itemsize
-    if not files.there([where])[0]:
+    if not files.exists([where])[0]:
         raise SourceError(f"{where}: there is no such file, and {index} describes it; keep the two side by side")
     last, behind = ByteRange(where, max(size - 1, 0), size), ByteRange(where, size, size + 1)
-    whole, longer = files.reach([last, behind])
+    whole, longer = files.contains([last, behind])
     if not whole or longer:
         raise SourceError(
             f"{where}: it is {'longer' if longer else 'shorter'} than the {size} bytes ({found.tokens} tokens "
@@ -137,7 +138,8 @@ def _plain_files(files: Files, locations: Sequence[str], dtype: np.dtype[Any] | 
             )
             raise ArgumentError(
                 f"{where}: the file doesn't say which dtype its tokens have; "
-                f"pass dtype= what they were written as (its {size} bytes would be {fits} tokens)"
+                f"pass dtype= what they were written as (its {size} bytes would be {fits} tokens)",
+                argument="dtype",
             )
         if size % dtype.itemsize:
             raise SourceError(
@@ -153,7 +155,8 @@ def _check_alike(entries: Sequence[TokenFile], dtype: np.dtype[Any] | None) -> N
     for each in entries:
         if dtype is not None and each.dtype.newbyteorder("=") != dtype.newbyteorder("="):
             raise SourceError(
-                f"{each.segment.location} holds {each.dtype} tokens, and dtype={dtype} was passed; leave dtype out"
+                f"{each.segment.location} holds {each.dtype} tokens, and dtype={dtype} was passed; leave dtype out",
+                argument="dtype",
             )
         if each.dtype != first.dtype:
             raise SourceError(
@@ -166,62 +169,22 @@ def _spelled(dtype: np.dtype[Any]) -> str:
     return str(dtype) if dtype.isnative else f"{dtype.newbyteorder('=')} (big-endian)"
 
 
-def _token_dtype(dtype: Any) -> np.dtype[Any]:
-    try:
-        found = np.dtype(dtype)
-    except TypeError as error:
-        raise ArgumentError(f"dtype={dtype!r} is no dtype; pass say 'uint16'") from error
+def _token_dtype(value: Any) -> np.dtype[Any]:
+    found = checked_dtype("dtype", value)
     if found.kind not in "iu":
-        raise ArgumentError(f"dtype={dtype!r} is {found}, and tokens are integers; pass say 'uint16'")
+        raise ArgumentError(f"dtype={value!r} is {found}, and tokens are integers; pass say 'uint16'", argument="dtype")
     return found
 
 
-def _expand(path: Any) -> list[str]:
-    """The files that one path, folder, pattern or URL of these means."""
-    if not isinstance(path, str | os.PathLike):
-        raise ArgumentError(
-            f"path={path!r} is a {type(path).__name__}; pass the path or URL of a file of tokens, or a list of these"
-        )
-    text = os.fspath(path)
-    local = local_path(text)
-    if local is None:
-        return _expand_url(text) if text.endswith("/") or "*" in text else [text]
-    if local.is_dir():
-        return _of_folder(text, [str(each) for each in local.iterdir()])
-    if not local.exists():
-        if glob.has_magic(str(local)):
-            return _some(text, sorted(glob.glob(str(local), recursive=True)))  # noqa: PTH207
-        if Path(f"{local}.idx").exists():
-            return [f"{local}.idx"]  # Megatron's own tools call the pair by what the names have in common
-    return [str(local)]
-
-
-def _expand_url(url: str) -> list[str]:
-    if url.endswith("/"):
-        return _of_folder(url, RemoteFiles().names(url, "*"))
-    folder = url[: url.index("*")].rpartition("/")[0] + "/"
-    return _some(url, sorted(RemoteFiles().names(folder, url[len(folder) :])))
-
-
-def _of_folder(folder: str, files: Sequence[str]) -> list[str]:
-    found = sorted(each for each in files if _suffix(each) in _SUFFIXES)
-    if not found:
-        names = ", ".join(sorted(PurePosixPath(each).name for each in files)[:8]) or "nothing"
-        raise SourceError(
-            f"{folder}: the folder has no .bin or .npy file in it, but {names}; "
-            "pass the files of tokens, or a pattern such as *.tokens"
-        )
-    return found
-
-
-def _some(pattern: str, found: list[str]) -> list[str]:
-    if not found:
-        raise SourceError(f"{pattern}: no file matches this pattern")
-    return found
+def _named_pair(location: str) -> str:
+    """The `.idx` file of a pair that is called by what its names have in common, as Megatron's own tools call it."""
+    local = local_path(location)
+    pair = local is not None and not local.exists() and Path(f"{local}.idx").exists()
+    return f"{local}.idx" if pair else location
 
 
 def _suffix(location: str) -> str:
-    return PurePosixPath(urlsplit(location).path if "://" in location else location).suffix
+    return PurePosixPath(file_name(location)).suffix
 
 
 def _sibling(location: str, suffix: str) -> str:

@@ -123,7 +123,7 @@ class Documents:
 
 
 def _check_long_enough(files: Files, location: str, size: int, sequences: int, documents: int) -> None:
-    if not files.reach([ByteRange(location, size - 1, size)])[0]:
+    if not files.contains([ByteRange(location, size - 1, size)])[0]:
         raise SourceError(
             f"{location}: it is cut short: "
             f"{sequences} sequences and {documents} document indices take {size} bytes; copy it again"

@@ -12,9 +12,9 @@ from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
 from loadax.redaction import redact
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
+from loadax.sources.io.byte_stream import ByteStream, Ends
 from loadax.sources.io.disk_cache import open_cache
-from loadax.sources.io.remote import RangeReader, RemoteFiles
-from loadax.sources.io.segments import Ends, MappedSegments, Stretches
+from loadax.sources.io.remote_stream import open_stream
 from loadax.sources.tokens.files import TokenFiles, find_token_files
 from loadax.sources.tokens.megatron import Documents
 
@@ -49,9 +49,9 @@ class TokenSource(BaseSource):
     concurrent_reads = 1
 
     def __init__(
-        self, found: TokenFiles, reader: Stretches, seq_len: int, stride: int, targets: bool, segment_ids: bool
+        self, found: TokenFiles, reader: ByteStream, seq_len: int, stride: int, targets: bool, segment_ids: bool
     ):
-        stream = Ends([each.segment for each in found.entries])
+        stream = reader.ends
         self._stream, self._reader, self._stride = stream, reader, stride
         self._stored = found.entries[0].dtype
         self._tokens = stream.total // self._stored.itemsize
@@ -71,8 +71,7 @@ class TokenSource(BaseSource):
             self._leaves = sorted([*self._leaves, Leaf("segment_ids", 0, seq_len + (not targets))])
             offsets = (stream.begins // self._stored.itemsize).tolist()
             self._documents = Documents(found.files, [str(each.index_file) for each in found.entries], offsets)
-        self._far = not isinstance(reader, MappedSegments)
-        self.concurrent_reads = 4 if self._far else 1
+        self.concurrent_reads = 4 if reader.far else 1
         native = self._stored.newbyteorder("=")
         self.spec = {
             leaf.name: ArraySpec((leaf.length,), np.dtype(np.int32) if leaf.name == "segment_ids" else native)
@@ -106,7 +105,7 @@ class TokenSource(BaseSource):
                 self._documents.number_into(first, columns[0], destination)
             else:
                 wanted.append((leaf.offset + columns[0][0], leaf.offset + columns[0][1], destination))
-        if len(wanted) > 1 and self._far:
+        if len(wanted) > 1 and self._reader.far:
             # Inputs and targets are the same tokens but one: they are asked for once.
             low, high = min(each[0] for each in wanted), max(each[1] for each in wanted)
             both = np.empty((len(first), high - low), self._stored)
@@ -120,20 +119,12 @@ class TokenSource(BaseSource):
     @property
     def addresses(self) -> list[str]:
         """The files."""
-        return [
-            *(each.location for each in self._stream.segments),
-            *(self._documents.indices if self._documents else ()),
-        ]
+        return [*self._stream.locations, *(self._documents.indices if self._documents else ())]
 
     def locate(self, row: int) -> list[Location]:
         """The files that a row lies in, each with the first and the last byte of it."""
         start = int(check_rows([row], self._length)[0]) * self._stride * self._stored.itemsize
-        parts = self._stream.parts(start, start + (self._seq_len + 1) * self._stored.itemsize)
-        segments = self._stream.segments
-        return [
-            Location(segments[number].location, segments[number].begin + low, segments[number].begin + high - 1)
-            for number, low, high in parts
-        ]
+        return self._stream.locate(start, start + (self._seq_len + 1) * self._stored.itemsize)
 
     def _copy(self, starts: Integers, destination: NDArray[Any]) -> None:
         """The tokens of the stream from each of `starts` on, in the destination's dtype."""
@@ -167,10 +158,7 @@ def open_tokens(
         flag(name, value)
     blocks = open_cache(cache, cache_bytes)
     found = find_token_files(path, dtype, segment_ids)
-    segments = [each.segment for each in found.entries]
-    reader: Stretches = (
-        RangeReader(segments, blocks, found.files) if isinstance(found.files, RemoteFiles) else MappedSegments(segments)
-    )
+    reader = open_stream([each.segment for each in found.entries], found.files, blocks)
     return TokenSource(found, reader, seq_len, stride, targets, segment_ids)
 
 

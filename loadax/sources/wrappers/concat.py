@@ -139,7 +139,8 @@ class ConcatenatedSource(BaseSource):
         return max(part.depth for part in self._parts)
 
     def describe(self) -> list[Any]:
-        return [["concat", [part.describe() for part in self._parts]]] if self.num_maps else []
+        described = [part.describe() for part in self._parts]
+        return [["concat", described]] if any(described) else []
 
     @property
     def runs_python(self) -> bool:
@@ -162,6 +163,10 @@ class ConcatenatedSource(BaseSource):
     def locate(self, row: int) -> list[Location]:
         part, inner = self._part_of(row)
         return part.source.locate(inner)
+
+    def locate_visit(self, row: int, epoch: int) -> list[Location]:
+        part, inner = self._part_of(row)
+        return part.source.locate_visit(inner, epoch)
 
     def documents(self, row: int) -> list[Any] | None:
         part, inner = self._part_of(row)

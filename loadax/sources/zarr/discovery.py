@@ -1,7 +1,6 @@
 """Finds the zarr arrays under a path, since TensorStore opens arrays but not groups."""
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from typing import Any, final
@@ -9,6 +8,7 @@ from typing import Any, final
 import tensorstore as ts
 
 from loadax.core.arguments import entries
+from loadax.core.arguments import path as checked_path
 from loadax.errors import SourceError
 from loadax.redaction import redacted
 from loadax.sources.io.kvstore import address_of, key_value_spec, new_context, wait
@@ -28,18 +28,15 @@ def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
         path: a folder, a `.zip` file or an OCDBT database; a local path or a URL.
         variables: which arrays of a group; None: all.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise SourceError(
-            f"{path!r} is a {type(path).__name__}, not a path; pass that of a zarr array or group, or its URL"
-        )
-    root = Folder(os.fspath(path))
+    root = Folder(checked_path("path", path, "the path or URL of a zarr array or group"))
     check_finished(root.store, root.text)
     # TensorStore writes arrays but no groups, so a folder of arrays counts as one.
     driver, metadata = root.node("") or (None, {})
     if driver is not None:
         if variables is not None:
             raise SourceError(
-                f"{root.text} is an array, not a group, so variables={variables!r} can't be chosen; leave it out"
+                f"{root.text} is an array, not a group, so variables={variables!r} can't be chosen; leave it out",
+                argument="variables",
             )
         above = root.above()
         if above is not None:  # an array of a group that loadax has not written to its end

@@ -1,19 +1,22 @@
 """Keep-lists: they go below shuffles and repeats, and a short list of absent rows equals a long one of present rows."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 
 from loadax.errors import ArgumentError
-from loadax.plan import keep as module
-from loadax.plan.blocks import BlockShuffled
-from loadax.plan.inverse import positions_of
-from loadax.plan.keep import keep_rows, leave_out_rows, met_rows
+from loadax.plan import subset as module
+from loadax.plan.block_shuffle import BlockShuffled
+from loadax.plan.concat import Concatenated
 from loadax.plan.mix import Mixed, Segment
-from loadax.plan.order import Concatenated, Excluding, Repeated, Sequential, Shuffled, Sliced, Subset
+from loadax.plan.repeat import Repeated
+from loadax.plan.sequential import Sequential
+from loadax.plan.shuffle import Shuffled
+from loadax.plan.slice import Sliced
+from loadax.plan.subset import Excluding, Subset, keep_rows, leave_out_rows, met_rows
 from loadax.protocols import Order
+from tests.plan.visited import epoch, rows
 
 ROWS = 60
 KEPT = np.array([0, 3, 4, 9, 17, 18, 19, 20, 31, 40, 41, 58, 59])
@@ -35,11 +38,6 @@ FIXED: dict[str, Callable[[], Order]] = {
     "nothing": lambda: Sliced(Sequential(ROWS), 0, 1, 0),
 }
 fixed = pytest.mark.parametrize("build", FIXED.values(), ids=FIXED.keys())
-
-
-def rows(order: Order, epoch: int = 0) -> list[int]:
-    found: Any = order.visits(np.full(order.size, epoch), np.arange(order.size)).rows
-    return list(found.tolist())
 
 
 @both
@@ -88,7 +86,7 @@ def test_many_rows_are_looked_at_in_pieces(
 def test_a_row_is_found_where_it_stands(build: Callable[[], Order], verb: Callable[[Order], Order]) -> None:
     order = Shuffled(verb(build()), 3)
     asked = np.arange(ROWS)
-    hits = positions_of(order, asked, np.full(ROWS, 2), (0, order.size))
+    hits = order.inverse(asked, np.full(ROWS, 2), (0, order.size))
     assert sorted(zip(hits.positions.tolist(), asked[hits.asked].tolist(), strict=True)) == list(
         enumerate(rows(order, 2))
     )
@@ -121,7 +119,7 @@ def test_an_empty_list() -> None:
 def test_what_is_left_out_describes_itself_and_is_dealt_to_nobody() -> None:
     order = VERBS["left"](Sequential(ROWS))
     assert order.describe() == [["rows", ROWS], ["exclude", "x", len(KEPT)]]
-    assert order.deals(0, 0, 9) == []
+    assert order.lane_assignments(0, 0, 9) == []
 
 
 @both
@@ -143,3 +141,9 @@ def test_a_mixture_keeps_its_proportions(verb: Callable[[Order], Order]) -> None
         ArgumentError, match=r"\(\) behind mix\(\) would break its proportions; call it on the datasets before"
     ):
         verb(Shuffled(mixed, 0))
+
+
+def test_kept_picks_positions_of_its_parent() -> None:
+    order = Subset(Sliced(Sequential(10), 9, -1, 10), np.array([0, 3, 9]), ("split", 0.5, 0, True))
+    assert epoch(order, 2) == [(9, 2), (6, 2), (0, 2)]
+    assert order.size == 3

@@ -1,9 +1,9 @@
 """A shuffle for data that is read in blocks: rows move far, but few blocks are open at a time.
 
-Blocks of rows are permuted over the whole epoch, dealt to `lanes`, and in every lane the rows of `window` blocks at a
-time are permuted together. A step of B positions takes B / lanes rows from each lane (see `loadax.plan.lanes`), so only
-`lanes * window` blocks are open at once: a reader that keeps those fetches each block once. All of it follows from the
-arguments; no host, cache or chunk layout has a say.
+Blocks of rows are permuted over the whole epoch and assigned to `lanes` round-robin. In every lane the rows of `window`
+blocks at a time are permuted together. A step of B positions takes B / lanes rows from each lane (see
+`loadax.plan.lanes`), so only `lanes * window` blocks are open at once: a reader that keeps those fetches each block
+once. All of it follows from the arguments; no host, cache or chunk layout has a say.
 
 Lanes don't come to the ends of their windows together, or else all blocks would have to be fetched at the same few
 steps: the first window of the lane at place p of a step is shorter by `p % window` blocks.
@@ -12,7 +12,7 @@ Lanes are not equally long: some have a block more, and one holds the last, ragg
 out, the rest go on in turn, so that every row is served, once.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, final
 
@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
-from loadax.plan.lanes import LaneAssignments, deal, places
-from loadax.protocols import Integers, LaneAssignment, Order, Visits
+from loadax.plan.lanes import LaneAssignments, assign_lanes, lane_places
+from loadax.protocols import Blocks, Hits, Integers, LaneAssignment, NarrowRule, Order, Shuffle, Visits
 
 # Version of this order, which saved states hold. In version 1 all lanes began their windows together, and the turn went
 # through them from first to last.
@@ -34,13 +34,13 @@ class _Epoch:
     """Where the blocks stand in one epoch.
 
     Args:
-        key: of everything random in it.
-        missing: rows that the last block lacks.
-        lane: where that block came to stand.
-        index: its number among the blocks of its lane.
-        lane_blocks: how many blocks each lane has.
-        shifts: how many blocks each lane's first window lacks.
-        dealing: of the positions.
+        key: Key of everything random in it.
+        missing: Rows that the last block lacks.
+        lane: Lane of that block.
+        index: Number of that block among the blocks of its lane.
+        lane_blocks: Number of blocks of each lane.
+        shifts: Blocks that each lane's first window lacks.
+        assignments: Lanes of the positions.
     """
 
     key: int
@@ -49,7 +49,7 @@ class _Epoch:
     index: int
     lane_blocks: Integers
     shifts: Integers
-    dealing: LaneAssignments
+    assignments: LaneAssignments
 
 
 @lru_cache(maxsize=8)
@@ -63,7 +63,8 @@ def _epoch(seed: int, size: int, block: int, window: int, lanes: int, epoch: int
     lane_blocks[: blocks % lanes] += 1
     lane_rows = lane_blocks * block
     lane_rows[slot % lanes] -= missing
-    return _Epoch(int(key), missing, slot % lanes, slot // lanes, lane_blocks, places(lanes) % window, deal(lane_rows))
+    shifts = lane_places(lanes) % window
+    return _Epoch(int(key), missing, slot % lanes, slot // lanes, lane_blocks, shifts, assign_lanes(lane_rows))
 
 
 @final
@@ -77,8 +78,10 @@ class BlockShuffled:
     window: int
     most_lanes: int
     varies = True
+    changing_rows = None
     parts = ()
-    by_step = False
+    row_range = None
+    schedule = None
 
     @property
     def size(self) -> int:
@@ -86,23 +89,38 @@ class BlockShuffled:
 
     @property
     def blocks(self) -> int:
-        """How many blocks there are, the ragged one included."""
+        """Number of blocks, the ragged one included."""
         return -(-self.size // self.block)
 
     @property
     def lanes(self) -> int:
         return max(1, min(self.most_lanes, self.blocks))
 
-    def visits(self, epochs: Integers, positions: Integers) -> Visits:
-        shuffled = np.empty_like(positions)
-        for epoch in np.unique(epochs):
-            mine = np.flatnonzero(epochs == epoch)
-            shuffled[mine] = self._shuffled(self._at(int(epoch)), positions[mine])
-        return self.parent.visits(epochs, shuffled)
+    @property
+    def shuffle(self) -> Shuffle:
+        return Shuffle(self.seed, Blocks(self.block, self.blocks, self.window, self.lanes))
 
-    def shuffled(self, epoch: int, positions: Integers) -> Integers:
-        """Where in an epoch the parent's `positions` come to stand: the inverse of what `visits` does to positions."""
-        at = self._at(epoch)
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        below = np.empty_like(positions)
+        for epoch in np.unique(epochs):
+            chosen = np.flatnonzero(epochs == epoch)
+            below[chosen] = self._to_parent(self._at(int(epoch)), positions[chosen])
+        return self.parent.visits(epochs, below)
+
+    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
+        below = self.parent.inverse(rows, epochs, (0, self.size))
+        positions = np.empty_like(below.positions)
+        epoch_of = epochs[below.asked]
+        for epoch in np.unique(epoch_of).tolist():
+            chosen = np.flatnonzero(epoch_of == epoch)
+            positions[chosen] = self._from_parent(self._at(epoch), below.positions[chosen])
+        return Hits(below.asked, positions)
+
+    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
+        return replace(self, parent=self.parent.narrow(verb, rule, first_row))
+
+    def _from_parent(self, at: _Epoch, positions: Integers) -> Integers:
+        """The positions in an epoch of the parent's `positions`."""
         block, inside = np.divmod(positions, self.block)
         index, lane = np.divmod(seeds.unpermute(block, self.blocks, at.key), self.lanes)
         window = (index + at.shifts[lane]) // self.window
@@ -113,21 +131,26 @@ class BlockShuffled:
         which = np.where(in_its_lane & (window == its_window), relabelled, which)
         place = seeds.unpermute(which * self.block + inside, rows, seeds.derive(at.key, "window", lane, window))
         turn = first * self.block + place - np.where(in_its_lane & (window > its_window), at.missing, 0)
-        return at.dealing.positions(lane, turn)
+        return at.assignments.positions(lane, turn)
 
-    def deals(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
-        deals = self._at(epoch).dealing.deals if stop > start else ()
-        ends = [*(deal.start for deal in deals[1:]), self.size]
-        return [deal for deal, end in zip(deals, ends, strict=False) if deal.start < stop and end > start]
+    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
+        runs = self._at(epoch).assignments.runs if stop > start else ()
+        ends = [*(run.start for run in runs[1:]), self.size]
+        return [run for run, end in zip(runs, ends, strict=False) if run.start < stop and end > start]
 
     def describe(self) -> list[Any]:
         return [*self.parent.describe(), ["shuffle", self.seed, self.block, self.window, self.most_lanes, _VERSION]]
 
+    def text(self) -> list[str]:
+        sizes = f"block={self.block}, window={self.window}, lanes={self.most_lanes}"
+        return [*self.parent.text(), f"shuffle({self.seed}, {sizes})"]
+
     def _at(self, epoch: int) -> _Epoch:
         return _epoch(self.seed, self.size, self.block, self.window, self.lanes, epoch)
 
-    def _shuffled(self, at: _Epoch, positions: Integers) -> Integers:
-        lane, turn = at.dealing.at(positions)
+    def _to_parent(self, at: _Epoch, positions: Integers) -> Integers:
+        """The parent's positions at `positions` of an epoch."""
+        lane, turn = at.assignments.at(positions)
         window, first, place, blocks, rows = self._window(at, lane, turn)
         place = seeds.permute(place, rows, seeds.derive(at.key, "window", lane, window))
         which, inside = np.divmod(place, self.block)

@@ -20,8 +20,12 @@ from loadax.protocols import Integers
 from loadax.sources.base import BaseSource, walk
 from loadax.sources.checks import chunk_starts
 from loadax.sources.io.paths import local_path
-from loadax.writing.comparison import FILES
 from loadax.writing.own_files import keys_below, own_keys
+
+FILES = "files"
+"""The field of an identity that is unknown (None) to a run of several processes, each of which may have its own copy of
+the data.
+"""
 
 _MOST_FILES = 1 << 14
 _MOST_MEMORY = 64 << 20  # bytes
@@ -32,6 +36,11 @@ _LEAST_ROWS = 3
 def identify(source: BaseSource) -> dict[str, str | None]:
     """Digests of a source's files and of what it holds in memory; None for what there is nothing of."""
     return {FILES: None if this_process().count > 1 else _files(source), "memory": _memory(source)}
+
+
+def differs(known: Any, asked: Any, field: str) -> bool:
+    """Whether a field of two identities differs; `FILES` is compared where both know it."""
+    return bool(known != asked and not (field == FILES and (known is None or asked is None)))
 
 
 def spread(size: int, most: int) -> Integers:
@@ -46,30 +55,27 @@ def sample_size(source: BaseSource, row_bytes: int, most: int) -> int:
     return max(_LEAST_ROWS, min(most, _SAMPLE_BYTES // max(1, row_bytes * decoded)))
 
 
-def content(value: Any) -> Any:
+def digest_of(arrays: Iterable[Any]) -> str:
+    """A hash of the shapes, dtypes and contents of arrays, the same in every process."""
+    digest = hashlib.sha256()
+    for array in map(np.asarray, arrays):
+        plain = array.dtype.kind not in "US" and not array.dtype.hasobject
+        entries = None if plain else list(map(_content, array.ravel().tolist()))
+        digest.update(repr((array.dtype.str, array.shape, entries)).encode())
+        if plain:
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()[:16]
+
+
+def _content(value: Any) -> Any:
     """What of an object is the same in every process: the text of others holds addresses."""
     return value if isinstance(value, str | bytes | int | float) else type(value).__qualname__
 
 
-def update(digest: Any, leaf: np.ndarray[Any, Any]) -> None:
-    """Adds an array's shape, dtype and contents to a hash."""
-    plain = leaf.dtype.kind not in "US" and not leaf.dtype.hasobject
-    digest.update(
-        repr(
-            (leaf.dtype.str, leaf.shape, None if plain else [content(each) for each in leaf.ravel().tolist()])
-        ).encode()
-    )
-    if plain:
-        digest.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)
-
-
 def _memory(source: BaseSource) -> str | None:
-    digest, some = hashlib.sha256(), False
-    for each in walk(source):
-        for array in each.held(_MOST_MEMORY):
-            update(digest, np.asarray(array))
-            some = True
-    return digest.hexdigest()[:16] if some else None
+    held = (array for part in walk(source) for array in part.held(_MOST_MEMORY))
+    first = next(held, None)
+    return None if first is None else digest_of(itertools.chain([first], held))
 
 
 def _files(source: BaseSource) -> str | None:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadax.plan import lanes as dealing
+from loadax.plan import lanes as lane_module
 from loadax.plan.batches import BatchPlan
-from loadax.plan.blocks import BlockShuffled
-from loadax.plan.order import Sequential
+from loadax.plan.block_shuffle import BlockShuffled
+from loadax.plan.sequential import Sequential
 
 
 def shuffled(size: int, block: int, window: int, lanes: int, seed: int = 0, epoch: int = 0) -> Any:
@@ -62,7 +62,7 @@ def test_each_block_is_met_within_one_window_of_one_lane(
         # A missing (ragged) row moves the boundary by less than a block.
         bounds = [
             0,
-            *range((window - dealing.places(lanes)[lane] % window) * block, len(mine), window * block),
+            *range((window - lane_module.lane_places(lanes)[lane] % window) * block, len(mine), window * block),
             len(mine),
         ]
         for start, stop in itertools.pairwise(bounds):

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.errors import UnsupportedError
-from loadax.plan.text import several
+from loadax.core.formatting import count_text
+from loadax.loader.reports.figure import new_figure
 from loadax.protocols import Integers
 from loadax.sharding.holdings import LeafHoldings
 
@@ -21,15 +21,12 @@ _SHADES = "░▒▓█"
 _BANDS = 16  # of rows, in the terminal
 _CELL = 13  # characters that a part needs at least, in the terminal
 _STRIPES = 8  # hosts that are shown side by side where many hold the same part
-_WIDE, _HIGH = 960, 720  # pixels of the plot
-_LEFT, _TOP, _RIGHT, _BOTTOM = 120, 84, 28, 48  # and around it
-_LABEL = 22  # pixels of height that a part needs for its label
-_INK, _PAPER = (32, 32, 32), (255, 255, 255)
+_LABELLED = 128  # parts that have their hosts written in them, in the plot
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Territory:
+class PartitionPicture:
     """The parts of one leaf and the hosts that hold them.
 
     Args:
@@ -69,62 +66,35 @@ class Territory:
         """Writes the picture to `path`, as PNG.
 
         Raises:
-            UnsupportedError: when Pillow is not installed.
+            UnsupportedError: When matplotlib is not installed.
         """
-        try:
-            from PIL import Image, ImageDraw, ImageFont
-        except ImportError:
-            raise UnsupportedError(
-                "a picture in a file needs Pillow: pip install pillow, or use text_picture(), which needs nothing"
-            ) from None
-        image = Image.new("RGB", (_LEFT + _WIDE + _RIGHT, _TOP + _HIGH + _BOTTOM), _PAPER)
-        image.paste(Image.fromarray(self._pixels()), (_LEFT, _TOP))
-        draw = ImageDraw.Draw(image)
-        large, small = ImageFont.load_default(18), ImageFont.load_default(13)
-        draw.text((_LEFT, 12), self.title, _INK, large)
-        draw.text((_LEFT, 38), self._caption(), _INK, small)
-        for low, _ in _bounds(self.held.cuts[0], 12):
-            where = _TOP + low * _HIGH // self.held.cuts[0]
-            draw.text((_LEFT - 10, where), f"{low * self.held.extents[0]:,}", _INK, small, anchor="ra")
-            draw.line((_LEFT - 6, where, _LEFT - 1, where), _INK)
-        for low, high in _bounds(self.held.columns, 6):
-            where = _LEFT + low * _WIDE // self.held.columns
-            draw.text((where, _TOP - 8), self._column_text(low, high), _INK, small, anchor="ls")
-            draw.line((where, _TOP - 6, where, _TOP - 1), _INK)
-        draw.text((_LEFT - 10, _TOP + _HIGH), f"{self.held.shape[0]:,}", _INK, small, anchor="rd")
-        draw.text(
-            (_LEFT, _TOP + _HIGH + 16),
-            "rows of the batch go down, columns across; colours follow the hosts' numbers",
-            _INK,
-            small,
-        )
-        self._label(draw, small)
-        image.save(path, "PNG")
-
-    def _label(self, draw: Any, font: Any) -> None:
-        """Borders and hosts' numbers, where the parts are large enough."""
-        high, columns = self.held.cuts[0], self.held.columns
-        if _HIGH // high < _LABEL:
-            return
-        for row, column in product(range(high), range(columns)):
-            left, right = (_LEFT + each * _WIDE // columns for each in (column, column + 1))
-            top, bottom = (_TOP + each * _HIGH // high for each in (row, row + 1))
-            draw.rectangle((left, top, right - 1, bottom - 1), outline=_PAPER)
-            text = _hosts_text(self._holders((row, row + 1), (column, column + 1)))
-            box = draw.textbbox(((left + right) // 2, (top + bottom) // 2), text, font, anchor="mm")
-            if box[2] - box[0] + 8 <= right - left:
-                draw.rectangle((box[0] - 4, box[1] - 2, box[2] + 4, box[3] + 2), fill=_PAPER)
-                draw.text(((left + right) // 2, (top + bottom) // 2), text, _INK, font, anchor="mm")
+        rows, columns = self.held.cuts[0], self.held.columns
+        figure = new_figure(11, 8, "use text_picture()")
+        axes = figure.subplots()
+        axes.imshow(self._pixels(), extent=(0, columns, rows, 0), aspect="auto", interpolation="nearest")
+        axes.set_title(f"{self.title}\n{self._caption()}", loc="left", fontsize=11)
+        bands, sections = _bounds(rows, 12), _bounds(columns, 6)
+        axes.set_yticks([*(low for low, _ in bands), rows])
+        axes.set_yticklabels(f"{row * self.held.extents[0]:,}" for row in (*(low for low, _ in bands), rows))
+        axes.set_xticks([(low + high) / 2 for low, high in sections])
+        axes.set_xticklabels(self._column_text(*section) for section in sections)
+        axes.xaxis.tick_top()
+        axes.set_ylabel("rows of the batch")
+        if rows * columns <= _LABELLED:
+            for row, column in product(range(rows), range(columns)):
+                hosts = _hosts_text(self._holders((row, row + 1), (column, column + 1)))
+                box = {"facecolor": "white", "linewidth": 0, "pad": 2}
+                axes.text(column + 0.5, row + 0.5, hosts, ha="center", va="center", fontsize=9, bbox=box)
+            axes.hlines(range(1, rows), 0, columns, colors="white", linewidth=1)
+            axes.vlines(range(1, columns), 0, rows, colors="white", linewidth=1)
+        figure.savefig(path, format="png", dpi=100)
 
     def _pixels(self) -> NDArray[np.uint8]:
-        """The plot: uint8[height, width, 3]."""
-        down = np.arange(_HIGH) * self.held.cuts[0] // _HIGH
-        across = np.arange(_WIDE) * self.held.columns
-        part = down[:, None] * self.held.columns + (across // _WIDE)[None]
-        many = self._begins[part + 1] - self._begins[part]
-        stripes = np.minimum(many, _STRIPES)
-        stripe = (across % _WIDE)[None] * stripes // _WIDE
-        return _colours(self.held.hosts)[self._hosts[self._begins[part] + stripe * many // stripes]]
+        """The colours of each part's hosts: uint8[rows, columns * stripes, 3]."""
+        hosts = np.diff(self._begins)[:, None]
+        stripes = min(int(hosts.max()), _STRIPES)
+        shown = self._hosts[self._begins[:-1, None] + np.arange(stripes) * hosts // stripes]
+        return _colours(self.held.hosts)[shown].reshape(self.held.cuts[0], -1, 3)
 
     @cached_property
     def _by_part(self) -> tuple[Integers, Integers]:
@@ -162,9 +132,9 @@ class Territory:
 
     def _caption(self) -> str:
         least, most = int(np.diff(self._begins).min()), int(np.diff(self._begins).max())
-        held = several(most, "host") if least == most else f"{least:,} to {most:,} hosts"
+        held = count_text(most, "host") if least == most else f"{least:,} to {most:,} hosts"
         parts = self.held.cuts[0] * self.held.columns
-        return f"{several(parts, 'part')} on {several(self.held.hosts, 'host')}; each part is held by {held}"
+        return f"{count_text(parts, 'part')} on {count_text(self.held.hosts, 'host')}; each part is held by {held}"
 
     def _cell(self, hosts: tuple[int, ...], width: int, shade: str, colour: bool) -> str:
         label = _cut(_hosts_text(np.array(hosts)), width - 2)

@@ -1,0 +1,74 @@
+"""How many calls cross from one file of loadax to another in one plain `next()`: `python benchmarks/calls_per_next.py`.
+
+A zarr store with two variables, one device, no workers and no maps: all calls are made on this thread. See README.md.
+"""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_NUM_CPU_DEVICES"] = "1"
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+
+import loadax
+
+_PACKAGE = Path(loadax.__file__).parent
+_WARMUP = 20  # batches, after which pieces have their sizes
+_ROWS = 128  # of a batch: every leaf of it is laid out without gaps, on eight devices too
+
+
+def crossings(work: Callable[[], Any]) -> Counter[tuple[str, str]]:
+    """Counts calls between files of the package, by the caller's file and the callee's file and function."""
+    found: Counter[tuple[str, str]] = Counter()
+
+    def watch(frame: FrameType, event: str, _argument: Any) -> None:
+        if event != "call" or frame.f_back is None:
+            return
+        caller, callee = _file(frame.f_back.f_code), _file(frame.f_code)
+        if caller and callee and caller != callee:
+            found[caller, f"{callee}:{frame.f_code.co_qualname}"] += 1
+
+    sys.setprofile(watch)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def _file(code: CodeType) -> str | None:
+    path = Path(code.co_filename)
+    return str(path.relative_to(_PACKAGE)) if path.is_relative_to(_PACKAGE) else None
+
+
+def main() -> None:
+    """Prints the calls, and how many there are."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="print every call")
+    options = parser.parse_args()
+    rows = {"x": np.zeros((4096, 64), np.float32), "y": np.zeros(4096, np.int32)}
+    with tempfile.TemporaryDirectory(prefix="loadax-benchmark-") as name:
+        loadax.write_zarr(loadax.from_arrays(rows), Path(name) / "rows.zarr", progress=False)
+        data = loadax.from_zarr(Path(name) / "rows.zarr").shuffle(seed=0)
+        with iter(loadax.Dataloader(data, _ROWS, num_workers=0)) as batches:
+            for _ in range(_WARMUP):
+                next(batches)
+            found = crossings(lambda: next(batches))
+    if options.list:
+        for (caller, callee), count in found.items():
+            print(f"{count:>3}  {caller} -> {callee}")
+    files = {file for caller, callee in found for file in (caller, callee.split(":")[0])}
+    print(f"{sum(found.values())} calls between {len(files)} files of loadax in one next()")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""LoaderOptions: how a `Dataloader` makes batches. Arguments are checked here once, and passed on whole."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, final
+
+from jax.sharding import Mesh, NamedSharding
+
+from loadax.core.arguments import choice, integer
+from loadax.core.tree import flatten
+from loadax.dataset import Dataset
+from loadax.errors import ArgumentError
+from loadax.loader.assembly.host_shard import ShardSpec
+from loadax.loader.metrics.stats import usable_cores
+
+_MOST_WORKERS = 16  # workers beyond that mostly wait for each other; pass num_workers for more
+
+_Value = TypeVar("_Value")
+Schedule = tuple[tuple[int, _Value], ...]
+"""`(first step, value)`: each value holds until the next one begins."""
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LoaderOptions:
+    """How batches are cut, read ahead and placed: arguments of `Dataloader`, which documents them, checked.
+
+    Args:
+        shard: Part of each batch that `shard_index` and `shard_count` ask for. None: the mesh decides.
+        num_workers: Largest number of workers.
+        first_workers: Number of workers to begin with.
+    """
+
+    partition: Any = None
+    shard: ShardSpec | None = None
+    microbatches: int = 1
+    key_seed: int | None = None
+    keep_on_device: bool | int = False
+    num_workers: int = 0
+    first_workers: int = 0
+    worker_type: str = "thread"
+    prefetch: int = 2
+    prefetch_bytes: int = 256 << 20
+    cache_bytes: int | None = None
+
+    @property
+    def readers(self) -> int:
+        """Number of copies of the reader, each with caches of its own: one a worker process."""
+        return max(1, self.num_workers) if self.worker_type == "process" else 1
+
+
+def worker_counts(num_workers: int | None, worker_type: str, concurrent_reads: int) -> tuple[int, int]:
+    """The largest number of workers, and the number to begin with, for a source that wants so many reads at once."""
+    in_processes = choice("worker_type", worker_type, ("thread", "process")) == "process"
+    if num_workers is not None:
+        most = integer("num_workers", num_workers, 0)
+        return most, most
+    # A process a core; of threads twice as many, since one may wait for a disk or for the GIL.
+    cores, first = usable_cores(), 1 if in_processes else concurrent_reads
+    return (min(cores, _MOST_WORKERS) if in_processes else max(min(2 * cores, _MOST_WORKERS), first)), first
+
+
+def device_limit(keep_on_device: Any) -> bool | int:
+    """`keep_on_device`, checked."""
+    if keep_on_device is None or isinstance(keep_on_device, bool):
+        return bool(keep_on_device)
+    return integer("keep_on_device", keep_on_device, 1)
+
+
+def microbatch_count(microbatches: int, batch_sizes: Sequence[int]) -> int:
+    """`microbatches`, checked."""
+    count = integer("microbatches", microbatches, 1)
+    for size in (size for size in batch_sizes if size % count):
+        raise ArgumentError(f"batch_size={size} can't be split into microbatches={count}; use a multiple of {count}")
+    return count
+
+
+def shard_spec(index: int | None, count: int | None, batch_sizes: Sequence[int]) -> ShardSpec | None:
+    """The part of each batch that `shard_index` and `shard_count` ask for; None: they don't."""
+    if index is None and count is None:
+        return None
+    if index is None or count is None:
+        raise ArgumentError(f"shard_index={index} and shard_count={count}: pass both, or neither")
+    count = integer("shard_count", count, 1)
+    index = integer("shard_index", index)
+    if not 0 <= index < count:
+        raise ArgumentError(f"shard_index={index} is not one of shard_count={count} parts: pass 0 to {count - 1}")
+    for batch_size in batch_sizes:
+        if batch_size % count:
+            raise ArgumentError(
+                f"batch_size={batch_size} can't be split into shard_count={count} equal parts; "
+                f"use a multiple of {count}"
+            )
+    return ShardSpec(index, count)
+
+
+def schedule(name: str, value: Any) -> Schedule[int]:
+    """An int, or a dict of ints by step, as a schedule.
+
+    Raises:
+        ArgumentError: when steps don't begin at 0 and ascend, or a value is no int.
+    """
+    if not isinstance(value, Mapping):
+        return ((0, integer(name, value)),)
+    steps = [integer(f"a step of {name}", step) for step in value]
+    if not steps or steps[0] != 0 or steps != sorted(set(steps)):
+        raise ArgumentError(
+            f"{name}={dict(value)!r}: a schedule begins at step 0, and ascends: {{0: 256, 10_000: 1024}}"
+        )
+    return tuple((step, integer(f"{name}[{step}]", given)) for step, given in zip(steps, value.values(), strict=True))
+
+
+def value_at(scheduled: Schedule[_Value], step: int) -> _Value:
+    """What a schedule says for a step."""
+    return next(value for first, value in reversed(scheduled) if first <= step)
+
+
+def together(one: Schedule[int], other: Schedule[int]) -> Schedule[int]:
+    """The values of `one`, with a seam wherever either has one."""
+    return tuple((step, value_at(one, step)) for step in sorted({step for step, _ in (*one, *other)}))
+
+
+def with_positions(dataset: Dataset, schedule: tuple[tuple[int, int], ...], num_epochs: Any) -> Dataset:
+    """The dataset with what is scheduled by step scheduled by position, now that the batch sizes are known.
+
+    Raises:
+        ArgumentError: when something is scheduled for a later epoch.
+    """
+    scheduled = dataset.order.schedule
+    if scheduled is None or not scheduled.by_step:
+        return dataset
+    return replace(dataset, order=scheduled.at_positions(schedule, num_epochs))
+
+
+def mesh_of(partition: Any) -> Mesh | None:
+    """The mesh of the first sharding in `partition`, if there is one."""
+    for leaf in flatten(partition)[0]:
+        if isinstance(leaf, NamedSharding) and isinstance(leaf.mesh, Mesh):
+            return leaf.mesh
+    return None

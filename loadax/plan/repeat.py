@@ -1,0 +1,67 @@
+"""Several epochs of an order as one."""
+
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+
+from loadax.plan.order import no_hits
+from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
+
+
+@final
+@dataclass(frozen=True)
+class Repeated:
+    """`times` epochs of the dataset before it make one epoch, each in its own order."""
+
+    parent: Order
+    times: int
+    changing_rows = None
+    parts = ()
+    row_range = None
+    shuffle = None
+    schedule = None
+
+    @property
+    def size(self) -> int:
+        return self.parent.size * self.times
+
+    @property
+    def varies(self) -> bool:
+        return self.parent.varies
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        size = max(self.parent.size, 1)
+        return self.parent.visits(epochs * self.times + positions // size, positions % size)
+
+    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
+        size = self.parent.size
+        if not size or window[0] >= window[1]:
+            return no_hits()
+        turns = np.arange(window[0] // size, (window[1] - 1) // size + 1)
+        # One turn: what is asked for lies within it. Several: all of each may be asked for.
+        inner = (window[0] - int(turns[0]) * size, window[1] - int(turns[0]) * size) if len(turns) == 1 else (0, size)
+        asked, turn = (grid.ravel() for grid in np.meshgrid(np.arange(len(rows)), turns, indexing="ij"))
+        below = self.parent.inverse(rows[asked], epochs[asked] * self.times + turn, inner)
+        return Hits(asked[below.asked], turn[below.asked] * size + below.positions)
+
+    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
+        return replace(self, parent=self.parent.narrow(verb, rule, first_row))
+
+    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
+        size = max(self.parent.size, 1)
+        found = []
+        for turn in range(start // size, -(-stop // size)):
+            low, high = max(start - turn * size, 0), min(stop - turn * size, size)
+            for first, lanes in self.parent.lane_assignments(epoch * self.times + turn, low, high):
+                # A slice below may begin inside a run of positions: here the run begins with the turn, in the middle
+                # of the lanes.
+                shift = max(0, -first)
+                found.append(LaneAssignment(first + shift + turn * size, np.roll(lanes, -(shift % len(lanes)))))
+        return found
+
+    def describe(self) -> list[Any]:
+        return [*self.parent.describe(), ["repeat", self.times]]
+
+    def text(self) -> list[str]:
+        return [*self.parent.text(), f"repeat({self.times})"]

@@ -1,0 +1,65 @@
+"""The rows of a source in their stored order."""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from loadax.plan.order import check_fixed_rows
+from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
+
+
+@final
+@dataclass(frozen=True)
+class Sequential:
+    """Position p is row p, in every epoch.
+
+    Args:
+        size: Number of rows.
+        own_epochs: Whether the source itself has other rows in every epoch, so that row 5 of one is not row 5 of the
+            next.
+    """
+
+    size: int
+    own_epochs: bool = False
+    parent = None
+    parts = ()
+    shuffle = None
+    schedule = None
+
+    @property
+    def varies(self) -> bool:
+        return self.own_epochs
+
+    @property
+    def changing_rows(self) -> str | None:
+        if not self.own_epochs:
+            return None
+        return (
+            "the Grain dataset shuffles or maps at random, so row 5 is another record in every epoch; "
+            "hand over the Grain dataset before it does"
+        )
+
+    @property
+    def row_range(self) -> range | None:
+        return None if self.own_epochs else range(self.size)
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        return Visits(positions, epochs)
+
+    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
+        asked = np.flatnonzero((rows >= 0) & (rows < self.size))
+        return Hits(asked, rows[asked])
+
+    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
+        check_fixed_rows(self, f"{verb}()")
+        return rule(self, first_row)
+
+    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
+        return []
+
+    def describe(self) -> list[Any]:
+        return [["own epochs" if self.own_epochs else "rows", self.size]]
+
+    def text(self) -> list[str]:
+        return [f"{self.size:,} rows" + ", in the source's own order of each epoch" * self.own_epochs]

@@ -1,0 +1,56 @@
+"""A full shuffle: every position is shuffled alone."""
+
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from loadax import seeds
+from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Shuffle, Visits
+
+
+@final
+@dataclass(frozen=True)
+class Shuffled:
+    """A uniform shuffle of all positions, another one each epoch."""
+
+    parent: Order
+    seed: int
+    varies = True
+    changing_rows = None
+    parts = ()
+    row_range = None
+    schedule = None
+
+    @property
+    def size(self) -> int:
+        return self.parent.size
+
+    @property
+    def shuffle(self) -> Shuffle:
+        return Shuffle(self.seed)
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        if len(positions) == 0:
+            return self.parent.visits(epochs, positions)
+        # Nearly every call stays within one epoch, and one key for all is much faster than a key for each.
+        first = int(epochs[0])
+        key = seeds.derive(self.seed, "shuffle", first if (epochs == first).all() else epochs)
+        return self.parent.visits(epochs, seeds.permute(positions, self.size, key))
+
+    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
+        below = self.parent.inverse(rows, epochs, (0, self.size))
+        if not self.size:
+            return below
+        keys = seeds.derive(self.seed, "shuffle", epochs[below.asked])
+        return Hits(below.asked, seeds.unpermute(below.positions, self.size, keys))
+
+    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
+        return replace(self, parent=self.parent.narrow(verb, rule, first_row))
+
+    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
+        return []
+
+    def describe(self) -> list[Any]:
+        return [*self.parent.describe(), ["shuffle", self.seed]]
+
+    def text(self) -> list[str]:
+        return [*self.parent.text(), f"shuffle({self.seed})"]

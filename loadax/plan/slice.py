@@ -1,0 +1,72 @@
+"""A slice of an order."""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from loadax.errors import ArgumentError
+from loadax.plan.order import check_fixed_rows, no_hits
+from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
+
+
+@final
+@dataclass(frozen=True)
+class Sliced:
+    """Every `step`-th position from `start` on, `size` of them. After a shuffle that is another subset each epoch."""
+
+    parent: Order
+    start: int
+    step: int
+    size: int
+    changing_rows = None
+    parts = ()
+    shuffle = None
+    schedule = None
+
+    @property
+    def varies(self) -> bool:
+        return self.parent.varies
+
+    @property
+    def row_range(self) -> range | None:
+        rows = self.parent.row_range
+        if rows is None:
+            return None
+        start, step = rows.start + self.start * rows.step, self.step * rows.step
+        return range(start, start + self.size * step, step)
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        return self.parent.visits(epochs, self.start + positions * self.step)
+
+    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
+        if window[0] >= window[1]:
+            return no_hits()
+        ends = (self.start + window[0] * self.step, self.start + (window[1] - 1) * self.step)
+        below = self.parent.inverse(rows, epochs, (max(min(ends), 0), max(ends) + 1))
+        positions, remainders = np.divmod(below.positions - self.start, self.step)
+        chosen = (remainders == 0) & (positions >= 0) & (positions < self.size)
+        return Hits(below.asked[chosen], positions[chosen])
+
+    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
+        if self.varies:
+            check_fixed_rows(self, f"{verb}()")
+            raise ArgumentError(
+                f"{verb}() after a slice of a shuffle: which rows are there changes every epoch, "
+                f"and with them the result's length; {verb} first, or slice before you shuffle"
+            )
+        return rule(self, first_row)
+
+    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
+        if self.step != 1:
+            return []
+        assignments = self.parent.lane_assignments(epoch, start + self.start, stop + self.start)
+        return [LaneAssignment(assignment.start - self.start, assignment.lanes) for assignment in assignments]
+
+    def describe(self) -> list[Any]:
+        return [*self.parent.describe(), ["slice", self.start, self.step, self.size]]
+
+    def text(self) -> list[str]:
+        stop = self.start + self.size
+        cut = f"[{self.start}:{stop}]" if self.step == 1 else f"[{self.start}::{self.step}][:{self.size}]"
+        return [*self.parent.text(), cut]

@@ -1,0 +1,171 @@
+"""Lists of rows: what verbs that look at rows, such as `filter` and `exclude`, leave over."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.plan.order import no_hits
+from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
+
+_CHUNK = 1 << 20  # rows that are looked at a time: bounds the scratch memory, not the result
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Subset:
+    """The positions in a list, in its order: a few rows.
+
+    Args:
+        parent: Order that is the same in every epoch.
+        positions: Positions of the parent, int64[size]. Ascending, for `inverse`.
+        rule: Verb and what decides its list, as JSON, for `describe`.
+        arguments: Arguments of the verb, as text.
+    """
+
+    parent: Order
+    positions: Integers
+    rule: tuple[Any, ...]
+    arguments: str = ""
+    varies = False
+    changing_rows = None
+    parts = ()
+    row_range = None
+    shuffle = None
+    schedule = None
+
+    @property
+    def size(self) -> int:
+        return len(self.positions)
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        return self.parent.visits(epochs, self.positions[positions])
+
+    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
+        if window[0] >= window[1]:
+            return no_hits()
+        inner = int(self.positions[window[0]]), int(self.positions[window[1] - 1]) + 1
+        below = self.parent.inverse(rows, epochs, inner)
+        positions = np.minimum(np.searchsorted(self.positions, below.positions), self.size - 1)
+        listed = self.positions[positions] == below.positions
+        return Hits(below.asked[listed], positions[listed])
+
+    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002
+        return rule(self, first_row)
+
+    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
+        return []
+
+    def describe(self) -> list[Any]:
+        return [*self.parent.describe(), [*self.rule, self.size]]
+
+    def text(self) -> list[str]:
+        return [*self.parent.text(), _text(self.rule, self.arguments, self.size)]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Excluding:
+    """All positions but those in a list: most rows.
+
+    Args:
+        parent: Order that is the same in every epoch.
+        missing: Positions of the parent, ascending, int64[n].
+        rule: Verb and what decides its list, as JSON, for `describe`.
+    """
+
+    parent: Order
+    missing: Integers
+    rule: tuple[Any, ...]
+    varies = False
+    changing_rows = None
+    parts = ()
+    row_range = None
+    shuffle = None
+    schedule = None
+
+    @property
+    def size(self) -> int:
+        return self.parent.size - len(self.missing)
+
+    @cached_property
+    def _begins(self) -> Integers:
+        """The positions here from which on one more of the parent's is left out."""
+        return self.missing - np.arange(len(self.missing))
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        return self.parent.visits(epochs, positions + np.searchsorted(self._begins, positions, side="right"))
+
+    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
+        below = self.parent.inverse(rows, epochs, (0, self.parent.size))
+        before = np.searchsorted(self.missing, below.positions)
+        kept = np.append(self.missing, -1)[before] != below.positions
+        return Hits(below.asked[kept], (below.positions - before)[kept])
+
+    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002
+        return rule(self, first_row)
+
+    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
+        return []
+
+    def describe(self) -> list[Any]:
+        return [*self.parent.describe(), [*self.rule, self.size]]
+
+    def text(self) -> list[str]:
+        return [*self.parent.text(), _text(self.rule, "", self.size)]
+
+
+def keep_rows(order: Order, verb: str, rows: Integers, rule: tuple[Any, ...], arguments: str = "") -> Order:
+    """An order of those of its rows alone that are in the ascending list `rows`; memory: 8 bytes for each of them."""
+    return order.narrow(
+        verb, lambda fixed, first_row: Subset(fixed, _positions(fixed, first_row, rows), rule, arguments)
+    )
+
+
+def leave_out_rows(order: Order, verb: str, rows: Integers, rule: tuple[Any, ...]) -> Order:
+    """An order without those of its rows that are in the ascending list `rows`; memory: 8 bytes for each of those."""
+    return order.narrow(verb, lambda fixed, first_row: Excluding(fixed, _positions(fixed, first_row, rows), rule))
+
+
+def met_rows(order: Order, verb: str, num_rows: int) -> NDArray[np.bool_]:
+    """For every row of the source, whether the order ever visits it."""
+    met = np.zeros(num_rows, bool)
+
+    def look(fixed: Order, first_row: int) -> Order:
+        if fixed.row_range == range(fixed.size):
+            met[first_row : first_row + fixed.size] = True
+        else:
+            for _, rows in rows_of(fixed, first_row):
+                met[rows] = True
+        return fixed
+
+    order.narrow(verb, look)
+    return met
+
+
+def rows_of(order: Order, first_row: int) -> Iterator[tuple[Integers, Integers]]:
+    """All positions of an order that is the same in every epoch, and their rows, some at a time."""
+    for start in range(0, order.size, _CHUNK):
+        positions = np.arange(start, min(start + _CHUNK, order.size), dtype=np.int64)
+        yield positions, order.visits(np.zeros_like(positions), positions).rows + first_row
+
+
+def _positions(order: Order, first_row: int, rows: Integers) -> Integers:
+    """The positions of a fixed order that hold a row of the ascending list."""
+    if order.row_range == range(order.size):
+        low, high = np.searchsorted(rows, [first_row, first_row + order.size])
+        # Without an offset, the slice of a mapped file stays mapped and takes no memory.
+        return rows[low:high] - first_row if first_row else rows[low:high]
+    found = [
+        positions[rows[np.minimum(np.searchsorted(rows, visited), len(rows) - 1)] == visited]
+        for positions, visited in rows_of(order, first_row)
+        if len(rows)
+    ]
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def _text(rule: tuple[Any, ...], arguments: str, size: int) -> str:
+    return f"{rule[0]}({arguments}{', ' * bool(arguments)}{size:,} rows)"

@@ -1,0 +1,67 @@
+"""Several orders side by side."""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from loadax.plan.order import check_fixed_rows, parts_text
+from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
+
+
+@final
+@dataclass(frozen=True)
+class Zipped:
+    """Row p is position p of every part, in the same epoch; the source asks each part's order which row that is.
+
+    Args:
+        parts: Orders of the parts, all of one size.
+        names: Path of each part in an example.
+    """
+
+    parts: tuple[Order, ...]
+    names: tuple[str, ...]
+    parent = None
+    shuffle = None
+    schedule = None
+
+    @property
+    def size(self) -> int:
+        return self.parts[0].size
+
+    @property
+    def varies(self) -> bool:
+        return any(part.varies for part in self.parts)
+
+    @property
+    def changing_rows(self) -> str | None:
+        if not self.varies:
+            return None
+        return (
+            "a dataset below zip() is in another order every epoch, so row 5 is another record in every epoch; "
+            "zip the datasets before they are shuffled"
+        )
+
+    @property
+    def row_range(self) -> range | None:
+        return None if self.varies else range(self.size)
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        return Visits(positions, epochs)
+
+    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
+        asked = np.flatnonzero((rows >= 0) & (rows < self.size))
+        return Hits(asked, rows[asked])
+
+    def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
+        check_fixed_rows(self, f"{verb}()")
+        return rule(self, first_row)
+
+    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
+        return []
+
+    def describe(self) -> list[Any]:
+        return [["zip", [[name, part.describe()] for name, part in zip(self.names, self.parts, strict=True)]]]
+
+    def text(self) -> list[str]:
+        return [f"zip: {parts_text(zip(self.names, self.parts, strict=True))}"]

@@ -1,0 +1,183 @@
+"""IndexFolder: arrays that were computed from data, kept on disk with what they were computed from.
+
+The one format of `filter`, `split_by` and `pack`.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.errors import ArgumentError, SourceError
+from loadax.sources.io.files import open_regular
+from loadax.sources.io.paths import local_folder
+from loadax.sources.npy.header import NPY_FAILURES, load_npy
+from loadax.writing.identity import differs
+
+_VERSION = 3
+_NAME = "loadax index"
+_MAGIC = f'{{\n "{_NAME}": '.encode()  # how a description begins
+
+_log = logging.getLogger("loadax")
+
+
+class Entry(NamedTuple):
+    """Arrays by name, and small facts about them (JSON)."""
+
+    arrays: Mapping[str, NDArray[Any]]
+    facts: dict[str, Any]
+
+
+@final
+class IndexFolder:
+    """A folder of entries. Processes that share it may write at once: they write the same.
+
+    Arrays are files of their own, called by their contents, so that nobody's mapped file is ever written to; what an
+    entry consists of stands in a `.json` file, its description, which comes last and replaces the one before in one
+    stroke. Both are checked when they are read: an entry whose contents are not what their digests say is as good as
+    none.
+
+    Args:
+        path: Path of the folder, on this machine; made when something is written.
+
+    Raises:
+        ArgumentError: When it is no path of a folder.
+    """
+
+    def __init__(self, path: Any):
+        folder = local_folder("index", path)
+        if folder.exists() and not folder.is_dir():
+            raise ArgumentError(
+                f"index={os.fspath(path)!r} is a file; pass the path of a folder, which is made when it does not exist "
+                "(an index that is a file was written by an earlier loadax: delete it)"
+            )
+        self._folder = folder
+
+    def path(self, name: str) -> Path:
+        """The description of an entry."""
+        return self._folder / f"{name}.json"
+
+    def get(self, name: str, identity: Mapping[str, Any]) -> Entry | None:
+        """An entry, mapped, when it exists and was computed from `identity`.
+
+        Otherwise None, and the log says why if it exists.
+
+        Raises:
+            ArgumentError: When the file of its name is not an index, so that nobody's data is overwritten.
+            SourceError: When it can't be read.
+        """
+        path = self.path(name)
+        described = _read(path)
+        if described is None:
+            return None
+        try:
+            found = json.loads(described)
+            if found["check"] != _check(found):
+                raise ValueError("it is damaged: its contents are not what its digest says")
+            known = {_NAME: found[_NAME], **found["identity"]}
+            asked = {_NAME: _VERSION, **identity}
+            others = [field for field, value in asked.items() if differs(known.get(field), _plain(value), field)]
+            if others:
+                _log.warning("index %s is another one (%s differs): it is not used", path, ", ".join(others))
+                return None
+            arrays = {key: _mapped(self._folder / file) for key, file in found["arrays"].items()}
+            for key, file in found["arrays"].items():
+                if file != _file_name(name, key, arrays[key]):
+                    raise ValueError(f"{file} is damaged: its contents are not what its digest says")
+        except NPY_FAILURES as error:
+            _log.warning("index %s can't be used: %s", path, error)
+            return None
+        _log.info("index %s: read", path)
+        return Entry(arrays, found["facts"])
+
+    def put(self, name: str, identity: Mapping[str, Any], entry: Entry) -> None:
+        """Writes an entry in place of the one of that name.
+
+        Raises:
+            SourceError: When it can't be written.
+        """
+        path = self.path(name)
+        files = {key: _file_name(name, key, array) for key, array in entry.arrays.items()}
+        content = {_NAME: _VERSION, "identity": dict(identity), "arrays": files, "facts": entry.facts}
+        text = json.dumps({**content, "check": _check(content)}, indent=1)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            before = self._files_of(path)
+            for key, file in files.items():
+                _write(self._folder / file, lambda out, key=key: np.save(out, entry.arrays[key], allow_pickle=False))  # type: ignore[misc]
+            _write(path, lambda out: out.write(text.encode()))
+            for file in before - set(files.values()):
+                if file.startswith(f"{name}-") and file.endswith(".npy"):
+                    (self._folder / file).unlink(missing_ok=True)
+        except OSError as error:
+            raise SourceError(f"index {path} can't be written: {error}; choose another path, or make room") from error
+        _log.info("index %s: written", path)
+
+    def _files_of(self, path: Path) -> set[str]:
+        try:
+            return {Path(file).name for file in json.loads(_read(path) or "")["arrays"].values()}
+        except NPY_FAILURES:
+            return set()
+
+
+def digest_values(values: NDArray[Any]) -> str:
+    """A hash of an array's values alone, which stands in the states of runs."""
+    return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()[:16]
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        with os.fdopen(open_regular(path), "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SourceError(f"index {path} can't be read: {error}; choose another path") from error
+    if not content.startswith(_MAGIC):
+        raise ArgumentError(f"index {path} is a file of another kind; choose another path, or delete it")
+    return content
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    # A plain view: every operation on a memmap pays for its subclass.
+    array: NDArray[Any] = load_npy(path, mapped=True).view(np.ndarray)
+    return array
+
+
+def _file_name(name: str, key: str, array: NDArray[Any]) -> str:
+    """What the file of an entry's array is called: by its contents, so that they can be checked."""
+    digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
+    digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return f"{name}-{key}-{digest.hexdigest()[:16]}.npy"
+
+
+def _check(content: Mapping[str, Any]) -> str:
+    text = json.dumps({name: value for name, value in content.items() if name != "check"}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    """A value as it is when it was written as JSON and read again."""
+    return json.loads(json.dumps(value))
+
+
+def _write(path: Path, write: Callable[[BinaryIO], Any]) -> None:
+    """Writes a file that exists whole or not at all."""
+    # Not by `tempfile`, whose files nobody else may read.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        with temporary.open("xb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

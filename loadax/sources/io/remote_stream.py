@@ -1,0 +1,139 @@
+"""RemoteSegments: parts of a stream of remote files; coalesces near ones, reads all of them concurrently."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.protocols import Integers
+from loadax.sources.io.byte_stream import (
+    ByteStream,
+    Ends,
+    MappedSegments,
+    Segment,
+    copy_stretches,
+    stretches_of,
+)
+from loadax.sources.io.cached_files import CachedFiles
+from loadax.sources.io.disk_cache import DiskCache
+from loadax.sources.io.files import Files
+from loadax.sources.io.remote import RemoteFiles
+
+# bytes between two parts that are read along rather than asked for apart: they take less time than a request
+_GAP = 64 << 10
+_JOINED = 8 << 20  # and how long a joined range gets, so that several share the work
+_WAVE = 64 << 20  # bytes that are asked for before the first are waited for
+
+
+def open_stream(segments: Sequence[Segment], files: Files, cache: DiskCache | None) -> ByteStream:
+    """A stream of local files, mapped, or of remote ones, read by ranges.
+
+    Args:
+        segments: Segments of the stream.
+        files: What the files are read through; several streams may share one, and so its connections.
+        cache: Where what is read of remote files is kept on this machine; None: nowhere.
+    """
+    return RemoteSegments(segments, files, cache) if isinstance(files, RemoteFiles) else MappedSegments(segments)
+
+
+class _Group(NamedTuple):
+    """Sorted parts `first` to before `last`, which span the bytes `start` to before `stop` of the stream."""
+
+    first: int
+    last: int
+    start: int
+    stop: int
+
+
+@final
+class RemoteSegments:
+    """A stream of remote files; see `ByteStream`. Parts that lie near each other are read as one range.
+
+    Args:
+        segments: Segments of the stream.
+        remote: What the files are read through.
+        cache: Where what was read is kept on this machine; None: nowhere.
+    """
+
+    far = True
+
+    def __init__(self, segments: Sequence[Segment], remote: RemoteFiles, cache: DiskCache | None = None):
+        self.ends = Ends(segments)
+        extents = {each.location: each.begin + each.size for each in segments}
+        self._files = remote if cache is None else CachedFiles(remote, cache, extents)
+
+    def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
+        """See `ByteStream`.
+
+        Raises:
+            SourceError: When a range can't be read; names the URL and the range.
+        """
+        if not out.size:
+            return
+        size = out.shape[1]
+        for some, begin, content in self._read(starts, starts + size):
+            copy_stretches(stretches_of(np.frombuffer(content, np.uint8), size), starts[some] - begin, out, some)
+
+    def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """See `ByteStream`.
+
+        Raises:
+            SourceError: When a range can't be read; names the URL and the range.
+        """
+        # Parts that follow each other, in the stream and in what is asked for, are one.
+        first = np.flatnonzero(np.concatenate([[True], starts[1:] != (starts + lengths)[:-1]]))
+        starts, lengths = starts[first] * dtype.itemsize, np.add.reduceat(lengths, first) * dtype.itemsize
+        out = np.empty(int(lengths.sum()) // dtype.itemsize, dtype)
+        written: Any = out.view(np.uint8)
+        target, places = memoryview(written), np.cumsum(lengths) - lengths
+        for some, begin, content in self._read(starts, starts + lengths):
+            source = memoryview(content)
+            for place, low, size in zip(
+                places[some].tolist(), (starts[some] - begin).tolist(), lengths[some].tolist(), strict=True
+            ):
+                target[place : place + size] = source[low : low + size]
+        return out
+
+    def _read(self, starts: Integers, stops: Integers) -> Iterator[tuple[Integers, int, bytes]]:
+        """The bytes that some parts lie in: the numbers of these parts, the first byte's place in the stream, and all.
+
+        Each part comes once.
+        """
+        order = np.argsort(starts, kind="stable")
+        for wave in _waves(_groups(starts[order], stops[order])):
+            for group, content in zip(wave, self._fetch(wave), strict=True):
+                yield order[group.first : group.last], group.start, content
+
+    def _fetch(self, groups: Sequence[_Group]) -> Iterator[bytes]:
+        """The bytes of each group, all asked for at once."""
+        ranges = [self.ends.ranges(each.start, each.stop) for each in groups]
+        contents = iter(self._files.read([each for group in ranges for each in group]))
+        for group in ranges:
+            pieces = [next(contents) for _ in group]
+            yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _groups(starts: Integers, stops: Integers) -> list[_Group]:
+    """Parts by ascending start, joined where they lie near each other, but not for ever."""
+    apart = starts[1:] > np.maximum.accumulate(stops)[:-1] + _GAP
+    run = np.concatenate([[0], np.cumsum(apart)])
+    begin = starts[np.flatnonzero(np.concatenate([[True], apart]))][run]
+    cut = (starts - begin) // _JOINED
+    firsts = np.flatnonzero(np.concatenate([[True], apart | (np.diff(cut) != 0)]))
+    lasts = np.append(firsts[1:], len(starts))
+    begins, ends = starts[firsts], np.maximum.reduceat(stops, firsts)
+    return list(map(_Group, firsts.tolist(), lasts.tolist(), begins.tolist(), ends.tolist()))
+
+
+def _waves(groups: Sequence[_Group]) -> Iterator[list[_Group]]:
+    """Groups in runs that take a bounded amount of memory."""
+    wave: list[_Group] = []
+    held = 0
+    for group in groups:
+        if wave and held + group.stop - group.start > _WAVE:
+            yield wave
+            wave, held = [], 0
+        wave.append(group)
+        held += group.stop - group.start
+    yield wave

@@ -1,0 +1,106 @@
+"""Flat arrays that documents lie in: in memory, or a stream of files."""
+
+from pathlib import Path
+from typing import Any, Literal, Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.protocols import Integers, Location
+from loadax.sources.io.byte_stream import ByteStream, take_parts
+from loadax.sources.io.locations import MappedExtent, cut_short, mapped_extent, mapped_file, mapped_name
+
+
+class Flat(Protocol):
+    """A long one-dimensional array, wherever it lies."""
+
+    dtype: np.dtype[Any]
+    """In native byte order."""
+    far: bool
+    """Whether a read waits for a network."""
+
+    def __len__(self) -> int: ...
+
+    def gather(self, starts: Integers, lengths: Integers) -> NDArray[Any]:
+        """The entries from each of `starts` on, `lengths` of each, one part behind another. No part is empty."""
+        ...
+
+    @property
+    def addresses(self) -> list[str]:
+        """The files; nothing for memory."""
+        ...
+
+    @property
+    def memory(self) -> NDArray[Any] | None:
+        """All of it, when it is in memory alone."""
+        ...
+
+    def locate(self, start: int, stop: int) -> list[Location]:
+        """The files that some entries lie in, each with the first and the last byte; nothing for memory."""
+        ...
+
+
+@final
+class FlatArray:
+    """An array in memory, or mapped into it."""
+
+    far = False
+
+    def __init__(self, array: NDArray[Any]):
+        self._file = mapped_file(array)
+        self._extent: MappedExtent | Literal[False] | None = None
+        self._array = array.view(np.ndarray)
+        self.dtype = array.dtype.newbyteorder("=")
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def gather(self, starts: Integers, lengths: Integers) -> NDArray[Any]:
+        if self._extent is None:
+            self._extent = mapped_extent(self._array) or False
+        if self._extent and not self._extent.whole:
+            raise cut_short(mapped_name(self._array))
+        return take_parts(self._array, starts, lengths).astype(self.dtype, copy=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_extent": None}  # another process has its own map
+
+    @property
+    def addresses(self) -> list[str]:
+        return [] if self._file is None else [str(Path(self._file.name).absolute())]
+
+    @property
+    def memory(self) -> NDArray[Any] | None:
+        return self._array if self._file is None else None
+
+    def locate(self, start: int, stop: int) -> list[Location]:  # noqa: ARG002
+        return []
+
+
+@final
+class FlatFiles:
+    """A stream of files; no part lies in two of them.
+
+    Args:
+        stream: Stream of whole entries.
+        stored: Dtype, as it is stored.
+    """
+
+    memory = None
+
+    def __init__(self, stream: ByteStream, stored: np.dtype[Any]):
+        self._stream, self._stored = stream, stored
+        self.dtype, self.far = stored.newbyteorder("="), stream.far
+
+    def __len__(self) -> int:
+        return self._stream.ends.total // self._stored.itemsize
+
+    def gather(self, starts: Integers, lengths: Integers) -> NDArray[Any]:
+        return self._stream.gather(starts, lengths, self._stored).astype(self.dtype, copy=False)
+
+    @property
+    def addresses(self) -> list[str]:
+        return self._stream.ends.locations
+
+    def locate(self, start: int, stop: int) -> list[Location]:
+        return self._stream.ends.locate(start * self._stored.itemsize, stop * self._stored.itemsize)

@@ -1,0 +1,169 @@
+"""Reads several datasets side by side: row p is position p of each."""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.spec import flatten_spec
+from loadax.core.tree import Structure
+from loadax.errors import LeafError
+from loadax.protocols import Columns, Integers, Location, Order, Tree, Visits
+from loadax.sources.base import BaseSource, Child, MapChild
+from loadax.sources.checks import check_rows, chunk_starts
+from loadax.sources.wrappers.concat import Part
+
+
+class ZipPart(NamedTuple):
+    """One of the datasets.
+
+    Args:
+        name: Path in an example.
+        reader: Reader of its rows.
+        order: Order of its rows.
+    """
+
+    name: str
+    reader: Part
+    order: Order
+
+
+@final
+class ZippedSource(BaseSource):
+    """Examples of several datasets as one: row p of an epoch is position p of each of them in that epoch.
+
+    Args:
+        parts: Datasets of one size, in leaf order.
+        structure: Structure of an example, whose leaves are the examples of the parts.
+    """
+
+    def __init__(self, parts: Sequence[ZipPart], structure: Structure):
+        self._parts, self._structure = list(parts), structure
+
+    def __len__(self) -> int:
+        return self._parts[0].order.size
+
+    def __repr__(self) -> str:
+        return f"zip of {len(self._parts)}"
+
+    @cached_property
+    def spec(self) -> Tree | None:
+        try:
+            return self._structure.build(part.reader.spec for part in self._parts)
+        except LeafError:  # the rows of a part differ: a map behind zip() may make them alike
+            return None
+
+    @cached_property
+    def _leaf_ends(self) -> list[int]:
+        """For each part, the number of leaves of it and those before."""
+        return np.cumsum([len(flatten_spec(part.reader.spec)[0]) for part in self._parts]).tolist()
+
+    @property
+    def children(self) -> Sequence[Child]:
+        return [
+            Child(name, reader.source, None, order.size / max(1, reader.num_rows))
+            for name, reader, order in self._parts
+        ]
+
+    def map_children(self, wrap: MapChild) -> "ZippedSource":
+        parts = (
+            part._replace(reader=part.reader.with_source(wrap(child)))
+            for part, child in zip(self._parts, self.children, strict=True)
+        )
+        return ZippedSource(list(parts), self._structure)
+
+    @property
+    def own_epochs(self) -> bool:
+        return any(part.order.varies for part in self._parts)
+
+    @property
+    def random(self) -> bool:
+        return self.own_epochs or any(part.reader.random for part in self._parts)
+
+    @property
+    def rows_probed(self) -> int:
+        readers = [part.reader for part in self._parts]
+        return sum(each.source.rows_probed if self.spec is None else each.probed for each in readers)
+
+    @property
+    def concurrent_reads(self) -> int:
+        return max(part.reader.concurrent_reads for part in self._parts)
+
+    @property
+    def num_maps(self) -> int:
+        return max(part.reader.depth for part in self._parts)
+
+    def describe(self) -> list[Any]:
+        return [["zip", [[part.order.describe(), part.reader.describe()] for part in self._parts]]]
+
+    @property
+    def runs_python(self) -> bool:
+        return any(part.reader.maps or part.reader.source.runs_python for part in self._parts)
+
+    @property
+    def owns_memory(self) -> bool:
+        return all(part.reader.maps or part.reader.source.owns_memory for part in self._parts)
+
+    @cached_property
+    def chunks(self) -> Integers | range | None:
+        """Those of all parts that have chunks, where these are equal and read in their stored order."""
+        found = []
+        for _, reader, order in self._parts:
+            starts, rows = chunk_starts(reader.source), order.row_range
+            if starts is None:
+                continue
+            if rows is None or (rows.start, rows.step) != (0, 1):
+                return None
+            found.append(starts[: int(np.searchsorted(starts, order.size))])
+        return found[0] if found and all(np.array_equal(starts, found[0]) for starts in found) else None
+
+    def locate(self, row: int) -> list[Location]:
+        """The files of the row of every part, as epoch 0 reads it."""
+        return self.locate_visit(row, 0)
+
+    def locate_visit(self, row: int, epoch: int) -> list[Location]:
+        found = []
+        for part, (rows, epochs) in self._below(Visits(np.array([row]), np.array([epoch]))):
+            found += part.reader.source.locate_visit(int(rows[0]), int(epochs[0]))
+        return found
+
+    def read(self, rows: Integers) -> Tree:
+        """The examples at `rows` of epoch 0."""
+        rows = check_rows(rows, len(self))
+        return self.read_visits(Visits(rows, np.zeros_like(rows)))
+
+    def read_visits(self, visits: Visits) -> Tree:
+        if not len(visits.rows) and self.spec is not None:  # of rows one by one, none would tell what they look like
+            specs, structure = flatten_spec(self.spec)
+            return structure.build(np.empty((0, *spec.shape), spec.dtype) for spec in specs)
+        return self._structure.build(part.reader.read_visits(below) for part, below in self._below(visits))
+
+    @property
+    def reads_examples(self) -> bool:
+        return any(part.reader.reads_examples for part in self._parts)
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        columns = [part.reader.examples(below) for part, below in self._below(visits)]
+        return self._structure.build_all(columns, len(visits.rows))
+
+    @property
+    def reads_columns(self) -> bool:
+        return not self.own_epochs and all(part.reader.reads_columns for part in self._parts)
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        rows = check_rows(rows, len(self))
+        if not self.reads_columns:
+            super().read_into(rows, boxes, out)
+            return
+        first = 0
+        for (part, below), end in zip(self._below(Visits(rows, np.zeros_like(rows))), self._leaf_ends, strict=True):
+            if any(box is not None for box in boxes[first:end]):
+                part.reader.source.read_into(below.rows, boxes[first:end], out[first:end])
+            first = end
+
+    def _below(self, visits: Visits) -> Iterable[tuple[ZipPart, Visits]]:
+        """Every part, and what is visited of it."""
+        rows = check_rows(visits.rows, len(self))
+        return ((part, part.order.visits(visits.epochs, rows)) for part in self._parts)
