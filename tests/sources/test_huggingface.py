@@ -212,7 +212,9 @@ def ragged_of(row: int) -> dict[str, Any]:
     }
 
 
-def test_lists_of_any_length_are_rows_of_their_own() -> None:
+@pytest.mark.parametrize("view", ["as it lies", "shuffled", "sliced", "joined with itself"])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_lists_of_any_length_are_rows_of_their_own(view: str, mapped: bool, tmp_path: Path) -> None:
     shapes = {"tokens": (-1,), "long": (-1,), "boxes": (-1, 4), "frames": (-1, 2), "masks": (-1,)}
     dtypes: dict[str, Any] = {
         "tokens": np.int32,
@@ -221,10 +223,11 @@ def test_lists_of_any_length_are_rows_of_their_own() -> None:
         "frames": np.uint8,
         "masks": bool,
     }
-    data = datasets.Dataset.from_list([ragged_of(row) for row in range(20)], features=RAGGED).shuffle(seed=1)
+    data = datasets.Dataset.from_list([ragged_of(row) for row in range(40)], features=RAGGED)
+    data = VIEWS[view](in_pieces(data, tmp_path, 16) if mapped else data)
     dataset = loadax.from_huggingface(data)
     assert dataset.source.spec is None
-    rows = np.array([3, 3, 19, 0])
+    rows = np.array([3, 3, 19, 0, *range(len(data))])
     for row, example in zip(rows, dataset.source.read_examples(dataset.order.visits(0 * rows, rows)), strict=True):
         python = data[int(row)]
         for name, shape in shapes.items():
@@ -243,6 +246,17 @@ def test_lists_that_happen_to_be_alike_are_batches_and_others_name_their_row() -
     ):
         other.source.read(np.array([0, 1]))
     assert other.source.read(np.empty(0, np.int64))["x"].shape == (0, 1)
+
+
+@pytest.mark.parametrize(("shape", "where"), [((2, 4), "1 arrays of int16[2, 4]"), ((None, 2), "2 arrays of int16[2]")])
+def test_arrays_of_another_shape_than_their_type_says(shape: Any, where: str) -> None:
+    data = datasets.Dataset.from_dict(
+        {"z": [[[1, 2, 3], [4, 5, 6]]]}, features=Features({"z": Array2D(shape, "int16")})
+    )
+    with pytest.raises(
+        SourceError, match=rf"^{re.escape(where)} should have \d numbers, and have 6; write the dataset"
+    ):
+        loadax.from_huggingface(data)[0]
 
 
 @pytest.mark.parametrize("columns", [["tokens"], ["tokens", "types"]])
@@ -405,6 +419,9 @@ def test_nulls_in_a_tree_and_in_the_only_column() -> None:
     with pytest.raises(SourceError, match=r"^column 'm' has 1 null in 2 rows") as caught:
         loadax.from_huggingface(data)
     assert "columns=" not in str(caught.value)
+    deep = datasets.Dataset.from_dict({"x": [[[1, None]], [[2]]], "y": [1, 2]})
+    with pytest.raises(SourceError, match=r"^column 'x' has 1 null in 2 rows, .*; fill them with data.map, or leave"):
+        loadax.from_huggingface(deep)
     empty = datasets.Dataset.from_dict({"x": [None, None]})
     with pytest.raises(SourceError, match=r"^column 'x' has 2 nulls in 2 rows"):
         loadax.from_huggingface(empty)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers
 
 
@@ -115,6 +116,7 @@ class Numbers:
             return values.reshape(len(array), *self.spec.shape), rows
         # Bits and days become bytes and dates, and rows of null that nobody reads have no place among lists.
         taken = _innermost(array.take(pa.array(rows))).to_numpy(zero_copy_only=False)
+        _check_size(len(taken), len(rows), self.spec)
         return taken.astype(self.spec.dtype, copy=False).reshape(len(rows), *self.spec.shape), np.arange(len(rows))
 
 
@@ -178,6 +180,7 @@ class Lists:
             array = storage(self._arrays[batch])
             values = view(_innermost(array.values), self.inner.dtype)
             assert values is not None
+            _check_size(len(values), len(array.values), self.inner)
             offsets = array.offsets.to_numpy().astype(np.int64)
             opened = self._views[batch] = offsets, values.reshape(-1, *self.inner.shape)
         return opened
@@ -224,7 +227,7 @@ def column_of(arrays: Sequence[Any], kind: Any, decode: Callable[[Any], Any] | N
         kind: That type.
         decode: Makes a row of what Arrow gives for one; None: it is what Arrow gives.
     """
-    shape, dtype = _layout(kind)
+    shape, dtype = layout(kind)
     if decode is not None:
         return Objects(None, arrays, decode)
     if dtype is None:
@@ -241,9 +244,19 @@ def count_nulls(array: Any) -> int:
     """The nulls of an array of numbers or lists of them, at any depth; of any other array those at the top."""
     nulls = int(array.null_count)
     values = storage(array)
-    if is_list(values.type) and _layout(values.type)[1] is not None:
+    if is_list(values.type) and layout(values.type)[1] is not None:
         nulls += count_nulls(values.flatten())
     return nulls
+
+
+def _check_size(values: int, entries: int, spec: ArraySpec) -> None:
+    """Refuses arrays of another shape than their type says, which Arrow does not look at."""
+    size = int(np.prod(spec.shape, dtype=np.int64))
+    if values != entries * size:
+        raise SourceError(
+            f"{entries} arrays of {spec.dtype}{list(spec.shape)} should have {entries * size} numbers, "
+            f"and have {values}; write the dataset with the shape that its rows have"
+        )
 
 
 def storage(array: Any) -> Any:
@@ -271,13 +284,13 @@ def _plain_bytes(kind: Any, dtype: np.dtype[Any]) -> bool:
     return kind.bit_width == 8 * dtype.itemsize
 
 
-def _layout(kind: Any) -> tuple[tuple[int | None, ...], np.dtype[Any] | None]:
+def layout(kind: Any) -> tuple[tuple[int | None, ...], np.dtype[Any] | None]:
     """The shape of one row, None where lengths differ, and the dtype of its numbers, None where it has none."""
     if isinstance(kind, pa.BaseExtensionType):
-        shape, dtype = _layout(kind.storage_type)
+        shape, dtype = layout(kind.storage_type)
         return tuple(getattr(kind, "shape", shape)), dtype
     if is_list(kind):
-        shape, dtype = _layout(kind.value_type)
+        shape, dtype = layout(kind.value_type)
         return (getattr(kind, "list_size", None), *shape), dtype
     return (), _number(kind)
 

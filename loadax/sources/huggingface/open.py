@@ -8,7 +8,7 @@ import numpy as np
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.adapters.refusals import refuse_known
-from loadax.sources.huggingface.columns import count_nulls, runs_of
+from loadax.sources.huggingface.columns import count_nulls, layout, runs_of
 from loadax.sources.huggingface.source import HuggingFaceSource, mapping_of
 
 _TOGETHER = 1 << 16  # rows that are looked at together for nulls
@@ -92,8 +92,12 @@ def _count(array: Any, feature: Any) -> int:
 
 
 def _null_message(data: Any, name: str, nulls: int, deep: bool, names: list[str]) -> str:
-    test = f"None not in row[{name!r}]" if deep else f"row[{name!r}] is not None"
-    remedies = [f"drop the rows that have some: loadax.from_huggingface(data.filter(lambda row: {test}))"]
+    depth = len(layout(data.data.table.schema.field(name).type)[0])
+    if deep and (depth != 1 or isinstance(data.features[name], dict)):
+        remedies = ["fill them with data.map"]
+    else:
+        test = f"None not in row[{name!r}]" if deep else f"row[{name!r}] is not None"
+        remedies = [f"drop the rows that have some: loadax.from_huggingface(data.filter(lambda row: {test}))"]
     if others := [each for each in names if each != name]:
         remedies.append(f"leave the column out: loadax.from_huggingface(data, columns={others!r})")
     count = "1 null" if nulls == 1 else f"{nulls} nulls"
