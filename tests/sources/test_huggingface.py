@@ -369,6 +369,8 @@ def test_columns_are_chosen() -> None:
         assert all(repr(name) in str(caught.value) for name in names)
     with pytest.raises(ArgumentError, match=r"columns=\[\] names none; there are \["):
         loadax.from_huggingface(data, columns=[])
+    with pytest.raises(ArgumentError, match=r"^columns=3: pass a list of names of columns"):
+        loadax.from_huggingface(data, columns=3)  # type: ignore[arg-type]
 
 
 def with_nulls() -> Any:

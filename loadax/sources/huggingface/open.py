@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from loadax.core.arguments import entries
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.adapters.refusals import refuse_known
@@ -56,7 +57,7 @@ def _check_kind(data: Any) -> None:
 def _names(data: Any, columns: Sequence[str] | str | None) -> list[str]:
     if columns is None:
         return list(data.format["columns"])
-    names = [columns] if isinstance(columns, str) else list(columns)
+    names = [columns] if isinstance(columns, str) else entries("columns", columns, "names of columns")
     for name in names:
         if name not in data.column_names:
             raise ArgumentError(f"columns={columns!r}: there is no column {name!r}; there are {data.column_names}")
