@@ -73,7 +73,7 @@ def test_every_weight_that_is_given_counts() -> None:
         (lambda: web_and_code(seed="0"), "seed='0': pass an int"),
         (
             lambda: web_and_code({0: (1, 1), 9: (1, 0)}, stop="all"),
-            "the weights never draw all of 'code', or it never ends, so the mixture would not end",
+            "the weights never draw all of 'code', or it is endless, so the mixture would not end",
         ),
         (lambda: mix({"web": data(0, 5), "none": data(0, 5)[:0]}, (1, 1)), "dataset 'none' has no rows; leave it out"),
         (
@@ -83,7 +83,7 @@ def test_every_weight_that_is_given_counts() -> None:
         (lambda: web_and_code()[:10].shuffle(0), r"shuffle\(\) after mix\(\)"),
         (
             lambda: web_and_code().split(0.5),
-            r"split\(\) behind mix\(\) would break its proportions; call it on the datasets",
+            r"split\(\) after mix\(\) would break its proportions; call it on the datasets",
         ),
     ],
 )
@@ -201,7 +201,7 @@ def pairs() -> loadax.Dataset:
         ),
         (
             lambda: pairs().shuffle(1).zip(pairs()).filter(bool),
-            r"filter\(\) is about rows, but a dataset below zip\(\)",
+            r"filter\(\) selects rows, but a zipped dataset",
         ),
         (
             lambda: mix({"a": pairs()}, {"a": 1}).zip(pairs()).shuffle(0),

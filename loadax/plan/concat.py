@@ -1,4 +1,4 @@
-"""One order behind another."""
+"""Concatenation of orders."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,13 +13,11 @@ from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, 
 @final
 @dataclass(frozen=True)
 class Concatenated:
-    """One dataset behind another.
-
-    Rows are numbered over all parts: part i's rows come after all rows of the sources before it.
+    """Several orders, one after another. The rows of part i come after all rows of the sources before it.
 
     Args:
         parts: Orders of the parts.
-        rows: Number of rows of each part's source (more than its order has positions, when that was sliced).
+        rows: Number of rows of each part's source. An order that was sliced has fewer positions.
     """
 
     parts: tuple[Order, ...]
