@@ -344,7 +344,7 @@ def test_a_length_that_reading_changes() -> None:
 @pytest.mark.parametrize(
     ("read", "spec", "found"),
     [
-        (take, 5, r"finding it raised ArgumentError: spec is 5: pass something with a shape"),
+        (take, 5, r"finding it raised ArgumentError: spec is 5: pass an object with a shape"),
         (take, SPEC["x"], r"read\(\[0\]\) gave the leaves \[\"\['x'\]\", \"\['y'\]\"\], expected \[''\]"),
         (take, {**SPEC, "x": np.zeros(4)}, r"leaf \['x'\] as float32\[1, 3\] for 1 rows, expected float64\[1, 4\]"),
         (take, {**SPEC, "y": np.int64(0)}, r"leaf \['y'\] as int32\[1\] for 1 rows, expected int64\[1\]"),

@@ -1,25 +1,25 @@
-"""Names that users of torch, Grain and Hugging Face expect, each with what to write instead."""
+"""Names that users of torch, Grain and Hugging Face expect, and what to write instead."""
 
 _DATALOADER = {
     "shuffle": "shuffle the dataset: Dataloader(data.shuffle(seed=0), …); each epoch gets another order",
     "drop_last": "remainder='drop' is the default, and remainder='pad' keeps the last rows",
-    "collate_fn": "rows are stacked leaf by leaf: make all of one shape in data.map(fn), "
-    "or change many at once in data.map_batch(fn)",
+    "collate_fn": "rows are stacked leaf by leaf: give all rows one shape in data.map(fn), "
+    "or change many rows at once in data.map_batch(fn)",
     "sampler": "the order belongs to the dataset: data.shuffle(seed=0), data[a:b], data.filter(fn), or "
     "loadax.mix(datasets, weights)",
     "batch_sampler": "batches are batch_size rows of the dataset's order: data.shuffle(seed=0), or "
     "loadax.mix(datasets, weights)",
     "pin_memory": "leave it out: batches are placed on the devices ahead of the training loop, "
-    "as many as prefetch= says",
+    "prefetch= of them",
     "pin_memory_device": "leave it out: batches go to the devices of mesh=",
     "persistent_workers": "leave it out: workers stay for all epochs of num_epochs=",
     "prefetch_factor": "prefetch= is the number of placed batches that are kept ready",
     "timeout": "leave it out: a read that fails raises its error, and Ctrl-C ends one that hangs",
-    "worker_init_fn": "leave it out: random numbers are each row's own in data.map(fn, rng=True)",
+    "worker_init_fn": "leave it out: each row has its own random generator in data.map(fn, rng=True)",
     "generator": "pass the seed to the dataset: data.shuffle(seed=0), data.map(fn, rng=True, seed=0)",
     "multiprocessing_context": "worker_type='process' starts fresh interpreters",
     "worker_count": "the number of workers is num_workers=",
-    "read_options": "num_workers= and prefetch= say how much is read ahead",
+    "read_options": "num_workers= and prefetch= set how much is read ahead",
     "seed": "pass the seed to the dataset: data.shuffle(seed=0), data.map(fn, rng=True, seed=0)",
     "sharding": "pass mesh= and partition=, which takes a NamedSharding",
 }
@@ -33,7 +33,7 @@ _DATASET = {
     "prefetch": "the Dataloader reads ahead: loadax.Dataloader(data, batch_size=8, prefetch=2)",
     "concatenate": "loadax.concat([data, other])",
     "select": "a range of rows is data[a:b], a rule data.filter(fn), a list of rows to leave out data.exclude(rows)",
-    "shard": "the Dataloader gives each process its part of each batch: see mesh=, and shard_index= with shard_count=",
+    "shard": "the Dataloader gives each process its shard of each batch: see mesh=, and shard_index= with shard_count=",
     "train_test_split": "train, test = data.split(0.9)",
     "random_split": "train, test = data.split(0.9)",
     "features": "the shapes and dtypes of an example are data.spec",
@@ -43,7 +43,7 @@ _DATASET = {
 }
 _OWN_ROWS = "open it with its own library, and pass an object with __len__ and __getitem__ to loadax.from_source"
 _MODULE = {
-    "DataLoader": "it is spelt loadax.Dataloader",
+    "DataLoader": "the name is loadax.Dataloader",
     "from_parquet": "not there yet: loadax.as_dataset(pyarrow.parquet.read_table(path)) makes its columns a dataset",
     "from_csv": "not there yet: loadax.as_dataset(pandas.read_csv(path)) makes its columns a dataset",
     "from_json": f"not there yet: {_OWN_ROWS}, such as a list of dicts",
@@ -52,21 +52,21 @@ _MODULE = {
     "from_tfrecord": f"not there yet: {_OWN_ROWS}",
     "from_huggingface": "not there yet: pass the datasets.Dataset to loadax.from_source, or to the Dataloader",
     "from_grain": "not there yet: pass the grain.MapDataset to loadax.from_source, or to the Dataloader",
-    "from_generator": "a generator can't be read at any row: write its examples to a store once, or pass a list of "
+    "from_generator": "a generator has no random access: write its examples to a store once, or pass a list of "
     "them to loadax.from_source",
 }
 
 
 def for_dataloader(name: str) -> str | None:
-    """What to write in place of an argument of a data loader; None when nobody calls one so."""
+    """Replacement for an argument of another library's data loader, if known."""
     return _DATALOADER.get(name)
 
 
 def for_dataset(name: str) -> str | None:
-    """What to write in place of a method of a dataset."""
+    """Replacement for a method of another library's dataset, if known."""
     return _DATASET.get(name)
 
 
 def for_module(name: str) -> str | None:
-    """What to write in place of a name of the package."""
+    """Replacement for a name that `loadax` does not have, if known."""
     return _MODULE.get(name)

@@ -1,4 +1,4 @@
-"""A bar on the terminal, for what takes minutes."""
+"""Progress bar for long operations."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_bar(what: str, total: int, unit: str, wanted: bool | None) -> Iterator[Callable[[int], object]]:
-    """Gives a function that is called with how much more was done.
+    """Shows a progress bar; yields a function to call with the number of units done since the last call.
 
     Args:
-        what: stands before the bar.
-        total: how much there is to do.
-        unit: of what: `row` or `B`.
-        wanted: whether to show it; None: when stderr is a terminal, so that a log file is not filled with bars.
+        what: Label in front of the bar.
+        total: Number of units.
+        unit: Unit: `row` or `B`.
+        wanted: Whether to show the bar; None: only if stderr is a terminal, to keep bars out of log files.
     """
     shown = sys.stderr.isatty() if wanted is None else wanted
     if not shown:

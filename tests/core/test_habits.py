@@ -66,7 +66,7 @@ def test_a_dataset_is_copied_pickled_and_asked_as_before() -> None:
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        ("DataLoader", "it is spelt loadax.Dataloader"),
+        ("DataLoader", "the name is loadax.Dataloader"),
         (
             "from_parquet",
             r"not there yet: loadax.as_dataset\(pyarrow.parquet.read_table\(path\)\)",
@@ -75,7 +75,7 @@ def test_a_dataset_is_copied_pickled_and_asked_as_before() -> None:
         ("from_json", "not there yet: .* loadax.from_source, such as a list of dicts"),
         ("from_webdataset", "not there yet: .* loadax.from_source"),
         ("from_huggingface", "not there yet: pass the datasets.Dataset to loadax.from_source"),
-        ("from_generator", "a generator can't be read at any row: .* or pass a list of them to loadax.from_source"),
+        ("from_generator", "a generator has no random access: .* or pass a list of them to loadax.from_source"),
     ],
 )
 def test_names_of_the_package(name: str, match: str) -> None:

@@ -147,7 +147,7 @@ def test_a_row_whose_shape_differs(workers: int) -> None:
         next(batches)
         next(batches)
         with pytest.raises(
-            LeafError, match=r"row 21: leaf \['x'\] is float32\[4\], expected float32\[3\]; make all rows alike"
+            LeafError, match=r"row 21: leaf \['x'\] is float32\[4\], expected float32\[3\]; rows are ragged"
         ) as caught:
             next(batches)
     assert "loadax: in step 2" in notes(caught.value)
@@ -445,7 +445,7 @@ def test_a_spec_longer_than_its_own_leafs_rank() -> None:
 def test_a_partition_for_other_leaves() -> None:
     refused(
         ArgumentError,
-        r"the keys are \['z'\], those of the data are \['x'\]",
+        r"the keys are \['z'\]; pass those of the data: \['x'\]",
         mesh=mesh_of(GRID),
         partition={"z": P("data")},
     )
