@@ -58,7 +58,7 @@ def test_every_weight_that_is_given_counts() -> None:
         (lambda: web_and_code((1,)), "weights has 1 numbers for 2 datasets"),
         (
             lambda: web_and_code({"web": 1, "cod": 1}),
-            r"weights are for \['cod', 'web'\], the datasets are \['web', 'code'\]; give",
+            r"weights are for \['cod', 'web'\], but the datasets are \['web', 'code'\]; pass one",
         ),
         (lambda: web_and_code((-1, 1)), r"weights\['web'\]=-1: pass a number of at least 0"),
         (lambda: web_and_code((1, float("nan"))), r"weights\['code'\]=nan: pass a number"),
