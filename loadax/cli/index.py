@@ -61,15 +61,11 @@ def run(options: argparse.Namespace) -> int:
         said = f"keeps {len(kept)} of {len(dataset)} rows"
     else:
         if options.key is not None:
-            raise ArgumentError(
-                f"--key {options.key} applies to --filter, not to --split-by; leave it out"
-            )
+            raise ArgumentError(f"--key {options.key} applies to --filter, not to --split-by; leave it out")
         key: Any = import_function(options.split_by, "--split-by") if ":" in options.split_by else options.split_by
         dataset.split_by(key, 0.5, index=options.out, workers=options.workers)
         said = f"knows the groups of {len(dataset)} rows"
     if not IndexFolder(options.out).path("filter" if options.filter is not None else "split_by").exists():
-        raise ArgumentError(
-            f"{options.out} was not written: changes of the function can't be detected; pass --key"
-        )
+        raise ArgumentError(f"{options.out} was not written: changes of the function can't be detected; pass --key")
     sys.stdout.write(f"{options.out}: {said}\n")
     return 0

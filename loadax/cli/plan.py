@@ -109,9 +109,7 @@ def _partition(text: str) -> Any:
     entries = [entry for entry in text.split(";") if entry]
     if "=" not in text:
         if len(entries) != 1:
-            raise ArgumentError(
-                f"--partition {text!r}: name the leaf of each part: 'image=data;label=data'"
-            )
+            raise ArgumentError(f"--partition {text!r}: name the leaf of each part: 'image=data;label=data'")
         return _spec(entries[0])
     pairs = [entry.partition("=") for entry in entries]
     for name, sign, _ in pairs:

@@ -66,9 +66,7 @@ def run(options: argparse.Namespace) -> int:
             "copy or write those files again\n"
         )
         if not report.ours and any("NOT_FOUND: chunk" in each.message for each in report.damages):
-            sys.stdout.write(
-                "missing chunks may contain only the fill value: some writers leave such chunks out\n"
-            )
+            sys.stdout.write("missing chunks may contain only the fill value: some writers leave such chunks out\n")
         return _DAMAGED
     sys.stdout.write(f"{report.location}: {found}: all can be read\n")
     for name in report.unchecked:

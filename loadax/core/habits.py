@@ -9,8 +9,7 @@ _DATALOADER = {
     "loadax.mix(datasets, weights)",
     "batch_sampler": "batches are batch_size rows of the dataset's order: data.shuffle(seed=0), or "
     "loadax.mix(datasets, weights)",
-    "pin_memory": "leave it out: batches are placed on the devices ahead of the training loop, "
-    "prefetch= of them",
+    "pin_memory": "leave it out: batches are placed on the devices ahead of the training loop, prefetch= of them",
     "pin_memory_device": "leave it out: batches go to the devices of mesh=",
     "persistent_workers": "leave it out: workers stay for all epochs of num_epochs=",
     "prefetch_factor": "prefetch= is the number of placed batches that are kept ready",

@@ -80,9 +80,7 @@ class BatchPlan:
             if batch_size < 1:
                 raise ArgumentError(f"batch_size={batch_size}: a batch needs at least one row", argument="batch_size")
             if batch_size > MOST_POSITIONS:
-                raise ArgumentError(
-                    f"batch_size={batch_size} is too large; pass 2**62 or less", argument="batch_size"
-                )
+                raise ArgumentError(f"batch_size={batch_size} is too large; pass 2**62 or less", argument="batch_size")
         if self.order.size == 0:
             raise ArgumentError(
                 "the dataset has no rows; check the data that it reads, or the slice or split that left none"
@@ -105,8 +103,7 @@ class BatchPlan:
         for first, batch_size in self.schedule:
             if found and first * found[-1].batch_size > MOST_POSITIONS:
                 raise ArgumentError(
-                    f"a batch size or length is scheduled from step {first} on, "
-                    "which no run reaches; leave it out"
+                    f"a batch size or length is scheduled from step {first} on, which no run reaches; leave it out"
                 )
             epoch, start = _place(found[-1], first) if found else (0, 0)
             if found and self.num_epochs is not None and first >= found[-1].begin(self.num_epochs):

@@ -197,7 +197,7 @@ def test_array_record_files(given: str, ending: str, tmp_path: Path, capfd: pyte
         (["--seconds", 0], r"'0': pass a number above 0"),
         (["--step", "soon"], r"'soon': pass a number above 0"),
         (["--map", "bench_maps"], r"--map bench_maps: pass MODULE:FUNCTION"),
-        (["--map", "bench_maps:number"], r"--map bench_maps:number is 3, which can't be called"),
+        (["--map", "bench_maps:number"], r"--map bench_maps:number is 3, which is not callable"),
         (["--size", "8xx"], r"'8xx' is not a size; pass one number for squares, or HEIGHTxWIDTH, such as 224x288"),
         (["--size", "8x0"], r"'8x0' is not a size"),
         (["--size", "8"], r"images.npy is a .npy file, to which --size does not apply; leave it out"),

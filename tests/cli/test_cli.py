@@ -98,7 +98,7 @@ def test_convert_a_zarr_group(fields: Path, tmp_path: Path, command: Any) -> Non
 def test_convert_shuffled_has_the_order_of_the_dataset(fields: Path, tmp_path: Path, command: Any) -> None:
     done = command("convert", fields, tmp_path / "out", "--variables", "t2m", "--shuffle", 5, "--workers", 1)
     note = (
-        f"loadax: the chunks of {fields} hold many rows, and each is decoded many times for this: "
+        f"loadax: the chunks of {fields} hold many rows, and each is decoded many times: "
         "this is slow, but needed only once\n"
     )
     assert (done.code, done.err) == (0, note)
@@ -274,9 +274,7 @@ def test_verify_a_store_of_others(fields: Path, command: Any) -> None:
     assert bad.code == 1
     assert bad.out.startswith("t2m: rows 20 to 39: NOT_FOUND: chunk {1, 0, 0}")
     assert "1 damaged place;" in bad.out
-    assert bad.out.endswith(
-        "missing chunks may contain only the fill value: some writers leave such chunks out\n"
-    )
+    assert bad.out.endswith("missing chunks may contain only the fill value: some writers leave such chunks out\n")
 
 
 def test_verify_nothing(tmp_path: Path, command: Any) -> None:
@@ -421,7 +419,7 @@ def test_inspect_a_store_of_which_little_is_there(tmp_path: Path, command: Any) 
     out = command("inspect", tmp_path / "s").out
     assert (
         "manifest: HALF-WRITTEN (no loadax.json): finish it with `loadax convert … --resume`, "
-        "or delete it; nothing opens it\n" in out
+        "or delete it; it can't be opened\n" in out
     )
     assert "array 'y' is missing: " in out
     assert "shuffle" not in out

@@ -111,9 +111,7 @@ def test_a_dataset_of_a_function(command: Callable[..., Outcome]) -> None:
 def test_a_key_for_what_can_not_be_recognised(command: Callable[..., Outcome]) -> None:
     failed = command("x.npy", "--filter", "index_quality:opaque", "--out", "i")
     assert (failed.code, failed.out) == (2, "")
-    assert (
-        "loadax: error: i was not written: changes of the function can't be detected; pass --key\n" in failed.err
-    )
+    assert "loadax: error: i was not written: changes of the function can't be detected; pass --key\n" in failed.err
     assert command("x.npy", "--filter", "index_quality:opaque", "--out", "i", "--key", "v1").code == 0
 
 
@@ -141,12 +139,12 @@ def test_a_key_for_what_can_not_be_recognised(command: Callable[..., Outcome]) -
             ("x.npy", "--split-by", "user", "--key", "a"),
             "--key a applies to --filter, not to --split-by; leave it out",
         ),
-        (("y.npy", "--filter", "index_quality:is_good"), "y.npy: there is nothing there"),
+        (("y.npy", "--filter", "index_quality:is_good"), "y.npy does not exist"),
         (
             ("index_quality:group", "--filter", "index_quality:is_good", "--seq-len", "3"),
             "is a function, to which --seq-len does not apply",
         ),
-        (("index_quality:Opaque", "--filter", "index_quality:is_good"), "index_quality:Opaque() gave <"),
+        (("index_quality:Opaque", "--filter", "index_quality:is_good"), "index_quality:Opaque() returned <"),
     ],
 )
 def test_one_line_says_what_is_wrong(arguments: tuple[str, ...], message: str, command: Callable[..., Outcome]) -> None:

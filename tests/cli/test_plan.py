@@ -124,7 +124,10 @@ def test_axes_that_cut_one_dim_together(fields: str, capfd: pytest.CaptureFixtur
             "error: --hosts 4 can't own equal parts of the 6 devices",
         ),
         ((*MESH, "--partition", "data", "--block", "16"), "--block 16 needs a shuffle: pass --shuffle SEED as well"),
-        ((*MESH, "--partition", "data", "--block", "some"), "'some' is not a block; pass a number of rows, or 'chunks'"),
+        (
+            (*MESH, "--partition", "data", "--block", "some"),
+            "'some' is not a block; pass a number of rows, or 'chunks'",
+        ),
         ((*MESH, "--partition", "data;seq"), "--partition 'data;seq': name the leaf of each part"),
         (
             (*MESH, "--partition", "t2m=data;seq"),
