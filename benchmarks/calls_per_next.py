@@ -1,6 +1,6 @@
-"""How many calls cross from one file of loadax to another in one plain `next()`: `python benchmarks/calls_per_next.py`.
+"""Counts the calls between files of loadax in one `next()`: `python benchmarks/calls_per_next.py`.
 
-A zarr store with two variables, one device, no workers and no maps: all calls are made on this thread. See README.md.
+A zarr store with two variables, one device, no workers and no maps: all calls run on this thread. See README.md.
 """
 
 import os
@@ -51,7 +51,7 @@ def _file(code: CodeType) -> str | None:
 
 
 def main() -> None:
-    """Prints the calls, and how many there are."""
+    """Prints the calls and their number."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="print every call")
     options = parser.parse_args()

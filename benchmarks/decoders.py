@@ -1,7 +1,7 @@
-"""What decoding a JPEG costs, and resizing it, by library: `python benchmarks/decoders.py`.
+"""Cost of decoding and resizing JPEGs, by library: `python benchmarks/decoders.py`.
 
-Sixteen photographs of 500x375 (quality 90, 4:2:0), to 224x224. Every way decodes and cuts the middle to a square, but
-for those that only decode.
+Sixteen photographs of 500x375 (quality 90, 4:2:0), to 224x224. Each decoder also crops the central square, except those
+that only decode.
 """
 
 import io
@@ -43,7 +43,7 @@ def photographs() -> list[bytes]:
 
 
 def ways() -> dict[str, Way]:
-    """The ways from bytes to pixels, by name; those whose library is not installed are left out."""
+    """Decoders by name, without those whose library is not installed."""
     found: dict[str, Way] = {
         "Pillow, as the peers' users write it": pillow,
         "loadax, quality='high'": Rendering((SIDE, SIDE), "crop", fast=False, strict=True),
@@ -66,39 +66,39 @@ def ways() -> dict[str, Way]:
 
 
 def pillow(content: bytes) -> NDArray[np.uint8]:
-    """Decoded, cut and resized with antialiasing, which the others are compared with."""
+    """Pillow: decodes, crops and resizes with antialiasing; the reference for the others."""
     with Image.open(io.BytesIO(content)) as image:
         return np.asarray(ImageOps.fit(image.convert("RGB"), (SIDE, SIDE), Image.Resampling.BILINEAR))
 
 
 def simplejpeg(content: bytes) -> NDArray[np.uint8]:
-    """By libjpeg-turbo, as exactly as it can."""
+    """libjpeg-turbo at its most exact."""
     from simplejpeg import decode_jpeg
 
     return decode_jpeg(content)
 
 
 def simplejpeg_fast(content: bytes) -> NDArray[np.uint8]:
-    """By libjpeg-turbo, as fast as it can."""
+    """libjpeg-turbo at its fastest."""
     from simplejpeg import decode_jpeg
 
     return decode_jpeg(content, fastdct=True, fastupsample=True)
 
 
 def simplejpeg_pillow(content: bytes) -> NDArray[np.uint8]:
-    """Decoded by one and resized by the other."""
+    """Decodes with one library and resizes with the other."""
     return np.asarray(ImageOps.fit(Image.fromarray(simplejpeg(content)), (SIDE, SIDE), Image.Resampling.BILINEAR))
 
 
 def opencv(content: bytes) -> Any:
-    """By OpenCV, which has a libjpeg-turbo too."""
+    """OpenCV, which bundles libjpeg-turbo."""
     import cv2
 
     return cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR_RGB)
 
 
 def opencv_resize(pixels: NDArray[np.uint8], how: str) -> Any:
-    """The middle, from whole pixels on."""
+    """The central square, in whole pixels."""
     import cv2
 
     left = (WIDTH - HEIGHT) // 2
@@ -106,23 +106,23 @@ def opencv_resize(pixels: NDArray[np.uint8], how: str) -> Any:
 
 
 def imagecodecs(content: bytes) -> Any:
-    """By its libjpeg-turbo."""
+    """Its bundled libjpeg-turbo."""
     return import_module("imagecodecs").jpeg8_decode(content)
 
 
 def libvips(content: bytes) -> Any:
-    """Shrunk while it is decoded; its own threads are not in the first column."""
+    """Shrinks while decoding; the first column excludes its own threads."""
     return import_module("pyvips").Image.thumbnail_buffer(content, SIDE, height=SIDE, crop="centre").numpy()
 
 
 def psnr(found: NDArray[np.uint8], expected: NDArray[np.uint8]) -> float:
-    """Of a picture, in dB."""
+    """PSNR of a picture in dB."""
     error = np.square(found.astype(np.float64) - expected).mean()
     return 99.0 if error == 0 else float(10 * np.log10(255**2 / error))
 
 
 def alone(way: Way, files: list[bytes]) -> float:
-    """Seconds of this thread's processor time for a file."""
+    """CPU seconds of this thread per file."""
     began = time.thread_time()
     for content in files:
         way(content)
@@ -130,7 +130,7 @@ def alone(way: Way, files: list[bytes]) -> float:
 
 
 def together(way: Way, files: list[bytes], pool: ThreadPoolExecutor) -> float:
-    """Seconds of the clock for a file, on `THREADS` threads."""
+    """Wall-clock seconds per file on `THREADS` threads."""
 
     def share(number: int) -> None:
         for content in files[number::THREADS] * 2:
@@ -142,7 +142,7 @@ def together(way: Way, files: list[bytes], pool: ThreadPoolExecutor) -> float:
 
 
 def main() -> None:
-    """Prints a table: rounds in which each way has a turn, and of these the medians."""
+    """Prints a table of medians over rounds in which each decoder has a turn."""
     files, found = photographs(), ways()
     decoded = {name: [way(content) for content in files] for name, way in found.items()}
     expected = decoded["Pillow, as the peers' users write it"]

@@ -1,4 +1,4 @@
-"""A picture of each workload: rows per second of everybody, to be read on a light page and on a dark one."""
+"""Plots of each workload: rows per second of all contestants, legible on light and dark pages."""
 
 import statistics
 from pathlib import Path
@@ -11,12 +11,12 @@ _HAND = {"numpy", "pillow", "ceiling", "tensorstore", "row-shuffle"}  # not anot
 
 
 def draw(results: dict[str, list[Run]], folder: Path) -> None:
-    """An SVG file `benchmarks-WORKLOAD.svg` for each workload of several contestants."""
+    """Writes an SVG file `benchmarks-WORKLOAD.svg` for each workload with several contestants."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     folder.mkdir(parents=True, exist_ok=True)
-    # Text stays text, and the same results give the same file.
+    # Keep text as text, and make files reproducible.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "loadax", "font.size": 9, "text.color": _GRAY}):
         for name, runs in results.items():
             medians = {each: _median(runs, each) for each in runs[0]["contestants"]}

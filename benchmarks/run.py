@@ -1,13 +1,10 @@
-"""loadax beside loops written by hand and beside its peers: `python benchmarks/run.py [WORKLOAD ...]`.
+"""Compares loadax with handwritten loops and peers: `python benchmarks/run.py [WORKLOAD ...]`. See README.md.
 
-See README.md in this folder.
+Every contestant has its own long-lived process with eight virtual CPU devices, and they take turns: a round is one turn
+each, in an order that changes between rounds, so that other load of the machine affects all equally. A ratio compares
+two turns of one round.
 
-Every contestant has a long-lived process of its own, with eight virtual CPU devices, and they take turns: a round is
-one turn each, in an order that changes from round to round, so that what else the machine does meets them all alike. A
-ratio compares two turns of one round.
-
-What was measured goes to a file for each workload as soon as its run is over, and a run that is there already is not
-made again.
+The results of each workload are written as soon as its run is over, and existing results are not measured again.
 """
 
 import argparse
@@ -95,7 +92,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Runs what the command line asks for, and prints what came of it."""
+    """Runs the command line, and prints the results."""
     options = _options()
     options.json.mkdir(parents=True, exist_ok=True)
     for name in options.workloads or FULL:
@@ -116,7 +113,7 @@ def main() -> None:
 
 
 def rounded(value: Any) -> Any:
-    """The same with every float to six digits, which is more than is known."""
+    """Rounds every float to six digits, beyond the accuracy of the measurements."""
     if isinstance(value, dict):
         return {name: rounded(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -125,7 +122,7 @@ def rounded(value: Any) -> Any:
 
 
 def _turn(name: str, contestant: str, workload: Any, quick: bool) -> dict[str, Any]:
-    """How long a contestant's turn is."""
+    """Length of a contestant's turn."""
     turn: dict[str, Any] = _TURNS.get(name, _TURN)
     if isinstance(workload, Stored):
         # Where chunks are kept open, some steps read many and others none: only whole epochs can be compared.
@@ -142,7 +139,7 @@ def _shortened(arguments: dict[str, Any], quick: bool) -> dict[str, Any]:
 
 
 def _amplification(name: str, folder: Path, quick: bool) -> dict[str, list[float]]:
-    """Bytes read for each one used, of each host, by how many hosts there are."""
+    """Read amplification of each host, by number of hosts."""
     command = [sys.executable, str(_HERE / "amplification.py"), name, str(folder), "quick" if quick else "full"]
     result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment())
     found: dict[str, list[float]] = json.loads(result.stdout)
@@ -150,7 +147,7 @@ def _amplification(name: str, folder: Path, quick: bool) -> dict[str, list[float
 
 
 def _lasting(options: argparse.Namespace) -> dict[str, Any]:
-    """What two runs must have in common to be runs of the same thing."""
+    """Settings that must be equal to combine two runs."""
     return {
         "rounds": options.rounds,
         "quick": options.quick,
@@ -167,21 +164,21 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(FULL)} (default: all)")
     parser.add_argument(
-        "--rounds", type=int, help="turns of each contestant (default 7; 0: only first batches and checks)"
+        "--rounds", type=int, help="rounds (default 7; 0: only first batches and checks)"
     )
     parser.add_argument(
         "--runs", type=int, default=1, help="whole runs of each workload, with new processes (default 1)"
     )
     parser.add_argument(
-        "--budget", type=float, default=120, help="seconds after which a run begins no more rounds (default 120)"
+        "--budget", type=float, default=120, help="seconds after which a run starts no more rounds (default 120)"
     )
-    parser.add_argument("--contestants", nargs="+", metavar="NAME", help="only these (default: all that are installed)")
-    parser.add_argument("--json", type=Path, default=_HERE / "results", metavar="FOLDER", help="where the results go")
-    parser.add_argument("--fresh", action="store_true", help="measure again what is there already")
+    parser.add_argument("--contestants", nargs="+", metavar="NAME", help="contestants to run (default: all that are installed)")
+    parser.add_argument("--json", type=Path, default=_HERE / "results", metavar="FOLDER", help="folder for the results")
+    parser.add_argument("--fresh", action="store_true", help="replace existing results")
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="little data and short turns, to see that it runs; its numbers mean nothing",
+        help="smoke test with little data and short turns; ignore its figures",
     )
     options = parser.parse_args()
     unknown = [name for name in options.workloads if name not in FULL]

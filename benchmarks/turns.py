@@ -1,4 +1,4 @@
-"""Contestants in processes of their own, which take turns."""
+"""Runs contestants in turns, each in its own process."""
 
 import json
 import os
@@ -28,18 +28,17 @@ _FEWEST = 3  # rounds, however long they take
 class Child:
     """A contestant's process, to which commands are sent.
 
-    It is stopped whenever it is not asked anything, and the processes that it started with it: not even reading ahead
-    goes on.
+    Between commands, it and its child processes are stopped by SIGSTOP, so that they don't even read ahead.
     """
 
     def __init__(self, name: str, process: "subprocess.Popen[str]"):
         self._name, self._process = name, process
 
     def ask(self, do: str, **arguments: Any) -> Any:
-        """The answer to one command.
+        """Executes a command; returns the reply.
 
         Raises:
-            RuntimeError: when the process ended, or took so long that it was ended.
+            RuntimeError: When the process ended or timed out.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -60,13 +59,13 @@ class Child:
         return json.loads(line)
 
     def signal(self, number: int) -> None:
-        """To the process and all that descend from it, whichever group they are in."""
+        """Sends a signal to the process and all its descendants, in any process group."""
         for each in _family(self._process.pid, number):
             with suppress(psutil.NoSuchProcess):
                 each.send_signal(number)
 
     def end(self) -> None:
-        """Lets it end by itself, so that it takes its shared memory along; ends it where it does not."""
+        """Lets the process exit, so that it frees its shared memory; kills it after a timeout."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         family = _family(self._process.pid)
@@ -85,7 +84,7 @@ class Child:
 
 @contextmanager
 def child(name: str, workload: str, folder: Path, quick: bool) -> Iterator[Child]:
-    """A process for a contestant, ended afterwards."""
+    """Starts the process of a contestant, and ends it afterwards."""
     command = [sys.executable, str(_HERE / "contestant.py"), name, workload, str(folder), "quick" if quick else "full"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     # A group of its own, of this session: should this process be killed, the system ends what stands still in it.
@@ -99,7 +98,7 @@ def child(name: str, workload: str, folder: Path, quick: bool) -> Iterator[Child
 
 @final
 class Race:
-    """The contestants that take part. One that fails is out of it, and why is kept."""
+    """The contestants of a run. One that fails is dropped, and its error is recorded."""
 
     def __init__(self, children: dict[str, Child]):
         self._children = children
@@ -107,11 +106,11 @@ class Race:
 
     @property
     def names(self) -> list[str]:
-        """Of those that did not fail."""
+        """Names of contestants that have not failed."""
         return [name for name in self._children if name not in self.failed]
 
     def ask(self, name: str, do: str, **arguments: Any) -> Any:
-        """The answer of one to a command; None when it failed, now or before."""
+        """A contestant's reply to a command; None if it failed, now or before."""
         if name in self.failed:
             return None
         try:
@@ -121,15 +120,15 @@ class Race:
             return None
 
     def turns(self, rounds: int, arguments: dict[str, dict[str, Any]], until: float) -> Iterator[tuple[str, Any]]:
-        """In each round a turn of every contestant, in an order that changes.
+        """Runs rounds with a turn of every contestant, in an order that changes.
 
         Args:
-            rounds: how many.
-            arguments: of the command "round", by name.
-            until: a time of the monotonic clock after which no round begins, but for the first three.
+            rounds: Number of rounds.
+            arguments: Keyword arguments of the command "round".
+            until: Time of the monotonic clock after which no round starts, except the first three.
 
         Yields:
-            the name and what it measured.
+            Name of the contestant, and its measurements.
         """
         order = random.Random(0)
         for number in range(rounds):
@@ -144,12 +143,12 @@ class Race:
 
 
 def environment() -> dict[str, str]:
-    """Of a process that measures: eight virtual CPU devices, and no chatter."""
+    """Environment of a contestant's process: eight virtual CPU devices, and little logging."""
     return {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(_DEVICES), "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def machine() -> dict[str, str]:
-    """What the numbers were measured on, with the versions of the packages that matter."""
+    """The machine, and the versions of relevant packages."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=_HERE, capture_output=True, text=True, check=False
     )
@@ -181,10 +180,7 @@ def _version(package: str) -> str | None:
 
 
 def _family(pid: int, number: int = 0) -> list[psutil.Process]:
-    """A process and all that descend from it.
-
-    The process gets a signal before the others are looked for, since one that is stopped starts none.
-    """
+    """A process and all its descendants. Stop it first, so that it starts no others meanwhile."""
     try:
         process = psutil.Process(pid)
         if number:

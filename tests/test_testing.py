@@ -256,7 +256,7 @@ def failing_on_none(rows: Array) -> Any:
 
 ONE_OF_TWO = (
     r"leaf \['x'\] of row \d+ \(entry \d+ of \d+\) at \[0\] is \S+, expected \S+, "
-    r"which is what the row gave when read by itself"
+    r"the value of that row when it is read alone"
 )
 
 BROKEN_READS = {

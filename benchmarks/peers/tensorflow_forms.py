@@ -1,4 +1,4 @@
-"""TensorFlow's `tf.data`: its own operations where it has them, else NumPy through `numpy_function`."""
+"""TensorFlow's `tf.data`, with its own operations if it has them, else NumPy through `numpy_function`."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
