@@ -25,7 +25,7 @@ _IN_FLIGHT = 4  # reads, of the loop over a store by hand
 
 
 def defaults(workload: Workload, folder: Path, sharding: NamedSharding, **options: Any) -> Open:
-    """loadax with default options, except those of the contestant."""
+    """Default options of loadax, except those of the contestant."""
     with warnings.catch_warnings():
         # The benchmark measures just what this warns of.
         warnings.filterwarnings("ignore", "shuffle.* of data whose chunks hold", UserWarning)
@@ -33,20 +33,20 @@ def defaults(workload: Workload, folder: Path, sharding: NamedSharding, **option
 
 
 def chunks(workload: Stored, folder: Path, sharding: NamedSharding) -> Open:
-    """loadax with a block shuffle of chunks."""
+    """Block shuffle of chunks."""
     data = loadax.from_zarr(folder / "store").shuffle(0, block="chunks", window=workload.window, lanes=workload.lanes)
     return _loader(data, workload, sharding)
 
 
 def fast(workload: Jpegs, folder: Path, sharding: NamedSharding) -> Open:
-    """loadax with its fast decoder."""
+    """The fast decoder of loadax."""
     return _loader(
         loadax.from_images(workload.folder(folder), size=SIZE, quality="fast").shuffle(seed=0), workload, sharding
     )
 
 
 def own_function(workload: Jpegs, folder: Path, sharding: NamedSharding) -> Open:
-    """loadax with the same Pillow function as the peers, on its threads."""
+    """The Pillow function of the peers, on threads of loadax."""
     data = loadax.from_source(workload.paths(folder)).shuffle(seed=0).map(_decoded)
     return _loader(data, workload, sharding)
 

@@ -163,16 +163,16 @@ def _same(run: dict[str, Any], options: argparse.Namespace) -> bool:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(FULL)} (default: all)")
-    parser.add_argument(
-        "--rounds", type=int, help="rounds (default 7; 0: only first batches and checks)"
-    )
+    parser.add_argument("--rounds", type=int, help="rounds (default 7; 0: only first batches and checks)")
     parser.add_argument(
         "--runs", type=int, default=1, help="whole runs of each workload, with new processes (default 1)"
     )
     parser.add_argument(
         "--budget", type=float, default=120, help="seconds after which a run starts no more rounds (default 120)"
     )
-    parser.add_argument("--contestants", nargs="+", metavar="NAME", help="contestants to run (default: all that are installed)")
+    parser.add_argument(
+        "--contestants", nargs="+", metavar="NAME", help="contestants to run (default: all that are installed)"
+    )
     parser.add_argument("--json", type=Path, default=_HERE / "results", metavar="FOLDER", help="folder for the results")
     parser.add_argument("--fresh", action="store_true", help="replace existing results")
     parser.add_argument(

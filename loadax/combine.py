@@ -26,13 +26,13 @@ def concat(datasets: Sequence[Any]) -> Dataset:
         ArgumentError: When `datasets` is empty, or an entry is not a dataset.
         LeafError: When their element specs differ.
     """
-    parts = [as_dataset(each) for each in _listed(datasets, "datasets: concat([one, other])")]
+    parts = [as_dataset(dataset) for dataset in _listed(datasets, "datasets: concat([one, other])")]
     if not parts:
         raise ArgumentError("concat() got no datasets; pass at least one")
-    for place, part in enumerate(parts[:-1]):
+    for index, part in enumerate(parts[:-1]):
         if len(part) >= ENDLESS:
             raise ArgumentError(
-                f"concat: part {place} is endless, so no later part would ever be read; mix() it, or slice it: ds[:n]"
+                f"concat: part {index} is endless, so no later part would ever be read; mix() it, or slice it: ds[:n]"
             )
     order = Concatenated(tuple(part.order for part in parts), tuple(len(part.source) for part in parts))
     return Dataset(ConcatenatedSource([part.reader for part in parts]), order)
@@ -72,7 +72,7 @@ def mix(
     named = (
         dict(datasets)
         if isinstance(datasets, Mapping)
-        else {str(place): each for place, each in enumerate(_listed(datasets, "datasets, or a dict of them"))}
+        else {str(index): dataset for index, dataset in enumerate(_listed(datasets, "datasets, or a dict of them"))}
     )
     if not named:
         raise ArgumentError("mix() got no datasets; pass at least one")
@@ -81,7 +81,7 @@ def mix(
             raise ArgumentError(
                 f"mix: a dataset is named {name!r}; pass names of type str, since weights by int are a schedule"
             )
-    parts = {name: as_dataset(each) for name, each in named.items()}
+    parts = {name: as_dataset(dataset) for name, dataset in named.items()}
     for name, part in parts.items():
         if not len(part):
             raise ArgumentError(f"mix: dataset {name!r} has no rows; leave it out")
@@ -133,10 +133,10 @@ def zip(datasets: Any) -> Dataset:
     return zipped([as_dataset(part) for part in parts], structure)
 
 
-def _listed(datasets: Any, what: str) -> list[Any]:
+def _listed(datasets: Any, noun: str) -> list[Any]:
     if isinstance(datasets, Dataset):  # it is iterable, but yields examples
-        raise ArgumentError(f"datasets={shown(datasets)} is one dataset: pass a list of {what}")
-    return entries("datasets", datasets, what)
+        raise ArgumentError(f"datasets={shown(datasets)} is one dataset: pass a list of {noun}")
+    return entries("datasets", datasets, noun)
 
 
 def _segments(weights: Any, names: list[str]) -> tuple[Segment, ...]:
@@ -146,7 +146,7 @@ def _segments(weights: Any, names: list[str]) -> tuple[Segment, ...]:
     starts = list(weights)
     if starts[0] != 0 or starts != sorted(set(starts)):
         raise ArgumentError(f"weights are scheduled from the examples {starts}; begin at 0, in ascending order")
-    return tuple(Segment(start, _units(each, names, f"weights[{start}]")) for start, each in weights.items())
+    return tuple(Segment(start, _units(entry, names, f"weights[{start}]")) for start, entry in weights.items())
 
 
 def _units(weights: Any, names: list[str], label: str) -> tuple[int, ...]:
@@ -163,16 +163,16 @@ def _units(weights: Any, names: list[str], label: str) -> tuple[int, ...]:
             raise ArgumentError(f"{label} has {len(given)} numbers for {len(names)} datasets; pass one for each")
     else:
         raise ArgumentError(f"{label}={weights!r}: pass a dict of weights by name, or a sequence of them")
-    exact = [_fraction(each, f"{label}[{names[place]!r}]") for place, each in enumerate(given)]
+    exact = [_fraction(weight, f"{label}[{names[index]!r}]") for index, weight in enumerate(given)]
     total = sum(exact)
     if not total:
         raise ArgumentError(f"{label} are all zero; give at least one dataset a positive weight")
-    scale = math.lcm(*(share.denominator for share in (each / total for each in exact)))
+    scale = math.lcm(*(share.denominator for share in (weight / total for weight in exact)))
     if scale > _MOST_UNITS:
-        return _rounded([each / total for each in exact])
-    units = [int(each / total * scale) for each in exact]
+        return _rounded([weight / total for weight in exact])
+    units = [int(weight / total * scale) for weight in exact]
     divisor = math.gcd(*units)
-    return tuple(each // divisor for each in units)
+    return tuple(weight // divisor for weight in units)
 
 
 def _rounded(shares: list[Fraction]) -> tuple[int, ...]:

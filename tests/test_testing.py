@@ -711,7 +711,7 @@ def test_a_script_without_a_main_guard_and_a_program_without_a_file(notebook: bo
     assert run.stdout == "once\n"
     assert re.search(
         r"ConformanceError: Mine breaks the law 'fresh process': unpickling it .*__main__.* \(it is defined "
-        r"in the script or notebook that runs; move it to a module of its own",
+        r"in the running script or notebook; move it to a module of its own",
         run.stderr,
     ), run.stderr
 

@@ -66,9 +66,9 @@ def run(options: argparse.Namespace) -> int:
         first_run = whole_runs[0]
         contents = first_run.contents and other.contents
         difference = _difference(first_run, other, contents)
-        what = "the same batches, bit for bit" if contents else "the same records in the same batches"
+        compared = "the same batches, bit for bit" if contents else "the same records in the same batches"
         answer = "yes" if difference is None else f"NO: {difference}"
-        sys.stdout.write(f"{first_run.run} and {other.run}: {what}: {answer}\n")
+        sys.stdout.write(f"{first_run.run} and {other.run}: {compared}: {answer}\n")
         alike &= difference is None
     return 0 if alike else _DIFFERS
 

@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
     )
     throughput, limits = _throughput(loader, batch_size, options.seconds, spelling(options))
     stepping = _stepping(loader, options.step / 1000, options.seconds, spelling(options))
-    found = {
+    results = {
         "source": redact(options.source),
         "batch_size": batch_size,
         **throughput._asdict(),
@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
         "peak_memory": _peak_memory(),
     }
     if options.json:
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        sys.stdout.write(json.dumps(results, indent=2) + "\n")
         return 0
     shares = sorted(limits.shares.items(), key=lambda stage: -stage[1])
     work = ", ".join(f"{stage} {share:.0%}" for stage, share in shares if share >= 0.005)
@@ -197,8 +197,8 @@ def _report(batches: Any, spell: Callable[..., str]) -> Any:
     """The iterator's report, with advice in terms of command-line options."""
     from loadax.loader.reports.bottleneck import report
 
-    found = batches.report()
-    return report(found.stats, found.loader, spell)
+    measured = batches.report()
+    return report(measured.stats, measured.loader, spell)
 
 
 def _bottleneck(report: Any) -> str | None:

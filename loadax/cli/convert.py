@@ -85,10 +85,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _shuffled(dataset: Dataset, seed: int, source: str) -> Dataset:
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         shuffled = dataset.shuffle(seed)
-    if found:  # the library's warning is about epochs, and advises to use this command
+    if caught:  # the library's warning is about epochs, and advises to use this command
         sys.stderr.write(
             f"loadax: the chunks of {redact(source)} hold many rows, and each is decoded many times: this is slow, "
             "but needed only once\n"
@@ -97,7 +97,7 @@ def _shuffled(dataset: Dataset, seed: int, source: str) -> Dataset:
 
 
 def _share(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    if found is None or int(found[1]) >= int(found[2]):
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None or int(match[1]) >= int(match[2]):
         raise argparse.ArgumentTypeError(f"{text!r} is not a share; pass I/N with I from 0 to N - 1, such as 0/4")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])

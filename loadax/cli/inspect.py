@@ -71,8 +71,8 @@ def _kind(stored: Stored) -> str:
     drivers = " and ".join(sorted({array.spec().to_json()["driver"] for array in stored.arrays.values()}))
     lengths = sorted({array.shape[0] for array in stored.arrays.values() if array.rank})
     single = list(stored.arrays) == [""]
-    what = f"{drivers} array" if single else f"{drivers} group, {count_text(len(stored.arrays), 'array')}".strip()
-    return f"{what} of {' or '.join(f'{length:,}' for length in lengths)} rows" if lengths else what
+    kind = f"{drivers} array" if single else f"{drivers} group, {count_text(len(stored.arrays), 'array')}".strip()
+    return f"{kind} of {' or '.join(f'{length:,}' for length in lengths)} rows" if lengths else kind
 
 
 def _state(stored: Stored) -> str:
@@ -140,15 +140,15 @@ def _cost(location: str, arrays: dict[str, ts.TensorStore]) -> Iterator[str]:
     assert shuffle is not None and shuffle.blocks is not None  # noqa: PT018
     blocks = shuffle.blocks
     row_bytes = sum(raw_bytes(arrays[name]) // length for name in together)
-    held = size_text(min(blocks.lanes * blocks.window * blocks.rows, length) * row_bytes)
-    yield f'  .shuffle(seed, block="chunks"): decodes each chunk once; keeps {held} open, shared by all hosts'
+    open_bytes = size_text(min(blocks.lanes * blocks.window * blocks.rows, length) * row_bytes)
+    yield f'  .shuffle(seed, block="chunks"): decodes each chunk once; keeps {open_bytes} open, shared by all hosts'
     yield f"    ({blocks.lanes} lanes x {count_text(blocks.window, 'block')} of {count_text(blocks.rows, 'row')})"
     yield f'  {opened}.shuffle(seed, block="chunks")'
 
 
 def _stored_bytes(array: ts.TensorStore) -> int | None:
     """Bytes in the array's folder; None if it is not on this machine."""
-    where = {} if array.kvstore is None else array.kvstore.spec().to_json()
-    if where.get("driver") != "file":
+    spec = {} if array.kvstore is None else array.kvstore.spec().to_json()
+    if spec.get("driver") != "file":
         return None
-    return sum(Path(folder, name).stat().st_size for folder, _, names in os.walk(where["path"]) for name in names)
+    return sum(Path(folder, name).stat().st_size for folder, _, names in os.walk(spec["path"]) for name in names)

@@ -130,10 +130,10 @@ def _spec(text: str) -> Any:
 def _axes(text: str) -> dict[str, int]:
     axes: dict[str, int] = {}
     for part in text.split(","):
-        found = re.fullmatch(r"\s*(\w+)=(\d+)\s*", part)
-        if found is None or found[1] in axes:
+        match = re.fullmatch(r"\s*(\w+)=(\d+)\s*", part)
+        if match is None or match[1] in axes:
             raise argparse.ArgumentTypeError(
                 f"{text!r} is not a mesh; pass axes and their sizes, each once, such as data=512,seq=8"
             )
-        axes[found[1]] = int(found[2])
+        axes[match[1]] = int(match[2])
     return axes

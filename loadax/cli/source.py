@@ -131,9 +131,9 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _size(text: str) -> tuple[int, int]:
-    found: Any = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
-    if found is None or int(found[1]) < 1 or int(found[2] or 1) < 1:
+    match: Any = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
+    if match is None or int(match[1]) < 1 or int(match[2] or 1) < 1:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a size; pass one number for squares, or HEIGHTxWIDTH, such as 224x288"
         )
-    return int(found[1]), int(found[2] or found[1])
+    return int(match[1]), int(match[2] or match[1])

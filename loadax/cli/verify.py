@@ -56,19 +56,21 @@ def run(options: argparse.Namespace) -> int:
             f"--rows {options.rows} applies to folders of images, which {options.path} is not; leave it out"
         )
     report = verify(options.path)
-    for each in report.damages:
-        name = f"{each.array}: " if each.array else ""
-        sys.stdout.write(f"{name}rows {each.start} to {each.stop - 1}: {each.message}\n")
-    found = f"{count_text(report.rows, 'row')} of {count_text(report.arrays, 'array')}, {size_text(report.nbytes)} raw"
+    for damage in report.damages:
+        name = f"{damage.array}: " if damage.array else ""
+        sys.stdout.write(f"{name}rows {damage.start} to {damage.stop - 1}: {damage.message}\n")
+    summary = (
+        f"{count_text(report.rows, 'row')} of {count_text(report.arrays, 'array')}, {size_text(report.nbytes)} raw"
+    )
     if report.damages:
         sys.stdout.write(
-            f"{report.location}: {found}: {count_text(len(report.damages), 'damaged place')}; "
+            f"{report.location}: {summary}: {count_text(len(report.damages), 'damaged place')}; "
             "copy or write those files again\n"
         )
-        if not report.ours and any("NOT_FOUND: chunk" in each.message for each in report.damages):
+        if not report.ours and any("NOT_FOUND: chunk" in damage.message for damage in report.damages):
             sys.stdout.write("missing chunks may contain only the fill value: some writers leave such chunks out\n")
         return _DAMAGED
-    sys.stdout.write(f"{report.location}: {found}: all can be read\n")
+    sys.stdout.write(f"{report.location}: {summary}: all can be read\n")
     for name in report.unchecked:
         sys.stdout.write(f"{name or 'the array'} has no checksums: flipped bits in it go unnoticed\n")
     return 0
@@ -87,12 +89,12 @@ def _verify_images(folder: str, rows: str | None) -> int:
         except OSError as error:
             raise ArgumentError(f"--rows {rows} can't be written: {error.strerror}; pass another path") from error
     sys.stdout.writelines(f"row {row}: {problem}\n" for row, problem in damaged.items())
-    found = f"{folder}: {count_text(len(source), 'image')}"
+    summary = f"{folder}: {count_text(len(source), 'image')}"
     if not damaged:
-        sys.stdout.write(f"{found}: all can be decoded\n")
+        sys.stdout.write(f"{summary}: all can be decoded\n")
         return 0
     advice = "pass --rows FILE.txt for a list of them" if rows is None else f"dataset.exclude({rows!r}) leaves them out"
-    sys.stdout.write(f"{found}: {len(damaged)} damaged; copy those files again, or {advice}\n")
+    sys.stdout.write(f"{summary}: {len(damaged)} damaged; copy those files again, or {advice}\n")
     return _DAMAGED
 
 

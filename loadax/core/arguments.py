@@ -47,16 +47,16 @@ def integer(
     Raises:
         ArgumentError: When the value is not an int, or outside the bounds.
     """
-    number = None if _is_bool(value) or _dimensions(value) else _index(value)
-    if number is None:
+    integer_value = None if _is_bool(value) or _dimensions(value) else _index(value)
+    if integer_value is None:
         wanted = "an int" if least is None else f"an int of {least} or more"
         raise ArgumentError(f"{name}={shown(value)}: pass {remedy or wanted}", argument=name)
-    if least is not None and number < least:
-        raise ArgumentError(f"{name}={shown(number)}: pass {remedy or f'{least} or more'}", argument=name)
-    if most is not None and (number > most or number < -LARGEST):
-        limit = "more than -2**63" if number < 0 else "less than 2**63" if most == LARGEST else f"{most} or less"
-        raise ArgumentError(f"{name}={shown(number)}: pass {limit}", argument=name)
-    return number
+    if least is not None and integer_value < least:
+        raise ArgumentError(f"{name}={shown(integer_value)}: pass {remedy or f'{least} or more'}", argument=name)
+    if most is not None and (integer_value > most or integer_value < -LARGEST):
+        limit = "more than -2**63" if integer_value < 0 else "less than 2**63" if most == LARGEST else f"{most} or less"
+        raise ArgumentError(f"{name}={shown(integer_value)}: pass {limit}", argument=name)
+    return integer_value
 
 
 def number(name: str, value: Any, remedy: str) -> float:
@@ -67,11 +67,11 @@ def number(name: str, value: Any, remedy: str) -> float:
     """
     if hasattr(type(value), "__float__") and not _is_bool(value) and not _dimensions(value):
         try:
-            found = float(value)
+            result = float(value)
         except (TypeError, ValueError, OverflowError):
-            found = math.nan
-        if math.isfinite(found):
-            return found
+            result = math.nan
+        if math.isfinite(result):
+            return result
     raise ArgumentError(f"{name}={shown(value)}: pass {remedy}", argument=name)
 
 
@@ -105,24 +105,24 @@ def choice(name: str, value: Any, options: Collection[str | None], remedy: str |
     return value
 
 
-def entries(name: str, value: Any, what: str) -> list[Any]:
+def entries(name: str, value: Any, noun: str) -> list[Any]:
     """The entries of a list, a tuple or another iterable, but not of a string, a dict or a class.
 
     Args:
         name: Name of the argument.
         value: Value of the argument.
-        what: Plural noun for the entries, for the message.
+        noun: Plural noun for the entries, for the message.
 
     Raises:
         ArgumentError: When the value is not such an iterable.
     """
     single = isinstance(value, str | bytes | Mapping | type) or getattr(value, "ndim", None) == 0
     if single or not isinstance(value, Iterable):
-        raise ArgumentError(f"{name}={shown(value)}: pass a list of {what}", argument=name)
+        raise ArgumentError(f"{name}={shown(value)}: pass a list of {noun}", argument=name)
     return list(value)
 
 
-def path(name: str, value: Any, what: str = "a path") -> str:
+def path(name: str, value: Any, wanted: str = "a path") -> str:
     """The value as a str, if it is a path: a str or a `pathlib.Path`.
 
     Raises:
@@ -131,11 +131,12 @@ def path(name: str, value: Any, what: str = "a path") -> str:
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str):
         raise ArgumentError(
-            f"{name}={shown(value)} is a {type(value).__name__}: pass {what}, as a str or a pathlib.Path", argument=name
+            f"{name}={shown(value)} is a {type(value).__name__}: pass {wanted}, as a str or a pathlib.Path",
+            argument=name,
         )
     if not text or "\0" in text:
         raise ArgumentError(
-            f"{name}={shown(value)} {'is empty' if not text else 'has a NUL character in it'}: pass {what}",
+            f"{name}={shown(value)} {'is empty' if not text else 'has a NUL character in it'}: pass {wanted}",
             argument=name,
         )
     return text
@@ -170,12 +171,12 @@ def dtype(name: str, value: Any) -> np.dtype[Any]:
         ArgumentError: When it is not a dtype.
     """
     try:
-        found = None if value is None or _dimensions(value) else np.dtype(value)
+        result = None if value is None or _dimensions(value) else np.dtype(value)
     except Exception:  # noqa: BLE001 - NumPy calls methods of the object, which can raise anything
-        found = None
-    if found is None:
+        result = None
+    if result is None:
         raise ArgumentError(f"{name}={shown(value)} is not a dtype; pass for example 'uint16'", argument=name)
-    return found
+    return result
 
 
 def _is_bool(value: Any) -> bool:

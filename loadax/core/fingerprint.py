@@ -39,9 +39,9 @@ def fingerprint(function: Callable[..., Any]) -> Fingerprint:
     It covers the code, closures, defaults, and the globals that the function names: plain values, arrays and,
     recursively, functions of its own package or script. Classes, and functions of other packages, count by name.
     """
-    found = _Walk(_package(function))
-    text = repr(found.text(function, ()))
-    return Fingerprint(hashlib.sha256(text.encode()).hexdigest()[:16], found.unknown)
+    walk = _Walk(_package(function))
+    text = repr(walk.text(function, ()))
+    return Fingerprint(hashlib.sha256(text.encode()).hexdigest()[:16], walk.unknown)
 
 
 @final
@@ -87,15 +87,15 @@ class _Walk:
         return (type(value).__qualname__, parts)
 
     def _function(self, function: types.FunctionType, above: tuple[Any, ...]) -> Any:
-        held: list[Any] = [function.__defaults__, function.__kwdefaults__]
+        parts: list[Any] = [function.__defaults__, function.__kwdefaults__]
         for cell in function.__closure__ or ():
             try:
-                held.append(cell.cell_contents)
+                parts.append(cell.cell_contents)
             except ValueError:  # an empty cell
-                held.append(None)
+                parts.append(None)
         known = function.__globals__
-        held.append({name: known[name] for name in _globals(function.__code__) if name in known})
-        return (self._code(function.__code__), *(self.text(part, above) for part in held))
+        parts.append({name: known[name] for name in _globals(function.__code__) if name in known})
+        return (self._code(function.__code__), *(self.text(part, above) for part in parts))
 
     def _code(self, code: types.CodeType) -> Any:
         constants = [

@@ -30,9 +30,9 @@ def size_text(size: float) -> str:
     return f"{size:.1f} {unit}" if size < 10 else f"{size:.0f} {unit}"
 
 
-def count_text(number: int, what: str) -> str:
+def count_text(count: int, noun: str) -> str:
     """A count with its noun: `1 row`, `2,000 rows`."""
-    return f"{number:,} {what}{'s' * (number != 1)}"
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def some(values: Iterable[Any], most: int = 8) -> str:

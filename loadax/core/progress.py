@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress_bar(what: str, total: int, unit: str, wanted: bool | None) -> Iterator[Callable[[int], object]]:
+def progress_bar(label: str, total: int, unit: str, wanted: bool | None) -> Iterator[Callable[[int], object]]:
     """Shows a progress bar; yields a function to call with the number of units done since the last call.
 
     Args:
-        what: Label in front of the bar.
+        label: Label in front of the bar.
         total: Number of units.
         unit: Unit: `row` or `B`.
         wanted: Whether to show the bar; None: only if stderr is a terminal, to keep bars out of log files.
@@ -22,7 +22,7 @@ def progress_bar(what: str, total: int, unit: str, wanted: bool | None) -> Itera
     from tqdm import tqdm
 
     with tqdm(
-        desc=what, total=total, unit=unit, unit_scale=True, unit_divisor=1024 if unit == "B" else 1000, file=sys.stderr
+        desc=label, total=total, unit=unit, unit_scale=True, unit_divisor=1024 if unit == "B" else 1000, file=sys.stderr
     ) as bar:
         yield bar.update
 

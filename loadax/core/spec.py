@@ -149,18 +149,18 @@ def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int]) -> Tree:
         LeafError: When the structure, a shape or a dtype of an example differs from `spec`.
     """
     specs, structure = flatten_spec(spec)
-    out = [np.empty((len(examples), *each.shape), each.dtype) for each in specs]
+    out = [np.empty((len(examples), *leaf_spec.shape), leaf_spec.dtype) for leaf_spec in specs]
     if _fill_columns(examples, structure, out):
         return structure.build(out)
-    columns = [(each, spec.shape, spec.dtype) for each, spec in zip(out, specs, strict=True)]
+    columns = [(column, spec.shape, spec.dtype) for column, spec in zip(out, specs, strict=True)]
     for index, example in enumerate(examples):
         leaves = structure.plain_leaves(example)
         if leaves is None:
             leaves = _leaves_like(example, structure, rows[index])
-        for number, (leaf, (column, shape, dtype)) in enumerate(zip(leaves, columns, strict=True)):
+        for leaf_index, (leaf, (column, shape, dtype)) in enumerate(zip(leaves, columns, strict=True)):
             if type(leaf) is not np.ndarray or leaf.dtype != dtype or leaf.shape != shape or dtype.hasobject:
-                where = f"row {rows[index]}: leaf {structure.paths[number] or 'of the example'}"
-                leaf = _checked(leaf, specs[number], where)  # noqa: PLW2901
+                name = f"row {rows[index]}: leaf {structure.paths[leaf_index] or 'of the example'}"
+                leaf = _checked(leaf, specs[leaf_index], name)  # noqa: PLW2901
             column[index] = leaf
     return structure.build(out)
 
@@ -173,7 +173,7 @@ def _fill_columns(examples: Sequence[Tree], structure: Structure, out: list[NDAr
         return False
     try:
         return all(
-            _fill(list(map(itemgetter(key), examples)), each) for key, each in zip(structure.keys, out, strict=True)
+            _fill(list(map(itemgetter(key), examples)), column) for key, column in zip(structure.keys, out, strict=True)
         )
     except KeyError:
         return False
@@ -250,19 +250,19 @@ def check_batch(batch: Tree, count: int, spec: Tree, origin: str) -> Tree:
             leaves_text = f"the leaves {actual.paths}, expected {structure.paths}; return the leaves of spec"
             raise LeafError(f"{origin} gave {difference or leaves_text}")
     checked = []
-    for number, (leaf, each) in enumerate(zip(leaves, specs, strict=True)):
-        if type(leaf) is np.ndarray and leaf.dtype == each.dtype and leaf.shape == (count, *each.shape):
+    for index, (leaf, leaf_spec) in enumerate(zip(leaves, specs, strict=True)):
+        if type(leaf) is np.ndarray and leaf.dtype == leaf_spec.dtype and leaf.shape == (count, *leaf_spec.shape):
             checked.append(leaf)
             continue
-        path = structure.paths[number]
+        path = structure.paths[index]
         array = as_array(leaf, f"{origin}: leaf {path or 'of the batch'}")
-        if array.dtype != each.dtype and array.dtype.newbyteorder("=") == each.dtype:
-            array = array.astype(each.dtype)
-        wrong_dtype = array.dtype != each.dtype and not each.dtype.hasobject
-        if array.shape != (count, *each.shape) or wrong_dtype:
+        if array.dtype != leaf_spec.dtype and array.dtype.newbyteorder("=") == leaf_spec.dtype:
+            array = array.astype(leaf_spec.dtype)
+        wrong_dtype = array.dtype != leaf_spec.dtype and not leaf_spec.dtype.hasobject
+        if array.shape != (count, *leaf_spec.shape) or wrong_dtype:
             raise LeafError(
                 f"{origin} gave leaf {path or 'of the batch'} as {array.dtype}{list(array.shape)} for {count} rows, "
-                f"expected {each.dtype}{[count, *each.shape]}; "
+                f"expected {leaf_spec.dtype}{[count, *leaf_spec.shape]}; "
                 "return one entry per row, all of that shape and dtype (pad, crop or cast them in a map)"
             )
         checked.append(array)

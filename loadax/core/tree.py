@@ -100,13 +100,13 @@ class Structure:
         """Text about the first static field that differs in `other`; None if the containers differ, or nothing."""
         if (self.kind, self.keys) != (other.kind, other.keys):
             return None
-        for (name, mine), (_, theirs) in zip(self.static, other.static, strict=False):
-            if mine != theirs:
-                what = f"static field {path}.{name}" if name else f"the static part of {path or 'the tree'}"
-                return f"{what} is {theirs!r}, expected {mine!r}"
+        for (name, own), (_, theirs) in zip(self.static, other.static, strict=False):
+            if own != theirs:
+                field = f"static field {path}.{name}" if name else f"the static part of {path or 'the tree'}"
+                return f"{field} is {theirs!r}, expected {own!r}"
         pairs = zip(self.keys, self.children, other.children, strict=True)
-        found = (mine.static_difference(theirs, path + self._name(key)) for key, mine, theirs in pairs)
-        return next((each for each in found if each is not None), None)
+        differences = (own.static_difference(theirs, path + self._name(key)) for key, own, theirs in pairs)
+        return next((difference for difference in differences if difference is not None), None)
 
     @cached_property
     def flat(self) -> bool:
@@ -156,7 +156,7 @@ class Structure:
             return self.kind(values)
         if issubclass(self.kind, Mapping):
             return self.kind(dict(items))
-        given = {**dict(items), **{name: each.value for name, each in self.static}}
+        given = {**dict(items), **{name: value.value for name, value in self.static}}
         return _dataclass_of(self.kind, given) if dataclasses.is_dataclass(self.kind) else self.kind(**given)
 
 
@@ -234,13 +234,13 @@ def _fields_of(tree: Any) -> _Fields | None:
     if kind in _REGISTERED:
         return _REGISTERED[kind]
     # Fields that __init__ does not accept are derived from the others.
-    fields = [each for each in dataclasses.fields(tree) if each.init or not kind.__dataclass_params__.init]
-    names = [each.name for each in fields]
+    fields = [field for field in dataclasses.fields(tree) if field.init or not kind.__dataclass_params__.init]
+    names = [field.name for field in fields]
     if not jax_knows(tree):
         data = [
-            each.name
-            for each in fields
-            if each.metadata.get("pytree_node", True) and not each.metadata.get("static", False)
+            field.name
+            for field in fields
+            if field.metadata.get("pytree_node", True) and not field.metadata.get("static", False)
         ]
         return _Fields(tuple(data), tuple(name for name in names if name not in data))
     keys, _ = _one_level(tree)
@@ -261,8 +261,8 @@ def _parts_by_jax(tree: Any) -> _Parts:
 
 def _one_level(tree: Any) -> tuple[list[Any], list[Any]]:
     """JAX's keys and the values of a container that JAX knows."""
-    found = _jax_trees().tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)[0]
-    return [path[0] for path, _ in found], [value for _, value in found]
+    entries = _jax_trees().tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)[0]
+    return [path[0] for path, _ in entries], [value for _, value in entries]
 
 
 def _jax_trees() -> Any:
@@ -370,14 +370,14 @@ def broadcast_prefix(prefix: Any, structure: Structure, is_leaf: Callable[[Any],
             yield from ((node, below.kind is None) for _ in range(count))
             return
         parts = _children(node)
-        where = f" at {path}" if path else ""
+        position = f" at {path}" if path else ""
         if parts is None or below.kind is None:
             raise ArgumentError(
-                f"{node!r}{where} is unexpected; name the leaves {[path + leaf for leaf in below.paths]}"
+                f"{node!r}{position} is unexpected; name the leaves {[path + leaf for leaf in below.paths]}"
             )
         if set(parts.keys) != set(below.keys) or len(parts.keys) != len(below.keys):
             raise ArgumentError(
-                f"the keys{where} are {sorted(map(str, parts.keys))}; pass those of the data: "
+                f"the keys{position} are {sorted(map(str, parts.keys))}; pass those of the data: "
                 f"{sorted(map(str, below.keys))}"
             )
         given = dict(zip(parts.keys, parts.values, strict=True))

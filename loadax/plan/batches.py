@@ -99,24 +99,24 @@ class BatchPlan:
     @cached_property
     def stretches(self) -> tuple[BatchSizeSegment, ...]:
         """One segment for each entry of the schedule."""
-        found: list[BatchSizeSegment] = []
+        segments: list[BatchSizeSegment] = []
         for first, batch_size in self.schedule:
-            if found and first * found[-1].batch_size > MOST_POSITIONS:
+            if segments and first * segments[-1].batch_size > MOST_POSITIONS:
                 raise ArgumentError(
                     f"a batch size or length is scheduled from step {first} on, which no run reaches; leave it out"
                 )
-            epoch, start = _place(found[-1], first) if found else (0, 0)
-            if found and self.num_epochs is not None and first >= found[-1].begin(self.num_epochs):
+            epoch, start = _place(segments[-1], first) if segments else (0, 0)
+            if segments and self.num_epochs is not None and first >= segments[-1].begin(self.num_epochs):
                 raise ArgumentError(
                     f"a batch size or length is scheduled from step {first} on, but there are only "
-                    f"{found[-1].begin(self.num_epochs)} steps; leave it out, or pass a larger num_epochs"
+                    f"{segments[-1].begin(self.num_epochs)} steps; leave it out, or pass a larger num_epochs"
                 )
             steps, epoch_steps = (self._steps(rows, batch_size) for rows in (self.order.size - start, self.order.size))
-            found.append(BatchSizeSegment(first, epoch, start, batch_size, steps, epoch_steps))
+            segments.append(BatchSizeSegment(first, epoch, start, batch_size, steps, epoch_steps))
         if self.remainder == "error":
-            for stretch, following in zip_longest(found, found[1:]):
+            for stretch, following in zip_longest(segments, segments[1:]):
                 self._check_ends(stretch, self.num_epochs if following is None else following.epoch)
-        return tuple(found)
+        return tuple(segments)
 
     def _check_ends(self, stretch: BatchSizeSegment, end: int | None) -> None:
         """Raises if a segment leaves rows over at the end of an epoch before epoch `end`."""
@@ -238,10 +238,12 @@ class BatchPlan:
         epoch_of = np.repeat(epochs, len(positions))
         if (valid == stretch.batch_size).all():
             return self.order.visits(epoch_of, in_epoch)
-        there = (offsets < valid[:, None]).ravel()
+        valid_positions = (offsets < valid[:, None]).ravel()
         rows = np.full(len(in_epoch), -1, np.int64)
         inside = np.array(epoch_of)
-        rows[there], inside[there] = self.order.visits(epoch_of[there], in_epoch[there])
+        rows[valid_positions], inside[valid_positions] = self.order.visits(
+            epoch_of[valid_positions], in_epoch[valid_positions]
+        )
         return Visits(rows, inside)
 
 

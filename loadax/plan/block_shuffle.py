@@ -129,8 +129,10 @@ class BlockShuffled:
         offset = at.index - first
         relabelled = np.where(which == offset, blocks - 1, which - (which > offset))
         which = np.where(in_its_lane & (window == its_window), relabelled, which)
-        place = seeds.unpermute(which * self.block + inside, rows, seeds.derive(at.key, "window", lane, window))
-        turn = first * self.block + place - np.where(in_its_lane & (window > its_window), at.missing, 0)
+        index_in_window = seeds.unpermute(
+            which * self.block + inside, rows, seeds.derive(at.key, "window", lane, window)
+        )
+        turn = first * self.block + index_in_window - np.where(in_its_lane & (window > its_window), at.missing, 0)
         return at.assignments.positions(lane, turn)
 
     def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
@@ -151,9 +153,9 @@ class BlockShuffled:
     def _to_parent(self, at: _Epoch, positions: Integers) -> Integers:
         """Positions of the parent at `positions` of an epoch."""
         lane, turn = at.assignments.at(positions)
-        window, first, place, blocks, rows = self._window(at, lane, turn)
-        place = seeds.permute(place, rows, seeds.derive(at.key, "window", lane, window))
-        which, inside = np.divmod(place, self.block)
+        window, first, index_in_window, blocks, rows = self._window(at, lane, turn)
+        index_in_window = seeds.permute(index_in_window, rows, seeds.derive(at.key, "window", lane, window))
+        which, inside = np.divmod(index_in_window, self.block)
         # In its window, the ragged block counts as the last, so that the full ones divide evenly.
         here = (lane == at.lane) & (first <= at.index) & (at.index < first + blocks)
         offset = at.index - first

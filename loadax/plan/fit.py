@@ -43,14 +43,14 @@ class _Tightest:
         self._runs: dict[int, list[_Run]] = {}
 
     def take(self, least: int) -> tuple[int, _Run] | None:
-        place = bisect_left(self._spaces, least)
-        if place == len(self._spaces):
+        index = bisect_left(self._spaces, least)
+        if index == len(self._spaces):
             return None
-        space = self._spaces[place]
+        space = self._spaces[index]
         runs = self._runs[space]
         run = heapq.heappop(runs)
         if not runs:
-            del self._runs[space], self._spaces[place]
+            del self._runs[space], self._spaces[index]
         return space, run
 
     def put(self, space: int, run: _Run) -> None:
@@ -71,18 +71,18 @@ class _Earliest:
         self._runs: dict[int, list[_Run]] = {}
 
     def take(self, least: int) -> tuple[int, _Run] | None:
-        low, node, found = least + self._leaves, 0, self._none
+        low, node, earliest = least + self._leaves, 0, self._none
         # All spaces from `least` on: the right siblings on the way up.
         while low >= 1:
-            if self._tree[low] < found:
-                node, found = low, self._tree[low]
+            if self._tree[low] < earliest:
+                node, earliest = low, self._tree[low]
             while low & 1:
                 low >>= 1
             low += 1 if low else 0
-        if found == self._none:
+        if earliest == self._none:
             return None
         while node < self._leaves:
-            node = 2 * node + (self._tree[2 * node] != found)
+            node = 2 * node + (self._tree[2 * node] != earliest)
         space = node - self._leaves
         run = heapq.heappop(self._runs[space])
         self._update(space)
@@ -119,11 +119,11 @@ def fit(lengths: Integers, seq_len: int, best: bool) -> Integers:
     descending = ascending[
         np.repeat(starts - (np.cumsum(counts[::-1]) - counts[::-1]), counts[::-1]) + np.arange(len(lengths))
     ]
-    first, rows, each = placed.T
-    total = rows * each
+    first, rows, per_row = placed.T
+    total = rows * per_row
     within = np.arange(len(lengths)) - np.repeat(np.cumsum(total) - total, total)
     row = np.empty(len(lengths), np.int64)
-    row[descending] = np.repeat(first, total) + within // np.repeat(each, total)
+    row[descending] = np.repeat(first, total) + within // np.repeat(per_row, total)
     return _numbered(row, int((first + rows).max()))
 
 
@@ -135,20 +135,20 @@ def _place(lengths: list[int], counts: list[int], seq_len: int, best: bool) -> l
     for length, count in zip(lengths, counts, strict=True):
         left = count
         while left:
-            found = runs.take(length)
-            if found is None:
+            taken = runs.take(length)
+            if taken is None:
                 # New rows, all filled with this length; the last one may get fewer.
-                found = seq_len, _Run(rows, -(-left // (seq_len // length)))
-                rows += found[1].rows
-            space, (first, there) = found
-            each = min(space // length, left)
-            used = min(there, left // each)
-            placed.append((first, used, each))
-            left -= used * each
-            if space > each * length:
-                runs.put(space - each * length, _Run(first, used))
-            if there > used:
-                runs.put(space, _Run(first + used, there - used))
+                taken = seq_len, _Run(rows, -(-left // (seq_len // length)))
+                rows += taken[1].rows
+            space, (first, available) = taken
+            per_row = min(space // length, left)
+            used = min(available, left // per_row)
+            placed.append((first, used, per_row))
+            left -= used * per_row
+            if space > per_row * length:
+                runs.put(space - per_row * length, _Run(first, used))
+            if available > used:
+                runs.put(space, _Run(first + used, available - used))
     return placed
 
 

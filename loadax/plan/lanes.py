@@ -60,8 +60,8 @@ def assign_lanes(lane_rows: Integers) -> LaneAssignments:
     alive = tuple(np.flatnonzero(lane_rows >= end) for end in ends)
     sizes = (ends - turns) * [len(lanes) for lanes in alive]
     starts = np.cumsum(sizes) - sizes
-    place = lane_places(len(lane_rows))
-    runs = tuple(LaneAssignment(int(start), place[lanes]) for start, lanes in zip(starts, alive, strict=True))
+    index_in_step = lane_places(len(lane_rows))
+    runs = tuple(LaneAssignment(int(start), index_in_step[lanes]) for start, lanes in zip(starts, alive, strict=True))
     return LaneAssignments(runs, turns, alive)
 
 
@@ -125,11 +125,11 @@ class _LanesOfStep(NamedTuple):
 
 def _lanes_of_step(start: int, count: int, assignments: list[LaneAssignment]) -> _LanesOfStep:
     ends = [*(run.start for run in assignments[1:]), start + count]
-    found = []
+    parts = []
     for run, end in zip(assignments, ends, strict=True):
         low, high = max(start, run.start), min(start + count, end)
         width = len(run.lanes)
         first = (np.arange(width) - (low - run.start)) % width  # of each lane, counted from `low`
         rows: Integers = np.maximum(0, -((first - (high - low)) // width))
-        found.append(_LanesOfStep(run.lanes, low - start + first, np.full(width, width), rows))
-    return _LanesOfStep(*(np.concatenate(arrays) for arrays in zip(*found, strict=True)))
+        parts.append(_LanesOfStep(run.lanes, low - start + first, np.full(width, width), rows))
+    return _LanesOfStep(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))

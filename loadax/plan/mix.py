@@ -126,8 +126,8 @@ class Mixed:
             for part, order in enumerate(self.parts)
         ]
         if self.stop == "first":
-            found = [end for end in ends if end is not None]
-            return min(found) if found else ENDLESS
+            known = [end for end in ends if end is not None]
+            return min(known) if known else ENDLESS
         for name, end in zip(self.names, ends, strict=True):
             if end is None:
                 raise ArgumentError(
@@ -227,7 +227,7 @@ class Mixed:
 
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
         # A part's draws are counted over all epochs, so counts at the window's ends tell which draws are in it.
-        found = []
+        hits = []
         first_rows = [*self._first_rows.tolist(), sum(self.rows)]
         for epoch in np.unique(epochs).tolist():
             begin = self.begin(epoch)
@@ -246,8 +246,8 @@ class Mixed:
                 draws = inner[below.asked] * part.size + below.positions
                 met = np.flatnonzero((draws >= low) & (draws < high))
                 positions = self.positions_of_draws(index, draws[met]) - begin
-                found.append(Hits(question[below.asked[met]], positions))
-        return join_hits(found)
+                hits.append(Hits(question[below.asked[met]], positions))
+        return join_hits(hits)
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002
         raise ArgumentError(

@@ -26,7 +26,7 @@ def depth(order: Order) -> int:
 
 def depth_first(order: Order) -> Sequence[Order]:
     """An order and all orders below it."""
-    return [order, *(found for below in orders_below(order) for found in depth_first(below))]
+    return [order, *(order_below for below in orders_below(order) for order_below in depth_first(below))]
 
 
 def orders_below(order: Order) -> Sequence[Order]:
@@ -34,7 +34,7 @@ def orders_below(order: Order) -> Sequence[Order]:
     return order.parts if order.parent is None else (order.parent,)
 
 
-def check_fixed_rows(order: Order, what: str) -> None:
+def check_fixed_rows(order: Order, verb: str) -> None:
     """Checks that a row is the same record in every epoch, as `verb` needs.
 
     Raises:
@@ -43,8 +43,8 @@ def check_fixed_rows(order: Order, what: str) -> None:
     reason = next((below.changing_rows for below in depth_first(order) if below.changing_rows is not None), None)
     if reason is not None:
         raise ArgumentError(
-            f"{what} selects rows, but {reason}, "
-            f"and shuffle and map with loadax after {what}: .shuffle(seed).map(fn, rng=True)"
+            f"{verb} selects rows, but {reason}, "
+            f"and shuffle and map with loadax after {verb}: .shuffle(seed).map(fn, rng=True)"
         )
 
 
@@ -53,9 +53,9 @@ def no_hits() -> Hits:
     return Hits(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def join_hits(found: Sequence[Hits]) -> Hits:
+def join_hits(hits: Sequence[Hits]) -> Hits:
     """Concatenates the hits of several inverses."""
-    return Hits(*(np.concatenate(arrays) for arrays in zip(no_hits(), *found, strict=True)))
+    return Hits(*(np.concatenate(arrays) for arrays in zip(no_hits(), *hits, strict=True)))
 
 
 def parts_text(named: Iterable[tuple[str, Order]]) -> str:

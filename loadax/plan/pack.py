@@ -59,10 +59,10 @@ class Split:
         ends = np.asarray(self._ends[documents])
         begins = np.where(documents > 0, self._ends[documents - 1], 0)
         low, high = np.maximum(begins, start[owners]), np.minimum(ends, stop[owners])
-        there = high > low  # excludes empty documents
-        owners, documents, low = owners[there], documents[there], low[there]
-        lengths = high[there] - low
-        return Segments(owners, documents, low - begins[there], low - start[owners], lengths, _numbers(owners))
+        not_empty = high > low  # excludes empty documents
+        owners, documents, low = owners[not_empty], documents[not_empty], low[not_empty]
+        lengths = high[not_empty] - low
+        return Segments(owners, documents, low - begins[not_empty], low - start[owners], lengths, _numbers(owners))
 
 
 @final
@@ -167,7 +167,7 @@ def _fitted_arrays(lengths: Integers, seq_len: int, best: bool, long: Long, wind
             parts["skips"].append(skips[by_row])
         parts["bounds"].append(before + np.cumsum(np.bincount(rows)))
         before += len(documents)
-    return {name: np.concatenate(each) for name, each in parts.items()}
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
 def _items(lengths: Integers, seq_len: int, drop: bool) -> tuple[Integers, Integers, Integers]:

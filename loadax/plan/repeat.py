@@ -50,15 +50,15 @@ class Repeated:
 
     def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
         size = max(self.parent.size, 1)
-        found = []
+        assignments = []
         for turn in range(start // size, -(-stop // size)):
             low, high = max(start - turn * size, 0), min(stop - turn * size, size)
             for first, lanes in self.parent.lane_assignments(epoch * self.times + turn, low, high):
                 # If a slice below begins inside a run of positions, the run begins with the turn here, in the middle of
                 # its lanes.
                 shift = max(0, -first)
-                found.append(LaneAssignment(first + shift + turn * size, np.roll(lanes, -(shift % len(lanes)))))
-        return found
+                assignments.append(LaneAssignment(first + shift + turn * size, np.roll(lanes, -(shift % len(lanes)))))
+        return assignments
 
     def describe(self) -> list[Any]:
         return [*self.parent.describe(), ["repeat", self.times]]

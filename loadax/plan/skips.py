@@ -103,7 +103,7 @@ def step_ranges(steps: Any, num_steps: int | None) -> list[tuple[int, int]]:
         only = integer("steps", steps, remedy=remedy)
         steps = range(only, only + 1)
     if not isinstance(steps, range):
-        return [each for some in steps for each in step_ranges(some, num_steps)]
+        return [step for entry in steps for step in step_ranges(entry, num_steps)]
     if not steps:
         return []
     low, high = min(steps[0], steps[-1]), max(steps[0], steps[-1])
@@ -111,7 +111,7 @@ def step_ranges(steps: Any, num_steps: int | None) -> list[tuple[int, int]]:
     if low < 0 or high >= end:
         last = "" if num_steps is None and low < 0 else f" and below {end}"
         raise ArgumentError(f"step {shown(low if low < 0 else high)} can't be skipped: steps are at least 0{last}")
-    return [(low, high + 1)] if abs(steps.step) == 1 else [(each, each + 1) for each in steps]
+    return [(low, high + 1)] if abs(steps.step) == 1 else [(step, step + 1) for step in steps]
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -121,10 +121,10 @@ def joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         >>> joined([(7, 9), (0, 3), (2, 4), (4, 5), (6, 6)])
         ((0, 5), (7, 9))
     """
-    found: list[tuple[int, int]] = []
-    for start, stop in sorted(each for each in ranges if each[0] < each[1]):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(stop, found[-1][1])
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(bounds for bounds in ranges if bounds[0] < bounds[1]):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
         else:
-            found.append((start, stop))
-    return tuple(found)
+            merged.append((start, stop))
+    return tuple(merged)

@@ -159,12 +159,12 @@ def _positions(order: Order, first_row: int, rows: Integers) -> Integers:
         low, high = np.searchsorted(rows, [first_row, first_row + order.size])
         # Without an offset, the slice of a memory-mapped file takes no memory.
         return rows[low:high] - first_row if first_row else rows[low:high]
-    found = [
+    chunks = [
         positions[rows[np.minimum(np.searchsorted(rows, visited), len(rows) - 1)] == visited]
         for positions, visited in rows_of(order, first_row)
         if len(rows)
     ]
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+    return np.concatenate(chunks) if chunks else np.empty(0, np.int64)
 
 
 def _text(rule: tuple[Any, ...], arguments: str, size: int) -> str:

@@ -69,9 +69,9 @@ def _check(subject: Subject, read_into: ReadInto, rows: Integers, boxes: list[Co
             continue
         array, memory = pair
         wanted = leaf[(slice(None), *(slice(*column) for column in box))]
-        found = difference([array], [wanted], [path], rows)
-        if found:
-            raise COLUMNS.broken(subject.name, f"in read_into({show_rows(rows)}){shown} {found}")
+        mismatch = difference([array], [wanted], [path], rows)
+        if mismatch:
+            raise COLUMNS.broken(subject.name, f"in read_into({show_rows(rows)}){shown} {mismatch}")
         if memory is not None:
             array[...] = _guard(array.dtype)
             if (memory != _GUARD).any():

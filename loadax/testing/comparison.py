@@ -23,16 +23,16 @@ def difference(
         rtol: Tolerance of floating-point numbers, relative to the expected ones.
     """
     for path, one, other in zip(paths, got, expected, strict=True):
-        where = f"leaf {path}" if path else "the leaf"
+        name = f"leaf {path}" if path else "the leaf"
         if one.shape != other.shape or not _comparable(one.dtype, other.dtype):
-            return f"{where} is {one.dtype}{list(one.shape)}, expected {other.dtype}{list(other.shape)}"
+            return f"{name} is {one.dtype}{list(one.shape)}, expected {other.dtype}{list(other.shape)}"
         apart = np.argwhere(_differs(one, other, rtol))
         if len(apart):
-            place = tuple(int(index) for index in apart[0])
-            element = f" at {list(place[1:])}" if len(place) > 1 else ""
+            index_apart = tuple(int(index) for index in apart[0])
+            element = f" at {list(index_apart[1:])}" if len(index_apart) > 1 else ""
             return (
-                f"{where} of row {np.asarray(rows)[place[0]]} (entry {place[0]} of {len(one)}){element} "
-                f"is {_brief(one[place])}, expected {_brief(other[place])}"
+                f"{name} of row {np.asarray(rows)[index_apart[0]]} (entry {index_apart[0]} of {len(one)}){element} "
+                f"is {_brief(one[index_apart])}, expected {_brief(other[index_apart])}"
             )
     return None
 

@@ -24,9 +24,9 @@ class Law:
     name: str
     contract: str
 
-    def broken(self, subject: str, found: str) -> ConformanceError:
+    def broken(self, subject: str, evidence: str) -> ConformanceError:
         """The error that `subject` breaks this law, with evidence."""
-        return ConformanceError(f"{subject} breaks the law '{self.name}': {found}; {self.contract}")
+        return ConformanceError(f"{subject} breaks the law '{self.name}': {evidence}; {self.contract}")
 
     @contextmanager
     def during(self, subject: str, action: str) -> Iterator[None]:

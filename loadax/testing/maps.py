@@ -101,17 +101,17 @@ class _Check:
         """Checks that each piece's results equal those of the same rows in the whole batch."""
         for rows in pieces:
             expected = [leaf[rows] for leaf in self._whole]
-            found = difference(self._result(law, rows), expected, self._structure.paths, rows, self._rtol)
-            if found:
+            mismatch = difference(self._result(law, rows), expected, self._structure.paths, rows, self._rtol)
+            if mismatch:
                 raise law.broken(
-                    self._name, f"called with the rows {show_rows(rows)}, {found}, its value among all rows"
+                    self._name, f"called with the rows {show_rows(rows)}, {mismatch}, its value among all rows"
                 )
 
     def stays(self) -> None:
         """Checks that later calls did not change the first call's result."""
-        found = difference(self._first, self._whole, self._structure.paths, self._every)
-        if found:
-            raise STAY.broken(self._name, f"after later calls, in the first call's result {found}")
+        mismatch = difference(self._first, self._whole, self._structure.paths, self._every)
+        if mismatch:
+            raise STAY.broken(self._name, f"after later calls, in the first call's result {mismatch}")
 
     def _call(self, rows: Integers) -> Tree:
         # A new read for each call, because a map may write to its input.

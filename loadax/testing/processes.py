@@ -31,9 +31,9 @@ def check_process(subject: Subject, timeout: float) -> None:
         parcel = pickle.dumps((subject.source, subject.spec, rows, subject.expected(rows)))
     except Exception as error:
         raise PROCESS.broken(subject.name, f"pickling it raised {show_error(error)}{_remedy(str(error))}") from error
-    found = _ask(subject.name, parcel, timeout)
-    if found:
-        raise PROCESS.broken(subject.name, f"{found}{_remedy(found)}")
+    failure = _ask(subject.name, parcel, timeout)
+    if failure:
+        raise PROCESS.broken(subject.name, f"{failure}{_remedy(failure)}")
 
 
 def answer() -> None:
@@ -41,15 +41,15 @@ def answer() -> None:
     # Prints of the source must not get into the reply.
     reply = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    found: str | None
+    failure: str | None
     try:
         source, spec, rows, expected = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the process that started this one
     except Exception as error:  # noqa: BLE001 - reported to the parent
-        found = f"unpickling it in a fresh process raised {show_error(error)}"
+        failure = f"unpickling it in a fresh process raised {show_error(error)}"
     else:
-        found = _read(source, spec, rows, expected)
+        failure = _read(source, spec, rows, expected)
     with reply:
-        json.dump(found, reply)
+        json.dump(failure, reply)
 
 
 def _read(source: Any, spec: Any, rows: Any, expected: Any) -> str | None:

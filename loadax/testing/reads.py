@@ -74,9 +74,9 @@ def absent_rows(subject: Subject) -> list[int]:
     return [subject.length, -1, subject.length + 5]
 
 
-def check_absent(subject: Subject, rows: list[int], read: Callable[[Integers], Any], what: str) -> None:
+def check_absent(subject: Subject, rows: list[int], read: Callable[[Integers], Any], method: str) -> None:
     """Checks that `read(rows)` raises an IndexError."""
-    shown = f"{what}({show_rows(rows)}), with len() {subject.length},"
+    shown = f"{method}({show_rows(rows)}), with len() {subject.length},"
     try:
         result = read(np.array(rows, np.int64))
     except IndexError:
@@ -93,10 +93,11 @@ def _check_repetition(subject: Subject) -> None:
     subject.compare(subject.read(rows, AGAIN), rows, AGAIN)
     others = _other_rows(subject, rows)
     subject.read(others, STAY)
-    found = difference(first, copies, subject.paths, rows)
-    if found:
+    mismatch = difference(first, copies, subject.paths, rows)
+    if mismatch:
         raise STAY.broken(
-            subject.name, f"after read({show_rows(others)}), in the earlier result of read({show_rows(rows)}) {found}"
+            subject.name,
+            f"after read({show_rows(others)}), in the earlier result of read({show_rows(rows)}) {mismatch}",
         )
 
 
@@ -122,13 +123,13 @@ def _check_fresh(subject: Subject) -> None:
         try:
             for leaf in leaves:
                 _scribble(leaf)
-            found = difference(subject.read(rows, FRESH), before, subject.paths, rows)
+            mismatch = difference(subject.read(rows, FRESH), before, subject.paths, rows)
         finally:  # the memory may be a mapped file of the user
             for leaf, values in zip(leaves, before, strict=True):
                 leaf[...] = values
-        if found:
+        if mismatch:
             raise FRESH.broken(
-                subject.name, f"after writing to the result of read({show_rows(rows)}), in the next read {found}"
+                subject.name, f"after writing to the result of read({show_rows(rows)}), in the next read {mismatch}"
             )
 
 

@@ -101,9 +101,9 @@ class _Runs:
         loader = self._loader(0)
         paths = flatten(loader.spec)[1].paths
         for step, (batch, expected) in enumerate(zip(got, straight, strict=True), first):
-            found = difference(batch, expected, paths, loader.rows(step))
-            if found:
-                raise law.broken(self._name, f"in step {step}, {how}, {found} as in the uninterrupted run")
+            mismatch = difference(batch, expected, paths, loader.rows(step))
+            if mismatch:
+                raise law.broken(self._name, f"in step {step}, {how}, {mismatch} as in the uninterrupted run")
 
 
 def _leaves(batch: Any) -> Leaves:

@@ -71,13 +71,13 @@ class Subject:
         known = [self._known[int(row)] for row in rows]
         return [np.concatenate(leaves) for leaves in zip(*known, strict=True)]
 
-    def compare(self, got: list[NDArray[Any]], rows: Integers, law: Law, what: str = "read") -> None:
+    def compare(self, got: list[NDArray[Any]], rows: Integers, law: Law, method: str = "read") -> None:
         """Checks that `got` are the expected leaves of `rows`."""
         paths = self.structures[int(rows[0])].paths if len(rows) else self.paths
-        found = difference(got, self.expected(rows), paths, rows)
-        if found:
+        mismatch = difference(got, self.expected(rows), paths, rows)
+        if mismatch:
             raise law.broken(
-                self.name, f"in {what}({show_rows(rows)}) {found}, the value of that row when it is read alone"
+                self.name, f"in {method}({show_rows(rows)}) {mismatch}, the value of that row when it is read alone"
             )
 
     def draw(self, count: int) -> Integers:
@@ -88,15 +88,15 @@ class Subject:
         """Whether all rows have one structure, shape and dtype; if not, records the expected leaves of each."""
         with SPEC.during(self.name, f"examples({show_rows(self.sample)})"):
             examples = self.source.read_examples(Visits(self.sample, np.zeros_like(self.sample)))
-        found = [flatten(example) for example in examples]
-        forms = [[_form(leaf) for leaf in leaves] for leaves, _ in found]
-        if all(structure == self.structure for _, structure in found) and all(form == forms[0] for form in forms):
+        flattened = [flatten(example) for example in examples]
+        forms = [[_form(leaf) for leaf in leaves] for leaves, _ in flattened]
+        if all(structure == self.structure for _, structure in flattened) and all(form == forms[0] for form in forms):
             return True
         rows = self.sample.tolist()
         self._known = {
-            row: [np.array(leaf)[None] for leaf in leaves] for row, (leaves, _) in zip(rows, found, strict=True)
+            row: [np.array(leaf)[None] for leaf in leaves] for row, (leaves, _) in zip(rows, flattened, strict=True)
         }
-        self.structures = {row: structure for row, (_, structure) in zip(rows, found, strict=True)}
+        self.structures = {row: structure for row, (_, structure) in zip(rows, flattened, strict=True)}
         return False
 
     def _find_spec(self) -> Tree:

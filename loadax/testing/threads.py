@@ -24,10 +24,10 @@ def check_threads(subject: Subject, timeout: float) -> None:
     # Drawn in advance, because a generator is not thread-safe.
     asked = [[subject.draw(1 + len(subject.sample) // 2) for _ in range(_READS)] for _ in range(_THREADS)]
 
-    def reader(number: int) -> Callable[[], None]:
+    def reader(thread: int) -> Callable[[], None]:
         def read() -> None:
             barrier.wait(timeout)
-            for rows in asked[number]:
+            for rows in asked[thread]:
                 subject.compare(subject.read(rows, THREADS), rows, THREADS)
 
         return read
@@ -35,7 +35,7 @@ def check_threads(subject: Subject, timeout: float) -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH)
     try:
-        done = run_beside([reader(number) for number in range(_THREADS)], timeout)
+        done = run_beside([reader(thread) for thread in range(_THREADS)], timeout)
     finally:
         sys.setswitchinterval(before)
     if not done:
@@ -60,8 +60,8 @@ def run_beside(jobs: Sequence[Callable[[], None]], timeout: float) -> bool:
             errors.append(error)
 
     threads = [
-        threading.Thread(target=run, args=(job,), name=f"loadax-testing-{number}", daemon=True)
-        for number, job in enumerate(jobs)
+        threading.Thread(target=run, args=(job,), name=f"loadax-testing-{index}", daemon=True)
+        for index, job in enumerate(jobs)
     ]
     for thread in threads:
         thread.start()

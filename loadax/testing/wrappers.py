@@ -59,12 +59,12 @@ def _check_claims(subject: Subject, child: Child) -> None:
         )
     if source.num_maps < inner.num_maps or len(source.describe()) < bool(inner.describe()):
         raise WRAPPER.broken(subject.name, f"it describes {source.describe()}, and {name} {inner.describe()}")
-    for claim, mine, its in (
+    for claim, own, its in (
         ("random", source.random, inner.random),
         ("runs_python", source.runs_python, inner.runs_python),
     ):
-        if its and not mine:
-            raise WRAPPER.broken(subject.name, f"{claim} is {mine}, that of {name} {its}")
+        if its and not own:
+            raise WRAPPER.broken(subject.name, f"{claim} is {own}, that of {name} {its}")
 
 
 def _check_rows(subject: Subject, child: Child, first: int) -> None:
@@ -76,10 +76,10 @@ def _check_rows(subject: Subject, child: Child, first: int) -> None:
             f"{child.name or 'its source'} has {len(inner)} rows from row {first} on, of {len(source)} in all",
         )
     if len(inner) == len(source) and len(source.children) == 1 and source.num_maps == inner.num_maps:
-        mine, its = (None if each.chunks is None else np.asarray(each.chunks).tolist() for each in (source, inner))
-        if mine != its:
+        own, its = (None if either.chunks is None else np.asarray(either.chunks).tolist() for either in (source, inner))
+        if own != its:
             raise WRAPPER.broken(
-                subject.name, f"chunks are {show_rows(mine or [])}, those of {inner.type_name} {show_rows(its or [])}"
+                subject.name, f"chunks are {show_rows(own or [])}, those of {inner.type_name} {show_rows(its or [])}"
             )
         if inner.reads_examples and not source.reads_examples:
             raise WRAPPER.broken(
@@ -90,10 +90,10 @@ def _check_rows(subject: Subject, child: Child, first: int) -> None:
             "locate": (source.locate(row), inner.locate(row - first)),
             "documents": (source.documents(row), inner.documents(row - first)),
         }
-        for what, (mine, its) in told.items():
-            if mine != its:
+        for method, (own, its) in told.items():
+            if own != its:
                 raise WRAPPER.broken(
-                    subject.name, f"{what}({row}) is {mine!r}, {inner.type_name}.{what}({row - first}) is {its!r}"
+                    subject.name, f"{method}({row}) is {own!r}, {inner.type_name}.{method}({row - first}) is {its!r}"
                 )
         lengths, its_lengths = source.lengths(np.array([row])), inner.lengths(np.array([row - first]))
         if lengths is not None and (its_lengths is None or lengths.tolist() != its_lengths.tolist()):
@@ -109,9 +109,9 @@ def _check_rebuilt(subject: Subject, again: BaseSource) -> None:
         )
     for example, row in zip(_examples(subject, again, subject.sample), subject.sample.tolist(), strict=True):
         leaves, paths = _of_one(subject, flatten(example)[0]), subject.structures[row].paths
-        found = difference(leaves, subject.expected(np.array([row])), paths, [row])
-        if found:
-            raise WRAPPER.broken(subject.name, f"rebuilt on the same sources, {found}")
+        mismatch = difference(leaves, subject.expected(np.array([row])), paths, [row])
+        if mismatch:
+            raise WRAPPER.broken(subject.name, f"rebuilt on the same sources, {mismatch}")
 
 
 def _examples(subject: Subject, source: BaseSource, rows: Integers) -> list[Tree]:
@@ -126,13 +126,13 @@ def _examples(subject: Subject, source: BaseSource, rows: Integers) -> list[Tree
 def _of_one(subject: Subject, leaves: list[Any]) -> list[NDArray[Any]]:
     """Leaves of one example as a batch of one row."""
     batch = []
-    for number, leaf in enumerate(leaves):
-        array = np.asarray(leaf)[None] if not _is_object(subject, number) else np.empty(1, object)
+    for index, leaf in enumerate(leaves):
+        array = np.asarray(leaf)[None] if not _is_object(subject, index) else np.empty(1, object)
         if array.dtype.hasobject and array.shape == (1,):
             array[0] = leaf
         batch.append(array)
     return batch
 
 
-def _is_object(subject: Subject, number: int) -> bool:
-    return subject.alike and subject.leaves[number].dtype.hasobject and not subject.leaves[number].shape
+def _is_object(subject: Subject, index: int) -> bool:
+    return subject.alike and subject.leaves[index].dtype.hasobject and not subject.leaves[index].shape
