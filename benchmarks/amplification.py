@@ -27,8 +27,10 @@ def main() -> None:
     workload, folder = find(name, size == "quick"), Path(path)
     assert isinstance(workload, Stored)
     stored = sum(file.stat().st_size for file in folder.joinpath("store", "c").rglob("*") if file.is_file())
-    found = {hosts: [amplification(workload, folder, stored, host, hosts) for host in range(hosts)] for hosts in _HOSTS}
-    print(json.dumps(found))
+    results = {
+        hosts: [amplification(workload, folder, stored, host, hosts) for host in range(hosts)] for hosts in _HOSTS
+    }
+    print(json.dumps(results))
 
 
 def amplification(workload: Stored, folder: Path, stored: int, host: int, hosts: int) -> float:

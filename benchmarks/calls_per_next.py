@@ -28,21 +28,21 @@ _ROWS = 128  # of a batch: every leaf of it is laid out without gaps, on eight d
 
 def crossings(work: Callable[[], Any]) -> Counter[tuple[str, str]]:
     """Counts calls between files of the package, by the caller's file and the callee's file and function."""
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
 
     def watch(frame: FrameType, event: str, _argument: Any) -> None:
         if event != "call" or frame.f_back is None:
             return
         caller, callee = _file(frame.f_back.f_code), _file(frame.f_code)
         if caller and callee and caller != callee:
-            found[caller, f"{callee}:{frame.f_code.co_qualname}"] += 1
+            counts[caller, f"{callee}:{frame.f_code.co_qualname}"] += 1
 
     sys.setprofile(watch)
     try:
         work()
     finally:
         sys.setprofile(None)
-    return found
+    return counts
 
 
 def _file(code: CodeType) -> str | None:
@@ -62,12 +62,12 @@ def main() -> None:
         with iter(loadax.Dataloader(data, _ROWS, num_workers=0)) as batches:
             for _ in range(_WARMUP):
                 next(batches)
-            found = crossings(lambda: next(batches))
+            counts = crossings(lambda: next(batches))
     if options.list:
-        for (caller, callee), count in found.items():
+        for (caller, callee), count in counts.items():
             print(f"{count:>3}  {caller} -> {callee}")
-    files = {file for caller, callee in found for file in (caller, callee.split(":")[0])}
-    print(f"{sum(found.values())} calls between {len(files)} files of loadax in one next()")
+    files = {file for caller, callee in counts for file in (caller, callee.split(":")[0])}
+    print(f"{sum(counts.values())} calls between {len(files)} files of loadax in one next()")
 
 
 if __name__ == "__main__":

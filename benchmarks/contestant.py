@@ -50,7 +50,9 @@ class Measured:
             far.append(self._seconds_to_first(step))
             near.append(self._seconds_to_first(0))
         differences = [one - other for one, other in zip(far, near, strict=True)]
-        return {name: statistics.median(each) for name, each in (("far", far), ("near", near), ("more", differences))}
+        return {
+            name: statistics.median(seconds) for name, seconds in (("far", far), ("near", near), ("more", differences))
+        }
 
     def check(self, batches: int) -> dict[str, Any]:
         """Compares the first batches with the rows that their contents name.
@@ -62,19 +64,19 @@ class Measured:
         import numpy as np
 
         data, served = self._workload.data(self._folder), []
-        found: dict[str, float] = {}
+        figures: dict[str, float] = {}
         stream = self._open()
         for _ in range(min(batches, self._workload.rows // self._workload.batch_size)):
             batch = jax.tree.map(np.asarray, self._wait(next(stream)))
             rows = self._workload.rows_of(batch)
             for name, value in self._workload.compare(batch, data.batch(rows)).items():
-                found[name] = min(value, found.get(name, value))
+                figures[name] = min(value, figures.get(name, value))
             served.append(rows)
         _end(stream)
         rows = np.sort(np.concatenate(served))
         if (np.diff(rows) == 0).any():
             raise ValueError("the first epoch served a row twice")
-        return {"rows": len(rows), "digest": hashlib.sha256(rows.tobytes()).hexdigest()[:16], **found}
+        return {"rows": len(rows), "digest": hashlib.sha256(rows.tobytes()).hexdigest()[:16], **figures}
 
     def round(self, seconds: float, lead: float, whole: int = 1) -> dict[str, float]:
         """Takes batches for `lead` seconds, until the queues are steady, and then measures for `seconds`.
@@ -192,12 +194,12 @@ def _family() -> list[Any]:
 def _cpu_seconds() -> float:
     """CPU seconds of this process and its children, including ended ones."""
     ended = os.times()
-    children = [each.cpu_times() for each in _family()[1:]]
+    children = [times.cpu_times() for times in _family()[1:]]
     return (
         time.process_time()
         + ended.children_user
         + ended.children_system
-        + sum(each.user + each.system for each in children)
+        + sum(times.user + times.system for times in children)
     )
 
 
@@ -210,9 +212,9 @@ def _busy_seconds() -> float:
 def _memory() -> int:
     """Bytes of anonymous and shared memory of this process and its children; shared memory counts once."""
     total = 0
-    for each in _family():
+    for process in _family():
         try:
-            lines = Path(f"/proc/{each.pid}/smaps_rollup").read_text().splitlines()
+            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
         except OSError:
             continue  # the process has ended
         total += sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))

@@ -158,4 +158,4 @@ CONTESTANTS: dict[str, dict[str, Contestant]] = {
 
 def missing(contestants: dict[str, Contestant]) -> dict[str, str]:
     """Contestants whose package is not installed, and the package."""
-    return {name: each.needs for name, each in contestants.items() if find_spec(each.needs) is None}
+    return {name: contestant.needs for name, contestant in contestants.items() if find_spec(contestant.needs) is None}

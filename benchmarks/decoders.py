@@ -33,9 +33,9 @@ def photographs() -> list[bytes]:
     files = []
     for name in ("astronaut", "chelsea", "coffee", "rocket"):
         image = ImageOps.fit(Image.fromarray(getattr(data, name)()), (WIDTH, HEIGHT), Image.Resampling.BICUBIC)
-        for number in range(4):
-            varied = ImageOps.mirror(image) if number % 2 else image
-            noisy = np.asarray(varied) + random.normal(0, number, (HEIGHT, WIDTH, 3))
+        for variation in range(4):
+            varied = ImageOps.mirror(image) if variation % 2 else image
+            noisy = np.asarray(varied) + random.normal(0, variation, (HEIGHT, WIDTH, 3))
             file = io.BytesIO()
             Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=90, subsampling="4:2:0")
             files.append(file.getvalue())
@@ -44,7 +44,7 @@ def photographs() -> list[bytes]:
 
 def ways() -> dict[str, Way]:
     """Decoders by name, without those whose library is not installed."""
-    found: dict[str, Way] = {
+    decoders: dict[str, Way] = {
         "Pillow, as the peers' users write it": pillow,
         "loadax, quality='high'": Rendering((SIDE, SIDE), "crop", fast=False, strict=True),
         "loadax, quality='fast'": Rendering((SIDE, SIDE), "crop", fast=True, strict=True),
@@ -59,10 +59,10 @@ def ways() -> dict[str, Way]:
         "OpenCV, decoding only": opencv,
     }
     if find_spec("imagecodecs"):
-        found["imagecodecs, decoding only"] = imagecodecs
+        decoders["imagecodecs, decoding only"] = imagecodecs
     if find_spec("pyvips"):
-        found["libvips, thumbnail"] = libvips
-    return found
+        decoders["libvips, thumbnail"] = libvips
+    return decoders
 
 
 def pillow(content: bytes) -> NDArray[np.uint8]:
@@ -115,9 +115,9 @@ def libvips(content: bytes) -> Any:
     return import_module("pyvips").Image.thumbnail_buffer(content, SIDE, height=SIDE, crop="centre").numpy()
 
 
-def psnr(found: NDArray[np.uint8], expected: NDArray[np.uint8]) -> float:
+def psnr(actual: NDArray[np.uint8], expected: NDArray[np.uint8]) -> float:
     """PSNR of a picture in dB."""
-    error = np.square(found.astype(np.float64) - expected).mean()
+    error = np.square(actual.astype(np.float64) - expected).mean()
     return 99.0 if error == 0 else float(10 * np.log10(255**2 / error))
 
 
@@ -132,8 +132,8 @@ def alone(way: Way, files: list[bytes]) -> float:
 def together(way: Way, files: list[bytes], pool: ThreadPoolExecutor) -> float:
     """Wall-clock seconds per file on `THREADS` threads."""
 
-    def share(number: int) -> None:
-        for content in files[number::THREADS] * 2:
+    def share(thread: int) -> None:
+        for content in files[thread::THREADS] * 2:
             way(content)
 
     began = time.perf_counter()
@@ -143,18 +143,18 @@ def together(way: Way, files: list[bytes], pool: ThreadPoolExecutor) -> float:
 
 def main() -> None:
     """Prints a table of medians over rounds in which each decoder has a turn."""
-    files, found = photographs(), ways()
-    decoded = {name: [way(content) for content in files] for name, way in found.items()}
+    files, decoders = photographs(), ways()
+    decoded = {name: [way(content) for content in files] for name, way in decoders.items()}
     expected = decoded["Pillow, as the peers' users write it"]
-    cpu: dict[str, list[float]] = {name: [] for name in found}
-    clock: dict[str, list[float]] = {name: [] for name in found}
+    cpu: dict[str, list[float]] = {name: [] for name in decoders}
+    clock: dict[str, list[float]] = {name: [] for name in decoders}
     with ThreadPoolExecutor(THREADS) as pool:
         for _ in range(ROUNDS):
-            for name, way in found.items():
+            for name, way in decoders.items():
                 cpu[name].append(alone(way, files))
                 clock[name].append(together(way, files, pool))
     print(f"| | ms of one thread | ms on {THREADS} threads | least PSNR, dB |\n|---|---|---|---|")
-    for name in found:
+    for name in decoders:
         quality = "-"
         if decoded[name][0].shape == expected[0].shape:
             quality = f"{min(map(psnr, decoded[name], expected)):.1f}"

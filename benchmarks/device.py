@@ -73,8 +73,8 @@ def training(width: int) -> tuple[Any, Callable[[Any, Batch], Any]]:
     def loss(weights: list[jax.Array], batch: Batch) -> jax.Array:
         images = batch["image"].reshape(-1, 8, 8, 8, 8, 3).swapaxes(2, 3).reshape(-1, 64, patch)
         hidden = images.astype(jnp.float32)
-        for each in weights[:-1]:
-            hidden = jax.nn.gelu(hidden @ each)
+        for layer in weights[:-1]:
+            hidden = jax.nn.gelu(hidden @ layer)
         logits = hidden.mean(1) @ weights[-1]
         return optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]).mean()
 
@@ -114,8 +114,8 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
         jax.block_until_ready(step(state, next(batches)))
     turns: dict[str, list[float]] = {name: [] for name in made}
     order = list(made)
-    for number in range(arguments.rounds):
-        random.Random(number).shuffle(order)
+    for round_number in range(arguments.rounds):
+        random.Random(round_number).shuffle(order)
         for name in order:
             gc.collect()
             turns[name].append(step_seconds(state, step, made[name], arguments.seconds))
@@ -123,19 +123,21 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
         if hasattr(batches, "close"):
             batches.close()
     constant = turns["one batch"]
-    ratios = {name: [turn / one for turn, one in zip(each, constant, strict=True)] for name, each in turns.items()}
+    ratios = {
+        name: [turn / one for turn, one in zip(seconds, constant, strict=True)] for name, seconds in turns.items()
+    }
     return {
         "device": jax.devices()[0].device_kind,
         "devices": jax.device_count(),
         **{name: getattr(arguments, name) for name in ("rows", "batch", "width", "rounds")},
         "ways": {
             name: {
-                "step_ms": statistics.median(each) * 1e3,
+                "step_ms": statistics.median(seconds) * 1e3,
                 "ratio": statistics.median(ratios[name]),
                 "least": min(ratios[name]),
                 "most": max(ratios[name]),
             }
-            for name, each in turns.items()
+            for name, seconds in turns.items()
         },
     }
 
@@ -152,15 +154,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="seconds of a turn")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     arguments = parser.parse_args()
-    found = {**machine(), **compare(arguments)}
-    print(f"{found['devices']} x {found['device']}, batch {found['batch']}, medians of {found['rounds']} rounds")
-    for name, each in found["ways"].items():
+    results = {**machine(), **compare(arguments)}
+    print(
+        f"{results['devices']} x {results['device']}, batch {results['batch']}, medians of {results['rounds']} rounds"
+    )
+    for name, figures in results["ways"].items():
         print(
-            f"{name:<20}{each['step_ms']:>10.3f} ms a step{each['ratio']:>8.3f} of one batch ({each['least']:.3f} to "
-            f"{each['most']:.3f})"
+            f"{name:<20}{figures['step_ms']:>10.3f} ms a step{figures['ratio']:>8.3f} of one batch "
+            f"({figures['least']:.3f} to {figures['most']:.3f})"
         )
     if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -73,9 +73,9 @@ def report(documents: int, seq_len: int, grain_documents: int) -> Iterator[str]:
     yield f"{grain_documents} documents into rows of {seq_len}"
     yield f"{'method':<10} {'loadax full':>12} {'planned in':>11} {'Grain full':>11} {'packed in':>10}"
     for method in ("split", "first_fit", "best_fit"):
-        mine, took = loadax_fill(few, seq_len, method)
+        ours, took = loadax_fill(few, seq_len, method)
         other, other_took = grain_fill(few, seq_len, method)
-        yield f"{method:<10} {mine:>12.3%} {took:>10.2f}s {other:>11.3%} {other_took:>9.1f}s"
+        yield f"{method:<10} {ours:>12.3%} {took:>10.2f}s {other:>11.3%} {other_took:>9.1f}s"
     yield ""
     yield f"{documents} documents into rows of {seq_len}"
     yield (

@@ -42,8 +42,8 @@ def memory(run: Run, name: str) -> int:
 
 def others(run: Run) -> float:
     """Median share of the machine's CPU time that other processes used during the turns."""
-    found = [one["others"] for each in run["contestants"].values() for one in each["rounds"]]
-    return statistics.median(found) if found else 0.0
+    shares = [one["others"] for contestant in run["contestants"].values() for one in contestant["rounds"]]
+    return statistics.median(shares) if shares else 0.0
 
 
 def peers(
@@ -114,8 +114,9 @@ def remarks(run: Run) -> list[str]:
         )
     if "amplification" in extras:
         lines += [
-            f"{hosts} hosts read for each byte used: " + "  ".join(f"{each:.3f}" for each in found)
-            for hosts, found in extras["amplification"].items()
+            f"{hosts} hosts read for each byte used: "
+            + "  ".join(f"{ratio_of_host:.3f}" for ratio_of_host in amplification)
+            for hosts, amplification in extras["amplification"].items()
         ]
     return lines
 

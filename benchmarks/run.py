@@ -50,7 +50,9 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """A run of one workload."""
     began, workload = monotonic(), find(name, options.quick)
     chosen = {
-        each: form for each, form in CONTESTANTS[name].items() if each in (options.contestants or CONTESTANTS[name])
+        contestant: form
+        for contestant, form in CONTESTANTS[name].items()
+        if contestant in (options.contestants or CONTESTANTS[name])
     }
     absent = missing(chosen)
     run: dict[str, Any] = {
@@ -65,29 +67,35 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         workload.write(folder)
         race = Race(
             {
-                each: stack.enter_context(child(each, name, folder, options.quick))
-                for each in chosen
-                if each not in absent
+                contestant: stack.enter_context(child(contestant, name, folder, options.quick))
+                for contestant in chosen
+                if contestant not in absent
             }
         )
-        for each in race.names:
-            race.ask(each, "ready")  # nobody is timed while others still start
-        turns = {each: _turn(name, each, workload, options.quick) for each in race.names}
-        for each in race.names:
-            asked = chosen[each].feeds and race.ask(each, "first", times=1 if options.quick else 5)
-            checked = chosen[each].feeds and race.ask(each, "check", batches=8)
-            run["contestants"][each] = {"first": asked or None, "check": checked or None, "rounds": []}
+        for contestant in race.names:
+            race.ask(contestant, "ready")  # nobody is timed while others still start
+        turns = {contestant: _turn(name, contestant, workload, options.quick) for contestant in race.names}
+        for contestant in race.names:
+            asked = chosen[contestant].feeds and race.ask(contestant, "first", times=1 if options.quick else 5)
+            checked = chosen[contestant].feeds and race.ask(contestant, "check", batches=8)
+            run["contestants"][contestant] = {"first": asked or None, "check": checked or None, "rounds": []}
             # One turn to warm up.
-            race.ask(each, "round", **{**turns[each], "lead": turns[each]["seconds"] if options.rounds else 0})
-        for each, turn in race.turns(options.rounds, turns, began + options.budget):
-            run["contestants"][each]["rounds"].append(turn)
+            race.ask(
+                contestant,
+                "round",
+                **{**turns[contestant], "lead": turns[contestant]["seconds"] if options.rounds else 0},
+            )
+        for contestant, turn in race.turns(options.rounds, turns, began + options.budget):
+            run["contestants"][contestant]["rounds"].append(turn)
         if "loadax" in race.names:
             for extra, arguments in _EXTRAS.get(name, {}).items():
                 run["extras"][extra] = race.ask("loadax", extra, **_shortened(arguments, options.quick))
         if isinstance(workload, Stored) and workload.lanes and "loadax" in race.names:
             run["extras"]["amplification"] = _amplification(name, folder, options.quick)
     run["failed"] = race.failed
-    run["contestants"] = {each: found for each, found in run["contestants"].items() if each not in race.failed}
+    run["contestants"] = {
+        contestant: measured for contestant, measured in run["contestants"].items() if contestant not in race.failed
+    }
     return run
 
 
@@ -99,25 +107,25 @@ def main() -> None:
         path = options.json / f"{name}.json"
         results: dict[str, Any] = {"workload": name, "text": str(find(name, options.quick)), "runs": []}
         if path.exists() and not options.fresh:
-            found = json.loads(path.read_text())
+            existing = json.loads(path.read_text())
             # Of another commit, or made in another way: they are not to be mixed.
-            results["runs"] = [each for each in found["runs"] if _same(each, options)]
+            results["runs"] = [previous for previous in existing["runs"] if _same(previous, options)]
         print(f"\n{results['text']}", flush=True)
-        for number in range(options.runs):
-            if number == len(results["runs"]):
+        for index in range(options.runs):
+            if index == len(results["runs"]):
                 results["runs"].append(measure(name, options))
                 path.write_text(json.dumps(rounded(results), indent=1) + "\n")
-            run = results["runs"][number]
-            print(f"\nrun {number + 1} of {options.runs}, commit {run['machine']['commit']}\n{table(run)}", flush=True)
+            run = results["runs"][index]
+            print(f"\nrun {index + 1} of {options.runs}, commit {run['machine']['commit']}\n{table(run)}", flush=True)
             print("\n".join(remarks(run)), flush=True)
 
 
 def rounded(value: Any) -> Any:
     """Rounds every float to six digits, beyond the accuracy of the measurements."""
     if isinstance(value, dict):
-        return {name: rounded(each) for name, each in value.items()}
+        return {name: rounded(entry) for name, entry in value.items()}
     if isinstance(value, list):
-        return [rounded(each) for each in value]
+        return [rounded(entry) for entry in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 

@@ -64,18 +64,18 @@ def compare(batch_size: int, workers: int, rounds: int) -> None:
     with Dataloader(data, batch_size, num_epochs=None, num_workers=workers).iterate() as batches:
         turn(batches)
         seen, unseen = [], []
-        for number in range(rounds):
-            for on in (True, False) if number % 2 else (False, True):
+        for round_number in range(rounds):
+            for on in (True, False) if round_number % 2 else (False, True):
                 if on:
                     seen.append(turn(batches))
                 else:
                     with blind():
                         unseen.append(turn(batches))
-    for what, which in (("time", 0), ("processor time", 1)):
+    for label, which in (("time", 0), ("processor time", 1)):
         more = statistics.median(one[which] / other[which] for one, other in zip(seen, unseen, strict=True)) - 1
         step = statistics.median(one[which] for one in seen)
         print(
-            f"batch {batch_size:>4}, {workers} workers: {what} {step * 1e6:7.1f} us a step, {more:+.2%} for seeing",
+            f"batch {batch_size:>4}, {workers} workers: {label} {step * 1e6:7.1f} us a step, {more:+.2%} for seeing",
             flush=True,
         )
 

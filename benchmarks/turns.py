@@ -58,11 +58,11 @@ class Child:
         self.signal(signal.SIGSTOP)
         return json.loads(line)
 
-    def signal(self, number: int) -> None:
+    def signal(self, signal_number: int) -> None:
         """Sends a signal to the process and all its descendants, in any process group."""
-        for each in _family(self._process.pid, number):
+        for process in _family(self._process.pid, signal_number):
             with suppress(psutil.NoSuchProcess):
-                each.send_signal(number)
+                process.send_signal(signal_number)
 
     def end(self) -> None:
         """Lets the process exit, so that it frees its shared memory; kills it after a timeout."""
@@ -76,9 +76,9 @@ class Child:
         self._process.kill()
         self._process.wait()
         _, alive = psutil.wait_procs(family, _PARTING)
-        for each in alive:
+        for process in alive:
             with suppress(psutil.NoSuchProcess):
-                each.kill()
+                process.kill()
         self._process.stdout.close()
 
 
@@ -89,11 +89,11 @@ def child(name: str, workload: str, folder: Path, quick: bool) -> Iterator[Child
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     # A group of its own, of this session: should this process be killed, the system ends what stands still in it.
     process = subprocess.Popen(command, env=environment(), process_group=0, **pipes)
-    each = Child(name, process)
+    contestant = Child(name, process)
     try:
-        yield each
+        yield contestant
     finally:
-        each.end()
+        contestant.end()
 
 
 @final
@@ -131,15 +131,15 @@ class Race:
             Name of the contestant, and its measurements.
         """
         order = random.Random(0)
-        for number in range(rounds):
-            if number >= _FEWEST and monotonic() > until:
+        for index in range(rounds):
+            if index >= _FEWEST and monotonic() > until:
                 return
             for name in order.sample(self.names, len(self.names)):
                 turn = self.ask(name, "round", **arguments[name])
                 if turn is not None:
                     yield name, turn
             if sys.stderr.isatty():
-                print(f"\rround {number + 1} of {rounds}", end="\r", file=sys.stderr, flush=True)
+                print(f"\rround {index + 1} of {rounds}", end="\r", file=sys.stderr, flush=True)
 
 
 def environment() -> dict[str, str]:
@@ -167,7 +167,7 @@ def machine() -> dict[str, str]:
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "python": platform.python_version(),
-        **{name: found for name in packages if (found := _version(name))},
+        **{name: installed for name in packages if (installed := _version(name))},
         "commit": commit.stdout.strip() or "unknown",
     }
 
@@ -179,12 +179,12 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _family(pid: int, number: int = 0) -> list[psutil.Process]:
+def _family(pid: int, signal_number: int = 0) -> list[psutil.Process]:
     """A process and all its descendants. Stop it first, so that it starts no others meanwhile."""
     try:
         process = psutil.Process(pid)
-        if number:
-            process.send_signal(number)
+        if signal_number:
+            process.send_signal(signal_number)
         return [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []  # which the next question finds out
