@@ -316,9 +316,7 @@ def _compared(
     lines = [heading, "|---|---|---|"]
     for label, name, asked, value, text in rows:
         values = [value(run) for run in results.get(name, ())]
-        lines.append(
-            f"| {label} | {asked} | {' · '.join(text(measured) for measured in values if measured is not None) or '-'} |"
-        )
+        lines.append(f"| {label} | {asked} | {' · '.join(text(one) for one in values if one is not None) or '-'} |")
     return lines
 
 
