@@ -78,10 +78,8 @@ class BlockShuffled:
     window: int
     most_lanes: int
     varies = True
-    changing_rows = None
     parts = ()
-    row_range = None
-    schedule = None
+    changing_rows = row_range = schedule = None
 
     @property
     def size(self) -> int:

@@ -22,11 +22,7 @@ class Concatenated:
 
     parts: tuple[Order, ...]
     rows: tuple[int, ...]
-    changing_rows = None
-    parent = None
-    row_range = None
-    shuffle = None
-    schedule = None
+    changing_rows = parent = row_range = shuffle = schedule = None
 
     @cached_property
     def size(self) -> int:

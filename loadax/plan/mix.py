@@ -96,10 +96,7 @@ class Mixed:
     stop: Stop
     by_step: bool = False
     varies = True
-    changing_rows = None
-    parent = None
-    row_range = None
-    shuffle = None
+    changing_rows = parent = row_range = shuffle = None
 
     @property
     def schedule(self) -> Schedule:

@@ -16,11 +16,8 @@ class Repeated:
 
     parent: Order
     times: int
-    changing_rows = None
     parts = ()
-    row_range = None
-    shuffle = None
-    schedule = None
+    changing_rows = row_range = shuffle = schedule = None
 
     @property
     def size(self) -> int:

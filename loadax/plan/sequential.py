@@ -21,10 +21,8 @@ class Sequential:
 
     size: int
     own_epochs: bool = False
-    parent = None
     parts = ()
-    shuffle = None
-    schedule = None
+    parent = shuffle = schedule = None
 
     @property
     def varies(self) -> bool:

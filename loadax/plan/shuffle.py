@@ -15,10 +15,8 @@ class Shuffled:
     parent: Order
     seed: int
     varies = True
-    changing_rows = None
     parts = ()
-    row_range = None
-    schedule = None
+    changing_rows = row_range = schedule = None
 
     @property
     def size(self) -> int:

@@ -19,10 +19,8 @@ class Sliced:
     start: int
     step: int
     size: int
-    changing_rows = None
     parts = ()
-    shuffle = None
-    schedule = None
+    changing_rows = shuffle = schedule = None
 
     @property
     def varies(self) -> bool:

@@ -31,11 +31,8 @@ class Subset:
     rule: tuple[Any, ...]
     arguments: str = ""
     varies = False
-    changing_rows = None
     parts = ()
-    row_range = None
-    shuffle = None
-    schedule = None
+    changing_rows = row_range = shuffle = schedule = None
 
     @property
     def size(self) -> int:
@@ -81,11 +78,8 @@ class Excluding:
     missing: Integers
     rule: tuple[Any, ...]
     varies = False
-    changing_rows = None
     parts = ()
-    row_range = None
-    shuffle = None
-    schedule = None
+    changing_rows = row_range = shuffle = schedule = None
 
     @property
     def size(self) -> int:

@@ -21,9 +21,7 @@ class Zipped:
 
     parts: tuple[Order, ...]
     names: tuple[str, ...]
-    parent = None
-    shuffle = None
-    schedule = None
+    parent = shuffle = schedule = None
 
     @property
     def size(self) -> int:
