@@ -1,6 +1,6 @@
 """Writes what was measured into docs/benchmarks.md, and draws it: `python benchmarks/tables.py [RESULTS.json ...]`.
 
-A table stands between `<!-- measured: NAME -->` and `<!-- end -->`, and is replaced. Those of workloads without results
+A table is between `<!-- measured: NAME -->` and `<!-- end -->`, and is replaced. Those of workloads without results
 stay as they are.
 """
 

@@ -20,7 +20,7 @@ import psutil
 _HERE = Path(__file__).parent
 _DEVICES = 8
 _LIMIT = 120.0  # seconds that an answer may take; the bugs of loaders are hangs
-_PARTING = 5.0  # seconds that a process may take to end by itself
+_PARTING = 5.0  # seconds that a process may take to exit
 _FEWEST = 3  # rounds, however long they take
 
 
@@ -87,7 +87,7 @@ def child(name: str, workload: str, folder: Path, quick: bool) -> Iterator[Child
     """Starts the process of a contestant, and ends it afterwards."""
     command = [sys.executable, str(_HERE / "contestant.py"), name, workload, str(folder), "quick" if quick else "full"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    # A group of its own, of this session: should this process be killed, the system ends what stands still in it.
+    # Its own process group in this session: if this process is killed, the kernel ends stopped processes of the group.
     process = subprocess.Popen(command, env=environment(), process_group=0, **pipes)
     contestant = Child(name, process)
     try:

@@ -178,7 +178,7 @@ def learn(name: str, store: Path, kept: int, options: argparse.Namespace) -> flo
     Returns the decibels gained over the best blur on those.
     """
     data = loadax.from_zarr(store).map(add_noise, rng=True, seed=options.seed)
-    # The store is small: 8 lanes of 4 open chunks mix it well. For large ones there is no need to say it.
+    # The store is small: 8 lanes of 4 open chunks mix it well. For large ones, the defaults do.
     mixed = data[:-kept].shuffle(options.seed, block="chunks", lanes=8)
     space = P("data", "space")  # cut to the rank of each leaf: "picture" has rows alone
     loader = loadax.Dataloader(mixed, BATCH, partition=space, num_epochs=None)

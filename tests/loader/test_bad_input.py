@@ -53,7 +53,7 @@ def test_no_rows() -> None:
     refused(
         ArgumentError, "the dataset has no rows; check the data that it reads", from_arrays({"x": np.zeros((0, 3))})
     )
-    refused(ArgumentError, "the dataset has no rows; look at .* the slice", numbers()[:0])
+    refused(ArgumentError, "the dataset has no rows; check .* the slice", numbers()[:0])
 
 
 def test_no_leaves() -> None:
