@@ -5,8 +5,7 @@
 
 The digits are 1,797 scans of 8 x 8 pixels that come inside scikit-learn, so nothing is downloaded. Batches are cut over
 the mesh's "data" axis and weights over its "model" axis, as in Flax's guide "Scale up on multiple devices". The
-training loop does not know how many processes there are: loadax hands each of them its part of the very same global
-batches.
+training loop does not depend on the number of processes: loadax gives each its shard of the same global batches.
 
 It ends like this, after about 10 seconds on two cores:
 
@@ -14,7 +13,7 @@ It ends like this, after about 10 seconds on two cores:
     accuracy 0.9845 on 386 held-out digits
     training waited 0.043 s of 3.6 s for data (1.2%)
 
-By itself it uses virtual CPU devices. For accelerators: `JAX_PLATFORMS=cuda python examples/digits.py`.
+By default it uses virtual CPU devices. For accelerators: `JAX_PLATFORMS=cuda python examples/digits.py`.
 """
 
 import os
@@ -83,7 +82,7 @@ def train_step(model: Classifier, optimizer: nnx.Optimizer[Classifier], batch: d
 
 @nnx.jit
 def count_correct(model: Classifier, batch: dict[str, jax.Array]) -> jax.Array:
-    """How many real rows of a padded batch the model gets right."""
+    """Number of real rows of a padded batch that the model classifies correctly."""
     right = model(batch["image"]).argmax(axis=-1) == batch["label"]
     return jnp.sum(right & batch["mask"])
 

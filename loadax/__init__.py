@@ -1,6 +1,6 @@
 """loadax: a data loader for JAX whose every batch is already a globally sharded `jax.Array`.
 
-The public names, resolved when they are first used, so that `import loadax` costs nothing.
+Public names are imported on first use, so that `import loadax` is fast.
 """
 
 import sys
@@ -109,7 +109,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a type checker then sees the imports above, and a misspelt name
+if not TYPE_CHECKING:  # so that type checkers see the imports above, and catch misspelt names
 
     def __getattr__(name: str) -> Any:
         if name in _MODULES:

@@ -90,7 +90,7 @@ def test_ints(name: str, value: Any, tmp_path: Path) -> None:
         return  # several steps
     with pytest.raises(
         LoadaxError,
-        match=rf"{name.split(maxsplit=1)[0]}(\[\d\])?[= ]|step .* is not there|an index is an int or a slice",
+        match=rf"{name.split(maxsplit=1)[0]}(\[\d\])?[= ]|step .* is out of range|an index is an int or a slice",
     ):
         INTS[name](value, tmp_path)
 
@@ -174,14 +174,14 @@ def test_a_store_is_not_deleted_for_a_string(tmp_path: Path) -> None:
             "times=1152921504606846976: 100 rows would become more than 2\\*\\*62; leave repeat",
         ),
         (lambda: UNTYPED.mix([DATA], [1], stop="never").repeat(2), "times=2: the dataset never ends; leave repeat"),
-        (lambda: loader(num_epochs=2**62), "num_epochs=.*: these are more than 2\\*\\*63 steps; pass None"),
+        (lambda: loader(num_epochs=2**62), "num_epochs=.* makes more than 2\\*\\*63 steps; pass None"),
         (
             lambda: loader(batch_size={0: 8, 2**62: 4}, num_epochs=None),
-            "from step 4611686018427387904 on, later than any run",
+            "from step 4611686018427387904 on, which no run reaches",
         ),
         (
             lambda: loader(num_epochs=None).rows(2**62),
-            "step 4611686018427387904 is not there: .* and below 576460752303423488",
+            "step 4611686018427387904 is out of range: .* and below 576460752303423488",
         ),
         (lambda: DATA.split(True), "fraction=True: pass a number between 0 and 1"),
     ],

@@ -141,7 +141,7 @@ def test_spec_of_a_map_may_be_stated_or_found() -> None:
     assert data().map(lambda row: row["x"] * 1.5).spec == ArraySpec((), np.dtype(float))
     stated = {"y": np.zeros(3, np.float32)}
     assert data().map(lambda row: row, spec=stated).spec == {"y": ArraySpec((3,), np.dtype(np.float32))}
-    with pytest.raises(ArgumentError, match=r"spec\['y'\] is 3: pass something with a shape and a dtype"):
+    with pytest.raises(ArgumentError, match=r"spec\['y'\] is 3: pass an object with a shape and a dtype"):
         data().map(lambda row: row, spec={"y": 3})
 
 
@@ -283,7 +283,7 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
             lambda ds: ds.map_batch(len, rng=True, elementwise=True),
             r"elementwise=True with rng=True: .*depend on the mesh; choose one",
         ),
-        (lambda ds: concat([]), r"concat\(\) got no dataset; pass at least one"),
+        (lambda ds: concat([]), r"concat\(\) got no datasets; pass at least one"),
         (lambda ds: concat([ds, cast(Any, 5)]), "the data is a int without __len__ and __getitem__"),
         (lambda ds: from_source(5), "the data is a int without"),
     ],

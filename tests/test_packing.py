@@ -499,7 +499,7 @@ def noisy(each: Array, rng: np.random.Generator) -> Array:
         (lambda data: data.pack(16, window=5), "window=5 is for best_fit and first_fit: method='split' needs none"),
         (lambda data: data.pack(16, method="best_fit", window=0), "window=0: pass 1 or more"),
         (lambda data: data[:0].pack(16), r"pack\(\) needs documents, but the dataset has no rows"),
-        (lambda data: from_source([[], []]).pack(16), r"pack\(\) of 2 documents that are all empty"),
+        (lambda data: from_source([[], []]).pack(16), r"pack\(\): all 2 documents are empty; pack a dataset with"),
         (
             lambda data: data.map(noisy, rng=True).pack(16),
             r"a map before it is random; call pack\(\) first, then the random map",

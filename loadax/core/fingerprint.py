@@ -1,4 +1,4 @@
-"""Fingerprints of functions: tell a function from another one, and from itself before an edit."""
+"""Fingerprints of functions, which change when the function is edited."""
 
 import dataclasses
 import dis
@@ -22,12 +22,12 @@ _BY_TEXT = (
 
 
 class Fingerprint(NamedTuple):
-    """What is known of a function.
+    """Fingerprint of a function.
 
     Args:
-        digest: Text that is another one after every change that shows.
-        unknown: First thing that the function depends on and whose changes don't show, such as an object of a user's
-            class: only its type is in the digest. None where there is none.
+        digest: Text that changes with every visible change of the function.
+        unknown: First dependency of the function whose changes are invisible, such as an object of a user's class:
+            only its type is in the digest. None if there is none.
     """
 
     digest: str
@@ -37,28 +37,24 @@ class Fingerprint(NamedTuple):
 def fingerprint(function: Callable[..., Any]) -> Fingerprint:
     """The fingerprint of a function, the same in every process.
 
-    It follows from the code, from what the function closes over or has as defaults, and from the globals that it names:
-    plain values, arrays, and, within the package or script that it belongs to, functions in turn. Classes, and
-    functions of other packages, count by name.
+    It covers the code, closures, defaults, and the globals that the function names: plain values, arrays and,
+    recursively, functions of its own package or script. Classes, and functions of other packages, count by name.
     """
-    found = _Walk(_package(function))
-    text = repr(found.text(function, ()))
-    return Fingerprint(hashlib.sha256(text.encode()).hexdigest()[:16], found.unknown)
+    walk = _Walk(_package(function))
+    text = repr(walk.text(function, ()))
+    return Fingerprint(hashlib.sha256(text.encode()).hexdigest()[:16], walk.unknown)
 
 
 @final
 class _Walk:
-    """One walk through what a function of a package depends on."""
+    """Traversal of the dependencies of a function of a package."""
 
     def __init__(self, package: str):
         self._package = package
         self.unknown: str | None = None
 
     def text(self, value: Any, above: tuple[Any, ...]) -> Any:
-        """A value as plain tuples and texts.
-
-        `above`: the values that it is part of, which may be part of it.
-        """
+        """A value as plain tuples and strings. `above`: the values that contain it, to detect cycles."""
         if any(value is outer for outer in above):
             return ("itself",)
         above = (*above, value)
@@ -82,7 +78,7 @@ class _Walk:
                 parts = repr(value)
             case types.ModuleType() | logging.Logger():
                 parts = getattr(value, "__name__", None) or value.name
-            case _ if hasattr(value, "__qualname__"):  # of an object only when it stands for a function or a class
+            case _ if hasattr(value, "__qualname__"):  # functions, classes and wrappers of them
                 inner = getattr(value, "__wrapped__", None) if _package(value) == self._package else None
                 parts = (value.__module__, value.__qualname__, None if inner is None else self.text(inner, above))
             case _:
@@ -100,15 +96,15 @@ class _Walk:
         return (value.__module__, [self.text(part, above) for part in (*methods, *fields)])
 
     def _function(self, function: types.FunctionType, above: tuple[Any, ...]) -> Any:
-        held: list[Any] = [function.__defaults__, function.__kwdefaults__]
+        parts: list[Any] = [function.__defaults__, function.__kwdefaults__]
         for cell in function.__closure__ or ():
             try:
-                held.append(cell.cell_contents)
-            except ValueError:  # it is filled later, if ever
-                held.append(None)
+                parts.append(cell.cell_contents)
+            except ValueError:  # an empty cell
+                parts.append(None)
         known = function.__globals__
-        held.append({name: known[name] for name in _globals(function.__code__) if name in known})
-        return (self._code(function.__code__), *(self.text(part, above) for part in held))
+        parts.append({name: known[name] for name in _globals(function.__code__) if name in known})
+        return (self._code(function.__code__), *(self.text(part, above) for part in parts))
 
     def _code(self, code: types.CodeType) -> Any:
         constants = [
@@ -119,14 +115,14 @@ class _Walk:
 
 
 def _bound(call: functools.partial[Any] | types.MethodType) -> tuple[Any, ...]:
-    """A function, and the arguments that it has already."""
+    """The function and the bound arguments of a partial or a method."""
     return (
         (call.__func__, call.__self__) if isinstance(call, types.MethodType) else (call.func, call.args, call.keywords)
     )
 
 
 def _globals(code: types.CodeType) -> list[str]:
-    """The globals and builtins that code names, also within the functions that it makes; sorted."""
+    """Sorted globals and builtins that code names, including in nested functions."""
     names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

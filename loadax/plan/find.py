@@ -1,7 +1,7 @@
-"""Where a run meets a record: the inverse of a plan.
+"""Finds the steps that read a record: the inverse of a `BatchPlan`.
 
-Each verb inverts itself (see `Order.inverse`), and nothing is searched for but in lists of rows, so it costs in
-proportion to how often the record is met.
+Each verb inverts itself (see `Order.inverse`), and only lists of rows are searched. So the cost is proportional to the
+number of reads of the record.
 """
 
 from typing import NamedTuple
@@ -13,19 +13,19 @@ from loadax.plan.lanes import in_step
 
 
 class Place(NamedTuple):
-    """Where a run meets a record: in which step, at which position of the batch."""
+    """One read of a record: the step, and the position in its batch."""
 
     step: int
     position: int
 
 
 def find(plan: BatchPlan, row: int, steps: range) -> list[Place]:
-    """Where these steps of a run meet a row: exactly where `plan.visits` has it, in order.
+    """Finds all reads of a row in some steps, in ascending order.
 
     Args:
         plan: Plan of the run.
         row: Row of the source.
-        steps: Steps to look at, one after another.
+        steps: Consecutive steps to search.
     """
     if not len(steps):
         return []
@@ -43,10 +43,10 @@ def find(plan: BatchPlan, row: int, steps: range) -> list[Place]:
 
 
 def _place(plan: BatchPlan, epoch: int, position: int) -> Place | None:
-    """The step that a position of an epoch belongs to; None when it is left out."""
+    """Step and batch position of a position of an epoch; None if its step is dropped or skipped."""
     whole_step, offset = plan.step_at(epoch, position)
     if plan.place_of(whole_step) != (epoch, position - offset) or plan.skips.holds(whole_step):
-        return None  # of the remainder that is dropped, or skipped
+        return None
     start = position - offset
     count = min(plan.batch_size_of(whole_step), plan.order.size - start)
     assignments = plan.order.lane_assignments(epoch, start, start + count)

@@ -273,7 +273,7 @@ def test_the_advice_of_ragged_rows_followed(tmp_path: Path) -> None:
         data.read(range(COUNT))
     assert data.map(pad).read(range(COUNT)).shape == (COUNT, 10)
     assert data.pack(10).read([0])["tokens"].shape == (1, 10)
-    with pytest.raises(LeafError, match=r"make all rows alike in a map \(pad, crop or cast\)"):
+    with pytest.raises(LeafError, match=r"give all rows one shape and dtype in a map \(pad, crop or cast\)"):
         loadax.from_source([1, 2.5]).read([0, 1])
     assert loadax.from_source([1, 2.5]).map(np.float32).read([0, 1]).tolist() == [1, 2.5]
 

@@ -51,9 +51,9 @@ def refused(error: type[Exception], match: str, data: Any = None, batch_size: An
 
 def test_no_rows() -> None:
     refused(
-        ArgumentError, "the dataset has no rows; look at what it was read from", from_arrays({"x": np.zeros((0, 3))})
+        ArgumentError, "the dataset has no rows; check the data that it reads", from_arrays({"x": np.zeros((0, 3))})
     )
-    refused(ArgumentError, "the dataset has no rows; look at .* the slice", numbers()[:0])
+    refused(ArgumentError, "the dataset has no rows; check .* the slice", numbers()[:0])
 
 
 def test_no_leaves() -> None:
@@ -147,7 +147,7 @@ def test_a_row_whose_shape_differs(workers: int) -> None:
         next(batches)
         next(batches)
         with pytest.raises(
-            LeafError, match=r"row 21: leaf \['x'\] is float32\[4\], expected float32\[3\]; make all rows alike"
+            LeafError, match=r"row 21: leaf \['x'\] is float32\[4\], expected float32\[3\]; rows are ragged"
         ) as caught:
             next(batches)
     assert "loadax: in step 2" in notes(caught.value)
@@ -445,7 +445,7 @@ def test_a_spec_longer_than_its_own_leafs_rank() -> None:
 def test_a_partition_for_other_leaves() -> None:
     refused(
         ArgumentError,
-        r"the keys are \['z'\], those of the data are \['x'\]",
+        r"the keys are \['z'\]; pass those of the data: \['x'\]",
         mesh=mesh_of(GRID),
         partition={"z": P("data")},
     )
@@ -595,7 +595,7 @@ def test_a_mask_key_without_padding_is_just_a_leaf() -> None:
         ({"batch_size": -8}, ArgumentError, "batch_size=-8"),
         ({"batch_size": 8.0}, ArgumentError, "batch_size=8.0: pass an int"),
         ({"batch_size": True}, ArgumentError, "batch_size=True: pass an int"),
-        ({"num_epochs": 0}, ArgumentError, "num_epochs=0: pass 1 or more, or None to go on for ever"),
+        ({"num_epochs": 0}, ArgumentError, "num_epochs=0: pass 1 or more, or None for endless epochs"),
         ({"num_epochs": 1.5}, ArgumentError, "num_epochs=1.5: pass an int"),
         ({"remainder": "keep"}, ArgumentError, "remainder='keep': pass 'drop', 'pad' or 'error'"),
         ({"num_workers": -1}, ArgumentError, "num_workers=-1: pass 0 or more"),
@@ -614,7 +614,7 @@ def test_arguments(options: dict[str, Any], error: type[Exception], match: str) 
 def test_a_step_that_is_not_there(step: int) -> None:
     loader = Dataloader(numbers(), 8)
     for ask in (loader.rows, loader.local_rows, loader.host_batch, loader.__getitem__):
-        with pytest.raises(RowIndexError, match=f"step {step} is not there: steps are at least 0 and below 8"):
+        with pytest.raises(RowIndexError, match=f"step {step} is out of range: steps are at least 0 and below 8"):
             ask(step)
 
 

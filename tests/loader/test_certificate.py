@@ -264,8 +264,8 @@ def test_files_that_are_none(tmp_path: Path, content: str | None, message: str) 
             ArgumentError,
             r"steps=range\(3, 3\): pass a range of consecutive steps",
         ),
-        (lambda: loader_of().certificate(range(5, 19)), RowIndexError, "step 18 is not there"),
-        (lambda: loader_of().certificate(range(-1, 3)), RowIndexError, "step -1 is not there"),
+        (lambda: loader_of().certificate(range(5, 19)), RowIndexError, "step 18 is out of range"),
+        (lambda: loader_of().certificate(range(-1, 3)), RowIndexError, "step -1 is out of range"),
         (
             lambda: loader_of().certificate(positions=[3, 2]),
             ArgumentError,

@@ -289,7 +289,7 @@ def test_schedules_microbatches_and_keys() -> None:
     assert "these figures: steps 6 to 8" in str(second)
     assert "these figures" not in str(Dataloader(TREE, 8, mesh=mesh).explain())
     assert loader.check_plan().steps == 9
-    with pytest.raises(RowIndexError, match="step 9 is not there"):
+    with pytest.raises(RowIndexError, match="step 9 is out of range"):
         loader.explain(at=9)
     with pytest.raises(ArgumentError, match="steps=0: pass 1 or more"):
         loader.explain(steps=0)

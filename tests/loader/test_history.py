@@ -219,7 +219,7 @@ def test_find_looks_where_it_is_told() -> None:
         (
             lambda: loader_of(line(8), 4).trace(2),
             RowIndexError,
-            "step 2 is not there: steps are at least 0 and below 2",
+            "step 2 is out of range: steps are at least 0 and below 2",
         ),
         (
             lambda: loader_of(line(8), 4).trace(0, [4]),
@@ -368,11 +368,11 @@ LOADER = loader_of(line(80), 8)
         (lambda: LOADER.skip(True), "steps=True: pass an int"),
         (
             lambda: loader_of(line(80), 8, num_epochs=None).skip(slice(5, None)),
-            "the run goes on for ever, so it has no last steps",
+            "the run is endless, so it has no last steps; pass a stop",
         ),
         (
             lambda: loader_of(line(80), 8, num_epochs=None).skip(slice(-5, 3)),
-            "the run goes on for ever, so it has no last steps",
+            "the run is endless, so it has no last steps; pass a stop",
         ),
         (lambda: loader_of(line(80), 8, num_epochs=None).skip(-2), "step -2 can't be skipped: steps are at least 0$"),
     ],

@@ -357,7 +357,7 @@ def test_orders_whose_rows_change_are_refused() -> None:
     for verb, arguments in given.items():
         with pytest.raises(ArgumentError, match=rf"{verb}\(\) after a slice of a shuffle"):
             getattr(data().shuffle(0)[:9], verb)(*arguments)
-        with pytest.raises(ArgumentError, match=rf"{verb}\(\) behind mix\(\) would break its proportions"):
+        with pytest.raises(ArgumentError, match=rf"{verb}\(\) after mix\(\) would break its proportions"):
             getattr(mix([data(), data()], [1, 1]), verb)(*arguments)
 
 

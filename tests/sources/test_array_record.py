@@ -309,7 +309,7 @@ def test_rows_that_are_not_there(folder: Path) -> None:
         ({"dtype": "u2", "pad_to": 0}, r"pad_to=0: pass how many entries a row has, an int of 1 or more"),
         ({"dtype": "u2", "pad_to": 2.5}, r"pad_to=2\.5: pass how many"),
         ({"dtype": "u2", "pad_to": True}, r"pad_to=True: pass how many"),
-        ({"dtype": "many"}, r"dtype='many' is no dtype; pass say 'uint16'"),
+        ({"dtype": "many"}, r"dtype='many' is not a dtype; pass for example 'uint16'"),
         ({"dtype": "U4"}, r"dtype='U4' is <U4, and entries are numbers; .*decode the bytes in a map"),
         ({"dtype": object}, r"is object, and entries are numbers"),
         (
@@ -465,7 +465,7 @@ def test_ragged_rows_are_named(tmp_path: Path) -> None:
     parsed = loadax.from_array_record(path).map(lambda record: np.frombuffer(record, np.uint16))
     with pytest.raises(
         LeafError,
-        match=r"row 3: leaf of the example is uint16\[3\], expected uint16\[5\]; .*these are ragged.*pass pad_to=",
+        match=r"row 3: leaf of the example is uint16\[3\], expected uint16\[5\]; .*rows are ragged.*pass pad_to=",
     ):
         parsed.read([1, 3])
 
@@ -537,5 +537,5 @@ def test_leaves_that_nobody_pads_must_be_alike(tmp_path: Path) -> None:
         return {"x": entries, "y": entries}
 
     data = loadax.from_array_record(write(tmp_path / "x", [b"one", b"three"]), decode=decode, pad_to={"x": 8})
-    with pytest.raises(LeafError, match=r"row 1: leaf \['y'\] is uint8\[5\], expected uint8\[3\]; .*these are ragged"):
+    with pytest.raises(LeafError, match=r"row 1: leaf \['y'\] is uint8\[5\], expected uint8\[3\]; .*rows are ragged"):
         data.read([0, 1])

@@ -351,7 +351,7 @@ def test_verbs_about_rows_need_rows_that_stay() -> None:
     for name, call in verbs.items():
         with pytest.raises(ArgumentError) as caught:
             call()
-        assert str(caught.value).startswith(f"{name} is about rows, but the Grain dataset shuffles or maps at random")
+        assert str(caught.value).startswith(f"{name} selects rows, but the Grain dataset shuffles or maps at random")
         assert ".shuffle(seed).map(fn, rng=True)" in str(caught.value)
 
 

@@ -342,7 +342,7 @@ def test_what_numpy_cannot_take_names_the_map(verb: str) -> None:
     ]
     for read in reads:
         with pytest.raises(
-            LeafError, match=r"leaf \['y'\].* that NumPy can't make an array of \(Got unsupported"
+            LeafError, match=r"leaf \['y'\].* that NumPy can't convert to an array \(Got unsupported"
         ) as caught:
             read()
         assert "tensor.detach().float().numpy()" in str(caught.value)
@@ -355,7 +355,7 @@ def test_what_numpy_cannot_take_in_a_later_row() -> None:
 
     dataset = loadax.from_arrays({"x": np.arange(8)}).map(gives)
     with pytest.raises(
-        LeafError, match=r"row 5: leaf \['y'\] is a .*Tensor that NumPy can't make an array of"
+        LeafError, match=r"row 5: leaf \['y'\] is a .*Tensor that NumPy can't convert to an array"
     ) as caught:
         dataset.read(range(8))
     assert "gives" in "".join(getattr(caught.value, "__notes__", ()))

@@ -65,7 +65,9 @@ def test_what_was_read_before_does_not_decide_what_rows_must_be_like() -> None:
     data = from_source([1, 2.5, 3.5])
     assert data[:1].read([0]).tolist() == [1]
     assert data[1:].read([0, 1]).tolist() == [2.5, 3.5]
-    with pytest.raises(LeafError, match=r"expected int64\[1\]; .* all alike \(pad, crop or cast them in a map\)"):
+    with pytest.raises(
+        LeafError, match=r"expected int64\[1\]; .* all of that shape and dtype \(pad, crop or cast them in a map\)"
+    ):
         data.read([1])
 
 
@@ -88,7 +90,7 @@ def test_no_rows_are_an_empty_batch() -> None:
 def test_a_row_that_differs_is_named() -> None:
     items = [np.zeros(2), np.zeros(2), np.zeros(3)]
     with pytest.raises(
-        LeafError, match=r"row 2: leaf of the example is float64\[3\], expected float64\[2\]; make all rows alike"
+        LeafError, match=r"row 2: leaf of the example is float64\[3\], expected float64\[2\]; rows are ragged"
     ):
         ObjectSource(items).read(np.array([1, 2]))
 

@@ -267,7 +267,7 @@ def test_a_row_that_is_not_there(rows: list[int], tmp_path: Path) -> None:
         ({"path": []}, r"path=\[\] is empty; pass the path or URL of a file of tokens"),
         ({"path": 7}, "path=7 is a int: pass the path or URL of a file of tokens, or a list of these"),
         ({"path": ["x.bin", None]}, "path=None is a NoneType: pass the path or URL"),
-        ({"dtype": "token"}, "dtype='token' is no dtype; pass say 'uint16'"),
+        ({"dtype": "token"}, "dtype='token' is not a dtype; pass for example 'uint16'"),
         ({"dtype": "float32"}, "dtype='float32' is float32, and tokens are integers; pass say 'uint16'"),
         ({"cache_bytes": 1000}, "cache_bytes=1000: pass an int of 131072 or more, the size of one block"),
         ({"cache": 7}, "cache=7 is a int: pass the path of a local folder"),
