@@ -4,7 +4,7 @@ import pytest
 
 from tests.processes.launch import run_processes
 
-BODIES = "tests.processes.history_bodies"
+BODIES = "tests.processes.certificate_bodies"
 
 
 @pytest.mark.parametrize(("processes", "devices"), [(2, 4), (4, 2)])

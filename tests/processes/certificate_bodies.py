@@ -1,4 +1,4 @@
-"""What the real processes of `test_history_processes.py` do."""
+"""What the real processes of `test_certificate_processes.py` do."""
 
 from pathlib import Path
 

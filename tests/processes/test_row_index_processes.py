@@ -7,7 +7,7 @@ import pytest
 from tests.processes.launch import run_processes
 from tests.row_index.filters import data, small, user
 
-BODIES = "tests.processes.keeping_bodies"
+BODIES = "tests.processes.row_index_bodies"
 
 
 @pytest.mark.parametrize(("processes", "devices"), [(2, 4), (3, 1)])

@@ -36,7 +36,7 @@ def test_types_and_arguments_stay(error: Exception) -> None:
     first, second = back.__notes__
     assert first == "loadax: in row 3"
     assert second.startswith("loadax: in worker process 12:\nTraceback")
-    assert "test_failures.py" in second
+    assert "test_remote_errors.py" in second
 
 
 def test_the_cause_is_in_the_traceback() -> None:

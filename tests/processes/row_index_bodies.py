@@ -1,4 +1,4 @@
-"""What the real processes of `test_keeping_processes.py` do."""
+"""What the real processes of `test_row_index_processes.py` do."""
 
 from pathlib import Path
 
