@@ -1,4 +1,4 @@
-"""Computes the buffer layout of one step from this host's shard."""
+"""Builds the buffer layout of a step from a host's shard."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from loadax.sharding.layout import ColumnGroup
 
 
 def buffer_layout(share: HostShard) -> BufferLayout:
-    """The layout of the buffers of one step, for a share."""
+    """Computes the buffer layout of one step of this shard."""
     tiles: list[ColumnTile] = []
     order: list[tuple[tuple[int, int], ...]] = []
     for leaf, layout in zip(share.batch.leaves, share.layouts, strict=True):

@@ -1,4 +1,4 @@
-"""Sequence-length schedules: a dataset with its leaves cut to their first entries."""
+"""Sequence-length schedules: crops the leaves of a dataset to their first entries."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ from loadax.transforms import BatchMap
 
 
 def cut_to(dataset: Dataset, length: int | None) -> Dataset:
-    """The dataset with every leaf that has the full sequence cut to its first `length` entries; itself for None.
+    """Crops every full-length sequence of the dataset to its first `length` entries. None: returns the dataset.
 
-    The full sequence is the longest first dimension of any leaf, behind that of the rows.
+    Full length is the longest first dimension of any leaf of an example.
 
     Raises:
-        ArgumentError: when no leaf has a sequence, or none is as long as that.
+        ArgumentError: If no leaf is that long.
     """
     if length is None:
         return dataset
