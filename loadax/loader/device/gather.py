@@ -1,4 +1,4 @@
-"""Gathers batches by row number from a dataset that the devices hold."""
+"""Gathers batches by row index from a dataset in device memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,18 +18,18 @@ from loadax.sharding.own_devices import OwnDevices, Placed
 from loadax.sources.base import BaseSource
 
 NUMBER = np.dtype(np.int32)
-"""Of a row, on the device: half the bytes of int64, and there without x64."""
+"""Dtype of row indices on the device: half the size of int64, and available without x64."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class RowIndexSource(BaseSource):
-    """A source that gives for a row where it stands among those that are kept, which begin with one of zeros.
+    """A source of indices into the cached rows, whose row 0 is zeros.
 
     Args:
-        rows: that are kept, ascending; None: all.
-        num_rows: of the dataset's source.
-        leaves: in how many the same numbers are given.
+        rows: Cached rows, ascending; None: all.
+        num_rows: Number of rows of the dataset's source.
+        leaves: Number of leaves, all with the same indices.
     """
 
     rows: Integers | None
@@ -38,7 +38,7 @@ class RowIndexSource(BaseSource):
 
     @property
     def count(self) -> int:
-        """How many rows are kept."""
+        """Number of cached rows."""
         return self.num_rows if self.rows is None else len(self.rows)
 
     @property
@@ -55,17 +55,17 @@ class RowIndexSource(BaseSource):
 
 @final
 class DeviceGather:
-    """Batches of one share, picked out of what the devices keep.
+    """Gathers batches of one shard from cached rows.
 
     Args:
-        share: of the batches.
-        numbers: of the rows that are kept.
-        placed: what the arrays below are.
-        arrays: the leaves of an example, of a row of zeros and all that are kept.
+        share: Shard of the batches.
+        numbers: Source of the row indices.
+        placed: Shapes and shardings of `arrays`.
+        arrays: Leaves of the cached rows, with row 0 of zeros.
 
     Attributes:
-        reader: gives the numbers of rows, in place of the rows.
-        share: of batches of these.
+        reader: Reader of row indices in place of rows.
+        share: Shard of the batches of row indices.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class DeviceGather:
             for leaf, spec in zip(share.batch.leaves, share.specs, strict=True)
             if not leaf.made
         ]
-        # A device needs the numbers of those rows that it holds: a leaf for each way in which rows are cut.
+        # A device needs the indices of the rows that it holds: one leaf per partition of the rows.
         cuts = list(dict.fromkeys(spec for _, spec in data))
         self.reader = Reader(replace(numbers, leaves=len(cuts)), (), None)
         self.share = _of_numbers(share, self.reader.spec, cuts)
@@ -101,16 +101,13 @@ class DeviceGather:
         )
 
     def __call__(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
-        """The leaves of the batch whose rows have these numbers. Never communicates, and waits for nothing."""
+        """Gathers the leaves of a batch. Asynchronous; never communicates."""
         picked = iter(self._program([*self._arrays, *(arrays[place] for place in self._numbers)]))
         return [next(picked) if place is None else arrays[place] for place in self._made]
 
 
 def _of_numbers(share: HostShard, spec: Tree, cuts: Sequence[PartitionSpec]) -> HostShard:
-    """The share of batches that have numbers in place of rows, cut in each of these ways.
-
-    What the loader makes is as it was.
-    """
+    """The shard of batches of row indices, one leaf per partition of the rows; generated leaves are unchanged."""
     as_before = {leaf.made: spec for leaf, spec in zip(share.batch.leaves, share.specs, strict=True) if leaf.made}
     batch = batch_spec(spec, list(as_before))
     specs = tuple(as_before[leaf.made] if leaf.made else cuts[leaf.source or 0] for leaf in batch.leaves)
