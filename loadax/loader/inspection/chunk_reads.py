@@ -1,4 +1,4 @@
-"""Chunks and files that the rows of a step touch on each host, and those that a block shuffle keeps open."""
+"""Counts the chunks and files that each host reads per step, and the chunks that a block shuffle keeps open."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -15,15 +15,18 @@ from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.io.byte_stream import indices
 
-_MOST_ENTRIES = 1 << 20  # rows of hosts that are looked at in a step: more are slow, and tell no more
-_HOSTS_WITH_CHUNKS = 16  # that are looked at to see what a block shuffle has open
-_MOST_CALLS = 1 << 12  # of the source's `where`
+_MOST_ENTRIES = 1 << 20  # rows to sample per step over all hosts
+_HOSTS_WITH_CHUNKS = 16  # hosts to sample for the open chunks of a block shuffle
+_MOST_CALLS = 1 << 12  # calls of the source's `locate_visit`
 
 
 class ChunkReads(NamedTuple):
-    """Figures of those hosts that were looked at, a step: an entry for each group of hosts that read the same rows.
+    """Figures per step of the sampled hosts, with an entry per group of hosts that read the same rows.
 
-    `hosts` is how many hosts there are in the group.
+    Args:
+        hosts: Number of hosts in each group, int64[groups].
+        chunks: Chunks per step, float64[groups].
+        decoded: Rows decoded per row used, float64[groups].
     """
 
     hosts: Integers
@@ -32,14 +35,14 @@ class ChunkReads(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """What block shuffles have open on one host, and how many rows of a step it reads."""
+    """Open chunks of block shuffles on one host, and the number of rows that it reads per step."""
 
     rows: int
     shuffles: list[OpenChunks]
 
 
 def spaced(steps: range, count: int) -> list[int]:
-    """At most `count` of the steps (or of other numbers), evenly spread, away from the ends.
+    """Samples at most `count` steps (or other integers) of a range, evenly spaced and away from the ends.
 
     Examples:
         >>> spaced(range(100), 4), spaced(range(3), 10)
@@ -50,7 +53,7 @@ def spaced(steps: range, count: int) -> list[int]:
 
 
 def open_on_hosts(reader: Reader, plan: BatchPlan, everybody: Everybody) -> list[Opened]:
-    """What is open on some of the hosts; empty when no block shuffle has chunks to keep."""
+    """Computes the open chunks on a sample of hosts; empty if no block shuffle keeps chunks."""
     groups = everybody.rows.alike
     endless = BatchPlan(plan.order, everybody.batch_size, None, "pad")
     found = []
@@ -64,10 +67,7 @@ def open_on_hosts(reader: Reader, plan: BatchPlan, everybody: Everybody) -> list
 
 
 def sample_groups(held: HeldRows, most_entries: int) -> list[Integers]:
-    """Groups of hosts that read the same rows, evenly spread over all of these, of so many rows together.
-
-    One at least.
-    """
+    """Samples groups of hosts that read the same rows, with about `most_entries` rows together; at least one group."""
     groups = held.alike
     rows = sum(int(held.counts[group[0]]) for group in groups)
     count = max(1, min(len(groups), len(groups) * most_entries // max(1, rows)))
@@ -81,10 +81,10 @@ def chunk_reads(
     source: BaseSource,
     most_entries: int = _MOST_ENTRIES,
 ) -> ChunkReads | None:
-    """What the hosts meet of a source's chunks, of what is packed those of the documents; the mean of these steps.
+    """Mean number of chunks that hosts read per step; for packed rows, chunks of the documents.
 
     Returns:
-        None when nothing below is decoded in chunks.
+        None if the source has no chunks.
     """
     levels = list(_levels(source))
     starts, length = chunk_starts(levels[-1]), len(levels[-1])
@@ -110,14 +110,14 @@ def chunk_reads(
 
 
 def _levels(source: BaseSource) -> Iterator[BaseSource]:
-    """A source, and the one that its rows are made of, as far down as rows have no other one."""
+    """A source and, recursively, the one source that its rows consist of."""
     yield source
     if len(source.children) == 1 and source.rows_below(np.empty(0, np.int64)) is not None:
         yield from _levels(source.children[0].source)
 
 
 def _rows_below(levels: Sequence[BaseSource], rows: Integers) -> tuple[Integers, Integers]:
-    """The rows at the bottom that rows are made of, without padding, each with the position of its row."""
+    """The rows of the last source that these rows consist of, without padding, and the index of the row of each."""
     owners = np.flatnonzero(rows >= 0)
     rows = rows[owners]
     for level in levels:
@@ -128,10 +128,7 @@ def _rows_below(levels: Sequence[BaseSource], rows: Integers) -> tuple[Integers,
 
 
 def file_counts(plan: BatchPlan, step: int, held: HeldRows, source: BaseSource) -> Integers | None:
-    """In how many files the rows of a step lie, for some hosts.
-
-    None when there are none, or too many rows to ask for each.
-    """
+    """Number of files that a sample of hosts reads in a step; None if there are no files, or too many rows to check."""
     if int(held.counts.max()) > _MOST_CALLS:
         return None
     visits = np.stack(plan.visits(step), axis=1)
@@ -140,7 +137,7 @@ def file_counts(plan: BatchPlan, step: int, held: HeldRows, source: BaseSource) 
         read = visits[held.positions(int(group[0]))]
         located = (source.locate_visit(row, epoch) for row, epoch in read.tolist() if row >= 0)
         found += [len({location.file for locations in located for location in locations})] * len(group)
-    return np.array(found) if any(found) else None  # what lies in memory is in no file
+    return np.array(found) if any(found) else None  # arrays in memory have no file
 
 
 def _chunk_of(starts: Integers | range, rows: Integers) -> Integers:

@@ -1,4 +1,4 @@
-"""Computes an `Explanation`, at the cost of a few batches whatever the size of the dataset."""
+"""Computes an `Explanation`, at the cost of a few batches for any size of the dataset."""
 
 import math
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ from loadax.sharding.mesh import axis_sizes
 @final
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """A loader as a forecast sees it.
+    """The parts of a loader that an explanation needs.
 
     Args:
-        dataset: what is read.
-        plan: which rows a step has.
-        share: of one process, of the batch of step `at`.
-        at: the step.
+        dataset: Dataset of the loader.
+        plan: Plan of the run.
+        share: One process's shard of the batch of step `at`.
+        at: Step to explain.
         options: Options of the loader.
     """
 
@@ -44,11 +44,11 @@ class Setting:
 
 
 def forecast(setting: Setting, steps: int) -> Explanation:
-    """What the run will do.
+    """Explains a run.
 
     Args:
-        setting: the loader.
-        steps: how many are looked at, for what depends on the rows in them.
+        setting: Parts of the loader.
+        steps: Number of steps to sample for figures that depend on their rows.
     """
     batches = _batches(setting)
     everybody = Everybody(setting.share, batches.batch_size)
@@ -91,7 +91,7 @@ def _batches(setting: Setting) -> Batches:
     plan = setting.plan
     stretch, end = plan.stretch(setting.at)
     epoch = plan.epoch_steps(plan.place(setting.at)[0])
-    last = epoch.stop - 1  # of its epoch: where the batch size changes, another one may be served last
+    last = epoch.stop - 1  # of its epoch, which may end with another batch size
     valid = plan.valid(last)
     return Batches(
         batch_size=stretch.batch_size,
@@ -140,7 +140,7 @@ def _reading(setting: Setting, everybody: Everybody, opened: list[Opened], steps
 
 
 def _bytes_read(dataset: Dataset, everybody: Everybody) -> tuple[Integers, int]:
-    """int64[hosts] that each reads in a step, and how many the whole batch has."""
+    """int64[hosts]: bytes that each host reads per step; and bytes of the whole batch."""
     specs = flatten_spec(dataset.reader.specs[0])[0]
     whole_row = sum(_row_bytes(spec, spec.dtype) for spec in specs)
     whole = whole_row * everybody.batch_size
@@ -172,7 +172,7 @@ def _memory(setting: Setting, everybody: Everybody, opened: list[Opened]) -> Mem
 
 
 def _weighted(values: NDArray[Any], hosts: Integers) -> Spread:
-    """The spread over hosts, of one value for each group of them."""
+    """The spread over hosts of one value per group of hosts."""
     return spread_of(np.repeat(values, hosts))
 
 

@@ -1,4 +1,4 @@
-"""Draws which host holds which part of a batch: rows down, columns across."""
+"""PartitionPicture: draws which hosts hold which parts of a leaf, with rows down and columns across."""
 
 import colorsys
 import os
@@ -18,10 +18,10 @@ from loadax.protocols import Integers
 from loadax.sharding.holdings import LeafHoldings
 
 _SHADES = "░▒▓█"
-_BANDS = 16  # of rows, in the terminal
-_CELL = 13  # characters that a part needs at least, in the terminal
-_STRIPES = 8  # hosts that are shown side by side where many hold the same part
-_LABELLED = 128  # parts that have their hosts written in them, in the plot
+_BANDS = 16  # most bands of rows in the terminal
+_CELL = 13  # fewest characters per part in the terminal
+_STRIPES = 8  # most hosts to show side by side in one part
+_LABELLED = 128  # most parts in the plot that are labelled with their hosts
 
 
 @final
@@ -30,19 +30,19 @@ class PartitionPicture:
     """The parts of one leaf and the hosts that hold them.
 
     Args:
-        title: the leaf, as one would write it.
-        held: who holds what.
+        title: Title with the leaf.
+        held: Parts of the leaf, by host.
     """
 
     title: str
     held: LeafHoldings
 
     def text(self, width: int = 100, colour: bool | None = None) -> str:
-        """A picture for the terminal. Where there are more parts than fit, one place of it stands for several.
+        """Draws for the terminal. A cell shows several parts if they don't fit.
 
         Args:
-            width: characters of a line.
-            colour: None: when stdout is a terminal, and `NO_COLOR` is not set.
+            width: Characters per line.
+            colour: Whether to use colours. None: if stdout is a terminal and `NO_COLOR` is not set.
         """
         if colour is None:
             colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -63,10 +63,10 @@ class PartitionPicture:
         return "".join(f"{line}\n" for line in lines)
 
     def png(self, path: str | os.PathLike[str]) -> None:
-        """Writes the picture to `path`, as PNG.
+        """Writes the picture to a PNG file.
 
         Raises:
-            UnsupportedError: When matplotlib is not installed.
+            UnsupportedError: If matplotlib is not installed.
         """
         rows, columns = self.held.cuts[0], self.held.columns
         figure = new_figure(11, 8, "use text_picture()")
@@ -90,7 +90,7 @@ class PartitionPicture:
         figure.savefig(path, format="png", dpi=100)
 
     def _pixels(self) -> NDArray[np.uint8]:
-        """The colours of each part's hosts: uint8[rows, columns * stripes, 3]."""
+        """uint8[rows, columns * stripes, 3]: colours of each part's hosts."""
         hosts = np.diff(self._begins)[:, None]
         stripes = min(int(hosts.max()), _STRIPES)
         shown = self._hosts[self._begins[:-1, None] + np.arange(stripes) * hosts // stripes]
@@ -104,16 +104,16 @@ class PartitionPicture:
 
     @property
     def _hosts(self) -> Integers:
-        """The hosts of each part, one part behind the other."""
+        """Hosts of all parts, concatenated."""
         return self._by_part[0]
 
     @property
     def _begins(self) -> Integers:
-        """Where those of each part begin, and where the last ones end."""
+        """int64[parts + 1]: offsets of each part's hosts in `_hosts`."""
         return self._by_part[1]
 
     def _holders(self, rows: tuple[int, int], columns: tuple[int, int]) -> Integers:
-        """The hosts that hold any of these parts, ascending."""
+        """Hosts that hold any of these parts, ascending."""
         width = self.held.columns
         found = [
             self._hosts[self._begins[row * width + columns[0]] : self._begins[row * width + columns[1]]]
@@ -122,7 +122,7 @@ class PartitionPicture:
         return np.unique(np.concatenate(found))
 
     def _column_text(self, low: int, high: int) -> str:
-        """The columns of these shards: of each dim that is cut, where it starts and stops."""
+        """Columns of these shards: `start:stop` of each dim that is split."""
         cuts, extents = self.held.cuts[1:], self.held.extents[1:]
         cut = [dim for dim, count in enumerate(cuts) if count > 1]
         if not cut:
@@ -146,10 +146,7 @@ class PartitionPicture:
 
 
 def _bounds(count: int, most: int) -> list[tuple[int, int]]:
-    """`count` things in at most `most` runs, each as (first, behind the last).
-
-    Equal ones where that does not make them few.
-    """
+    """Splits `range(count)` into at most `most` `(start, stop)` ranges, of equal size if that takes about as many."""
     runs = min(count, most)
     runs = next((each for each in range(runs, runs // 2, -1) if count % each == 0), runs)
     return [(count * run // runs, count * (run + 1) // runs) for run in range(runs)]
@@ -167,7 +164,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _shades(cells: Iterable[list[tuple[int, ...]]]) -> dict[tuple[int, ...], str]:
-    """A shade for every set of hosts, other than that of the neighbours that have one already."""
+    """A shade for every set of hosts, different from those of its neighbours."""
     shades: dict[tuple[int, ...], str] = {}
     above: list[tuple[int, ...]] = []
     for line in cells:
@@ -180,6 +177,6 @@ def _shades(cells: Iterable[list[tuple[int, ...]]]) -> dict[tuple[int, ...], str
 
 
 def _colours(hosts: int) -> NDArray[np.uint8]:
-    """uint8[hosts, 3]: hues by number, with a lighter and a darker one in turn."""
+    """uint8[hosts, 3]: a hue per host, alternating light and dark."""
     found = [colorsys.hsv_to_rgb(0.85 * host / max(1, hosts), 0.55, 0.95 - 0.2 * (host % 2)) for host in range(hosts)]
     return np.round(np.array(found) * 255).astype(np.uint8)
