@@ -1,4 +1,4 @@
-"""Pipeline: makes the batch producer of a run from the options, the dataset and the mesh."""
+"""Pipeline: makes batch producers from the dataset, the options and the mesh."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -36,11 +36,11 @@ from loadax.protocols import Tree, Visits
 @final
 @dataclass(frozen=True, eq=False)
 class BatchForm:
-    """What some batches are made of.
+    """Dataset and leaves of batches with one sequence length.
 
     Args:
-        dataset: Dataset of the rows, with its sequences cut to the length that is scheduled.
-        batch: Leaves of a batch of it.
+        dataset: Dataset, cropped to the sequence length.
+        batch: Spec of its batches.
     """
 
     dataset: Dataset
@@ -54,8 +54,8 @@ def forms_of(
 
     Args:
         dataset: Dataset of the rows.
-        lengths: Schedule of the sequences' lengths. None: they are whole.
-        made_leaves: Names of the leaves that the loader adds to every batch.
+        lengths: Schedule of the sequence length. None: whole sequences.
+        made_leaves: Names of the generated leaves.
     """
     whole = BatchForm(dataset, batch_spec(dataset.spec, made_leaves))
     if lengths is None:
@@ -68,14 +68,14 @@ def forms_of(
 @final
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """Makes batches on any mesh, and caches what it has worked out for the mesh that was used last.
+    """Makes batch producers on any mesh. Caches the shards and device data of the latest mesh.
 
     Args:
-        plan: Rows of each step.
+        plan: Plan of the run.
         whole: Form of batches with whole sequences.
         forms: Forms of the batches by step.
         options: Options of the loader.
-        device_map: Function of the user's that devices run. None: there is none.
+        device_map: The user's function for devices, if there is one.
     """
 
     plan: BatchPlan
@@ -91,12 +91,12 @@ class Pipeline:
         return value_at(self.forms, self.plan.stretch(step)[0].first)
 
     def share(self, mesh: Any, step: int) -> HostShard:
-        """What this process holds of the batch of a step on a mesh, which need not be there.
+        """This process's shard of the batch of a step on a mesh, which may be a planned one.
 
         Raises:
-            PartitionError: when a spec does not fit its leaf or the mesh can't cut the batch; names the leaf.
-            ArgumentError: when `shard_index` is not what the mesh makes of this process, or too little memory is
-                allowed for open chunks.
+            PartitionError: If a spec does not fit its leaf, the mesh can't split the batch, or `shard_index` differs
+                from this process's part on the mesh; names the leaf.
+            ArgumentError: If `cache_bytes` is too low for the open chunks.
         """
         stretch = self.plan.stretch(step)[0]
         form = value_at(self.forms, stretch.first)
@@ -106,27 +106,27 @@ class Pipeline:
             share = resolve_share(
                 form.batch, stretch.batch_size, mesh, options.partition, options.shard, options.microbatches
             )
-            if not options.keep_on_device:  # then rows are read in the order of the store
+            if not options.keep_on_device:  # else rows are read in the order of the store
                 check_memory(self.open_chunks(share, stretch), options.cache_bytes, options.readers)
             if self.device_map is not None:
-                self.device_map.on(share)  # what does not fit is said when the partition is looked at
+                self.device_map.on(share)  # raises early if the partition does not fit
             for other in [known for known in self._shares if known[0] != mesh]:
                 self._shares.pop(other, None)
             self._shares[key] = share
         return self._shares[key]
 
     def shape_dtypes(self, share: HostShard) -> Tree:
-        """What a batch of that share looks like."""
+        """Shapes, dtypes and shardings of the batches of a shard."""
         return share.shape_dtypes if self.device_map is None else self.device_map.on(share).shape_dtypes
 
     def open_chunks(self, share: HostShard, stretch: BatchSizeSegment) -> list[OpenChunks]:
-        """The chunks that block shuffles keep open on that share."""
+        """The chunks that block shuffles keep open for a shard."""
         reader = value_at(self.forms, stretch.first).dataset.reader
         plan = BatchPlan(self.plan.order, stretch.batch_size, None, "pad")
         return find_open_chunks(reader, plan, share.positions, row_bytes(reader, held_columns(reader, share)))
 
     def producer(self, mesh: Mesh, step: int, executor: PieceExecutor) -> BatchProducer:
-        """The producer of that step and of the steps after it whose batches have the same shapes."""
+        """The producer of a step and of the following steps with the same shapes."""
         stretch, end = self.plan.stretch(step)
         share, options = self.share(mesh, step), self.options
         if options.keep_on_device:
@@ -145,12 +145,12 @@ class Pipeline:
         return BatchProducer(self.plan, reader, share, options, executor, end, self._finish(share))
 
     def one_step(self, share: HostShard, step: int) -> BatchProducer:
-        """The producer of that step alone: it caches neither chunks nor the dataset."""
+        """The producer of a single step, without caches of chunks or of the dataset."""
         reader = self.form(step).dataset.reader
         return BatchProducer(self.plan, reader, share, self.options, ThreadExecutor(), step + 1, self._finish(share))
 
     def host_leaves(self, form: BatchForm, visits: Visits) -> list[NDArray[Any]]:
-        """The rows at these visits of every leaf of a batch, whole, as numpy; padding is zeros."""
+        """Reads the rows of these visits with all columns of every leaf, as NumPy arrays; padding is zeros."""
         there = visits.rows >= 0
         leaves: list[NDArray[Any]] = []
         if there.any():
@@ -168,16 +168,16 @@ class Pipeline:
         return out
 
     def _finish(self, share: HostShard, gather: DeviceGather | None = None) -> Finish:
-        """What is made of placed leaves: the rows gathered from the cache, then the user's function of these."""
+        """Builds a batch from placed leaves: gathers cached rows, then applies the user's function."""
         last: Finish = share.batch.structure.build
         if self.device_map is not None:
             last = self.device_map.compiled(share)
         return last if gather is None else lambda leaves: last(gather(leaves))
 
     def _cache_on(self, mesh: Mesh, step: int) -> DeviceCache:
-        """The dataset in the memory of the devices, read when it is not there yet."""
+        """The dataset in device memory, read on first use."""
         form = self.form(step)
         if (mesh, form) not in self._caches:
-            self._caches.clear()  # of other meshes and lengths: there may be no room for two
+            self._caches.clear()  # there may not be enough memory for two
             self._caches[mesh, form] = DeviceCache(form.dataset, self.share(mesh, step), self.options)
         return self._caches[mesh, form]
