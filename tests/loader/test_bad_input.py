@@ -492,7 +492,7 @@ def test_placing_on_a_mesh_that_is_not_there() -> None:
     for use in (iter, lambda loader: loader[0]):
         with pytest.raises(
             MeshError,
-            match=r"PlannedMesh\(data=8; 8 hosts, as process 0\) is only for planning: no array can be placed",
+            match=r"PlannedMesh\(data=8; 8 hosts, as process 0\) is for planning only: arrays can't be placed",
         ):
             use(loader)
 
@@ -517,8 +517,8 @@ def test_another_mesh_in_the_middle() -> None:
     [
         (0, None, "shard_index=0 and shard_count=None: pass both, or neither"),
         (None, 2, "shard_index=None and shard_count=2: pass both, or neither"),
-        (2, 2, "shard_index=2 is not one of shard_count=2 parts: pass 0 to 1"),
-        (-1, 2, "shard_index=-1 is not one of shard_count=2 parts: pass 0 to 1"),
+        (2, 2, "shard_index=2 is out of range for shard_count=2; pass 0 to 1"),
+        (-1, 2, "shard_index=-1 is out of range for shard_count=2; pass 0 to 1"),
         (0, 0, "shard_count=0: pass 1 or more"),
         (0, 3, "batch_size=8 can't be split into shard_count=3 equal parts; use a multiple of 3"),
         (0.0, 2, "shard_index=0.0: pass an int"),
@@ -668,14 +668,14 @@ def test_a_state_that_does_not_fit(change: dict[str, Any], match: str) -> None:
 
 def test_what_is_no_state() -> None:
     loader = Dataloader(numbers(), 8)
-    with pytest.raises(StateError, match=r"the state has no 'version': \{'a': 1\} is not what get_state\(\) gave"):
+    with pytest.raises(StateError, match=r"the state has no 'version': \{'a': 1\}; pass a state of get_state\(\)"):
         loader.iterate({"a": 1})
     for wrong in ("3", 1.5, True):
-        with pytest.raises(StateError, match=rf"start={wrong!r}: pass a step \(an int\), or what get_state\(\) gave"):
+        with pytest.raises(StateError, match=rf"start={wrong!r}: pass a step \(an int\), or a state of get_state\(\)"):
             loader.iterate(wrong)
     with pytest.raises(StateError, match="start is step -1, but there are 8 steps with num_epochs=1, counted from 0"):
         loader.iterate(-1)
-    with pytest.raises(StateError, match="start is step -1, but there are endlessly many steps"):
+    with pytest.raises(StateError, match="start is step -1, but there are infinitely many steps"):
         Dataloader(numbers(), 8, num_epochs=None).iterate(-1)
 
 
@@ -726,7 +726,7 @@ def notes(error: BaseException) -> str:
             lambda data: data.map_batch(lambda batch: None),
             r"map_batch .*returned None; did you forget to return the batch\?",
         ),
-        (lambda data: data.map(lambda example: {}), "an example has no leaves, it is {}: a batch of it would be empty"),
+        (lambda data: data.map(lambda example: {}), "an example has no leaves: it is {}, so batches would be empty"),
     ],
 )
 def test_a_map_that_returns_nothing(change: Any, message: str) -> None:

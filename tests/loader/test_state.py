@@ -128,12 +128,12 @@ def test_what_decides_the_order_is_part_of_it(other: Dataset) -> None:
         (
             data().shuffle(seed=3),
             data().shuffle(seed=4),
-            r"shuffle\(4\) is not as it was in the run that was saved",
+            r"shuffle\(4\) differs from the saved run",
         ),
         (data(), data(121), "121 rows is not as it was"),
-        (data(), data().repeat(2), r"repeat\(2\) was not there in the run that was saved"),
-        (data()[:99], data(), r"the run that was saved had one verb more behind shuffle\(3\)"),
-        (data().map(lambda row: row), data(), "had one verb more"),
+        (data(), data().repeat(2), r"repeat\(2\) was not in the saved run"),
+        (data()[:99], data(), r"the saved run had one more verb after shuffle\(3\)"),
+        (data().map(lambda row: row), data(), "had one more verb"),
         (data(), data().map(lambda row: row), r"map\(\) was not there"),
         (
             data().map(lambda row, rng: row, rng=True, seed=1),
@@ -164,7 +164,7 @@ def test_a_state_of_an_older_loadax_is_restored() -> None:
     del state["verbs"]
     with loader.iterate(state) as batches:
         assert batches.step == 5
-    with pytest.raises(StateError, match="its length, element spec, verbs, seeds or weights are not those of the run"):
+    with pytest.raises(StateError, match="its length, element spec, verbs, seeds or weights differ from the saved run"):
         Dataloader(data(121), 8).iterate(state)
 
 

@@ -296,8 +296,8 @@ class TestWhatIsRefused:
         data = chunked()[1]
         with pytest.raises(
             ArgumentError,
-            match=r"shuffle\(block=64, window=4, lanes=4\) has 16 chunks open on this process, "
-            r"8\.0 KiB, and cache_bytes allows 5\.9 KiB: every chunk would be decoded again and again; "
+            match=r"shuffle\(block=64, window=4, lanes=4\) has 16 chunks open in this process, "
+            r"8\.0 KiB, but cache_bytes allows 5\.9 KiB: every chunk would be decoded many times; "
             r"pass window=2 to shuffle, or cache_bytes=8192 to the Dataloader",
         ):
             run(data.shuffle(0, block="chunks", window=4, lanes=4), cache_bytes=6000)
@@ -464,7 +464,7 @@ def test_a_mixture_of_block_shuffles_keeps_the_chunks_of_all_its_parts() -> None
         assert source.counts.sum() <= used + 3 * 8 * 2 * 64  # windows that were begun when the run ended
     with pytest.raises(
         ArgumentError,
-        match=r"has 16 chunks open on this process, .* KiB; with the other shuffles .* KiB, and cache_bytes",
+        match=r"has 16 chunks open in this process, .* KiB; with the other shuffles .* KiB, but cache_bytes",
     ):
         Dataloader(mixed, batch_size=32, cache_bytes=8 << 10, mesh=mesh_of({"data": 8}))
 

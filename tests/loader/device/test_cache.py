@@ -231,11 +231,11 @@ def test_what_is_too_much_is_said_before_anything_is_read() -> None:
     loader = Dataloader(from_source(Vast(1_000_000, 1 << 20)), 16, keep_on_device=True)
     message = (
         r"keep_on_device: the 1000000 rows take 977 GiB of each device, and 4.0 GiB is the limit where devices don't "
-        r"tell how much memory they have; pass keep_on_device=1048577048576 or more"
+        r"report their memory; pass keep_on_device=1048577048576 or more"
     )
     with pytest.raises(ArgumentError, match=message):
         iter(loader)
-    with pytest.raises(ArgumentError, match=r"more than int32 can number; leave it out"):
+    with pytest.raises(ArgumentError, match=r"more than int32 can index; leave it out"):
         iter(Dataloader(from_source(Vast(2**31, 1)), 16, keep_on_device=True))
 
 
@@ -243,7 +243,7 @@ def test_a_limit_that_is_given() -> None:
     rows = np.zeros((64, 100), np.uint8)
     assert next(iter(Dataloader(rows, 16, keep_on_device=6500))).shape == (16, 100)
     with pytest.raises(
-        ArgumentError, match=r"the 64 rows take 6.3 KiB of each device, and 6.3 KiB is the limit that it was given"
+        ArgumentError, match=r"the 64 rows take 6.3 KiB of each device, and 6.3 KiB is the limit that was passed"
     ):
         iter(Dataloader(rows, 16, keep_on_device=6499))
     split = Dataloader(rows, 16, mesh=mesh_of(GRID), partition=P(None, "model"), keep_on_device=3250)
@@ -255,7 +255,7 @@ def test_a_limit_that_is_given() -> None:
 def test_random_maps_are_refused() -> None:
     data = from_arrays(TREE).map(lambda example, rng: example, rng=True)
     with pytest.raises(
-        ArgumentError, match=r"keep_on_device: a map has rng=True, so a row is another one in each epoch"
+        ArgumentError, match=r"keep_on_device: a map has rng=True, so rows differ between epochs and can't be cached"
     ):
         Dataloader(data, 16, keep_on_device=True)
     with pytest.raises(ArgumentError, match=r"keep_on_device: a map has rng=True"):

@@ -266,9 +266,7 @@ def returns_none(example: Any) -> None:
 def test_what_the_function_raises_says_where() -> None:
     with pytest.raises(KeyError) as caught:
         Dataloader(TREE, 16, mesh=mesh_of({"data": 8}), device_map=lambda example: example["missing"])
-    assert re.fullmatch(
-        r"loadax: in device_map .*lambda.*, which JAX traces with one example", caught.value.__notes__[0]
-    )
+    assert re.fullmatch(r"loadax: in device_map .*lambda.*, traced by JAX with one example", caught.value.__notes__[0])
 
 
 @pytest.mark.parametrize(("name", "argument"), [("key", "key_seed="), ("mask", "remainder='pad'")])
@@ -276,7 +274,7 @@ def test_leaves_that_the_loader_adds_when_asked_to(name: str, argument: str) -> 
     mesh = mesh_of({"data": 8})
     with pytest.raises(KeyError) as caught:
         Dataloader(TREE, 16, mesh=mesh, device_map=lambda example: example[name])
-    assert f"loadax: an example has the leaf {name!r} when the loader gets {argument}" in caught.value.__notes__
+    assert f"loadax: pass {argument} to the Dataloader to add the leaf {name!r} to examples" in caught.value.__notes__
     # Where the leaf is there, another thing of that name is missing.
     with pytest.raises(KeyError) as caught:
         Dataloader(
@@ -287,7 +285,7 @@ def test_leaves_that_the_loader_adds_when_asked_to(name: str, argument: str) -> 
             key_seed=0,
             remainder="pad",
         )
-    assert not any("when the loader gets" in note for note in caught.value.__notes__)
+    assert not any("to add the leaf" in note for note in caught.value.__notes__)
 
 
 def test_what_jax_says_of_the_trace_names_the_function() -> None:
@@ -309,7 +307,7 @@ def test_without_a_mesh_it_is_said_when_iteration_begins() -> None:
 
 def test_rows_must_be_cut_alike() -> None:
     partition = {"image": P("data"), "label": P(), "tokens": P("data")}
-    message = r"leaf \['image'\] is partitioned .*'data'.* and leaf \['label'\] P\(\), so a device holds other rows"
+    message = r"leaf \['image'\] is partitioned .*'data'.* and leaf \['label'\] P\(\), so a device holds different rows"
     refused(PartitionError, message, scaled, partition=partition)
 
 
@@ -337,7 +335,7 @@ def halved(example: Any) -> Any:
 @pytest.mark.parametrize("microbatches", [1, 2])
 @pytest.mark.parametrize("halved", [halved, jax.jit(halved)], ids=["plain", "jitted"])
 def test_a_result_of_cut_columns_is_refused_unless_elementwise(microbatches: int, halved: Any) -> None:
-    with pytest.raises(PartitionError, match="some of its columns only") as caught:
+    with pytest.raises(PartitionError, match="only some of its columns") as caught:
         columns(halved, microbatches=microbatches)
     # The advice, to the letter.
     advice = re.search(r"pass device_map=(.*?\)); else", str(caught.value))
@@ -356,8 +354,8 @@ def test_a_result_of_cut_columns_is_refused_unless_elementwise(microbatches: int
 
 def test_the_error_says_which_leaf_is_cut_where() -> None:
     message = (
-        r"^device_map halved .*: leaf \['image'\] of the result follows from leaf \['image'\], cut along dim 2 by the "
-        r"mesh axis 'model', so a device has some of its columns only; if the function acts on each element by itself, "
+        r"^device_map halved .*: leaf \['image'\] of the result depends on leaf \['image'\], cut along dim 2 by the "
+        r"mesh axis 'model', so a device has only some of its columns; if the function is elementwise, "
         r"pass device_map=loadax.DeviceMap\(fn, elementwise=True\); else partition that leaf by rows alone, "
         r"or do this in the training step$"
     )
@@ -400,15 +398,15 @@ def test_results_that_follow_from_no_cut_leaf_are_those_of_whole_examples(functi
 
 def test_elementwise_results_are_cut_like_what_they_follow_from() -> None:
     message = (
-        r"leaf \['twice'\] of the result follows from leaf \['tokens'\], cut along dim 1 by the mesh axis 'model', "
-        r"and is not cut like it; put the result in that leaf's place, with as many dims, partition that leaf by rows"
+        r"leaf \['twice'\] of the result depends on leaf \['tokens'\], cut along dim 1 by the mesh axis 'model', "
+        r"and can't be partitioned like it; return it under that leaf's key, with the same number of dims, partition that leaf by rows"
     )
     moved = DeviceMap(lambda example: {"twice": example["tokens"] * 2}, elementwise=True)
     with pytest.raises(PartitionError, match=message):
         columns(moved)
     # A device has other columns of the one than of the other.
     crossed = DeviceMap(lambda example: {"tokens": example["tokens"] * 0 + example["image"].sum()}, elementwise=True)
-    with pytest.raises(PartitionError, match=r"\['tokens'\] of the result follows from leaf \['image'\], cut .* dim 2"):
+    with pytest.raises(PartitionError, match=r"\['tokens'\] of the result depends on leaf \['image'\], cut .* dim 2"):
         columns(crossed)
     pair = {name: np.arange(16 * 8).reshape(16, 8) + number for number, name in enumerate("ab")}
 

@@ -173,12 +173,12 @@ def test_processes_that_had_other_data_are_noticed_though_they_hold_other_positi
     ]
     with pytest.raises(
         ArgumentError,
-        match=r"positions 0 to 5 of steps 0 to 17 and positions 6 to 11 of steps 0 to 17 are of different orders",
+        match=r"positions 0 to 5 of steps 0 to 17 and positions 6 to 11 of steps 0 to 17 have different orders",
     ):
         hosts[0].merge(hosts[1])
     skipping = [loader_of(shard_index=0, shard_count=2).skip(3), loader_of(shard_index=1, shard_count=2).skip(4)]
     with pytest.raises(
-        ArgumentError, match="are of different orders: those processes had other data, seeds, verbs or batch sizes"
+        ArgumentError, match="have different orders: make both with the same data, seeds, verbs and batch sizes"
     ):
         skipping[0].certificate().merge(skipping[1].certificate())
 
@@ -188,12 +188,12 @@ def test_what_cant_be_one_run() -> None:
     broken = loader_of(DATA.map(lambda example: {**example, "x": example["x"] * 2}))
     with pytest.raises(
         ArgumentError,
-        match="two processes certify positions 0 to 11 of steps 0 to 17, and found different records there",
+        match="two processes certify positions 0 to 11 of steps 0 to 17 with different records",
     ):
         loader.certificate(contents=True).merge(broken.certificate(contents=True))
     with pytest.raises(
         ArgumentError,
-        match="some hold the contents of the records and some do not; make all with contents=True, or none",
+        match="some certificates have the contents of the records and some do not; make all with contents=True, or none",
     ):
         loader.certificate().merge(loader.certificate(contents=True))
     for one, other in (
@@ -203,7 +203,8 @@ def test_what_cant_be_one_run() -> None:
     ):
         parts = [loader.certificate(range(a, b), positions=range(c, d)) for a, b, c, d in (one, other)]
         with pytest.raises(
-            ArgumentError, match=r"overlap in part; make all of equal steps=, and of positions= that are equal or apart"
+            ArgumentError,
+            match=r"overlap in part; make all with equal steps=, and with positions= that are equal or disjoint",
         ):
             parts[0].merge(parts[1])
     apart = [loader.certificate(range(a, b), positions=range(c, d)) for a, b, c, d in ((0, 10, 0, 6), (5, 18, 6, 12))]
@@ -223,11 +224,11 @@ def test_it_is_kept_in_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "it can't be read: No such file or directory; pass a file that"),
-        ("{", r"this is no JSON \(.*\); write it with loader.certificate\(\).save"),
-        ("[1]", r"this is no certificate; make one with loader.certificate\(\)"),
-        ('{"spans": []}', "this is no certificate"),
-        ('{"version": 7}', "this is of version 7, and this loadax reads 1; make one"),
+        (None, "can't be read: No such file or directory; pass a file written by"),
+        ("{", r"is not a JSON file \(.*\); write it with loader.certificate\(\).save"),
+        ("[1]", r"this is not a certificate; make one with loader.certificate\(\)"),
+        ('{"spans": []}', "this is not a certificate"),
+        ('{"version": 7}', "this has version 7, but this loadax reads 1; make one"),
         (
             '{"version": 1, "run": "a", "contents": true}',
             r"this certificate is damaged \(KeyError\('spans'\)\); make it anew",

@@ -167,11 +167,11 @@ def test_a_full_shuffle_of_coarse_chunks_is_warned_of() -> None:
     data = from_source(ChunkedSource(np.zeros((4096, 2), np.float32), 64))
     options: dict[str, Any] = {"mesh": plan_mesh({"data": 8}, hosts=8)}
     full = Dataloader(data.shuffle(0), 64, **options).explain()
-    assert "every row is shuffled by itself; shuffle(seed, block='chunks')" in full.warnings[0]
+    assert "rows are shuffled individually; shuffle(seed, block='chunks')" in full.warnings[0]
     lying = Dataloader(data, 64, **options).explain()
     assert lying.reading.decoded == Spread(8, 8.0, 8)
     assert (
-        "hosts decode 8 rows for each one they use in a step: their shares of it are smaller than the chunks"
+        "hosts decode 8 rows for each one they use in a step: a host's part of the batch is smaller than the chunks"
         in lying.warnings[0]
     )
 
@@ -196,7 +196,7 @@ def test_what_a_block_shuffle_has_open() -> None:
         ),
         (
             lambda ds: ds.shuffle(0, block="chunks", lanes=64)[::-1],
-            "is shared by 16.0 hosts .*: what stands behind the shuffle spreads",
+            "is shared by 16.0 hosts .*: the verbs after the shuffle spread",
         ),
         (
             lambda ds: ds[:256].shuffle(0, block="chunks", lanes=16),
@@ -249,14 +249,13 @@ def test_other_warnings() -> None:
     text = "\n".join(found.warnings)
     assert (
         "all hosts together read the batch 4.0 times, since several hold the same parts of ['x']; "
-        "cut these over more axes" in text
+        "partition these over more axes" in text
     )
-    assert "a step takes 256 KiB on a host, and reading ahead may take 256 KiB: no two steps" in text
-    assert "an epoch of 100 rows leaves out 36 of them" in text
+    assert "a step takes 256 KiB on a host, but reading ahead is limited to 256 KiB: no two steps" in text
+    assert "an epoch of 100 rows drops 36 of them" in text
     uneven = plan_mesh({"data": 8}, owners=[0, 0, 0, 0, 0, 1, 1, 1])
     assert (
-        "hosts read from 6 to 10 rows a step, and all of them wait"
-        in Dataloader(TREE, 16, mesh=uneven).explain().warnings[0]
+        "hosts read from 6 to 10 rows a step, and all wait" in Dataloader(TREE, 16, mesh=uneven).explain().warnings[0]
     )
 
 
@@ -443,7 +442,7 @@ def test_a_picture_needs_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     found = example()
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     message = (
-        r"an image is drawn by matplotlib, which can't be imported \(.*\); pip install matplotlib "
+        r"images need matplotlib, which can't be imported \(.*\); pip install matplotlib "
         r"\(in a clone: pip install -e '\.\[plots\]'\), or use text_picture\(\)"
     )
     with pytest.raises(UnsupportedError, match=message):
@@ -475,7 +474,7 @@ def test_a_long_run_is_checked_in_part() -> None:
     assert check.steps == 16
     assert check.all_steps == 976562
     assert (check.shares, check.asked) == (1024, 512)
-    assert "(1,024 different shares, 512 in turn): each row is read by just the one host that holds it" in str(check)
+    assert "(1,024 different shares, 512 in turn): each row is read by exactly the one host that holds it" in str(check)
     assert json.loads(json.dumps(check.to_dict()))["copies"] == [1, 1]
     assert loader.check_plan(2).asked == 1024
 

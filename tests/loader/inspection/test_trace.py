@@ -172,33 +172,37 @@ def test_find_looks_where_it_is_told() -> None:
 @pytest.mark.parametrize(
     ("ask", "error", "message"),
     [
-        (lambda: loader_of(line(8), 4).find(8), RowIndexError, "row 8 is not there: rows are at least 0 and below 8"),
+        (
+            lambda: loader_of(line(8), 4).find(8),
+            RowIndexError,
+            "row 8 is out of range: pass a row of at least 0 and below 8",
+        ),
         (lambda: loader_of(line(8), 4).find(-1), RowIndexError, "row -1 is not there"),
         (lambda: loader_of(line(8), 4).find(cast(int, 1.5)), ArgumentError, r"row=1\.5: pass an int"),
         (
             lambda: loader_of(mixture(), 4).find(9, "books"),
             RowIndexError,
-            "row 9 of 'books' is not there: rows are at least 0 and below 9",
+            "row 9 of 'books' is out of range: pass a row of at least 0 and below 9",
         ),
         (
             lambda: loader_of(mixture(), 4).find(0, "part 0"),
             ArgumentError,
-            r"dataset='part 0' is no part .*: the parts are \['books', 'code', 'web', 'web/part 0', 'web/part 1'\]",
+            r"dataset='part 0' is not a part .*: the parts are \['books', 'code', 'web', 'web/part 0', 'web/part 1'\]",
         ),
         (
             lambda: loader_of(line(8), 4).find(0, "web"),
             ArgumentError,
-            "it is one dataset, neither mixed nor concatenated; leave it out",
+            "it is neither mixed nor concatenated, so leave dataset= out",
         ),
         (
             lambda: loader_of(line(8), 4, num_epochs=None).find(0),
             ArgumentError,
-            r"goes on for ever; pass epochs=range\(start, stop\) or steps",
+            r"is infinite; pass epochs=range\(start, stop\) or steps",
         ),
         (
             lambda: loader_of(mixture(stop="never"), 4).find(0),
             ArgumentError,
-            r"this mixture never ends: pass steps=range\(start, stop\)",
+            r"this mixture is infinite: pass steps=range\(start, stop\)",
         ),
         (
             lambda: loader_of(line(8), 4).find(0, epochs=1, steps=2),
@@ -208,7 +212,7 @@ def test_find_looks_where_it_is_told() -> None:
         (
             lambda: loader_of(line(8), 4).find(0, epochs=-1),
             ArgumentError,
-            "epochs=-1: pass an int, or a range of ints from 0 on",
+            "epochs=-1: pass an int, or a range of consecutive ints from 0 on",
         ),
         (
             lambda: loader_of(line(8), 4).find(0, steps=range(0, 9, 2)),
@@ -313,13 +317,11 @@ def test_what_will_be_skipped_may_be_changed_and_what_was_skipped_may_not() -> N
     for other in (loader, loader.skip(range(20, 29)), loader.skip([5, *range(20, 30)])):
         with pytest.raises(
             StateError,
-            match=r"the state's 'skipped' is \[\[0, 80, 0, 120\]\], and this loader leaves out .*: "
-            r"leave out with skip\(\)",
+            match=r"the state's 'skipped' is \[\[0, 80, 0, 120\]\], but this loader skips .*; "
+            r"skip\(\) the same steps",
         ):
             other.iterate(behind)
-    with pytest.raises(
-        StateError, match=r"'skipped' is \[\], and this loader leaves out \[\[0, 80, 0, 84\]\] before it"
-    ):
+    with pytest.raises(StateError, match=r"'skipped' is \[\], but this loader skips \[\[0, 80, 0, 84\]\] before it"):
         careful.iterate(states(loader, 21))
     with careful.iterate(5) as batches:
         batches.set_state(behind)
