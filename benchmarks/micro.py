@@ -150,7 +150,7 @@ def _producer(workload: Workload) -> Iterator[tuple[Workload, BatchProducer, Dat
         folder = Path(name)
         workload.write(folder)
         rows = dataset(workload, folder).shuffle(seed=0)
-        share = resolve_share(batch_spec(rows.spec, made=[]), workload.batch_size, data_parallel(), None, None)
+        share = resolve_share(batch_spec(rows.spec, generated=[]), workload.batch_size, data_parallel(), None, None)
         order = BatchPlan(rows.order, workload.batch_size, num_epochs=None)
         yield (
             workload,

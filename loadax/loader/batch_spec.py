@@ -26,14 +26,14 @@ class BatchLeaf(NamedTuple):
         source: Index among the leaves of an example; None for a generated leaf.
         spec: Shape and dtype of one row in the dataset.
         dtype: Dtype on the device.
-        made: Key of a generated leaf; else empty.
+        generated: Key of a generated leaf; else empty.
     """
 
     path: str
     source: int | None
     spec: ArraySpec
     dtype: np.dtype[Any]
-    made: str = ""
+    generated: str = ""
 
 
 @final

@@ -27,9 +27,9 @@ from loadax.loader.device.cache import check_fixed
 from loadax.loader.device.device_map import DeviceMap, DevicePrograms
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.headroom import Headroom, Replay, measure
-from loadax.loader.inspection.certificate import Certificate, alike_steps, certify, stretches
+from loadax.loader.inspection.certificate import Certificate, alike_steps, certify, position_ranges
 from loadax.loader.inspection.check_plan import PlanCheck, check_run
-from loadax.loader.inspection.explain import Setting, forecast
+from loadax.loader.inspection.explain import Setting, explain
 from loadax.loader.inspection.explanation import Explanation
 from loadax.loader.inspection.trace import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator, Epoch, Ledger
@@ -192,10 +192,10 @@ class Dataloader:
         )
         if options.keep_on_device:
             check_fixed(self.dataset)
-        made_leaves = [MASK] * (remainder == "pad") + [KEY] * (options.key_seed is not None)
+        generated_leaves = [MASK] * (remainder == "pad") + [KEY] * (options.key_seed is not None)
         self._pipeline = Pipeline(
             self._plan,
-            *forms_of(self.dataset, lengths, made_leaves),
+            *forms_of(self.dataset, lengths, generated_leaves),
             options,
             None if device_map is None else DevicePrograms(device_map),
         )
@@ -207,8 +207,8 @@ class Dataloader:
         self._ledger: Ledger | None = None
         self._warm: deque[DataIterator] = deque()  # an iterator that reads ahead already, or none
         if self._mesh is not None or self._made_in is not None:
-            for stretch in self._plan.stretches:
-                self._share(stretch.first)
+            for segment in self._plan.stretches:
+                self._share(segment.first)
 
     def __bool__(self) -> bool:
         """True even without a length, so that `if eval_loader:` checks whether there is a loader."""
@@ -278,7 +278,7 @@ class Dataloader:
         """
         at = self._checked(at, "at")
         setting = Setting(self._pipeline.form(at).dataset, self._plan, self._share(at), at, self._pipeline.options)
-        return forecast(setting, integer("steps", steps, 1))
+        return explain(setting, integer("steps", steps, 1))
 
     def check_plan(self, steps: int | None = None) -> PlanCheck:
         """Simulates the run on all hosts of its mesh.
@@ -426,8 +426,8 @@ class Dataloader:
         """
         with self.iterate(start) as batches:
             while batches.step != self._plan.num_steps:
-                number = batches.epoch
-                epoch = Epoch(batches, number, self._plan.epoch_steps(number).stop)
+                index = batches.epoch
+                epoch = Epoch(batches, index, self._plan.epoch_steps(index).stop)
                 yield epoch
                 epoch.leave()
 
@@ -542,24 +542,25 @@ class Dataloader:
             raise ArgumentError(f"steps={shown(steps)}: pass a range of consecutive steps")
         self._checked(chosen[0])
         self._checked(chosen[-1])
-        held = None if positions is None else np.asarray(positions)
-        if held is not None:
+        chosen_positions = None if positions is None else np.asarray(positions)
+        if chosen_positions is not None:
             sizes = [self._plan.stretch(step)[0].batch_size for step in (*self._plan.first_steps, chosen[0])]
             if (
-                held.ndim != 1
-                or held.dtype.kind not in "iu"
-                or not held.size
-                or held[0] < 0
-                or held[-1] >= min(sizes)
-                or (np.diff(held) < 1).any()
+                chosen_positions.ndim != 1
+                or chosen_positions.dtype.kind not in "iu"
+                or not chosen_positions.size
+                or chosen_positions[0] < 0
+                or chosen_positions[-1] >= min(sizes)
+                or (np.diff(chosen_positions) < 1).any()
             ):
                 raise ArgumentError(
                     f"positions={shown(positions)}: pass a list of ascending ints of at least 0 and below "
                     f"{min(sizes)}, the batch size"
                 )
-        same = None if held is None else stretches(held.astype(np.int64))
+        ranges = None if chosen_positions is None else position_ranges(chosen_positions.astype(np.int64))
         pieces = {
-            steps: self._stretches(steps.start) if same is None else same for steps in alike_steps(self._plan, chosen)
+            steps: self._position_ranges(steps.start) if ranges is None else ranges
+            for steps in alike_steps(self._plan, chosen)
         }
         return certify(
             self._plan,
@@ -570,11 +571,11 @@ class Dataloader:
             per_step,
         )
 
-    def _stretches(self, step: int) -> list[tuple[int, int]]:
+    def _position_ranges(self, step: int) -> list[tuple[int, int]]:
         """This process's positions as ranges, cut at the boundaries of device shards, as on all other processes."""
         layouts = self._share(step).layouts if self._pipeline.options.shard is None else ()
         heights = {stop - start for layout in layouts for (start, stop), *_ in layout.boxes[:1]}
-        return stretches(self._positions(step), heights)
+        return position_ranges(self._positions(step), heights)
 
     def _run_name(self) -> str:
         shard = self._pipeline.options.shard

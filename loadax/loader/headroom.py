@@ -95,17 +95,17 @@ class Replay:
             raise StopIteration
         if self._closed:
             raise ClosedError("this replay is closed; make a new one with loader.replay()")
-        number = self._step % len(self._batches)
-        self._check(number)
+        index = self._step % len(self._batches)
+        self._check(index)
         now = perf_counter()
         self._stats.took(self._step, now - began, began - self._left)
         self._stats.active = now - self._began
         self._step += 1
         self._left = now
-        return self._batches[number]
+        return self._batches[index]
 
-    def _check(self, number: int) -> None:
-        for leaf, path in zip(self._leaves[number], flatten(self._batches[number])[1].paths, strict=True):
+    def _check(self, index: int) -> None:
+        for leaf, path in zip(self._leaves[index], flatten(self._batches[index])[1].paths, strict=True):
             if leaf.is_deleted():
                 raise LeafError(
                     f"leaf {path or 'of the batch'} is deleted: the training step donates its batch, but a replay "

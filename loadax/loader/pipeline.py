@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from loadax.core.casting import cast_into
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset
-from loadax.loader.assembly.assembler import made
+from loadax.loader.assembly.assembler import generate_leaf
 from loadax.loader.assembly.chunk_budget import (
     OpenChunks,
     check_memory,
@@ -48,20 +48,20 @@ class BatchForm:
 
 
 def forms_of(
-    dataset: Dataset, lengths: Schedule[int] | None, made_leaves: Sequence[str]
+    dataset: Dataset, lengths: Schedule[int] | None, generated_leaves: Sequence[str]
 ) -> tuple[BatchForm, Schedule[BatchForm]]:
     """The form of batches with whole sequences, and the forms by step.
 
     Args:
         dataset: Dataset of the rows.
         lengths: Schedule of the sequence length. None: whole sequences.
-        made_leaves: Names of the generated leaves.
+        generated_leaves: Names of the generated leaves.
     """
-    whole = BatchForm(dataset, batch_spec(dataset.spec, made_leaves))
+    whole = BatchForm(dataset, batch_spec(dataset.spec, generated_leaves))
     if lengths is None:
         return whole, ((0, whole),)
     short = {length: cut_to(dataset, length) for _, length in lengths}
-    forms = {length: BatchForm(data, batch_spec(data.spec, made_leaves)) for length, data in short.items()}
+    forms = {length: BatchForm(data, batch_spec(data.spec, generated_leaves)) for length, data in short.items()}
     return whole, tuple((step, forms[length]) for step, length in lengths)
 
 
@@ -98,16 +98,16 @@ class Pipeline:
                 from this process's part on the mesh; names the leaf.
             ArgumentError: If `cache_bytes` is too low for the open chunks.
         """
-        stretch = self.plan.stretch(step)[0]
-        form = value_at(self.forms, stretch.first)
-        key = (mesh, stretch.batch_size, form)
+        segment = self.plan.stretch(step)[0]
+        form = value_at(self.forms, segment.first)
+        key = (mesh, segment.batch_size, form)
         if key not in self._shares:
             options = self.options
             share = resolve_share(
-                form.batch, stretch.batch_size, mesh, options.partition, options.shard, options.microbatches
+                form.batch, segment.batch_size, mesh, options.partition, options.shard, options.microbatches
             )
             if not options.keep_on_device:  # else rows are read in the order of the store
-                check_memory(self.open_chunks(share, stretch), options.cache_bytes, options.readers)
+                check_memory(self.open_chunks(share, segment), options.cache_bytes, options.readers)
             if self.device_map is not None:
                 self.device_map.on(share)  # raises early if the partition does not fit
             for other in [known for known in self._shares if known[0] != mesh]:
@@ -119,15 +119,15 @@ class Pipeline:
         """Shapes, dtypes and shardings of the batches of a shard."""
         return share.shape_dtypes if self.device_map is None else self.device_map.on(share).shape_dtypes
 
-    def open_chunks(self, share: HostShard, stretch: BatchSizeSegment) -> list[OpenChunks]:
+    def open_chunks(self, share: HostShard, segment: BatchSizeSegment) -> list[OpenChunks]:
         """The chunks that block shuffles keep open for a shard."""
-        reader = value_at(self.forms, stretch.first).dataset.reader
-        plan = BatchPlan(self.plan.order, stretch.batch_size, None, "pad")
+        reader = value_at(self.forms, segment.first).dataset.reader
+        plan = BatchPlan(self.plan.order, segment.batch_size, None, "pad")
         return find_open_chunks(reader, plan, share.positions, row_bytes(reader, held_columns(reader, share)))
 
     def producer(self, mesh: Mesh, step: int, executor: PieceExecutor) -> BatchProducer:
         """The producer of a step and of the following steps with the same shapes."""
-        stretch, end = self.plan.stretch(step)
+        segment, end = self.plan.stretch(step)
         share, options = self.share(mesh, step), self.options
         if options.keep_on_device:
             gather = self._cache_on(mesh, step).gather(share)
@@ -136,7 +136,7 @@ class Pipeline:
         reader = self.form(step).dataset.reader
         reader = keep_open_chunks(
             reader,
-            self.open_chunks(share, stretch),
+            self.open_chunks(share, segment),
             options.cache_bytes,
             held_columns(reader, share),
             options.prefetch_bytes,
@@ -151,19 +151,21 @@ class Pipeline:
 
     def host_leaves(self, form: BatchForm, visits: Visits) -> list[NDArray[Any]]:
         """Reads the rows of these visits with all columns of every leaf, as NumPy arrays; padding is zeros."""
-        there = visits.rows >= 0
+        present = visits.rows >= 0
         leaves: list[NDArray[Any]] = []
-        if there.any():
-            leaves = flatten(form.dataset.reader.read_visits(type(visits)(visits.rows[there], visits.epochs[there])))[0]
+        if present.any():
+            leaves = flatten(
+                form.dataset.reader.read_visits(type(visits)(visits.rows[present], visits.epochs[present]))
+            )[0]
         out = []
         for leaf in form.batch.leaves:
-            array = np.zeros((len(there), *leaf.spec.shape), leaf.dtype)
+            array = np.zeros((len(present), *leaf.spec.shape), leaf.dtype)
             if leaf.source is None:
-                array[...] = made(leaf.made, visits, self.options.key_seed)
+                array[...] = generate_leaf(leaf.generated, visits, self.options.key_seed)
             elif leaves:
-                real = np.empty((int(there.sum()), *leaf.spec.shape), leaf.dtype)
+                real = np.empty((int(present.sum()), *leaf.spec.shape), leaf.dtype)
                 cast_into(real, leaves[leaf.source], leaf.path)
-                array[there] = real
+                array[present] = real
             out.append(array)
         return out
 

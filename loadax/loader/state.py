@@ -81,11 +81,11 @@ def make_state(plan: BatchPlan, order: OrderHash, step: int) -> dict[str, Any]:
 
 def _skipped(plan: BatchPlan, whole_step: int) -> list[list[int]]:
     """Skipped ranges before a step, as (epoch, position, epoch, position), which don't depend on the batch size."""
-    found = []
+    ranges = []
     for start, stop in plan.skips.before(whole_step).ranges:
         epoch, position = plan.place_of(stop - 1)
-        found.append([*plan.place_of(start), epoch, min(position + plan.batch_size_of(stop - 1), plan.order.size)])
-    return found
+        ranges.append([*plan.place_of(start), epoch, min(position + plan.batch_size_of(stop - 1), plan.order.size)])
+    return ranges
 
 
 def step_of(plan: BatchPlan, order: OrderHash, start: Any) -> int:
@@ -108,7 +108,7 @@ def step_of(plan: BatchPlan, order: OrderHash, start: Any) -> int:
 def _plain(value: Any) -> Any:
     """A field as in `get_state`: checkpoint libraries restore ints as 0-d arrays, and lists as tuples or arrays."""
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value.tolist() if hasattr(value, "dtype") and hasattr(value, "tolist") else value
 
 
@@ -126,11 +126,11 @@ def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
             raise StateError(
                 f"the state's {name!r} is {shown(state[name])}; it must be an int of at least 0 and below 2**63"
             )
-    mine = order(state["epoch"], state["position"])
-    if state["order"] != mine:
+    expected = order(state["epoch"], state["position"])
+    if state["order"] != expected:
         past = state["epoch"], state["position"]
         raise StateError(
-            f"the state's 'order' is {shown(state['order'])}, this dataset's is {mine!r}: "
+            f"the state's 'order' is {shown(state['order'])}, this dataset's is {expected!r}: "
             f"{_difference(state.get('verbs'), order.parts(*past), order.texts(*past))}; "
             "build the dataset as it was then"
         )

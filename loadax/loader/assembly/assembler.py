@@ -46,10 +46,10 @@ class _PieceView:
     def __init__(self, piece: Piece, may_pad: bool):
         self.piece = piece
         self.visits = piece.visits
-        self.there: NDArray[np.bool_] | None = None  # mask of rows that are not padding; None: all
+        self.present: NDArray[np.bool_] | None = None  # mask of rows that are not padding; None: all
         if may_pad and len(piece.visits.rows) and piece.visits.rows.min() < 0:
-            self.there = piece.visits.rows >= 0
-            self.visits = Visits(piece.visits.rows[self.there], piece.visits.epochs[self.there])
+            self.present = piece.visits.rows >= 0
+            self.visits = Visits(piece.visits.rows[self.present], piece.visits.epochs[self.present])
         self._wanted: dict[int, Integers] = {}
 
     def span(self, tile: ColumnTile) -> tuple[int, int]:
@@ -74,26 +74,26 @@ class _PieceView:
     def real(self, tile: ColumnTile) -> Integers | None:
         """Like `wanted`, as indices into the piece's rows without padding."""
         wanted = self.wanted(tile)
-        if wanted is None or self.there is None:
+        if wanted is None or self.present is None:
             return wanted
-        place = np.cumsum(self.there) - 1  # index of each row among the rows without padding
-        return place[wanted[self.there[wanted]]]
+        compact = np.cumsum(self.present) - 1  # index of each row among the rows without padding
+        return compact[wanted[self.present[wanted]]]
 
-    def deliver(self, number: int, tile: ColumnTile, values: NDArray[Any]) -> None:
+    def deliver(self, index: int, tile: ColumnTile, values: NDArray[Any]) -> None:
         """Writes the tile's rows to the buffers, with zeros for padding."""
         low, high = self.span(tile)
-        if self.there is not None and tile.leaf.source is not None:
+        if self.present is not None and tile.leaf.source is not None:
             wanted = self.wanted(tile)
             full = np.zeros((high - low, *values.shape[1:]), values.dtype)
-            full[self.there if wanted is None else self.there[wanted]] = values
+            full[self.present if wanted is None else self.present[wanted]] = values
             values = full
-        self.piece.buffers.write(number, low, high, values)
+        self.piece.buffers.write(index, low, high, values)
 
-    def destination(self, number: int, tile: ColumnTile) -> NDArray[Any] | None:
+    def destination(self, index: int, tile: ColumnTile) -> NDArray[Any] | None:
         """Buffer that a source can read the tile's rows into directly; None if they must be copied afterwards."""
-        if self.there is not None or tile.leaf.dtype != tile.leaf.spec.dtype:
+        if self.present is not None or tile.leaf.dtype != tile.leaf.spec.dtype:
             return None
-        rows = self.piece.buffers.rows(number)
+        rows = self.piece.buffers.rows(index)
         low, high = self.span(tile)
         return None if rows is None else rows[low:high]
 
@@ -103,18 +103,18 @@ class _PieceView:
         return steps * len(tile.select) + int(np.searchsorted(tile.select, inner))
 
 
-def made(name: str, visits: Visits, key_seed: int | None) -> NDArray[Any]:
+def generate_leaf(name: str, visits: Visits, key_seed: int | None) -> NDArray[Any]:
     """Generates the mask, bool[n], or the random keys, uint32[n, 2], of these visits.
 
     A key has the format of JAX's default generator (Threefry). It depends on seed, epoch and row only; zeros for
     padding.
     """
-    there = visits.rows >= 0
+    real = visits.rows >= 0
     if name == MASK:
-        return there
+        return real
     keys = np.asarray(seeds.derive(key_seed, "key", visits.epochs, np.maximum(visits.rows, 0)), np.uint64)
     halves = np.stack([keys >> np.uint64(32), keys & np.uint64(0xFFFFFFFF)], axis=1).astype(np.uint32)
-    return np.where(there[:, None], halves, np.uint32(0))
+    return np.where(real[:, None], halves, np.uint32(0))
 
 
 @final
@@ -126,9 +126,9 @@ class Assembler:
         self._mark = mark
         self._key_seed = key_seed
         self._data: list[tuple[int, ColumnTile]] = []
-        self._made: list[tuple[int, ColumnTile]] = []
-        for number, tile in enumerate(layout.tiles):
-            (self._made if tile.leaf.source is None else self._data).append((number, tile))
+        self._generated: list[tuple[int, ColumnTile]] = []
+        for index, tile in enumerate(layout.tiles):
+            (self._generated if tile.leaf.source is None else self._data).append((index, tile))
         self._structure = flatten_spec(reader.spec)[1]
         self._source_dtypes = [spec.dtype for spec in flatten_spec(reader.specs[0])[0]]
         self._rounds = list(_rounds(self._data))
@@ -140,7 +140,7 @@ class Assembler:
         Raises:
             Exception: Whatever the source or a map raises, with a note; a LeafError if a value does not fit its leaf.
         """
-        view = _PieceView(piece, may_pad=any(tile.leaf.made == MASK for _, tile in self._made))
+        view = _PieceView(piece, may_pad=any(tile.leaf.generated == MASK for _, tile in self._generated))
         clock = StageClock(self._mark)
         if not len(view.visits.rows):
             self._only_padding(view)
@@ -150,17 +150,17 @@ class Assembler:
             self._mapped_columns(view, clock)
         else:
             self._plain_columns(view, clock)
-        for number, tile in self._made:
+        for index, tile in self._generated:
             with clock("assemble"):
-                values = made(tile.leaf.made, piece.visits, self._key_seed)
+                values = generate_leaf(tile.leaf.generated, piece.visits, self._key_seed)
                 wanted = view.wanted(tile)
                 cut: Any = (slice(None) if wanted is None else wanted, *(slice(*column) for column in tile.columns))
-                view.deliver(number, tile, values[cut])
+                view.deliver(index, tile, values[cut])
         return clock.timing()._replace(rows=len(view.visits.rows))
 
     def _only_padding(self, view: _PieceView) -> None:
-        for number, tile in self._data:
-            view.deliver(number, tile, np.zeros((0, *tile.extents), tile.leaf.spec.dtype))
+        for index, tile in self._data:
+            view.deliver(index, tile, np.zeros((0, *tile.extents), tile.leaf.spec.dtype))
 
     def _by_rows(self, view: _PieceView, clock: StageClock) -> None:
         """Reads whole rows, applies all maps, and splits the result into tiles."""
@@ -171,24 +171,24 @@ class Assembler:
                 batch = self._reader.apply(batch, view.visits)
         with clock("assemble"):
             leaves = flatten(batch)[0]
-            for number, tile in self._data:
+            for index, tile in self._data:
                 values, real = leaves[_source(tile)], view.real(tile)
                 values = values if real is None else values[real]
                 view.deliver(
-                    number, tile, values if tile.whole else values[(slice(None), *(slice(*c) for c in tile.columns))]
+                    index, tile, values if tile.whole else values[(slice(None), *(slice(*c) for c in tile.columns))]
                 )
 
     def _plain_columns(self, view: _PieceView, clock: StageClock) -> None:
         """Reads only the columns of this host, directly into the buffers if these have no gaps."""
         for tiles in self._rounds:
             with clock("read"):
-                targets = [view.destination(number, tile) for number, tile in tiles]
+                targets = [view.destination(index, tile) for index, tile in tiles]
                 values = self._read(view, tiles, targets)
-            missed = [each for each in zip(tiles, targets, values, strict=True) if each[1] is None]
+            missed = [entry for entry in zip(tiles, targets, values, strict=True) if entry[1] is None]
             if missed:
                 with clock("assemble"):
-                    for (number, tile), _, value in missed:
-                        view.deliver(number, tile, value)
+                    for (index, tile), _, value in missed:
+                        view.deliver(index, tile, value)
 
     def _mapped_columns(self, view: _PieceView, clock: StageClock) -> None:
         """Reads only the columns of this host, and applies elementwise maps to them."""
@@ -210,20 +210,21 @@ class Assembler:
                         view.deliver(*entries[turn], value)
 
     def _apply_elementwise(self, batch: Tree, visits: Visits) -> list[NDArray[Any]]:
-        for each, spec in zip(self._reader.maps, self._reader.specs[1:], strict=True):
+        for batch_map, spec in zip(self._reader.maps, self._reader.specs[1:], strict=True):
             shapes = [leaf.shape for leaf in flatten(batch)[0]]
-            assert isinstance(each, BatchMap)
-            batch = each.raw(batch, visits)
+            assert isinstance(batch_map, BatchMap)
+            batch = batch_map.raw(batch, visits)
             leaves, structure = flatten(batch)
             if structure != self._structure:
                 expected = self._structure.paths
                 raise LeafError(
-                    f"map_batch {name_of(each.function)} returned the leaves {structure.paths}, expected {expected}"
+                    f"map_batch {name_of(batch_map.function)} returned the leaves {structure.paths}, "
+                    f"expected {expected}"
                 )
             for path, leaf, shape, wanted in zip(structure.paths, leaves, shapes, flatten_spec(spec)[0], strict=False):
                 if np.shape(leaf) != shape or np.asarray(leaf).dtype != wanted.dtype:
                     raise LeafError(
-                        f"map_batch {name_of(each.function)} returned leaf {path or 'of the batch'} "
+                        f"map_batch {name_of(batch_map.function)} returned leaf {path or 'of the batch'} "
                         f"as {np.asarray(leaf).dtype}{list(np.shape(leaf))}, expected {wanted.dtype}{list(shape)}: "
                         "an elementwise map keeps every shape; use elementwise=False for one that does not"
                     )

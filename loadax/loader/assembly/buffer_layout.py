@@ -96,7 +96,7 @@ class BufferLayout:
 
     def too_large(self, count: int) -> str:
         """Error message for too little memory for `count` steps; names the largest leaf."""
-        tile = max(self.tiles, key=lambda each: each.boxes * each.stride)
+        tile = max(self.tiles, key=lambda candidate: candidate.boxes * candidate.stride)
         leaf = tile.leaf
         return (
             f"leaf {leaf.path or 'of the example'} is {leaf.dtype}{list(leaf.spec.shape)}, {size_text(tile.row_bytes)} "
@@ -127,19 +127,19 @@ class BatchBuffers:
             offset += count * tile.boxes * tile.stride
         self._tiles = layout.tiles
 
-    def rows(self, number: int) -> NDArray[Any] | None:
+    def rows(self, index: int) -> NDArray[Any] | None:
         """All rows of tile `number` over all steps and boxes, as one writable array; None if boxes have gaps."""
-        tile, view = self._tiles[number], self._views[number]
+        tile, view = self._tiles[index], self._views[index]
         return view.reshape(len(view) * tile.rows, *tile.extents) if tile.gapless else None
 
-    def write(self, number: int, low: int, high: int, values: NDArray[Any]) -> None:
+    def write(self, index: int, low: int, high: int, values: NDArray[Any]) -> None:
         """Writes `values` to rows `low` to `high` of tile `number`, counted over all steps.
 
         Raises:
             LeafError: If a value does not fit the device's dtype; names the leaf.
         """
-        tile, view = self._tiles[number], self._views[number]
-        rows = self.rows(number)
+        tile, view = self._tiles[index], self._views[index]
+        rows = self.rows(index)
         if rows is not None:
             cast_into(rows[low:high], values, tile.leaf.path)
         elif high - low == len(view) * tile.rows:

@@ -94,7 +94,7 @@ def find_open_chunks(reader: Reader, plan: BatchPlan, positions: Integers, each_
         positions: Positions of each batch that the process reads.
         each_row: Bytes of a row that this process keeps.
     """
-    found = []
+    open_chunks = []
     for order, blocks, source in _block_shuffles(plan.order, reader.source):
         starts = chunk_starts(source)
         if starts is None or not order.size:
@@ -104,15 +104,17 @@ def find_open_chunks(reader: Reader, plan: BatchPlan, positions: Integers, each_
         share = lanes * plan.batch_size_of(0) / (blocks.lanes * max(1, len(positions)))
         chunks = min(lanes * min(blocks.window, -(-blocks.num_blocks // blocks.lanes)) * touched, len(starts))
         rows = largest_chunk(starts, len(source))
-        found.append(OpenChunks(order, blocks, rows, chunks, decoded * share, rows * each_row, lanes, touched, source))
-    return found
+        open_chunks.append(
+            OpenChunks(order, blocks, rows, chunks, decoded * share, rows * each_row, lanes, touched, source)
+        )
+    return open_chunks
 
 
-def check_memory(found: list[OpenChunks], limit: int | None, readers: int = 1) -> None:
+def check_memory(open_chunks: list[OpenChunks], limit: int | None, readers: int = 1) -> None:
     """Logs the open chunks, and checks that they fit into memory.
 
     Args:
-        found: Open chunks of every block shuffle.
+        open_chunks: Open chunks of every block shuffle.
         limit: Limit in bytes. None: half of this machine's memory.
         readers: Number of copies of the reader, each with its own chunks.
 
@@ -120,19 +122,19 @@ def check_memory(found: list[OpenChunks], limit: int | None, readers: int = 1) -
         ArgumentError: If they need more than the limit; shows the numbers and what would fit.
     """
     most = (limit if limit is not None else _machine_memory() // 2) // readers
-    for each in found:
-        _log.info("%s%s", each, f", in each of {readers} worker processes" if readers > 1 else "")
+    for shuffle in open_chunks:
+        _log.info("%s%s", shuffle, f", in each of {readers} worker processes" if readers > 1 else "")
     # The parts of a mixture have their chunks open at the same time.
-    needed = sum(each.bytes for each in found)
+    needed = sum(shuffle.bytes for shuffle in open_chunks)
     if needed > most:
-        each = max(found, key=lambda one: one.bytes)
-        its_share = most - needed + each.bytes
-        fitting = each.fitting(max(0, its_share))
-        others = f"; with the other shuffles {size_text(needed)}" if len(found) > 1 else ""
+        shuffle = max(open_chunks, key=lambda shuffle: shuffle.bytes)
+        its_share = most - needed + shuffle.bytes
+        fitting = shuffle.fitting(max(0, its_share))
+        others = f"; with the other shuffles {size_text(needed)}" if len(open_chunks) > 1 else ""
         others += f", in each of {readers} worker processes" if readers > 1 else ""
         raise ArgumentError(
-            f"shuffle(block={each.blocks.rows}, window={each.blocks.window}, lanes={each.blocks.lanes}) "
-            f"has {each.chunks} chunks open in this process, {size_text(each.bytes)}{others}, "
+            f"shuffle(block={shuffle.blocks.rows}, window={shuffle.blocks.window}, lanes={shuffle.blocks.lanes}) "
+            f"has {shuffle.chunks} chunks open in this process, {size_text(shuffle.bytes)}{others}, "
             f"but cache_bytes allows {size_text(most)}: every chunk would be decoded many times; pass "
             + (f"{fitting} to shuffle, or " if fitting else "")
             + f"cache_bytes={needed * readers} to the Dataloader",
@@ -142,7 +144,7 @@ def check_memory(found: list[OpenChunks], limit: int | None, readers: int = 1) -
 
 def keep_open_chunks(
     reader: Reader,
-    found: list[OpenChunks],
+    open_chunks: list[OpenChunks],
     limit: int | None,
     boxes: Sequence[Columns | None] | None,
     ahead: int = 0,
@@ -152,21 +154,21 @@ def keep_open_chunks(
 
     Args:
         reader: Reader of the dataset.
-        found: Open chunks of every block shuffle.
+        open_chunks: Open chunks of every block shuffle.
         limit: Limit in bytes, as for `check_memory`.
         boxes: Columns of every leaf of the source that this process holds; None: not known.
         ahead: Bytes of rows read ahead. If rows are small, these span many windows, whose chunks are open as well.
         readers: Number of copies of the reader, each with its own chunks.
     """
-    if not found:
+    if not open_chunks:
         return reader
     most = (limit if limit is not None else _machine_memory() // 2) // readers
-    needed = sum(each.bytes for each in found)
+    needed = sum(shuffle.bytes for shuffle in open_chunks)
     slots: dict[int, int] = {}  # by id of the source
-    for each in found:
-        spare = max(0, most - needed) * each.bytes // max(1, needed) // max(1, each.chunk_bytes)
-        wanted = each.chunks + min(spare, (_SPARE - 1) * each.chunks - (-ahead // max(1, each.chunk_bytes)))
-        for leaf, share in _leaves(each.source):
+    for shuffle in open_chunks:
+        spare = max(0, most - needed) * shuffle.bytes // max(1, needed) // max(1, shuffle.chunk_bytes)
+        wanted = shuffle.chunks + min(spare, (_SPARE - 1) * shuffle.chunks - (-ahead // max(1, shuffle.chunk_bytes)))
+        for leaf, share in _leaves(shuffle.source):
             slots[id(leaf)] = slots.get(id(leaf), 0) + math.ceil(wanted * share)
 
     def wrap(source: BaseSource, times: float) -> BaseSource:
@@ -187,11 +189,11 @@ def _leaves(source: BaseSource) -> list[tuple[BaseSource, float]]:
     """
     if not source.children:
         return [(source, 1.0)]
-    found = []
+    leaves = []
     for child in source.children:
         share = 1.0 if child.first_row is None else _leaf_rows(child.source) / _leaf_rows(source)
-        found += [(leaf, share * below * child.reads_per_row) for leaf, below in _leaves(child.source)]
-    return found
+        leaves += [(leaf, share * below * child.reads_per_row) for leaf, below in _leaves(child.source)]
+    return leaves
 
 
 def _leaf_rows(source: BaseSource) -> int:
@@ -205,19 +207,19 @@ def held_columns(reader: Reader, share: HostShard) -> list[Columns | None]:
     """The columns of every leaf of the source that this process reads: those of its devices if possible, else all."""
     specs = flatten_spec(reader.specs[0])[0]
     if not reader.source.reads_columns or not reader.elementwise:
-        return [tuple((0, extent) for extent in each.shape) for each in specs]
-    held: list[Columns | None] = [None] * len(specs)
+        return [tuple((0, extent) for extent in spec.shape) for spec in specs]
+    columns: list[Columns | None] = [None] * len(specs)
     for leaf, layout in zip(share.batch.leaves, share.layouts, strict=True):
         if leaf.source is not None:
             for group in layout.groups:
-                held[leaf.source] = hull(held[leaf.source], group.columns)
-    return held
+                columns[leaf.source] = hull(columns[leaf.source], group.columns)
+    return columns
 
 
 def row_bytes(reader: Reader, boxes: Sequence[Columns | None]) -> int:
     """Bytes of one row of the source, restricted to these columns."""
     specs = flatten_spec(reader.specs[0])[0]
-    return sum(area([box]) * each.dtype.itemsize for box, each in zip(boxes, specs, strict=True))
+    return sum(area([box]) * spec.dtype.itemsize for box, spec in zip(boxes, specs, strict=True))
 
 
 def _block_shuffles(

@@ -19,7 +19,7 @@ from loadax.sharding.layout import LeafLayout, merge, plan_leaf, positions
 from loadax.sharding.mesh import PlannedMesh, grid_of
 from loadax.sharding.partition import resolve_partition
 
-_MADE = {MASK: ArraySpec((), np.dtype(bool)), KEY: ArraySpec((2,), np.dtype(np.uint32))}
+_GENERATED = {MASK: ArraySpec((), np.dtype(bool)), KEY: ArraySpec((2,), np.dtype(np.uint32))}
 
 
 @final
@@ -31,7 +31,7 @@ class ShardSpec:
     count: int
 
 
-def batch_spec(example: Tree, made: Sequence[str]) -> BatchSpec:
+def batch_spec(example: Tree, generated: Sequence[str]) -> BatchSpec:
     """The spec of a batch of these examples, with the generated leaves `MASK` and `KEY` as asked for.
 
     Raises:
@@ -44,7 +44,7 @@ def batch_spec(example: Tree, made: Sequence[str]) -> BatchSpec:
             f"an example has no leaves: it is {example!r}, so batches would be empty; check what the maps return"
         )
     tree: Any = structure.build(range(len(specs)))
-    for name in made:
+    for name in generated:
         if type(tree) is not dict or name in tree:
             problem = (
                 f"already has the key {name!r}"
@@ -58,14 +58,14 @@ def batch_spec(example: Tree, made: Sequence[str]) -> BatchSpec:
                 f"{ASKED_BY[name]} adds a leaf {name!r} to every batch, but an example {problem}; "
                 f"make examples dicts without that key in a map, or {otherwise}"
             )
-    if made:
-        tree = {**tree, **{name: name for name in made}}
-    numbers, structure = flatten(tree)
+    if generated:
+        tree = {**tree, **{name: name for name in generated}}
+    indices, structure = flatten(tree)
     leaves = []
-    for path, number in zip(structure.paths, numbers, strict=True):
-        name = number if isinstance(number, str) else ""
-        spec = _MADE[name] if name else specs[number]
-        leaves.append(BatchLeaf(path, None if name else number, spec, placed_dtype(spec.dtype, path), name))
+    for path, index in zip(structure.paths, indices, strict=True):
+        name = index if isinstance(index, str) else ""
+        spec = _GENERATED[name] if name else specs[index]
+        leaves.append(BatchLeaf(path, None if name else index, spec, placed_dtype(spec.dtype, path), name))
     return BatchSpec(structure, tuple(leaves))
 
 
@@ -173,28 +173,30 @@ def resolve_share(
 
 def _resolve_specs(batch: BatchSpec, shapes: list[tuple[int, ...]], mesh: Any, partition: Any) -> list[PartitionSpec]:
     missing = [
-        leaf.made for leaf in batch.leaves if leaf.made and isinstance(partition, dict) and leaf.made not in partition
+        leaf.generated
+        for leaf in batch.leaves
+        if leaf.generated and isinstance(partition, dict) and leaf.generated not in partition
     ]
     if not missing:
         return resolve_partition(partition, batch.structure, shapes, mesh)
     # Generated leaves that the partition does not name are partitioned like the rows of the first leaf.
     example = batch.structure.build(range(len(batch.leaves)))
-    numbers, structure = flatten({name: number for name, number in example.items() if name not in missing})
+    indices, structure = flatten({name: index for name, index in example.items() if name not in missing})
     specs = dict(
-        zip(numbers, resolve_partition(partition, structure, [shapes[number] for number in numbers], mesh), strict=True)
+        zip(indices, resolve_partition(partition, structure, [shapes[index] for index in indices], mesh), strict=True)
     )
-    first = PartitionSpec(*specs[numbers[0]][:1])
+    first = PartitionSpec(*specs[indices[0]][:1])
     for name in missing:
         specs[example[name]] = resolve_partition(first, flatten(0)[1], [shapes[example[name]]], mesh)[0]
-    return [specs[number] for number in range(len(batch.leaves))]
+    return [specs[index] for index in range(len(batch.leaves))]
 
 
 def _check_part(share: HostShard, part: ShardSpec) -> None:
     size = share.batch_size // part.count
     wanted = np.arange(part.index * size, (part.index + 1) * size)
-    held = share.positions
-    if not np.array_equal(held, wanted):
-        shown = f"{len(held)} rows, from {held[0]} to {held[-1]}" if len(held) else "no rows"
+    actual = share.positions
+    if not np.array_equal(actual, wanted):
+        shown = f"{len(actual)} rows, from {actual[0]} to {actual[-1]}" if len(actual) else "no rows"
         raise PartitionError(
             f"shard_index={part.index} of shard_count={part.count} is rows {wanted[0]} to {wanted[-1]} "
             f"of a batch of {share.batch_size}, but on this mesh this process holds {shown}; "

@@ -64,7 +64,7 @@ def usual_limit(stats: Sequence[Mapping[str, int]]) -> tuple[int, str]:
     Args:
         stats: Memory statistics of the devices; empty if a device has none.
     """
-    limits = [each["bytes_limit"] for each in stats if "bytes_limit" in each]
+    limits = [device["bytes_limit"] for device in stats if "bytes_limit" in device]
     if not limits:
         return _UNKNOWN_LIMIT, "for devices that don't report their memory"
     return min(limits) // _PART_OF_DEVICE, "by default, a quarter of a device's memory"
@@ -92,7 +92,7 @@ class DeviceCache:
         given = {
             leaf.source: (leaf, spec)
             for leaf, spec in zip(share.batch.leaves, share.specs, strict=True)
-            if not leaf.made
+            if not leaf.generated
         }
         example = batch_spec(dataset.spec, [])  # without generated leaves
         batch = BatchSpec(example.structure, tuple(given[leaf.source][0] for leaf in example.leaves))
@@ -125,7 +125,7 @@ class DeviceCache:
             raise ArgumentError(
                 f"keep_on_device: the dataset has {rows} rows, more than {NUMBER} can index; leave it out"
             )
-        size = sum(prod(each.sharding.shard_shape(each.shape)) * each.dtype.itemsize for each in self._placed)
+        size = sum(prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in self._placed)
         known = [device.memory_stats() or {} for device in self._mesh.local_devices]
         most, why = usual_limit(known) if limit is True else (limit, "that was passed")
         if size > most:
@@ -166,31 +166,25 @@ class DeviceCache:
                     raise
         return arrays[:-1]
 
-    def _rows_of_blocks(self, height: int) -> Integers:
-        """int64[n]: the cached rows in blocks of equal height; the last block overlaps the one before, to be full."""
-        rows = np.arange(self._source.count) if self._source.rows is None else self._source.rows
-        whole = (len(rows) - 1) // height * height
-        return np.concatenate([rows[:whole], rows[len(rows) - height :]])
-
     def _writer(self, share: HostShard, height: int) -> tuple[list[jax.Array], Program]:
         """Zeros and a block counter, and the program that writes a block into them and increments the counter."""
         counter = jax.ShapeDtypeStruct((1,), NUMBER, sharding=NamedSharding(self._mesh, PartitionSpec()))
         outputs = [*self._placed, counter]
-        parts = [self._devices.part(each) for each in outputs]
+        parts = [self._devices.part(output) for output in outputs]
         last = 1 + self._source.count - height  # start of the last block, which may overlap the one before
 
         def nothing() -> list[jax.Array]:
-            return [jax.numpy.zeros(shape, each.dtype) for shape, each in zip(parts, outputs, strict=True)]
+            return [jax.numpy.zeros(shape, output.dtype) for shape, output in zip(parts, outputs, strict=True)]
 
         def write(*arrays: jax.Array) -> list[jax.Array]:
-            kept, number, blocks = arrays[: len(parts) - 1], arrays[len(parts) - 1], arrays[len(parts) :]
+            kept, block_index, blocks = arrays[: len(parts) - 1], arrays[len(parts) - 1], arrays[len(parts) :]
             # Row 0 is zeros, for padding.
-            start = jax.numpy.minimum(1 + number[0] * height, last)
+            start = jax.numpy.minimum(1 + block_index[0] * height, last)
             written = [
                 jax.lax.dynamic_update_slice_in_dim(whole, block, start, 0)
                 for whole, block in zip(kept, blocks, strict=True)
             ]
-            return [*written, number + 1]
+            return [*written, block_index + 1]
 
         blocks = flatten(share.shape_dtypes)[0]
         program = self._devices.compile(write, [*outputs, *blocks], outputs, donate=range(len(outputs)))

@@ -353,7 +353,9 @@ def _follow(jaxpr: Any, inputs: Iterable[_Origin]) -> list[_Origin]:
         if equation.primitive.name in ("jit", "pjit"):
             results = _follow(equation.params["jaxpr"].jaxpr, arguments)
         else:
-            results = [_Origin(frozenset().union(*(each.sources for each in arguments)))] * len(equation.outvars)
+            results = [_Origin(frozenset().union(*(argument.sources for argument in arguments)))] * len(
+                equation.outvars
+            )
         origins.update(zip(equation.outvars, results, strict=True))
     return list(map(origin, jaxpr.outvars))
 

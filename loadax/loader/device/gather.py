@@ -76,16 +76,16 @@ class DeviceGather:
         data = [
             (leaf.source, PartitionSpec(*spec[:1]))
             for leaf, spec in zip(share.batch.leaves, share.specs, strict=True)
-            if not leaf.made
+            if not leaf.generated
         ]
         # A device needs the indices of the rows that it holds: one leaf per partition of the rows.
         cuts = list(dict.fromkeys(spec for _, spec in data))
         self.reader = Reader(replace(numbers, leaves=len(cuts)), (), None)
         self.share = _of_numbers(share, self.reader.spec, cuts)
         leaves = self.share.batch.leaves
-        made = {leaf.made: place for place, leaf in enumerate(leaves) if leaf.made}
-        self._made = [made.get(leaf.made) for leaf in share.batch.leaves]
-        self._numbers = [place for place, leaf in enumerate(leaves) if not leaf.made]
+        generated = {leaf.generated: index for index, leaf in enumerate(leaves) if leaf.generated}
+        self._generated = [generated.get(leaf.generated) for leaf in share.batch.leaves]
+        self._numbers = [index for index, leaf in enumerate(leaves) if not leaf.generated]
         wanted = [(source, cuts.index(spec)) for source, spec in data]
 
         def pick(*given: jax.Array) -> list[jax.Array]:
@@ -94,23 +94,27 @@ class DeviceGather:
 
         inputs = flatten(self.share.shape_dtypes)[0]
         outputs = [
-            each for each, leaf in zip(flatten(share.shape_dtypes)[0], share.batch.leaves, strict=True) if not leaf.made
+            output
+            for output, leaf in zip(flatten(share.shape_dtypes)[0], share.batch.leaves, strict=True)
+            if not leaf.generated
         ]
         self._program = OwnDevices(share.mesh).compile(
-            pick, [*placed, *(inputs[place] for place in self._numbers)], outputs
+            pick, [*placed, *(inputs[index] for index in self._numbers)], outputs
         )
 
     def __call__(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
         """Gathers the leaves of a batch. Asynchronous; never communicates."""
-        picked = iter(self._program([*self._arrays, *(arrays[place] for place in self._numbers)]))
-        return [next(picked) if place is None else arrays[place] for place in self._made]
+        picked = iter(self._program([*self._arrays, *(arrays[index] for index in self._numbers)]))
+        return [next(picked) if index is None else arrays[index] for index in self._generated]
 
 
 def _of_numbers(share: HostShard, spec: Tree, cuts: Sequence[PartitionSpec]) -> HostShard:
     """The shard of batches of row indices, one leaf per partition of the rows; generated leaves are unchanged."""
-    as_before = {leaf.made: spec for leaf, spec in zip(share.batch.leaves, share.specs, strict=True) if leaf.made}
+    as_before = {
+        leaf.generated: spec for leaf, spec in zip(share.batch.leaves, share.specs, strict=True) if leaf.generated
+    }
     batch = batch_spec(spec, list(as_before))
-    specs = tuple(as_before[leaf.made] if leaf.made else cuts[leaf.source or 0] for leaf in batch.leaves)
+    specs = tuple(as_before[leaf.generated] if leaf.generated else cuts[leaf.source or 0] for leaf in batch.leaves)
     grid, rows = grid_of(share.mesh), share.batch_size
     layouts = tuple(
         plan_leaf(grid, spec, (rows, *leaf.spec.shape)) for leaf, spec in zip(batch.leaves, specs, strict=True)

@@ -268,8 +268,8 @@ class PrefetchScheduler:
 
     def _full(self) -> bool:
         """Whether another group would exceed `prefetch_bytes`."""
-        held = sum(group.buffers.count for group in self._groups) + self._count()
-        return bool(self._groups) and held * self._bytes_per_step > self._options.prefetch_bytes
+        steps = sum(group.buffers.count for group in self._groups) + self._count()
+        return bool(self._groups) and steps * self._bytes_per_step > self._options.prefetch_bytes
 
     def _count(self) -> int:
         """Number of steps of the next group."""

@@ -27,8 +27,8 @@ class ThreadPool:
         self._executor = executor
         self._process = os.getpid()
         self._threads = [
-            threading.Thread(target=_work, args=(scheduler,), name=f"{_NAME}{number}", daemon=True)
-            for number in range(executor.concurrency)
+            threading.Thread(target=_work, args=(scheduler,), name=f"{_NAME}{index}", daemon=True)
+            for index in range(executor.concurrency)
         ]
         try:
             for thread in self._threads:

@@ -178,8 +178,10 @@ class Certificate:
                 same = spans.get((span.steps, span.positions))
                 if same is not None and same.total != span.total:
                     raise ArgumentError(f"two processes certify {span} with different records")
-                copies, each = (0, ()) if same is None else (same.copies, same.each)
-                spans[span.steps, span.positions] = span._replace(copies=span.copies + copies, each=span.each or each)
+                copies, per_step = (0, ()) if same is None else (same.copies, same.each)
+                spans[span.steps, span.positions] = span._replace(
+                    copies=span.copies + copies, each=span.each or per_step
+                )
         for _, together in _by_steps(spans.values()):
             for one, another in pairwise(together):
                 if another.positions[0] < one.positions[1]:
@@ -296,11 +298,11 @@ def alike_steps(plan: BatchPlan, steps: range) -> list[range]:
     return [range(*ends) for ends in pairwise([steps.start, *cuts, steps.stop])]
 
 
-def stretches(positions: Integers, heights: Iterable[int] = ()) -> list[tuple[int, int]]:
+def position_ranges(positions: Integers, heights: Iterable[int] = ()) -> list[tuple[int, int]]:
     """Converts ascending positions to `(start, stop)` ranges, split at all multiples of each of `heights`.
 
     Examples:
-        >>> stretches(np.array([0, 1, 2, 3, 6, 7]), [2])
+        >>> position_ranges(np.array([0, 1, 2, 3, 6, 7]), [2])
         [(0, 2), (2, 4), (6, 8)]
     """
     if not len(positions):
@@ -336,8 +338,8 @@ def _hashes(plan: BatchPlan, steps: range, positions: Integers, read: Read | Non
     by_step = hashes.reshape(7, len(steps), len(positions))
     if read is not None:
         all_rows, all_epochs = (array.reshape(len(steps), -1) for array in (visits.rows, visits.epochs))
-        for number, (rows, epochs) in enumerate(zip(all_rows, all_epochs, strict=True)):
-            by_step[5:, number] = _contents(Visits(rows, epochs), steps[number], positions, read)
+        for index, (rows, epochs) in enumerate(zip(all_rows, all_epochs, strict=True)):
+            by_step[5:, index] = _contents(Visits(rows, epochs), steps[index], positions, read)
     return by_step
 
 
@@ -345,19 +347,19 @@ def _contents(visits: Visits, step: int, positions: Integers, read: Read) -> Wor
     """uint64[2, positions]: the halves of the hashes of the records' bytes; 0 for padding."""
     hashes = np.zeros((2, len(positions)), np.uint64)
     leaves = [np.ascontiguousarray(leaf) for leaf in read(visits)]
-    for number in np.flatnonzero(visits.rows >= 0).tolist():
-        digest = hashlib.blake2b(np.array([step, positions[number]], "<i8").tobytes(), digest_size=16)
+    for index in np.flatnonzero(visits.rows >= 0).tolist():
+        digest = hashlib.blake2b(np.array([step, positions[index]], "<i8").tobytes(), digest_size=16)
         for leaf in leaves:
-            digest.update(leaf[number].tobytes())
-        hashes[:, number] = np.frombuffer(digest.digest(), "<u8")
+            digest.update(leaf[index].tobytes())
+        hashes[:, index] = np.frombuffer(digest.digest(), "<u8")
     return hashes
 
 
 def _span(values: dict[str, Any]) -> Span:
-    total, *each = (Digests(*(int(text, 16) for text in texts)) for texts in [values["total"], *values["each"]])
+    total, *per_step = (Digests(*(int(text, 16) for text in texts)) for texts in [values["total"], *values["each"]])
     ranges = {name: tuple(values[name]) for name in ("steps", "positions")}
-    return Span(**{**values, **ranges, "total": total, "each": tuple(each)})
+    return Span(**{**values, **ranges, "total": total, "each": tuple(per_step)})
 
 
 def _texts(digests: Digests) -> list[str]:
-    return [f"{number:032x}" for number in digests]
+    return [f"{digest:032x}" for digest in digests]

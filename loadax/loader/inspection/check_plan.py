@@ -10,7 +10,7 @@ from loadax.core.formatting import count_text
 from loadax.errors import ConformanceError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.inspection.chunk_reads import spaced
-from loadax.loader.inspection.hosts import Everybody
+from loadax.loader.inspection.hosts import AllHosts
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Integers
 
@@ -78,42 +78,45 @@ def check_run(plan: BatchPlan, share_at: Callable[[int], HostShard], steps: int 
         ConformanceError: If a host would read other rows than the batch has, or a row is read by more or fewer hosts
             than hold it; shows step and position.
     """
-    stretches = [(each.first, plan.stretch(each.first)[1] or each.first + each.epoch_steps) for each in plan.stretches]
+    segments = [
+        (segment.first, plan.stretch(segment.first)[1] or segment.first + segment.epoch_steps)
+        for segment in plan.stretches
+    ]
     rows: list[Integers] = []
     copies: list[Integers] = []
-    found: list[tuple[int, int, int]] = []  # hosts, shares, and shares checked per step
-    for first, end in stretches:
-        everybody = Everybody(share_at(first), plan.stretch(first)[0].batch_size)
-        shares = _shares(everybody)
-        most = steps or max(1, min(_MOST_ROWS // everybody.batch_size, max(_FEW_STEPS, _MOST_CALLS // len(shares))))
-        chosen = spaced(range(first, end), -(-most // len(stretches)))
+    counts: list[tuple[int, int, int]] = []  # hosts, shares, and shares checked per step
+    for first, end in segments:
+        hosts = AllHosts(share_at(first), plan.stretch(first)[0].batch_size)
+        shares = _shares(hosts)
+        most = steps or max(1, min(_MOST_ROWS // hosts.batch_size, max(_FEW_STEPS, _MOST_CALLS // len(shares))))
+        chosen = spaced(range(first, end), -(-most // len(segments)))
         asked = len(shares) if steps else min(len(shares), max(1, _MOST_CALLS // len(chosen)))
         for turn, step in enumerate(chosen):
-            mine = [shares[(turn * asked + number) % len(shares)] for number in range(asked)]
-            rows.append(_check_step(plan, step, mine))
-        copies.append(everybody.rows.copies)
-        found.append((len(everybody.processes), len(shares), asked))
+            checked = [shares[(turn * asked + index) % len(shares)] for index in range(asked)]
+            rows.append(_check_step(plan, step, checked))
+        copies.append(hosts.rows.copies)
+        counts.append((len(hosts.processes), len(shares), asked))
     visited, met = np.concatenate(rows), np.concatenate(copies)
     visits = int(np.unique(visited[visited >= 0], return_counts=True)[1].max())
-    return PlanCheck(len(rows), plan.num_steps, *max(found), (int(met.min()), int(met.max())), visits)
+    return PlanCheck(len(rows), plan.num_steps, *max(counts), (int(met.min()), int(met.max())), visits)
 
 
-def _shares(everybody: Everybody) -> list[tuple[int, Integers]]:
+def _shares(hosts: AllHosts) -> list[tuple[int, Integers]]:
     """The different sets of positions that hosts compute for themselves, each with its first host."""
     shares: dict[bytes, tuple[int, Integers]] = {}
-    loaded = np.zeros(everybody.batch_size, np.int64)
-    for host in range(len(everybody.processes)):
-        positions = everybody.share(host).positions
+    loaded = np.zeros(hosts.batch_size, np.int64)
+    for host in range(len(hosts.processes)):
+        positions = hosts.share(host).positions
         loaded[positions] += 1
         shares.setdefault(positions.tobytes(), (host, positions))
     # Compare with the same figures, computed from the whole mesh.
-    expected = everybody.rows.copies
+    expected = hosts.rows.copies
     if not np.array_equal(loaded, expected):
         wrong = int(np.flatnonzero(loaded != expected)[0])
         raise ConformanceError(
             f"position {wrong} of the batch would be read by {loaded[wrong]} hosts, but {expected[wrong]} hold it: "
             "this is a bug of loadax; "
-            f"report it with the mesh {everybody.one.mesh!r} and the partition {everybody.one.specs!r}"
+            f"report it with the mesh {hosts.one.mesh!r} and the partition {hosts.one.specs!r}"
         )
     return list(shares.values())
 
@@ -122,14 +125,14 @@ def _check_step(plan: BatchPlan, step: int, shares: list[tuple[int, Integers]]) 
     """Checks that the visits of each share equal the same part of the whole step; returns the step's rows."""
     whole = plan.visits(step)
     for host, positions in shares:
-        mine = plan.visits(step, positions)
-        different = (mine.rows != whole.rows[positions]) | (mine.epochs != whole.epochs[positions])
+        part = plan.visits(step, positions)
+        different = (part.rows != whole.rows[positions]) | (part.epochs != whole.epochs[positions])
         if different.any():
-            place = int(np.flatnonzero(different)[0])
-            at = int(positions[place])
+            index = int(np.flatnonzero(different)[0])
+            at = int(positions[index])
             raise ConformanceError(
-                f"step {step}, position {at}: host {host} would read row {mine.rows[place]} (epoch "
-                f"{mine.epochs[place]}), but row {whole.rows[at]} (epoch {whole.epochs[at]}) "
+                f"step {step}, position {at}: host {host} would read row {part.rows[index]} (epoch "
+                f"{part.epochs[index]}), but row {whole.rows[at]} (epoch {whole.epochs[at]}) "
                 "is at this position of the whole batch; visits() of the order must compute each position independently"
             )
     return whole.rows

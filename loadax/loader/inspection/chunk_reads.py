@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loadax.loader.assembly.chunk_budget import OpenChunks, find_open_chunks, held_columns, row_bytes
-from loadax.loader.inspection.hosts import Everybody
+from loadax.loader.inspection.hosts import AllHosts
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Integers
 from loadax.reader import Reader
@@ -49,35 +49,35 @@ def spaced(steps: range, count: int) -> list[int]:
         ([12, 37, 62, 87], [0, 1, 2])
     """
     count = min(count, len(steps))
-    return [steps[(2 * place + 1) * len(steps) // (2 * count)] for place in range(count)]
+    return [steps[(2 * index + 1) * len(steps) // (2 * count)] for index in range(count)]
 
 
-def open_on_hosts(reader: Reader, plan: BatchPlan, everybody: Everybody) -> list[Opened]:
+def open_on_hosts(reader: Reader, plan: BatchPlan, hosts: AllHosts) -> list[Opened]:
     """Computes the open chunks on a sample of hosts; empty if no block shuffle keeps chunks."""
-    groups = everybody.rows.alike
-    endless = BatchPlan(plan.order, everybody.batch_size, None, "pad")
-    found = []
-    for number in spaced(range(len(groups)), _HOSTS_WITH_CHUNKS):
-        share = everybody.share(int(groups[number][0]))
+    groups = hosts.rows.alike
+    endless = BatchPlan(plan.order, hosts.batch_size, None, "pad")
+    opened = []
+    for index in spaced(range(len(groups)), _HOSTS_WITH_CHUNKS):
+        share = hosts.share(int(groups[index][0]))
         shuffles = find_open_chunks(reader, endless, share.positions, row_bytes(reader, held_columns(reader, share)))
         if not shuffles:
             return []
-        found.append(Opened(len(share.positions), shuffles))
-    return found
+        opened.append(Opened(len(share.positions), shuffles))
+    return opened
 
 
-def sample_groups(held: HeldRows, most_entries: int) -> list[Integers]:
+def sample_groups(host_rows: HeldRows, most_entries: int) -> list[Integers]:
     """Samples groups of hosts that read the same rows, with about `most_entries` rows together; at least one group."""
-    groups = held.alike
-    rows = sum(int(held.counts[group[0]]) for group in groups)
+    groups = host_rows.alike
+    rows = sum(int(host_rows.counts[group[0]]) for group in groups)
     count = max(1, min(len(groups), len(groups) * most_entries // max(1, rows)))
-    return [groups[place] for place in spaced(range(len(groups)), count)]
+    return [groups[index] for index in spaced(range(len(groups)), count)]
 
 
 def chunk_reads(
     plan: BatchPlan,
     steps: Sequence[int],
-    held: HeldRows,
+    host_rows: HeldRows,
     source: BaseSource,
     most_entries: int = _MOST_ENTRIES,
 ) -> ChunkReads | None:
@@ -90,18 +90,18 @@ def chunk_reads(
     starts, length = chunk_starts(levels[-1]), len(levels[-1])
     if starts is None:
         return None
-    groups = sample_groups(held, most_entries)
-    positions = [held.positions(int(group[0])) for group in groups]
-    group_of = np.repeat(np.arange(len(groups)), [len(each) for each in positions])
-    where = np.concatenate(positions)
+    groups = sample_groups(host_rows, most_entries)
+    positions = [host_rows.positions(int(group[0])) for group in groups]
+    group_of = np.repeat(np.arange(len(groups)), [len(group_positions) for group_positions in positions])
+    all_positions = np.concatenate(positions)
     chunks, decoded = np.zeros(len(groups)), np.zeros(len(groups))
     used = np.zeros(len(groups))
     for step in steps:
         rows = plan.visits(step).rows
         owner_of, below = _rows_below(levels[:-1], rows)
         counts = np.bincount(owner_of, minlength=len(rows))
-        entries = indices((np.cumsum(counts) - counts)[where], counts[where])
-        owners, ids = np.repeat(group_of, counts[where]), _chunk_of(starts, below[entries])
+        entries = indices((np.cumsum(counts) - counts)[all_positions], counts[all_positions])
+        owners, ids = np.repeat(group_of, counts[all_positions]), _chunk_of(starts, below[entries])
         owner, chunk = np.divmod(np.unique(owners * len(starts) + ids), len(starts))
         chunks += np.bincount(owner, minlength=len(groups)) / len(steps)
         decoded += np.bincount(owner, _sizes(starts, chunk, length), len(groups))
@@ -121,23 +121,23 @@ def _rows_below(levels: Sequence[BaseSource], rows: Integers) -> tuple[Integers,
     owners = np.flatnonzero(rows >= 0)
     rows = rows[owners]
     for level in levels:
-        found = level.rows_below(rows)
-        assert found is not None
-        owners, rows = owners[found[0]], found[1]
+        below = level.rows_below(rows)
+        assert below is not None
+        owners, rows = owners[below[0]], below[1]
     return owners, rows
 
 
-def file_counts(plan: BatchPlan, step: int, held: HeldRows, source: BaseSource) -> Integers | None:
+def file_counts(plan: BatchPlan, step: int, host_rows: HeldRows, source: BaseSource) -> Integers | None:
     """Number of files that a sample of hosts reads in a step; None if there are no files, or too many rows to check."""
-    if int(held.counts.max()) > _MOST_CALLS:
+    if int(host_rows.counts.max()) > _MOST_CALLS:
         return None
     visits = np.stack(plan.visits(step), axis=1)
-    found = []
-    for group in sample_groups(held, _MOST_CALLS):
-        read = visits[held.positions(int(group[0]))]
+    counts = []
+    for group in sample_groups(host_rows, _MOST_CALLS):
+        read = visits[host_rows.positions(int(group[0]))]
         located = (source.locate_visit(row, epoch) for row, epoch in read.tolist() if row >= 0)
-        found += [len({location.file for locations in located for location in locations})] * len(group)
-    return np.array(found) if any(found) else None  # arrays in memory have no file
+        counts += [len({location.file for locations in located for location in locations})] * len(group)
+    return np.array(counts) if any(counts) else None  # arrays in memory have no file
 
 
 def _chunk_of(starts: Integers | range, rows: Integers) -> Integers:

@@ -150,7 +150,7 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """All figures as a JSON-serialisable dict."""
-        shown = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "partition_picture"}
+        shown = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "partition_picture"}
         return {name: _plain(value) for name, value in shown.items()}
 
     def text_picture(self, width: int = 100, colour: bool | None = None) -> str:
@@ -172,7 +172,7 @@ class Explanation:
 
     def __str__(self) -> str:
         facts = [
-            (name if place == 0 else "", text) for name, lines in self._facts() for place, text in enumerate(lines)
+            (name if index == 0 else "", text) for name, lines in self._facts() for index, text in enumerate(lines)
         ]
         width = max(len(name) for name, _ in facts) + 2
         text = "".join(f"{name:{width}}{line}\n" for name, line in facts)
@@ -207,7 +207,7 @@ class Explanation:
 
     def _batches(self) -> Iterator[str]:
         batches = self.batches
-        epochs = "infinite" if batches.num_epochs is None else count_text(batches.num_epochs, "epoch")
+        epochs = "infinitely many epochs" if batches.num_epochs is None else count_text(batches.num_epochs, "epoch")
         steps = "" if batches.steps is None else f": {batches.steps:,} steps"
         yield f"{batches.batch_size:,} rows, {epochs}{steps}"
         left = (
@@ -227,13 +227,13 @@ class Explanation:
 
     def _figures(self) -> Iterator[list[str]]:
         reading = self.reading
-        yield ["rows read", *(f"{each:,.0f}" for each in reading.rows)]
+        yield ["rows read", *(f"{value:,.0f}" for value in reading.rows)]
         yield ["bytes read", *map(size_text, reading.nbytes)]
         for name, figure in (("chunks met", reading.chunks), ("files met", reading.files)):
             if figure is not None:
-                yield [name, *(f"{each:,.1f}".removesuffix(".0") for each in figure)]
+                yield [name, *(f"{value:,.1f}".removesuffix(".0") for value in figure)]
         if reading.decoded is not None:
-            yield ["rows decoded for each used", *(f"{each:,.2f}" for each in reading.decoded)]
+            yield ["rows decoded for each used", *(f"{value:,.2f}" for value in reading.decoded)]
         yield ["memory for a step", *map(size_text, self.memory.step)]
 
     def _looked_at(self) -> str:
@@ -246,7 +246,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Spread):
         return value._asdict()
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if hasattr(value, "__dataclass_fields__"):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
     return value

@@ -17,7 +17,7 @@ _PARTS = "the processes"  # mesh axis over processes that have their own meshes
 
 @final
 @dataclass(frozen=True, eq=False)
-class Everybody:
+class AllHosts:
     """The shards of all hosts. Hosts are the processes that own a device, in ascending order.
 
     Args:

@@ -50,16 +50,18 @@ class PartitionPicture:
         labels = [f"{low * self.held.extents[0]}:{high * self.held.extents[0]}" for low, high in rows]
         margin = max(map(len, [*labels, "rows"])) + 2
         columns = _bounds(self.held.columns, max(1, (width - margin) // (_CELL + 1)))
-        each = max(_CELL, min(26, (width - margin) // len(columns) - 1))
+        cell_width = max(_CELL, min(26, (width - margin) // len(columns) - 1))
         cells = [[tuple(self._holders(row, column).tolist()) for column in columns] for row in rows]
         shades = _shades(cells)
         lines = [self.title, self._caption(), ""]
         lines.append(
             "rows".ljust(margin)
-            + " ".join(_cut(self._column_text(*column), each).ljust(each) for column in columns).rstrip()
+            + " ".join(_cut(self._column_text(*column), cell_width).ljust(cell_width) for column in columns).rstrip()
         )
         for label, line in zip(labels, cells, strict=True):
-            lines.append(label.ljust(margin) + " ".join(self._cell(cell, each, shades[cell], colour) for cell in line))
+            lines.append(
+                label.ljust(margin) + " ".join(self._cell(cell, cell_width, shades[cell], colour) for cell in line)
+            )
         return "".join(f"{line}\n" for line in lines)
 
     def png(self, path: str | os.PathLike[str]) -> None:
@@ -115,11 +117,11 @@ class PartitionPicture:
     def _holders(self, rows: tuple[int, int], columns: tuple[int, int]) -> Integers:
         """Hosts that hold any of these parts, ascending."""
         width = self.held.columns
-        found = [
+        hosts = [
             self._hosts[self._begins[row * width + columns[0]] : self._begins[row * width + columns[1]]]
             for row in range(*rows)
         ]
-        return np.unique(np.concatenate(found))
+        return np.unique(np.concatenate(hosts))
 
     def _column_text(self, low: int, high: int) -> str:
         """Columns of these shards: `start:stop` of each dim that is split."""
@@ -127,14 +129,14 @@ class PartitionPicture:
         cut = [dim for dim, count in enumerate(cuts) if count > 1]
         if not cut:
             return "all columns" if cuts else "(one value a row)"
-        first, last = (np.unravel_index(each, cuts) for each in (low, high - 1))
+        first, last = (np.unravel_index(index, cuts) for index in (low, high - 1))
         return ", ".join(f"{int(first[dim]) * extents[dim]}:{(int(last[dim]) + 1) * extents[dim]}" for dim in cut)
 
     def _caption(self) -> str:
         least, most = int(np.diff(self._begins).min()), int(np.diff(self._begins).max())
-        held = count_text(most, "host") if least == most else f"{least:,} to {most:,} hosts"
+        holders = count_text(most, "host") if least == most else f"{least:,} to {most:,} hosts"
         parts = self.held.cuts[0] * self.held.columns
-        return f"{count_text(parts, 'part')} on {count_text(self.held.hosts, 'host')}; each part is held by {held}"
+        return f"{count_text(parts, 'part')} on {count_text(self.held.hosts, 'host')}; each part is held by {holders}"
 
     def _cell(self, hosts: tuple[int, ...], width: int, shade: str, colour: bool) -> str:
         label = _cut(_hosts_text(np.array(hosts)), width - 2)
@@ -148,7 +150,7 @@ class PartitionPicture:
 def _bounds(count: int, most: int) -> list[tuple[int, int]]:
     """Splits `range(count)` into at most `most` `(start, stop)` ranges, of equal size if that takes about as many."""
     runs = min(count, most)
-    runs = next((each for each in range(runs, runs // 2, -1) if count % each == 0), runs)
+    runs = next((divisor for divisor in range(runs, runs // 2, -1) if count % divisor == 0), runs)
     return [(count * run // runs, count * (run + 1) // runs) for run in range(runs)]
 
 
@@ -168,9 +170,9 @@ def _shades(cells: Iterable[list[tuple[int, ...]]]) -> dict[tuple[int, ...], str
     shades: dict[tuple[int, ...], str] = {}
     above: list[tuple[int, ...]] = []
     for line in cells:
-        for place, cell in enumerate(line):
+        for column, cell in enumerate(line):
             if cell not in shades:
-                near = {shades[each] for each in (*line[:place][-1:], *above[place : place + 1])}
+                near = {shades[neighbour] for neighbour in (*line[:column][-1:], *above[column : column + 1])}
                 shades[cell] = next(shade for shade in _SHADES if shade not in near)
         above = line
     return shades
@@ -178,5 +180,5 @@ def _shades(cells: Iterable[list[tuple[int, ...]]]) -> dict[tuple[int, ...], str
 
 def _colours(hosts: int) -> NDArray[np.uint8]:
     """uint8[hosts, 3]: a hue per host, alternating light and dark."""
-    found = [colorsys.hsv_to_rgb(0.85 * host / max(1, hosts), 0.55, 0.95 - 0.2 * (host % 2)) for host in range(hosts)]
-    return np.round(np.array(found) * 255).astype(np.uint8)
+    colours = [colorsys.hsv_to_rgb(0.85 * host / max(1, hosts), 0.55, 0.95 - 0.2 * (host % 2)) for host in range(hosts)]
+    return np.round(np.array(colours) * 255).astype(np.uint8)

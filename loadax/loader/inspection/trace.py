@@ -48,11 +48,11 @@ class Record(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """The record as a JSON-serialisable dict."""
-        where = None if self.where is None else [each._asdict() for each in self.where]
+        where = None if self.where is None else [entry._asdict() for entry in self.where]
         documents = (
             None
             if self.documents is None
-            else [getattr(each, "_asdict", lambda each=each: each)() for each in self.documents]
+            else [getattr(entry, "_asdict", lambda entry=entry: entry)() for entry in self.documents]
         )
         return {**self._asdict(), "where": where, "documents": documents}
 
@@ -84,7 +84,7 @@ class Trace:
         return len(self.positions)
 
     def __iter__(self) -> Iterator[Record]:
-        return (self._record(place) for place in range(len(self)))
+        return (self._record(index) for index in range(len(self)))
 
     def __getitem__(self, position: int) -> Record:
         """The record at a position of the batch.
@@ -92,13 +92,13 @@ class Trace:
         Raises:
             RowIndexError: If the trace does not have that position.
         """
-        found = np.flatnonzero(self.positions == position)
-        if not len(found):
+        indices = np.flatnonzero(self.positions == position)
+        if not len(indices):
             raise RowIndexError(
                 f"position {position} is not in this trace of {len(self)} positions of step {self.step}; "
                 "pass one of trace.positions"
             )
-        return self._record(int(found[0]))
+        return self._record(int(indices[0]))
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """All records as JSON-serialisable dicts."""
@@ -107,7 +107,7 @@ class Trace:
     def __repr__(self) -> str:
         named = any(self.datasets)
         lines = []
-        for record in (self._record(place) for place in range(min(len(self), _SHOWN))):
+        for record in (self._record(index) for index in range(min(len(self), _SHOWN))):
             line = [str(record.position), *([record.dataset] * named)]
             lines.append(
                 line + (["padding", "", ""] if record.padding else [str(record.row), str(record.epoch), _shown(record)])
@@ -116,17 +116,17 @@ class Trace:
         header = ["position", *(["dataset"] * named), "row", "epoch", "where"]
         return f"step {self.step}\n{table(header, lines)}{more}".rstrip("\n")
 
-    def _record(self, place: int) -> Record:
-        source, row, epoch = self.sources[place], int(self.rows[place]), int(self.epochs[place])
-        where = None if source is None else source.locate_visit(row, epoch)
+    def _record(self, index: int) -> Record:
+        source, row, epoch = self.sources[index], int(self.rows[index]), int(self.epochs[index])
+        locations = None if source is None else source.locate_visit(row, epoch)
         documents = None if source is None else source.documents(row)
         return Record(
-            int(self.positions[place]),
-            self.datasets[place],
+            int(self.positions[index]),
+            self.datasets[index],
             row,
             epoch,
-            int(self.ids[place]),
-            tuple(each._replace(file=redact(each.file)) for each in where) if where else None,
+            int(self.ids[index]),
+            tuple(location._replace(file=redact(location.file)) for location in locations) if locations else None,
             tuple(documents) if documents else None,
         )
 
@@ -143,25 +143,25 @@ def trace(plan: BatchPlan, source: BaseSource, step: int, positions: Integers) -
     visits = plan.visits(step, positions)
     rows = visits.rows.copy()
     datasets, sources = [""] * len(rows), [None] * len(rows)
-    there = np.flatnonzero(rows >= 0)
-    _look_up(source, "", there, rows, datasets, sources)
+    real = np.flatnonzero(rows >= 0)
+    _look_up(source, "", real, rows, datasets, sources)
     return Trace(step, positions, visits.rows, visits.epochs, tuple(datasets), rows, tuple(sources))
 
 
 def _look_up(
-    source: BaseSource, name: str, places: Integers, rows: Integers, datasets: list[str], sources: list[Any]
+    source: BaseSource, name: str, indices: Integers, rows: Integers, datasets: list[str], sources: list[Any]
 ) -> None:
     """Sets the name and the source of the part at each of `places`, and converts the row to one of that source."""
     parts = _parts(source)
     if not parts:
-        for place in places.tolist():
-            datasets[place], sources[place] = name, source
+        for index in indices.tolist():
+            datasets[index], sources[index] = name, source
         return
-    owner = np.searchsorted([first for first, _ in parts], rows[places], side="right") - 1
-    for number, (first, part) in enumerate(parts):
-        mine = places[owner == number]
-        rows[mine] -= first
-        _look_up(part.source, _path(name, part.name), mine, rows, datasets, sources)
+    owner = np.searchsorted([first for first, _ in parts], rows[indices], side="right") - 1
+    for part_index, (first, part) in enumerate(parts):
+        in_part = indices[owner == part_index]
+        rows[in_part] -= first
+        _look_up(part.source, _path(name, part.name), in_part, rows, datasets, sources)
 
 
 def find_places(
@@ -221,10 +221,10 @@ def _part(source: BaseSource, dataset: str) -> tuple[int, int]:
     """First row id and number of rows of a part."""
     parts = {name: (first, len(part)) for name, part, first in _all_parts(source, "", 0)}
     if not isinstance(dataset, str) or dataset not in parts:
-        there = (
+        known = (
             f"the parts are {sorted(parts)}" if parts else "it is neither mixed nor concatenated, so leave dataset= out"
         )
-        raise ArgumentError(f"dataset={shown(dataset)} is not a part of this loader's dataset: {there}")
+        raise ArgumentError(f"dataset={shown(dataset)} is not a part of this loader's dataset: {known}")
     return parts[dataset]
 
 

@@ -9,7 +9,7 @@ from loadax.core.formatting import name_of, size_text
 from loadax.dataset import Dataset
 from loadax.loader.inspection.chunk_reads import Opened
 from loadax.loader.inspection.explanation import Batches, Memory, Reading
-from loadax.loader.inspection.hosts import Everybody
+from loadax.loader.inspection.hosts import AllHosts
 from loadax.plan.order import depth_first
 
 _MANY_DECODED = 4  # rows decoded per row used
@@ -17,14 +17,14 @@ _MUCH_DROPPED = 0.1  # share of an epoch
 _SHARED = 1.5  # number of hosts that decode a chunk
 
 
-def advice(
-    dataset: Dataset, everybody: Everybody, batches: Batches, reading: Reading, memory: Memory, opened: list[Opened]
+def find_warnings(
+    dataset: Dataset, hosts: AllHosts, batches: Batches, reading: Reading, memory: Memory, opened: list[Opened]
 ) -> Iterator[str]:
     """Yields warnings, the most important first."""
-    yield from _whole_rows(dataset, everybody, reading)
+    yield from _whole_rows(dataset, hosts, reading)
     yield from _chunks(dataset, reading)
-    yield from _lanes(dataset, everybody, opened)
-    yield from _hosts(everybody, reading)
+    yield from _lanes(dataset, hosts, opened)
+    yield from _hosts(hosts, reading)
     if memory.step.most > memory.reading_ahead / 2:
         yield (
             f"a step takes {size_text(memory.step.most)} on a host, "
@@ -38,17 +38,17 @@ def advice(
         )
 
 
-def _whole_rows(dataset: Dataset, everybody: Everybody, reading: Reading) -> Iterator[str]:
+def _whole_rows(dataset: Dataset, hosts: AllHosts, reading: Reading) -> Iterator[str]:
     """Warns if hosts read columns that none of their devices holds."""
     reader = dataset.reader
     if reader.source.reads_columns and reader.elementwise:
         return
-    rows = everybody.rows.counts
+    rows = hosts.rows.counts
     wanted, read = np.zeros(len(rows)), np.zeros(len(rows))
-    for leaf, held in zip(everybody.one.batch.leaves, everybody.leaves, strict=True):
+    for leaf, holdings in zip(hosts.one.batch.leaves, hosts.leaves, strict=True):
         if leaf.source is not None:
-            wanted += held.counts * math.prod(held.extents) * leaf.dtype.itemsize
-            read += rows * math.prod(held.shape[1:]) * leaf.dtype.itemsize
+            wanted += holdings.counts * math.prod(holdings.extents) * leaf.dtype.itemsize
+            read += rows * math.prod(holdings.shape[1:]) * leaf.dtype.itemsize
     if wanted.sum() >= read.sum():
         return
     part = (
@@ -58,7 +58,7 @@ def _whole_rows(dataset: Dataset, everybody: Everybody, reading: Reading) -> Ite
     if not reader.source.reads_columns:
         yield f"{part}: {reader.source.type_name} has no read_into, which would read columns"
     else:
-        which = next(name_of(each.function) for each in reader.maps if not each.elementwise)
+        which = next(name_of(row_map.function) for row_map in reader.maps if not row_map.elementwise)
         yield (
             f"{part}: the map {which} may need all columns of a row; if it is elementwise, use "
             "map_batch(…, elementwise=True), else consider moving it to the jitted step"
@@ -82,12 +82,12 @@ def _chunks(dataset: Dataset, reading: Reading) -> Iterator[str]:
         )
 
 
-def _lanes(dataset: Dataset, everybody: Everybody, opened: list[Opened]) -> Iterator[str]:
+def _lanes(dataset: Dataset, hosts: AllHosts, opened: list[Opened]) -> Iterator[str]:
     """Warns if several hosts decode the same chunks, though they read different rows."""
-    shares = len(everybody.rows.alike)
-    for number, first in enumerate(opened[0].shuffles if opened else ()):
+    shares = len(hosts.rows.alike)
+    for index, first in enumerate(opened[0].shuffles if opened else ()):
         blocks = first.blocks
-        shared = max(one.shuffles[number].lanes * everybody.batch_size / (blocks.lanes * one.rows) for one in opened)
+        shared = max(host.shuffles[index].lanes * hosts.batch_size / (blocks.lanes * host.rows) for host in opened)
         if shared < _SHARED:
             continue
         begin = (
@@ -108,7 +108,7 @@ def _lanes(dataset: Dataset, everybody: Everybody, opened: list[Opened]) -> Iter
             )
 
 
-def _hosts(everybody: Everybody, reading: Reading) -> Iterator[str]:
+def _hosts(hosts: AllHosts, reading: Reading) -> Iterator[str]:
     if reading.rows.least != reading.rows.most:
         yield (
             f"hosts read from {reading.rows.least:,.0f} to {reading.rows.most:,.0f} rows a step, "
@@ -116,10 +116,10 @@ def _hosts(everybody: Everybody, reading: Reading) -> Iterator[str]:
         )
     held_once = held_in_all = 0.0
     copied = []
-    for leaf, held in zip(everybody.one.batch.leaves, everybody.leaves, strict=True):
+    for leaf, holdings in zip(hosts.one.batch.leaves, hosts.leaves, strict=True):
         if leaf.source is not None:
-            once = math.prod(held.shape) * leaf.dtype.itemsize
-            copies = len(held.host) / (held.cuts[0] * held.columns)
+            once = math.prod(holdings.shape) * leaf.dtype.itemsize
+            copies = len(holdings.host) / (holdings.cuts[0] * holdings.columns)
             held_once, held_in_all = held_once + once, held_in_all + copies * once
             copied += [leaf.path or "the batch"] if copies > 1 else []
     if held_in_all >= _SHARED * held_once:

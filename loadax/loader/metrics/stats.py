@@ -146,7 +146,7 @@ class Stats:
     def plus(self, later: "Stats") -> "Stats":
         """These and later statistics, combined."""
         together = {name: value + getattr(later, name) for name, value in vars(self).items() if name not in _NOT_SUMMED}
-        longest = max(self, later, key=lambda each: each.longest)
+        longest = max(self, later, key=lambda stats: stats.longest)
         together.update((name, getattr(later, name)) for name in _OF_NOW)
         first = (self if self.steps else later).first
         # Without a measured step, all statistics are early.

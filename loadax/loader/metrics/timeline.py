@@ -124,12 +124,12 @@ class Recorder:
         lanes, names = _lanes(self._names)
         kept = min(self._count, self._kept)
         events = []
-        for number in range(self._count - kept, self._count):
-            kind, who, began, first, second, third, step, amount = _EVENT.unpack_from(
-                self._events, number % self._kept * _EVENT.size
+        for index in range(self._count - kept, self._count):
+            kind, worker, began, first, second, third, step, amount = _EVENT.unpack_from(
+                self._events, index % self._kept * _EVENT.size
             )
             events.append(
-                Event(_KINDS[kind], lanes.get(who, 0), began - self._began, (first, second, third), step, amount)
+                Event(_KINDS[kind], lanes.get(worker, 0), began - self._began, (first, second, third), step, amount)
             )
         return Timeline(names, tuple(events), self._count - kept, perf_counter() - self._began)
 
@@ -150,4 +150,4 @@ def _lanes(kinds: dict[int, str]) -> tuple[dict[int, int], tuple[str, ...]]:
     names: list[str] = []
     for kind in kinds.values():
         names.append(kind if kind == "training" else f"{kind} {sum(name.startswith(kind) for name in names)}")
-    return {who: number for number, who in enumerate(kinds)}, tuple(names)
+    return {worker: index for index, worker in enumerate(kinds)}, tuple(names)

@@ -244,7 +244,7 @@ def _running(stats: Stats, seconds: dict[str, float]) -> dict[str, float]:
 
 def _shares(seconds: dict[str, float]) -> dict[str, float]:
     work = sum(seconds.values())
-    return {stage: each / work if work else 0.0 for stage, each in seconds.items()}
+    return {stage: time / work if work else 0.0 for stage, time in seconds.items()}
 
 
 def _at_work(stats: Stats) -> float:

@@ -21,9 +21,9 @@ def write_trace(timeline: Timeline, title: str, path: Path) -> None:
 
 def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
     yield _name("process", _TRAINER, 0, "loadax")
-    for number, (lane, bars) in enumerate(timeline.bars().items()):
+    for index, (lane, bars) in enumerate(timeline.bars().items()):
         # A worker process is shown as a process, every other lane as a thread of the training process.
-        process, thread = (number, 0) if lane.startswith("process") else (_TRAINER, number)
+        process, thread = (index, 0) if lane.startswith("process") else (_TRAINER, index)
         if process != _TRAINER:
             yield _name("process", process, thread, f"loadax {lane}")
         yield _name("thread", process, thread, lane)

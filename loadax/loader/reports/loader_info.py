@@ -33,11 +33,11 @@ class LoaderInfo:
 def loader_info(reader: Reader, batch: BatchSpec, mesh: Mesh, cached: bool) -> LoaderInfo:
     """The properties of a loader; `cached`: all rows are in device memory."""
     copied = not cached and any(device.platform != "cpu" for device in mesh.local_devices)
-    maps = tuple(short_name(each.function) for each in reader.maps)
+    maps = tuple(short_name(row_map.function) for row_map in reader.maps)
     return LoaderInfo(maps, reader.source.runs_python, copied and wide(batch))
 
 
 def wide(batch: BatchSpec) -> bool:
     """Whether most bytes of a batch are in elements of more than two bytes."""
-    each = [(leaf.dtype.itemsize, leaf.dtype.itemsize * math.prod(leaf.spec.shape)) for leaf in batch.leaves]
-    return sum(size for item, size in each if item > _NARROW) > _MOST_OF_IT * sum(size for _, size in each)
+    sizes = [(leaf.dtype.itemsize, leaf.dtype.itemsize * math.prod(leaf.spec.shape)) for leaf in batch.leaves]
+    return sum(size for item, size in sizes if item > _NARROW) > _MOST_OF_IT * sum(size for _, size in sizes)

@@ -79,11 +79,11 @@ def _image(timeline: Timeline, span: tuple[float, float], title: str, target: Pa
     lanes, ready = timeline.bars(), timeline.ready()
     figure = new_figure(14, 2.6 + 0.45 * len(lanes), f"name it .html or .json in place of {target.name}")
     work, queue = figure.subplots(2, 1, sharex=True, height_ratios=[len(lanes), 1.6])
-    for number, bars in enumerate(lanes.values()):
+    for index, bars in enumerate(lanes.values()):
         for stage, colour in reversed(_COLOURS.items()):  # draw work of the training thread above its waiting
             spans = [(bar.began, bar.seconds) for bar in bars if bar.stage == stage]
             if spans:
-                work.broken_barh(spans, (number - 0.38, 0.76), facecolors=colour, linewidth=0, label=stage)
+                work.broken_barh(spans, (index - 0.38, 0.76), facecolors=colour, linewidth=0, label=stage)
     work.set_yticks(range(len(lanes)), list(lanes))
     work.set_ylim(len(lanes) - 0.5, -0.5)
     work.set_title(title, loc="left", fontsize=11, wrap=True)

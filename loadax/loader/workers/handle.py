@@ -176,5 +176,5 @@ def _no_interrupts() -> Iterator[None]:
 
 def _environment() -> dict[str, str]:
     # The import path of this process, including its own changes. An empty entry is the current folder.
-    path = os.pathsep.join(each or str(Path.cwd()) for each in sys.path if isinstance(each, str))
+    path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path if isinstance(folder, str))
     return {**_SINGLE, **_REUSE, **os.environ, **_HIDDEN, "PYTHONPATH": path}

@@ -133,7 +133,7 @@ class Job:
 
 def _culprit(reader: Reader) -> str:
     """The part of a reader that can't be pickled."""
-    parts = [(f"map {name_of(each.function)}", each.function) for each in reader.maps]
+    parts = [(f"map {name_of(row_map.function)}", row_map.function) for row_map in reader.maps]
     for name, part in (("the source, " + repr(reader.source), reader.source), *parts):
         try:
             os.close(pack(part).descriptor)

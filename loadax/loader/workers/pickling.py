@@ -60,20 +60,20 @@ def pack(value: Any, by_value: Sequence[str] = ()) -> PickledPayload:
     out = io.BytesIO()
     with _ByValue(modules):
         _Pickler(out, aside).dump(value)
-    places, end = [], 0
-    for each in buffers:
-        places.append((end, each.nbytes))
-        end = align(end + each.nbytes)
+    extents, end = [], 0
+    for raw in buffers:
+        extents.append((end, raw.nbytes))
+        end = align(end + raw.nbytes)
     descriptor = nameless_file()
     try:
         os.ftruncate(descriptor, max(end, 1))
         with mmap.mmap(descriptor, max(end, 1)) as memory:
-            for each, (first, size) in zip(buffers, places, strict=True):
-                memory[first : first + size] = each
+            for raw, (first, size) in zip(buffers, extents, strict=True):
+                memory[first : first + size] = raw
     except BaseException:
         os.close(descriptor)
         raise
-    return PickledPayload(out.getvalue(), descriptor, tuple(places))
+    return PickledPayload(out.getvalue(), descriptor, tuple(extents))
 
 
 def unpack(payload: PickledPayload) -> Any:
@@ -173,13 +173,13 @@ class _Region:
 def _mapped_anew(name: str, begin: int, size: int) -> _Region:
     region = _Region(name, begin, size)
     try:
-        there = Path(name).stat().st_size
+        size_now = Path(name).stat().st_size
     except OSError as error:
         raise SourceError(
             f"{name}: a worker process can't open this file ({error.strerror}), which is mapped in the training "
             "process; restore the file, or open the dataset again"
         ) from error
-    if there < begin + size:
+    if size_now < begin + size:
         raise cut_short(name)
     region.bytes = np.memmap(name, np.uint8, mode="r", offset=begin, shape=(size,)).view(np.ndarray)
     return region
@@ -197,12 +197,12 @@ def _view_again(
 
 def _origin(array: NDArray[Any]) -> tuple[np.memmap[Any, Any] | None, mmap.mmap | None]:
     """The `np.memmap` that this array is a view of, and its map."""
-    found: np.memmap[Any, Any] | None = None
+    mapped: np.memmap[Any, Any] | None = None
     base: Any = array
     while isinstance(base, np.ndarray):
-        found = base if isinstance(base, np.memmap) else found
+        mapped = base if isinstance(base, np.memmap) else mapped
         base = base.base
-    return (found, base) if isinstance(base, mmap.mmap) else (None, None)
+    return (mapped, base) if isinstance(base, mmap.mmap) else (None, None)
 
 
 def _region(array: np.memmap[Any, Any], memory: mmap.mmap, files: "_MappedFiles") -> _Region | None:
@@ -224,10 +224,10 @@ def _is_still(name: str, begin: int, memory: mmap.mmap, files: "_MappedFiles") -
     """Whether the file with this name is the mapped one, as far as the kernel tells."""
     try:
         with Path(name).open("rb") as file:
-            there, mapped = os.fstat(file.fileno()), files.at(_address(memory))
-            if there.st_size < begin + len(memory):
+            status, mapped = os.fstat(file.fileno()), files.at(_address(memory))
+            if status.st_size < begin + len(memory):
                 return False  # it was truncated
-            if mapped is None or mapped == (os.major(there.st_dev), os.minor(there.st_dev), there.st_ino):
+            if mapped is None or mapped == (os.major(status.st_dev), os.minor(status.st_dev), status.st_ino):
                 return True
             # On layered file systems, a map has another inode than its file. So map the file again and compare the
             # two maps.
@@ -242,22 +242,22 @@ class _MappedFiles:
     """Files that this process has mapped, from `/proc/self/maps`, read once for many lookups."""
 
     def __init__(self) -> None:
-        # start, end and (major, minor, inode); ascending
+        # Ascending: start address, end address and identity of the file.
         self._spans: list[tuple[int, int, tuple[int, int, int]]] = []
 
     def at(self, address: int) -> tuple[int, int, int] | None:
         """The file that is mapped at an address, as `(major, minor, inode)`; None if unknown."""
-        found = self._look_up(address)
-        if found is None:  # it may have been mapped since
+        identity = self._look_up(address)
+        if identity is None:  # it may have been mapped since
             self._spans = _spans()
-            found = self._look_up(address)
-        return found
+            identity = self._look_up(address)
+        return identity
 
     def _look_up(self, address: int) -> tuple[int, int, int] | None:
-        place = bisect.bisect_right(self._spans, address, key=operator.itemgetter(0)) - 1
-        if place < 0 or address >= self._spans[place][1]:
+        index = bisect.bisect_right(self._spans, address, key=operator.itemgetter(0)) - 1
+        if index < 0 or address >= self._spans[index][1]:
             return None
-        return self._spans[place][2]
+        return self._spans[index][2]
 
 
 def _spans() -> list[tuple[int, int, tuple[int, int, int]]]:
@@ -268,7 +268,7 @@ def _spans() -> list[tuple[int, int, tuple[int, int, int]]]:
     spans = []
     for line in lines:
         span, _, _, device, inode, *_ = line.split(maxsplit=5)
-        low, high = (int(each, 16) for each in span.split("-"))
-        major, minor = (int(each, 16) for each in device.split(":"))
+        low, high = (int(part, 16) for part in span.split("-"))
+        major, minor = (int(part, 16) for part in device.split(":"))
         spans.append((low, high, (major, minor, int(inode))))
     return spans

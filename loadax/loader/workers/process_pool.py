@@ -155,13 +155,13 @@ class ProcessPool:
                 f"{times} worker processes ended before they had loaded the data; the last one {died}. "
                 "Their output on stderr may say why; or use worker_type='thread'"
             ) from None
-        what = {
+        consequence = {
             "at work": f"while it read {rows}; a new worker retries them",
             "starting": "before it had loaded the data; a new worker replaces it",
             "idle": "while it was idle; a new worker replaces it",
         }
-        if when in what:
-            warnings.warn(f"a worker process {died} {what[when]}", RuntimeWarning, stacklevel=4)
+        if when in consequence:
+            warnings.warn(f"a worker process {died} {consequence[when]}", RuntimeWarning, stacklevel=4)
 
     def close(self) -> None:
         """Stops all workers, including busy ones. Idempotent and thread-safe."""

@@ -35,7 +35,7 @@ def _line(error: BaseException) -> str:
         return type(error).__name__
 
 
-def unwrap(failure: Failure, where: str) -> BaseException:
+def unwrap(failure: Failure, origin: str) -> BaseException:
     """Restores the exception, or makes a `WorkerError`, with the worker's traceback as a note."""
     error: BaseException | None = None
     if failure.pickled is not None:
@@ -46,7 +46,7 @@ def unwrap(failure: Failure, where: str) -> BaseException:
     if not isinstance(error, Exception):
         # An exception that exits a process, such as SystemExit, must not end this one.
         error = WorkerError(f"a worker process raised {failure.line}")
-    error.add_note(f"loadax: in {where}:\n{failure.traceback}")
+    error.add_note(f"loadax: in {origin}:\n{failure.traceback}")
     return error
 
 
