@@ -132,9 +132,7 @@ def test_a_resumed_run_may_have_another_future() -> None:
     assert int((batch < 1000).sum()) == 4
     np.testing.assert_array_equal(after.rows(9), before.rows(9))
     # But not another past.
-    with pytest.raises(
-        StateError, match=r"mix\(seed=.* 1:3 from position 150 on.* differs from the saved run"
-    ):
+    with pytest.raises(StateError, match=r"mix\(seed=.* 1:3 from position 150 on.* differs from the saved run"):
         Dataloader(web_and_code({0: (3, 1), 150: (1, 3)}, stop="never"), batch_size=16).iterate(state)
 
 

@@ -196,7 +196,7 @@ def test_an_elementwise_map_that_changes_a_dtype_later() -> None:
     loader = Dataloader(numbers().map_batch(fickle, elementwise=True), 16)
     with pytest.raises(
         LeafError,
-        match=r"map_batch .*fickle.* gave leaf \['x'\] as float32\[16\], expected int64\[16\]: an elementwise",
+        match=r"map_batch .*fickle.* returned leaf \['x'\] as float32\[16\], expected int64\[16\]: an elementwise",
     ):
         loader[0]
 
@@ -503,7 +503,7 @@ def test_another_mesh_in_the_middle() -> None:
         next(batches)
         with (
             jax.set_mesh(mesh_of({"x": 8})),
-            pytest.raises(MeshError, match=r"batches are for .*'data'.* now in .*'x'.* pass mesh="),
+            pytest.raises(MeshError, match=r"batches are for .*'data'.* this thread is .*'x'.* pass mesh="),
         ):
             next(batches)
         assert next(batches)["x"].tolist() == list(range(8, 16))
@@ -532,8 +532,8 @@ def test_shares_that_are_none(index: Any, count: Any, match: str) -> None:
 def test_shares_that_dont_fit_the_mesh() -> None:
     mesh = plan_mesh({"data": 8}, owners=[0, 1] * 4, process=1)
     match = (
-        r"shard_index=1 of shard_count=2 are the rows 8 to 15 of a batch of 16, "
-        r"but on this mesh this process holds rows 2 to 15, 8 of them: leave shard_index and shard_count out"
+        r"shard_index=1 of shard_count=2 is rows 8 to 15 of a batch of 16, "
+        r"but on this mesh this process holds 8 rows, from 2 to 15; leave shard_index and shard_count out"
     )
     refused(PartitionError, match, batch_size=16, mesh=mesh, shard_index=1, shard_count=2)
     refused(
@@ -576,7 +576,7 @@ def test_a_mask_that_has_no_place() -> None:
             "make examples dicts without that key"
         )
 
-    refused(ArgumentError, says("has the key 'mask' already"), {"mask": np.arange(8)}, remainder="pad")
+    refused(ArgumentError, says("already has the key 'mask'"), {"mask": np.arange(8)}, remainder="pad")
     refused(ArgumentError, says("is a tuple"), (np.arange(8), np.arange(8)), remainder="pad")
     refused(ArgumentError, says("is one bare array"), np.arange(8), remainder="pad")
 
@@ -760,7 +760,7 @@ def test_an_index_of_many(index: Any) -> None:
 
 
 def test_a_state_that_is_still_text() -> None:
-    with pytest.raises(StateError, match=r"it is text, so json\.loads it first"):
+    with pytest.raises(StateError, match=r"this is text, so json\.loads it first"):
         Dataloader(numbers(), 8).iterate('{"version": 1}')
 
 

@@ -211,7 +211,7 @@ def test_a_worker_that_maps_a_file_anew_says_that_it_was_cut_short(tmp_path: Pat
         pickle.loads(parcel.message)
     (tmp_path / "a.npy").unlink()
     with pytest.raises(
-        SourceError, match=r"a\.npy: a worker process can't open this file .*; restore the file, or open the dataset again"
+        SourceError, match=r"a\.npy: a worker process can't open this file .*; restore the file, or open the dataset"
     ):
         pickle.loads(parcel.message)
 

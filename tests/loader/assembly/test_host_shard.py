@@ -57,5 +57,5 @@ def test_a_batch_has_its_leaves_in_jaxs_order_and_jaxs_dtypes() -> None:
 def test_what_makes_no_batch() -> None:
     with pytest.raises(LeafTypeError, match=r"leaf \['x'\] has dtype <U3"):
         batch_spec({"x": ArraySpec((), np.dtype("U3"))}, [])
-    with pytest.raises(ArgumentError, match="has the key 'mask' already"):
+    with pytest.raises(ArgumentError, match="already has the key 'mask'"):
         batch_spec({"mask": ArraySpec((), np.dtype("i4"))}, ["mask"])

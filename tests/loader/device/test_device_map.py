@@ -399,7 +399,8 @@ def test_results_that_follow_from_no_cut_leaf_are_those_of_whole_examples(functi
 def test_elementwise_results_are_cut_like_what_they_follow_from() -> None:
     message = (
         r"leaf \['twice'\] of the result depends on leaf \['tokens'\], cut along dim 1 by the mesh axis 'model', "
-        r"and can't be partitioned like it; return it under that leaf's key, with the same number of dims, partition that leaf by rows"
+        r"and can't be partitioned like it; return it under that leaf's key, "
+        r"with the same number of dims, partition that leaf by rows"
     )
     moved = DeviceMap(lambda example: {"twice": example["tokens"] * 2}, elementwise=True)
     with pytest.raises(PartitionError, match=message):

@@ -21,7 +21,7 @@ from loadax.loader.assembly.column_tiles import buffer_layout
 from loadax.loader.inspection.check_plan import _shares
 from loadax.loader.inspection.chunk_reads import chunk_reads
 from loadax.loader.inspection.explanation import Explanation, Spread
-from loadax.loader.inspection.hosts import Everybody
+from loadax.loader.inspection.hosts import AllHosts
 from loadax.plan.mix import rows_text
 from loadax.plan.sequential import Sequential
 from loadax.protocols import Integers, Visits
@@ -156,7 +156,7 @@ def test_padding_lies_in_no_chunk() -> None:
 
 def test_only_some_hosts_are_looked_at_when_there_are_many() -> None:
     loader = Dataloader(from_source(ChunkedSource(TREE["x"], 4)), BATCH, mesh=plan_mesh({"data": 16}, hosts=16))
-    held = Everybody(loader._share(), BATCH).rows
+    held = AllHosts(loader._share(), BATCH).rows
     for most, looked_at in ((4, 4), (0, 1), (100, 16)):
         found = chunk_reads(loader._plan, [0], held, loader.dataset.source, most)
         assert found is not None
@@ -200,7 +200,7 @@ def test_what_a_block_shuffle_has_open() -> None:
         ),
         (
             lambda ds: ds[:256].shuffle(0, block="chunks", lanes=16),
-            "is shared by 4.0 hosts .*: the data has only 4 blocks for 16 shares",
+            "is shared by 4.0 hosts .*: the data has only 4 blocks for 16 different parts",
         ),
     ],
     ids=["few lanes", "reordered", "few blocks"],
@@ -268,7 +268,7 @@ def test_a_process_with_a_mesh_of_its_own() -> None:
     assert (found.hosts, found.devices, found.batches.batch_size) == (4, 32, 32)
     assert found.reading.rows == Spread(8, 8.0, 8)
     assert found.reading.copies == Spread(1, 1.0, 1)
-    everybody = Everybody(parts[0]._share(), 32)
+    everybody = AllHosts(parts[0]._share(), 32)
     for number, loader in enumerate(parts):
         np.testing.assert_array_equal(everybody.rows.positions(number), loader._share().positions)
         np.testing.assert_array_equal(everybody.share(number).positions, loader._share().positions)
@@ -324,7 +324,7 @@ def test_without_an_end() -> None:
     mixed = mix({"a": np.zeros(10), "b": np.zeros(5)}, [1, 2], stop="never")
     loader = Dataloader(mixed, 4, mesh=plan_mesh({"data": 2}, hosts=2), num_epochs=None)
     text = str(loader.explain())
-    assert "4 rows, for ever\n" in text
+    assert "4 rows, infinitely many epochs\n" in text
     assert "an epoch: endless rows" in text
     check = loader.check_plan(5)
     assert str(check).startswith("checked 5 of endless steps on 2 hosts")
@@ -496,17 +496,17 @@ def test_an_order_that_hosts_see_differently_is_found() -> None:
     forgetful: Any = Forgetful()
     data = Dataset(from_arrays(np.arange(64)).source, forgetful)
     loader = Dataloader(data, 16, mesh=plan_mesh({"data": 4}, hosts=4))
-    message = r"step 0, position 0: host 0 would read row 1 \(epoch 0\), but row 0 \(epoch 0\) stands there"
+    message = r"step 0, position 0: host 0 would read row 1 \(epoch 0\), but row 0 \(epoch 0\) is at this position"
     with pytest.raises(ConformanceError, match=message):
         loader.check_plan()
 
 
 def test_hosts_that_read_more_than_they_hold_would_be_found() -> None:
-    everybody = Everybody(Dataloader(TREE, 16, mesh=plan_mesh({"data": 4}, hosts=4))._share(), 16)
+    everybody = AllHosts(Dataloader(TREE, 16, mesh=plan_mesh({"data": 4}, hosts=4))._share(), 16)
     held = everybody.rows
     wrong = HeldRows(16, 4, held.host, held.start, np.where(held.host == 3, 15, held.stop))
     vars(everybody)["rows"] = wrong
-    with pytest.raises(ConformanceError, match="position 15 of the batch would be read by 1 hosts, and 0 hold it"):
+    with pytest.raises(ConformanceError, match="position 15 of the batch would be read by 1 hosts, but 0 hold it"):
         _shares(everybody)
 
 

@@ -120,7 +120,7 @@ def test_a_trace_is_a_table_and_json(tmp_path: Path) -> None:
     lines = repr(trace).splitlines()
     assert lines[:2] == ["step 0", "position  dataset  row  epoch  where"]
     assert lines[2] == f"0         web      0    0      {tmp_path}/a.npy bytes 128 to 135"
-    assert sum(each.endswith("code     0    0      not known") for each in lines) == 1
+    assert sum(each.endswith("code     0    0      unknown") for each in lines) == 1
     assert len(lines) == 13
     assert lines[12] == "… and 6 more"
     loaded = json.loads(json.dumps(trace.to_dicts()))
@@ -177,7 +177,7 @@ def test_find_looks_where_it_is_told() -> None:
             RowIndexError,
             "row 8 is out of range: pass a row of at least 0 and below 8",
         ),
-        (lambda: loader_of(line(8), 4).find(-1), RowIndexError, "row -1 is not there"),
+        (lambda: loader_of(line(8), 4).find(-1), RowIndexError, "row -1 is out of range"),
         (lambda: loader_of(line(8), 4).find(cast(int, 1.5)), ArgumentError, r"row=1\.5: pass an int"),
         (
             lambda: loader_of(mixture(), 4).find(9, "books"),
