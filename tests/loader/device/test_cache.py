@@ -230,8 +230,8 @@ class Vast:
 def test_what_is_too_much_is_said_before_anything_is_read() -> None:
     loader = Dataloader(from_source(Vast(1_000_000, 1 << 20)), 16, keep_on_device=True)
     message = (
-        r"keep_on_device: the 1000000 rows take 977 GiB of each device, and 4.0 GiB is the limit for devices that don't "
-        r"report their memory; pass keep_on_device=1048577048576 or more"
+        r"keep_on_device: the 1000000 rows take 977 GiB of each device, and 4.0 GiB is the limit for devices "
+        r"that don't report their memory; pass keep_on_device=1048577048576 or more"
     )
     with pytest.raises(ArgumentError, match=message):
         iter(loader)
