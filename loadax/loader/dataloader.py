@@ -208,7 +208,7 @@ class Dataloader:
         self._warm: deque[DataIterator] = deque()  # an iterator that reads ahead already, or none
         if self._mesh is not None or self._made_in is not None:
             for segment in self._plan.stretches:
-                self._share(segment.first)
+                self._shard(segment.first)
 
     def __bool__(self) -> bool:
         """True even without a length, so that `if eval_loader:` checks whether there is a loader."""
@@ -240,12 +240,12 @@ class Dataloader:
 
         The first batch, if shapes change during the run; see `specs`.
         """
-        return self._pipeline.shape_dtypes(self._share())
+        return self._pipeline.shape_dtypes(self._shard())
 
     @property
     def specs(self) -> dict[int, Tree]:
         """The specs of all batch shapes of the run, by the first step of each."""
-        return {step: self._pipeline.shape_dtypes(self._share(step)) for step in self._plan.first_steps}
+        return {step: self._pipeline.shape_dtypes(self._shard(step)) for step in self._plan.first_steps}
 
     def rows(self, step: int) -> Integers:
         """int64[batch_size]: row ids of the step in batch order, the same on every host; -1 for padding.
@@ -277,7 +277,7 @@ class Dataloader:
             at: Step whose batch size to explain, if it is scheduled.
         """
         at = self._checked(at, "at")
-        setting = Setting(self._pipeline.form(at).dataset, self._plan, self._share(at), at, self._pipeline.options)
+        setting = Setting(self._pipeline.form(at).dataset, self._plan, self._shard(at), at, self._pipeline.options)
         return explain(setting, integer("steps", steps, 1))
 
     def check_plan(self, steps: int | None = None) -> PlanCheck:
@@ -292,12 +292,12 @@ class Dataloader:
         Raises:
             ConformanceError: If a check fails. Names the step and the position.
         """
-        return check_run(self._plan, self._share, None if steps is None else integer("steps", steps, 1))
+        return check_run(self._plan, self._shard, None if steps is None else integer("steps", steps, 1))
 
     def __getitem__(self, step: int) -> Tree:
         """The placed global batch of a step, identical to the one that iteration yields."""
         step = self._checked(step)
-        producer = self._pipeline.one_step(self._share(step), step)
+        producer = self._pipeline.one_step(self._shard(step), step)
         return PrefetchScheduler(producer, step, LoaderOptions(prefetch=1, prefetch_bytes=1)).next_batch()[1]
 
     def __iter__(self) -> DataIterator:
@@ -360,7 +360,7 @@ class Dataloader:
 
     def _placing_mesh(self) -> Mesh:
         """The current mesh of the caller's thread, on which batches can be placed."""
-        mesh = self._share().shardings[0].mesh
+        mesh = self._shard().shardings[0].mesh
         assert isinstance(mesh, Mesh)
         return mesh
 
@@ -573,13 +573,13 @@ class Dataloader:
 
     def _position_ranges(self, step: int) -> list[tuple[int, int]]:
         """This process's positions as ranges, cut at the boundaries of device shards, as on all other processes."""
-        layouts = self._share(step).layouts if self._pipeline.options.shard is None else ()
+        layouts = self._shard(step).layouts if self._pipeline.options.shard is None else ()
         heights = {stop - start for layout in layouts for (start, stop), *_ in layout.boxes[:1]}
         return position_ranges(self._positions(step), heights)
 
     def _run_name(self) -> str:
         shard = self._pipeline.options.shard
-        count = shard.count if shard is not None else len(np.unique(grid_of(self._share().mesh).owners))
+        count = shard.count if shard is not None else len(np.unique(grid_of(self._shard().mesh).owners))
         return "1 process" if count == 1 else f"{count} processes"
 
     def __repr__(self) -> str:
@@ -588,17 +588,17 @@ class Dataloader:
         shown = self.batch_size if isinstance(self._plan.batch_size, int) else f"{{{sizes}}}"
         return f"Dataloader({self.dataset!r}, batch_size={shown}, {steps})"
 
-    def _share(self, step: int = 0) -> HostShard:
+    def _shard(self, step: int = 0) -> HostShard:
         """This process's part of a step on the current mesh of the calling thread, which must be the caller's."""
         mesh = resolve_mesh(self._mesh if self._mesh is not None else current_mesh() or self._made_in)
-        return self._pipeline.share(mesh, step)
+        return self._pipeline.shard(mesh, step)
 
     def _positions(self, step: int) -> Integers:
         shard = self._pipeline.options.shard
         if shard is not None and self._mesh is None and (current_mesh() or self._made_in) is None:
             size = self._plan.stretch(step)[0].batch_size // shard.count
             return np.arange(shard.index * size, (shard.index + 1) * size, dtype=np.int64)
-        return self._share(step).positions
+        return self._shard(step).positions
 
     def _checked(self, step: Any, name: str = "step") -> int:
         return self._plan.check(integer(name, step, most=None))

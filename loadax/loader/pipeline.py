@@ -20,7 +20,7 @@ from loadax.loader.assembly.chunk_budget import (
     keep_open_chunks,
     row_bytes,
 )
-from loadax.loader.assembly.host_shard import HostShard, batch_spec, resolve_share
+from loadax.loader.assembly.host_shard import HostShard, batch_spec, resolve_shard
 from loadax.loader.assembly.seq_len import cut_to
 from loadax.loader.batch_spec import BatchSpec
 from loadax.loader.device.cache import DeviceCache
@@ -83,14 +83,14 @@ class Pipeline:
     forms: Schedule[BatchForm]
     options: LoaderOptions
     device_map: DevicePrograms | None
-    _shares: dict[Any, HostShard] = field(default_factory=dict)
+    _shards: dict[Any, HostShard] = field(default_factory=dict)
     _caches: dict[Any, DeviceCache] = field(default_factory=dict)
 
     def form(self, step: int) -> BatchForm:
         """The form of the batch of a step."""
         return value_at(self.forms, self.plan.stretch(step)[0].first)
 
-    def share(self, mesh: Any, step: int) -> HostShard:
+    def shard(self, mesh: Any, step: int) -> HostShard:
         """This process's shard of the batch of a step on a mesh, which may be a planned one.
 
         Raises:
@@ -101,53 +101,53 @@ class Pipeline:
         segment = self.plan.stretch(step)[0]
         form = value_at(self.forms, segment.first)
         key = (mesh, segment.batch_size, form)
-        if key not in self._shares:
+        if key not in self._shards:
             options = self.options
-            share = resolve_share(
+            shard = resolve_shard(
                 form.batch, segment.batch_size, mesh, options.partition, options.shard, options.microbatches
             )
             if not options.keep_on_device:  # else rows are read in the order of the store
-                check_memory(self.open_chunks(share, segment), options.cache_bytes, options.readers)
+                check_memory(self.open_chunks(shard, segment), options.cache_bytes, options.readers)
             if self.device_map is not None:
-                self.device_map.on(share)  # raises early if the partition does not fit
-            for other in [known for known in self._shares if known[0] != mesh]:
-                self._shares.pop(other, None)
-            self._shares[key] = share
-        return self._shares[key]
+                self.device_map.on(shard)  # raises early if the partition does not fit
+            for other in [known for known in self._shards if known[0] != mesh]:
+                self._shards.pop(other, None)
+            self._shards[key] = shard
+        return self._shards[key]
 
-    def shape_dtypes(self, share: HostShard) -> Tree:
+    def shape_dtypes(self, shard: HostShard) -> Tree:
         """Shapes, dtypes and shardings of the batches of a shard."""
-        return share.shape_dtypes if self.device_map is None else self.device_map.on(share).shape_dtypes
+        return shard.shape_dtypes if self.device_map is None else self.device_map.on(shard).shape_dtypes
 
-    def open_chunks(self, share: HostShard, segment: BatchSizeSegment) -> list[OpenChunks]:
+    def open_chunks(self, shard: HostShard, segment: BatchSizeSegment) -> list[OpenChunks]:
         """The chunks that block shuffles keep open for a shard."""
         reader = value_at(self.forms, segment.first).dataset.reader
         plan = BatchPlan(self.plan.order, segment.batch_size, None, "pad")
-        return find_open_chunks(reader, plan, share.positions, row_bytes(reader, held_columns(reader, share)))
+        return find_open_chunks(reader, plan, shard.positions, row_bytes(reader, held_columns(reader, shard)))
 
     def producer(self, mesh: Mesh, step: int, executor: PieceExecutor) -> BatchProducer:
         """The producer of a step and of the following steps with the same shapes."""
         segment, end = self.plan.stretch(step)
-        share, options = self.share(mesh, step), self.options
+        shard, options = self.shard(mesh, step), self.options
         if options.keep_on_device:
-            gather = self._cache_on(mesh, step).gather(share)
-            finish = self._finish(share, gather)
-            return BatchProducer(self.plan, gather.reader, gather.share, options, executor, end, finish)
+            gather = self._cache_on(mesh, step).gather(shard)
+            finish = self._finish(shard, gather)
+            return BatchProducer(self.plan, gather.reader, gather.shard, options, executor, end, finish)
         reader = self.form(step).dataset.reader
         reader = keep_open_chunks(
             reader,
-            self.open_chunks(share, segment),
+            self.open_chunks(shard, segment),
             options.cache_bytes,
-            held_columns(reader, share),
+            held_columns(reader, shard),
             options.prefetch_bytes,
             options.readers,
         )
-        return BatchProducer(self.plan, reader, share, options, executor, end, self._finish(share))
+        return BatchProducer(self.plan, reader, shard, options, executor, end, self._finish(shard))
 
-    def one_step(self, share: HostShard, step: int) -> BatchProducer:
+    def one_step(self, shard: HostShard, step: int) -> BatchProducer:
         """The producer of a single step, without caches of chunks or of the dataset."""
         reader = self.form(step).dataset.reader
-        return BatchProducer(self.plan, reader, share, self.options, ThreadExecutor(), step + 1, self._finish(share))
+        return BatchProducer(self.plan, reader, shard, self.options, ThreadExecutor(), step + 1, self._finish(shard))
 
     def host_leaves(self, form: BatchForm, visits: Visits) -> list[NDArray[Any]]:
         """Reads the rows of these visits with all columns of every leaf, as NumPy arrays; padding is zeros."""
@@ -169,11 +169,11 @@ class Pipeline:
             out.append(array)
         return out
 
-    def _finish(self, share: HostShard, gather: DeviceGather | None = None) -> Finish:
+    def _finish(self, shard: HostShard, gather: DeviceGather | None = None) -> Finish:
         """Builds a batch from placed leaves: gathers cached rows, then applies the user's function."""
-        last: Finish = share.batch.structure.build
+        last: Finish = shard.batch.structure.build
         if self.device_map is not None:
-            last = self.device_map.compiled(share)
+            last = self.device_map.compiled(shard)
         return last if gather is None else lambda leaves: last(gather(leaves))
 
     def _cache_on(self, mesh: Mesh, step: int) -> DeviceCache:
@@ -181,5 +181,5 @@ class Pipeline:
         form = self.form(step)
         if (mesh, form) not in self._caches:
             self._caches.clear()  # there may not be enough memory for two
-            self._caches[mesh, form] = DeviceCache(form.dataset, self.share(mesh, step), self.options)
+            self._caches[mesh, form] = DeviceCache(form.dataset, self.shard(mesh, step), self.options)
         return self._caches[mesh, form]

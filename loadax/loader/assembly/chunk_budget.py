@@ -203,13 +203,13 @@ def _leaf_rows(source: BaseSource) -> int:
     return follow + max(beside, default=0) if source.children else len(source)
 
 
-def held_columns(reader: Reader, share: HostShard) -> list[Columns | None]:
+def held_columns(reader: Reader, shard: HostShard) -> list[Columns | None]:
     """The columns of every leaf of the source that this process reads: those of its devices if possible, else all."""
     specs = flatten_spec(reader.specs[0])[0]
     if not reader.source.reads_columns or not reader.elementwise:
         return [tuple((0, extent) for extent in spec.shape) for spec in specs]
     columns: list[Columns | None] = [None] * len(specs)
-    for leaf, layout in zip(share.batch.leaves, share.layouts, strict=True):
+    for leaf, layout in zip(shard.batch.leaves, shard.layouts, strict=True):
         if leaf.source is not None:
             for group in layout.groups:
                 columns[leaf.source] = hull(columns[leaf.source], group.columns)

@@ -130,7 +130,7 @@ class HostShard:
         )
 
 
-def resolve_share(
+def resolve_shard(
     batch: BatchSpec,
     batch_size: int,
     mesh: Mesh | PlannedMesh,
@@ -165,10 +165,10 @@ def resolve_share(
                 f"not a multiple of microbatches={microbatches}; "
                 f"use a batch_size that is a multiple of {batch_size // (stop - start) * microbatches * parts}"
             )
-    share = HostShard(batch, mesh, tuple(specs), layouts, batch_size, first, microbatches)
+    shard = HostShard(batch, mesh, tuple(specs), layouts, batch_size, first, microbatches)
     if part is not None and spans:
-        _check_part(share, part)
-    return share
+        _check_part(shard, part)
+    return shard
 
 
 def _resolve_specs(batch: BatchSpec, shapes: list[tuple[int, ...]], mesh: Any, partition: Any) -> list[PartitionSpec]:
@@ -191,14 +191,14 @@ def _resolve_specs(batch: BatchSpec, shapes: list[tuple[int, ...]], mesh: Any, p
     return [specs[index] for index in range(len(batch.leaves))]
 
 
-def _check_part(share: HostShard, part: ShardSpec) -> None:
-    size = share.batch_size // part.count
+def _check_part(shard: HostShard, part: ShardSpec) -> None:
+    size = shard.batch_size // part.count
     wanted = np.arange(part.index * size, (part.index + 1) * size)
-    actual = share.positions
+    actual = shard.positions
     if not np.array_equal(actual, wanted):
         shown = f"{len(actual)} rows, from {actual[0]} to {actual[-1]}" if len(actual) else "no rows"
         raise PartitionError(
             f"shard_index={part.index} of shard_count={part.count} is rows {wanted[0]} to {wanted[-1]} "
-            f"of a batch of {share.batch_size}, but on this mesh this process holds {shown}; "
+            f"of a batch of {shard.batch_size}, but on this mesh this process holds {shown}; "
             "leave shard_index and shard_count out, so that the mesh decides"
         )

@@ -76,22 +76,22 @@ class DeviceCache:
 
     Args:
         dataset: Dataset whose maps are not random.
-        share: This process's shard of any batch.
+        shard: This process's shard of any batch.
         options: Options of the loader. `keep_on_device` is a device's limit in bytes; True: a quarter of its memory.
 
     Raises:
         ArgumentError: If the rows exceed the limit; shows both sizes.
     """
 
-    def __init__(self, dataset: Dataset, share: HostShard, options: LoaderOptions):
-        mesh = share.mesh
+    def __init__(self, dataset: Dataset, shard: HostShard, options: LoaderOptions):
+        mesh = shard.mesh
         assert isinstance(mesh, Mesh)
         self._mesh = mesh
         self._devices = OwnDevices(mesh)
         self._source = RowIndexSource(_rows_of(dataset), dataset.reader.num_rows)
         given = {
             leaf.source: (leaf, spec)
-            for leaf, spec in zip(share.batch.leaves, share.specs, strict=True)
+            for leaf, spec in zip(shard.batch.leaves, shard.specs, strict=True)
             if not leaf.generated
         }
         example = batch_spec(dataset.spec, [])  # without generated leaves
@@ -107,11 +107,11 @@ class DeviceCache:
         self._gathers: dict[HostShard, DeviceGather] = {}
         self._arrays = self._read(dataset, options)
 
-    def gather(self, share: HostShard) -> DeviceGather:
+    def gather(self, shard: HostShard) -> DeviceGather:
         """The program that gathers batches of this shard from the cache; compiled once per shard."""
-        if share not in self._gathers:
-            self._gathers[share] = DeviceGather(share, self._source, self._placed, self._arrays)
-        return self._gathers[share]
+        if shard not in self._gathers:
+            self._gathers[shard] = DeviceGather(shard, self._source, self._placed, self._arrays)
+        return self._gathers[shard]
 
     def _each(self, leaves: Sequence[BatchLeaf]) -> list[tuple[BatchLeaf, PartitionSpec]]:
         return list(zip(leaves, self._specs, strict=True))
@@ -145,15 +145,15 @@ class DeviceCache:
         layouts = tuple(
             plan_leaf(grid, spec, (height, *leaf.spec.shape)) for leaf, spec in self._each(self._batch.leaves)
         )
-        share = HostShard(self._batch, self._mesh, self._specs, layouts, height, 0)
+        shard = HostShard(self._batch, self._mesh, self._specs, layouts, height, 0)
         plan = BatchPlan(_in_blocks(self._source, height), height)
-        arrays, write = self._writer(share, height)
+        arrays, write = self._writer(shard, height)
         if not len(self._devices):
             return arrays[:-1]
         steps = plan.steps_per_epoch
         options = replace(options, prefetch=1, keep_on_device=False, first_workers=options.num_workers)
         with closing(open_executor(options)) as executor:
-            producer = BatchProducer(plan, dataset.reader, share, options, executor, steps)
+            producer = BatchProducer(plan, dataset.reader, shard, options, executor, steps)
             scheduler = PrefetchScheduler(producer, 0, options)
             with closing(ThreadPool(scheduler, executor)), progress_bar("keep_on_device", rows, "row", None) as shown:
                 try:
@@ -166,7 +166,7 @@ class DeviceCache:
                     raise
         return arrays[:-1]
 
-    def _writer(self, share: HostShard, height: int) -> tuple[list[jax.Array], Program]:
+    def _writer(self, shard: HostShard, height: int) -> tuple[list[jax.Array], Program]:
         """Zeros and a block counter, and the program that writes a block into them and increments the counter."""
         counter = jax.ShapeDtypeStruct((1,), NUMBER, sharding=NamedSharding(self._mesh, PartitionSpec()))
         outputs = [*self._placed, counter]
@@ -186,7 +186,7 @@ class DeviceCache:
             ]
             return [*written, block_index + 1]
 
-        blocks = flatten(share.shape_dtypes)[0]
+        blocks = flatten(shard.shape_dtypes)[0]
         program = self._devices.compile(write, [*outputs, *blocks], outputs, donate=range(len(outputs)))
         return self._devices.compile(nothing, [], outputs)([]), program
 

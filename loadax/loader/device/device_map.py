@@ -74,19 +74,19 @@ class DevicePrograms:
         self._x64 = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
         self._programs: dict[HostShard, DeviceProgram] = {}
 
-    def on(self, share: HostShard) -> "DeviceProgram":
+    def on(self, shard: HostShard) -> "DeviceProgram":
         """The program for batches of this shard; traced once per shard."""
-        program = self._programs.get(share)
+        program = self._programs.get(shard)
         if program is None:
             with jax.enable_x64(self._x64):
-                program = DeviceProgram(self._map, share)
-            same_mesh = {other: known for other, known in self._programs.items() if other.mesh == share.mesh}
-            self._programs = same_mesh | {share: program}
+                program = DeviceProgram(self._map, shard)
+            same_mesh = {other: known for other, known in self._programs.items() if other.mesh == shard.mesh}
+            self._programs = same_mesh | {shard: program}
         return program
 
-    def compiled(self, share: HostShard) -> "DeviceProgram":
+    def compiled(self, shard: HostShard) -> "DeviceProgram":
         """The same program, compiled, so that it can be called on any thread."""
-        program = self.on(share)
+        program = self.on(shard)
         with jax.enable_x64(self._x64):
             _ = program.compiled
         return program
@@ -101,13 +101,13 @@ class DeviceProgram:
         PartitionError: If a device lacks columns that the function needs; names the leaf.
     """
 
-    def __init__(self, device_map: DeviceMap, share: HostShard):
-        self._share = share
+    def __init__(self, device_map: DeviceMap, shard: HostShard):
+        self._shard = shard
         self._name = f"device_map {name_of(device_map.function)}"
         self._elementwise = device_map.elementwise
-        self._example = _Example(device_map.function, share.batch.structure, self._name)
-        self._cuts = [self._cut_dims(spec) for spec in share.specs]
-        self._traced = _Traced(self._example, [_shape_of(leaf.spec.shape, leaf.dtype) for leaf in share.batch.leaves])
+        self._example = _Example(device_map.function, shard.batch.structure, self._name)
+        self._cuts = [self._cut_dims(spec) for spec in shard.specs]
+        self._traced = _Traced(self._example, [_shape_of(leaf.spec.shape, leaf.dtype) for leaf in shard.batch.leaves])
         self._paths = self._example.result.paths
         self._check_rows()
         # For each computed result: the leaves that it depends on and whose columns are split over devices.
@@ -126,9 +126,9 @@ class DeviceProgram:
 
     @cached_property
     def _outputs(self) -> list[jax.ShapeDtypeStruct]:
-        share, mesh = self._share, self._share.mesh
-        before: tuple[Any, ...] = (None,) if share.microbatches > 1 else ()
-        rows = flatten(share.shape_dtypes)[0][0].shape[: len(before) + 1]
+        shard, mesh = self._shard, self._shard.mesh
+        before: tuple[Any, ...] = (None,) if shard.microbatches > 1 else ()
+        rows = flatten(shard.shape_dtypes)[0][0].shape[: len(before) + 1]
         outputs = []
         for shape, spec in zip(self._traced.shapes, self._specs, strict=True):
             sharding = None if isinstance(mesh, PlannedMesh) else NamedSharding(mesh, PartitionSpec(*before, *spec))
@@ -148,9 +148,9 @@ class DeviceProgram:
         outputs = self._computed(self._outputs)
         if not outputs:
             return lambda _: []
-        assert not isinstance(self._share.mesh, PlannedMesh)
-        inputs = flatten(self._share.shape_dtypes)[0]
-        return OwnDevices(self._share.mesh).compile(self._of_part, inputs, outputs)
+        assert not isinstance(self._shard.mesh, PlannedMesh)
+        inputs = flatten(self._shard.shape_dtypes)[0]
+        return OwnDevices(self._shard.mesh).compile(self._of_part, inputs, outputs)
 
     def _computed(self, results: Iterable[Any]) -> list[Any]:
         """The results that the function does not pass through."""
@@ -159,7 +159,7 @@ class DeviceProgram:
     def _of_part(self, *leaves: jax.Array) -> list[jax.Array]:
         """Maps all rows of a device."""
         rows = jax.vmap(self._of_row)
-        return (jax.vmap(rows) if self._share.microbatches > 1 else rows)(*leaves)
+        return (jax.vmap(rows) if self._shard.microbatches > 1 else rows)(*leaves)
 
     def _of_row(self, *leaves: jax.Array) -> list[jax.Array]:
         """Maps one row: with the device's columns for results that depend on split leaves, else with whole leaves."""
@@ -167,7 +167,7 @@ class DeviceProgram:
         whole = self._example(
             *(
                 jnp.zeros(spec.spec.shape, spec.dtype) if cuts else leaf
-                for leaf, spec, cuts in zip(leaves, self._share.batch.leaves, self._cuts, strict=True)
+                for leaf, spec, cuts in zip(leaves, self._shard.batch.leaves, self._cuts, strict=True)
             )
         )
         if not any(self._cut_sources):
@@ -178,22 +178,22 @@ class DeviceProgram:
         )
 
     def _check_rows(self) -> None:
-        share = self._share
-        first, *others = share.batch.leaves
-        for leaf, spec in zip(others, share.specs[1:], strict=True):
-            if self._axes(spec[:1]) != self._axes(share.specs[0][:1]):
+        shard = self._shard
+        first, *others = shard.batch.leaves
+        for leaf, spec in zip(others, shard.specs[1:], strict=True):
+            if self._axes(spec[:1]) != self._axes(shard.specs[0][:1]):
                 raise PartitionError(
-                    f"{self._name}: {leaf_name(first.path)} is partitioned {share.specs[0]} "
+                    f"{self._name}: {leaf_name(first.path)} is partitioned {shard.specs[0]} "
                     f"and {leaf_name(leaf.path)} {spec}, so a device holds different rows of the two; "
                     "partition the rows of all leaves alike, or leave device_map out"
                 )
 
     def _resolve_spec(self, result: int) -> PartitionSpec:
         """Partition of a result: that of the leaf that it passes through or replaces, or by rows."""
-        share, path = self._share, self._paths[result]
+        shard, path = self._shard, self._paths[result]
         passed, sources = self._traced.passed[result], self._cut_sources[result]
         if passed is not None:
-            return share.specs[passed]
+            return shard.specs[passed]
         if sources and not self._elementwise:
             raise PartitionError(
                 f"{self._name}: {leaf_name(path)} of the result depends on {self._cut_text(sources[0])}, so a device "
@@ -202,7 +202,7 @@ class DeviceProgram:
             )
         shape = self._traced.shapes[result].shape
         cuts = [self._cuts[source] for source in sources] or [{}]
-        for leaf, spec, own_cuts in zip(share.batch.leaves, share.specs, self._cuts, strict=True):
+        for leaf, spec, own_cuts in zip(shard.batch.leaves, shard.specs, self._cuts, strict=True):
             if leaf.path == path and len(leaf.spec.shape) == len(shape) and all(cut == own_cuts for cut in cuts):
                 return spec
         if sources:
@@ -210,13 +210,13 @@ class DeviceProgram:
                 f"{self._name}: {leaf_name(path)} of the result depends on {self._cut_text(sources[0])}, and can't be "
                 f"partitioned like it; return it under that leaf's key, with the same number of dims, {_ROWS_ALONE}"
             )
-        return PartitionSpec(*share.specs[0][:1])
+        return PartitionSpec(*shard.specs[0][:1])
 
     def _check_parts(self) -> None:
         """Checks that a device computes its columns of each result from its columns of the leaves."""
-        share = self._share
+        shard = self._shard
         parts = []
-        for leaf, spec in zip(share.batch.leaves, share.specs, strict=True):
+        for leaf, spec in zip(shard.batch.leaves, shard.specs, strict=True):
             counts = self._counts(spec, len(leaf.spec.shape))
             columns = [size // count for size, count in zip(leaf.spec.shape, counts, strict=True)]
             parts.append(_shape_of(columns, leaf.dtype))
@@ -240,7 +240,7 @@ class DeviceProgram:
 
     def _counts(self, spec: PartitionSpec, dims: int) -> list[int]:
         """Number of parts that each dim of an example's leaf is split into."""
-        sizes = axis_sizes(self._share.mesh)
+        sizes = axis_sizes(self._shard.mesh)
         cuts = [int(np.prod([sizes[axis] for axis in axes_of(entry)])) for entry in spec[1:]]
         return [*cuts, *[1] * dims][:dims]
 
@@ -253,11 +253,11 @@ class DeviceProgram:
             f"along dim {dim} by the mesh {'axis' if len(axes) == 1 else 'axes'} {' and '.join(map(repr, axes))}"
             for dim, axes in self._cuts[leaf].items()
         ]
-        return f"{leaf_name(self._share.batch.leaves[leaf].path)}, cut {' and '.join(cuts)}"
+        return f"{leaf_name(self._shard.batch.leaves[leaf].path)}, cut {' and '.join(cuts)}"
 
     def _axes(self, entries: Iterable[Any]) -> tuple[str, ...]:
         """The axes with more than one device."""
-        sizes = axis_sizes(self._share.mesh)
+        sizes = axis_sizes(self._shard.mesh)
         return tuple(axis for entry in entries for axis in axes_of(entry) if sizes[axis] > 1)
 
 

@@ -58,33 +58,33 @@ class DeviceGather:
     """Gathers batches of one shard from cached rows.
 
     Args:
-        share: Shard of the batches.
+        shard: Shard of the batches.
         numbers: Source of the row indices.
         placed: Shapes and shardings of `arrays`.
         arrays: Leaves of the cached rows, with row 0 of zeros.
 
     Attributes:
         reader: Reader of row indices in place of rows.
-        share: Shard of the batches of row indices.
+        shard: Shard of the batches of row indices.
     """
 
     def __init__(
-        self, share: HostShard, numbers: RowIndexSource, placed: Sequence[Placed], arrays: Sequence[jax.Array]
+        self, shard: HostShard, numbers: RowIndexSource, placed: Sequence[Placed], arrays: Sequence[jax.Array]
     ):
-        assert isinstance(share.mesh, Mesh)
+        assert isinstance(shard.mesh, Mesh)
         self._arrays = list(arrays)
         data = [
             (leaf.source, PartitionSpec(*spec[:1]))
-            for leaf, spec in zip(share.batch.leaves, share.specs, strict=True)
+            for leaf, spec in zip(shard.batch.leaves, shard.specs, strict=True)
             if not leaf.generated
         ]
         # A device needs the indices of the rows that it holds: one leaf per partition of the rows.
         cuts = list(dict.fromkeys(spec for _, spec in data))
         self.reader = Reader(replace(numbers, leaves=len(cuts)), (), None)
-        self.share = _of_numbers(share, self.reader.spec, cuts)
-        leaves = self.share.batch.leaves
+        self.shard = _of_numbers(shard, self.reader.spec, cuts)
+        leaves = self.shard.batch.leaves
         generated = {leaf.generated: index for index, leaf in enumerate(leaves) if leaf.generated}
-        self._generated = [generated.get(leaf.generated) for leaf in share.batch.leaves]
+        self._generated = [generated.get(leaf.generated) for leaf in shard.batch.leaves]
         self._numbers = [index for index, leaf in enumerate(leaves) if not leaf.generated]
         wanted = [(source, cuts.index(spec)) for source, spec in data]
 
@@ -92,13 +92,13 @@ class DeviceGather:
             kept, rows = given[: len(placed)], given[len(placed) :]
             return [kept[source or 0].at[rows[cut]].get(mode="promise_in_bounds") for source, cut in wanted]
 
-        inputs = flatten(self.share.shape_dtypes)[0]
+        inputs = flatten(self.shard.shape_dtypes)[0]
         outputs = [
             output
-            for output, leaf in zip(flatten(share.shape_dtypes)[0], share.batch.leaves, strict=True)
+            for output, leaf in zip(flatten(shard.shape_dtypes)[0], shard.batch.leaves, strict=True)
             if not leaf.generated
         ]
-        self._program = OwnDevices(share.mesh).compile(
+        self._program = OwnDevices(shard.mesh).compile(
             pick, [*placed, *(inputs[index] for index in self._numbers)], outputs
         )
 
@@ -108,15 +108,15 @@ class DeviceGather:
         return [next(picked) if index is None else arrays[index] for index in self._generated]
 
 
-def _of_numbers(share: HostShard, spec: Tree, cuts: Sequence[PartitionSpec]) -> HostShard:
+def _of_numbers(shard: HostShard, spec: Tree, cuts: Sequence[PartitionSpec]) -> HostShard:
     """The shard of batches of row indices, one leaf per partition of the rows; generated leaves are unchanged."""
     as_before = {
-        leaf.generated: spec for leaf, spec in zip(share.batch.leaves, share.specs, strict=True) if leaf.generated
+        leaf.generated: spec for leaf, spec in zip(shard.batch.leaves, shard.specs, strict=True) if leaf.generated
     }
     batch = batch_spec(spec, list(as_before))
     specs = tuple(as_before[leaf.generated] if leaf.generated else cuts[leaf.source or 0] for leaf in batch.leaves)
-    grid, rows = grid_of(share.mesh), share.batch_size
+    grid, rows = grid_of(shard.mesh), shard.batch_size
     layouts = tuple(
         plan_leaf(grid, spec, (rows, *leaf.spec.shape)) for leaf, spec in zip(batch.leaves, specs, strict=True)
     )
-    return replace(share, batch=batch, specs=specs, layouts=layouts)
+    return replace(shard, batch=batch, specs=specs, layouts=layouts)

@@ -81,7 +81,7 @@ class BatchProducer:
     Args:
         plan: Plan of the run.
         reader: Reader of the rows.
-        share: This process's shard of a batch, on a mesh with devices.
+        shard: This process's shard of a batch, on a mesh with devices.
         options: Options of the loader.
         executor: Executor that reads the pieces.
         end: Step after the last one of this shard. None: infinite.
@@ -95,7 +95,7 @@ class BatchProducer:
         self,
         plan: BatchPlan,
         reader: Reader,
-        share: HostShard,
+        shard: HostShard,
         options: LoaderOptions,
         executor: PieceExecutor,
         end: int | None,
@@ -103,19 +103,19 @@ class BatchProducer:
     ):
         self.executor = executor
         self.end = end
-        self._layout = buffer_layout(share)
-        self._visits = VisitLookahead(plan, share.positions, end)
+        self._layout = buffer_layout(shard)
+        self._visits = VisitLookahead(plan, shard.positions, end)
         self._job = executor.load(reader, self._layout, options.key_seed, options.prefetch_bytes)
-        self._finish = share.batch.structure.build if finish is None else finish
+        self._finish = shard.batch.structure.build if finish is None else finish
         self._placers = [
-            Placer(layout, sharding, leaf.dtype, share.microbatches)
-            for layout, sharding, leaf in zip(share.layouts, share.shardings, share.batch.leaves, strict=True)
+            Placer(layout, sharding, leaf.dtype, shard.microbatches)
+            for layout, sharding, leaf in zip(shard.layouts, shard.shardings, shard.batch.leaves, strict=True)
         ]
         self.probed = reader.probed
         self.to_accelerator = any(
-            device.platform != "cpu" for sharding in share.shardings[:1] for device in sharding.mesh.local_devices
+            device.platform != "cpu" for sharding in shard.shardings[:1] for device in sharding.mesh.local_devices
         )
-        self.rows_per_step = len(share.positions)
+        self.rows_per_step = len(shard.positions)
         self.bytes_per_step = self._layout.bytes_per_step
 
     def prepare(self, threads: int) -> None:

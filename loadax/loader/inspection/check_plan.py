@@ -66,12 +66,12 @@ def _range(bounds: tuple[int, int]) -> str:
     return f"{bounds[0]}" if bounds[0] == bounds[1] else f"{bounds[0]} to {bounds[1]}"
 
 
-def check_run(plan: BatchPlan, share_at: Callable[[int], HostShard], steps: int | None) -> PlanCheck:
+def check_run(plan: BatchPlan, shard_at: Callable[[int], HostShard], steps: int | None) -> PlanCheck:
     """Simulates a run.
 
     Args:
         plan: Plan of the run.
-        share_at: One process's shard of a step.
+        shard_at: One process's shard of a step.
         steps: Number of evenly spaced steps; None: all, or as many as take about a second.
 
     Raises:
@@ -86,7 +86,7 @@ def check_run(plan: BatchPlan, share_at: Callable[[int], HostShard], steps: int 
     copies: list[Integers] = []
     counts: list[tuple[int, int, int]] = []  # hosts, shares, and shares checked per step
     for first, end in segments:
-        hosts = AllHosts(share_at(first), plan.stretch(first)[0].batch_size)
+        hosts = AllHosts(shard_at(first), plan.stretch(first)[0].batch_size)
         shares = _shares(hosts)
         most = steps or max(1, min(_MOST_ROWS // hosts.batch_size, max(_FEW_STEPS, _MOST_CALLS // len(shares))))
         chosen = spaced(range(first, end), -(-most // len(segments)))
@@ -106,7 +106,7 @@ def _shares(hosts: AllHosts) -> list[tuple[int, Integers]]:
     shares: dict[bytes, tuple[int, Integers]] = {}
     loaded = np.zeros(hosts.batch_size, np.int64)
     for host in range(len(hosts.processes)):
-        positions = hosts.share(host).positions
+        positions = hosts.shard(host).positions
         loaded[positions] += 1
         shares.setdefault(positions.tobytes(), (host, positions))
     # Compare with the same figures, computed from the whole mesh.

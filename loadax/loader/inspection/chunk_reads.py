@@ -58,11 +58,11 @@ def open_on_hosts(reader: Reader, plan: BatchPlan, hosts: AllHosts) -> list[Open
     endless = BatchPlan(plan.order, hosts.batch_size, None, "pad")
     opened = []
     for index in spaced(range(len(groups)), _HOSTS_WITH_CHUNKS):
-        share = hosts.share(int(groups[index][0]))
-        shuffles = find_open_chunks(reader, endless, share.positions, row_bytes(reader, held_columns(reader, share)))
+        shard = hosts.shard(int(groups[index][0]))
+        shuffles = find_open_chunks(reader, endless, shard.positions, row_bytes(reader, held_columns(reader, shard)))
         if not shuffles:
             return []
-        opened.append(Opened(len(share.positions), shuffles))
+        opened.append(Opened(len(shard.positions), shuffles))
     return opened
 
 

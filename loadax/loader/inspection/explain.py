@@ -31,14 +31,14 @@ class Setting:
     Args:
         dataset: Dataset of the loader.
         plan: Plan of the run.
-        share: One process's shard of the batch of step `at`.
+        shard: One process's shard of the batch of step `at`.
         at: Step to explain.
         options: Options of the loader.
     """
 
     dataset: Dataset
     plan: BatchPlan
-    share: HostShard
+    shard: HostShard
     at: int
     options: LoaderOptions
 
@@ -51,25 +51,25 @@ def explain(setting: Setting, steps: int) -> Explanation:
         steps: Number of steps to sample for figures that depend on their rows.
     """
     batches = _batches(setting)
-    hosts = AllHosts(setting.share, batches.batch_size)
+    hosts = AllHosts(setting.shard, batches.batch_size)
     opened = open_on_hosts(setting.dataset.reader, setting.plan, hosts)
     end = batches.last + 1 if batches.last is not None else batches.first + batches.steps_per_epoch
     reading = _reading(setting, hosts, opened, spaced(range(batches.first, end), steps))
     memory = _memory(setting, hosts, opened)
-    leaves = setting.share.batch.leaves
+    leaves = setting.shard.batch.leaves
     largest = max(range(len(leaves)), key=lambda index: _row_bytes(leaves[index].spec, leaves[index].dtype))
-    micro = setting.share.microbatches
+    micro = setting.shard.microbatches
     rows = (micro, batches.batch_size // micro) if micro > 1 else (batches.batch_size,)
     plans = tuple(
         LeafPlan(leaf.path, str(leaf.dtype), (*rows, *leaf.spec.shape), f"P({', '.join(map(repr, spec))})")
-        for leaf, spec in zip(leaves, setting.share.specs, strict=True)
+        for leaf, spec in zip(leaves, setting.shard.specs, strict=True)
     )
     plan = plans[largest]
     return Explanation(
         data=_data(setting.dataset),
         order=setting.dataset.verbs,
         batches=batches,
-        mesh=axis_sizes(setting.share.mesh),
+        mesh=axis_sizes(setting.shard.mesh),
         hosts=len(hosts.processes),
         devices=hosts.grid.owners.size,
         leaves=plans,

@@ -53,7 +53,7 @@ class AllHosts:
         """int64[hosts]: process index of each host."""
         return np.unique(self.grid.owners)
 
-    def share(self, host: int) -> HostShard:
+    def shard(self, host: int) -> HostShard:
         """The shard of a host, as that host computes it."""
         process = int(self.processes[host])
         layouts = [

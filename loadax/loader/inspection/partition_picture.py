@@ -31,11 +31,11 @@ class PartitionPicture:
 
     Args:
         title: Title with the leaf.
-        held: Parts of the leaf, by host.
+        holdings: Parts of the leaf, by host.
     """
 
     title: str
-    held: LeafHoldings
+    holdings: LeafHoldings
 
     def text(self, width: int = 100, colour: bool | None = None) -> str:
         """Draws for the terminal. A cell shows several parts if they don't fit.
@@ -46,10 +46,10 @@ class PartitionPicture:
         """
         if colour is None:
             colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        rows = _bounds(self.held.cuts[0], _BANDS)
-        labels = [f"{low * self.held.extents[0]}:{high * self.held.extents[0]}" for low, high in rows]
+        rows = _bounds(self.holdings.cuts[0], _BANDS)
+        labels = [f"{low * self.holdings.extents[0]}:{high * self.holdings.extents[0]}" for low, high in rows]
         margin = max(map(len, [*labels, "rows"])) + 2
-        columns = _bounds(self.held.columns, max(1, (width - margin) // (_CELL + 1)))
+        columns = _bounds(self.holdings.columns, max(1, (width - margin) // (_CELL + 1)))
         cell_width = max(_CELL, min(26, (width - margin) // len(columns) - 1))
         cells = [[tuple(self._holders(row, column).tolist()) for column in columns] for row in rows]
         shades = _shades(cells)
@@ -70,14 +70,14 @@ class PartitionPicture:
         Raises:
             UnsupportedError: If matplotlib is not installed.
         """
-        rows, columns = self.held.cuts[0], self.held.columns
+        rows, columns = self.holdings.cuts[0], self.holdings.columns
         figure = new_figure(11, 8, "use text_picture()")
         axes = figure.subplots()
         axes.imshow(self._pixels(), extent=(0, columns, rows, 0), aspect="auto", interpolation="nearest")
         axes.set_title(f"{self.title}\n{self._caption()}", loc="left", fontsize=11)
         bands, sections = _bounds(rows, 12), _bounds(columns, 6)
         axes.set_yticks([*(low for low, _ in bands), rows])
-        axes.set_yticklabels(f"{row * self.held.extents[0]:,}" for row in (*(low for low, _ in bands), rows))
+        axes.set_yticklabels(f"{row * self.holdings.extents[0]:,}" for row in (*(low for low, _ in bands), rows))
         axes.set_xticks([(low + high) / 2 for low, high in sections])
         axes.set_xticklabels(self._column_text(*section) for section in sections)
         axes.xaxis.tick_top()
@@ -96,13 +96,13 @@ class PartitionPicture:
         hosts = np.diff(self._begins)[:, None]
         stripes = min(int(hosts.max()), _STRIPES)
         shown = self._hosts[self._begins[:-1, None] + np.arange(stripes) * hosts // stripes]
-        return _colours(self.held.hosts)[shown].reshape(self.held.cuts[0], -1, 3)
+        return _colours(self.holdings.hosts)[shown].reshape(self.holdings.cuts[0], -1, 3)
 
     @cached_property
     def _by_part(self) -> tuple[Integers, Integers]:
-        order = np.argsort(self.held.shard, kind="stable")
-        parts = self.held.cuts[0] * self.held.columns
-        return self.held.host[order], np.searchsorted(self.held.shard[order], np.arange(parts + 1))
+        order = np.argsort(self.holdings.shard, kind="stable")
+        parts = self.holdings.cuts[0] * self.holdings.columns
+        return self.holdings.host[order], np.searchsorted(self.holdings.shard[order], np.arange(parts + 1))
 
     @property
     def _hosts(self) -> Integers:
@@ -116,7 +116,7 @@ class PartitionPicture:
 
     def _holders(self, rows: tuple[int, int], columns: tuple[int, int]) -> Integers:
         """Hosts that hold any of these parts, ascending."""
-        width = self.held.columns
+        width = self.holdings.columns
         hosts = [
             self._hosts[self._begins[row * width + columns[0]] : self._begins[row * width + columns[1]]]
             for row in range(*rows)
@@ -125,7 +125,7 @@ class PartitionPicture:
 
     def _column_text(self, low: int, high: int) -> str:
         """Columns of these shards: `start:stop` of each dim that is split."""
-        cuts, extents = self.held.cuts[1:], self.held.extents[1:]
+        cuts, extents = self.holdings.cuts[1:], self.holdings.extents[1:]
         cut = [dim for dim, count in enumerate(cuts) if count > 1]
         if not cut:
             return "all columns" if cuts else "(one value a row)"
@@ -135,14 +135,16 @@ class PartitionPicture:
     def _caption(self) -> str:
         least, most = int(np.diff(self._begins).min()), int(np.diff(self._begins).max())
         holders = count_text(most, "host") if least == most else f"{least:,} to {most:,} hosts"
-        parts = self.held.cuts[0] * self.held.columns
-        return f"{count_text(parts, 'part')} on {count_text(self.held.hosts, 'host')}; each part is held by {holders}"
+        parts = self.holdings.cuts[0] * self.holdings.columns
+        return (
+            f"{count_text(parts, 'part')} on {count_text(self.holdings.hosts, 'host')}; each part is held by {holders}"
+        )
 
     def _cell(self, hosts: tuple[int, ...], width: int, shade: str, colour: bool) -> str:
         label = _cut(_hosts_text(np.array(hosts)), width - 2)
         if not colour:
             return f" {label} ".center(width, shade)
-        red, green, blue = (_colours(self.held.hosts)[hosts[0]] // 43).tolist()
+        red, green, blue = (_colours(self.holdings.hosts)[hosts[0]] // 43).tolist()
         ink = 16 if 2 * red + 4 * green + blue > 17 else 231
         return f"\x1b[48;5;{16 + 36 * red + 6 * green + blue}m\x1b[38;5;{ink}m{label.center(width)}\x1b[0m"
 

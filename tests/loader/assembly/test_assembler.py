@@ -34,24 +34,24 @@ def partitions(case: MeshCase) -> Iterator[Any]:
         yield {"image": P(None, second, first), "label": P(), "tokens": P((first, second))}
 
 
-def fill(share: HostShard, data: Dataset, plan: BatchPlan, seed: int) -> BatchBuffers:
+def fill(shard: HostShard, data: Dataset, plan: BatchPlan, seed: int) -> BatchBuffers:
     """The buffers of all steps, filled in pieces that are cut anywhere and come in any order.
 
     What nobody writes is 0xEE.
     """
-    layout = buffer_layout(share)
+    layout = buffer_layout(shard)
     memory = aligned_bytes(STEPS * layout.bytes_per_step)
     memory[:] = 0xEE
     buffers = BatchBuffers(layout, memory, STEPS)
     assembler = Assembler(data.reader, layout, None)
-    visits = plan.visits_of(range(STEPS), share.positions)
+    visits = plan.visits_of(range(STEPS), shard.positions)
     random = np.random.default_rng(seed)
     total = len(visits.rows)
     cuts = sorted({0, total, *random.integers(0, total, 6).tolist()}) if total else []
     pieces = list(pairwise(cuts))
     for low, high in random.permutation(pieces).tolist() if pieces else []:
         part = type(visits)(visits.rows[low:high], visits.epochs[low:high])
-        timing = assembler.fill(Piece(part, low, len(share.positions), buffers))
+        timing = assembler.fill(Piece(part, low, len(shard.positions), buffers))
         assert timing.rows == (part.rows >= 0).sum()
     return buffers
 
@@ -79,12 +79,12 @@ def test_every_host_holds_its_boxes_and_reads_each_element_once(case: MeshCase, 
             counts = source.counts if isinstance(source, ColumnSource) else [source.counts]
             for count in counts:
                 count[:] = 0
-            share = loader._share()
-            buffers = fill(share, data, loader._plan, 100 * number + process)
+            shard = loader._shard()
+            buffers = fill(shard, data, loader._plan, 100 * number + process)
             planned = [np.zeros_like(count) for count in counts]
             for step in range(STEPS):
                 rows = rows_of[step]
-                for leaf, layout in enumerate(share.layouts):
+                for leaf, layout in enumerate(shard.layouts):
                     held = np.zeros(expected[step][leaf].shape, np.int64)
                     for box, buffer in zip(layout.boxes, buffers.boxes(leaf, step), strict=True):
                         where = tuple(slice(*side) for side in box)
@@ -92,12 +92,12 @@ def test_every_host_holds_its_boxes_and_reads_each_element_once(case: MeshCase, 
                         assert buffer.ctypes.data % 64 == 0
                         held[where] = 1
                         covered[leaf][where] = True
-                    source_leaf = share.batch.leaves[leaf].source
+                    source_leaf = shard.batch.leaves[leaf].source
                     if columns and source_leaf is not None:
                         np.add.at(planned[source_leaf], rows[rows >= 0], held[rows >= 0])
-                np.testing.assert_array_equal(loader.local_rows(step), rows[share.positions])
+                np.testing.assert_array_equal(loader.local_rows(step), rows[shard.positions])
                 if not columns:
-                    mine = rows[share.positions]
+                    mine = rows[shard.positions]
                     np.add.at(planned[0], mine[mine >= 0], 1)
             for count, plan in zip(counts, planned, strict=True):
                 np.testing.assert_array_equal(count, plan)
@@ -110,7 +110,7 @@ def test_a_leaf_whose_rows_nobody_here_holds_is_not_read() -> None:
     source = ColumnSource(TREE)
     partition = {"image": P(), "label": P("host"), "tokens": P("host", "device")}
     loader = Dataloader(from_source(source), SIZE, mesh=case.planned(1), partition=partition)
-    fill(loader._share(), loader.dataset, BatchPlan(loader.dataset.order, SIZE, 2), 0)
+    fill(loader._shard(), loader.dataset, BatchPlan(loader.dataset.order, SIZE, 2), 0)
     image, label, tokens = source.counts
     assert image[16:48].min() == image[16:48].max() == 1
     assert label[16:32].tolist() == [0] * 8 + [1] * 8

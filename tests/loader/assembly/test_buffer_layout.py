@@ -12,7 +12,7 @@ from loadax.core.buffers import aligned_bytes
 from loadax.errors import LeafError
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.assembly.column_tiles import buffer_layout
-from loadax.loader.assembly.host_shard import batch_spec, resolve_share
+from loadax.loader.assembly.host_shard import batch_spec, resolve_shard
 from loadax.protocols import ArraySpec
 from loadax.sharding import plan_mesh
 
@@ -23,11 +23,11 @@ def test_rows_in_any_pieces(data: st.DataObject) -> None:
     width, height, count = data.draw(st.integers(0, 70)), data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
     dtype = np.dtype(data.draw(st.sampled_from(["u1", "i2", "f4"])))
     mesh = plan_mesh({"data": 4}, owners=data.draw(st.sampled_from([[0, 0, 0, 0], [1, 0, 1, 0], [0, 0, 1, 1]])))
-    share = resolve_share(batch_spec(ArraySpec((width,), dtype), []), 4 * height, mesh, P("data"), None)
-    layout = buffer_layout(share)
+    shard = resolve_shard(batch_spec(ArraySpec((width,), dtype), []), 4 * height, mesh, P("data"), None)
+    layout = buffer_layout(shard)
     memory = aligned_bytes(count * layout.bytes_per_step)
     buffers = BatchBuffers(layout, memory, count)
-    total = count * len(share.positions)
+    total = count * len(shard.positions)
     rows = np.random.default_rng(0).integers(0, 100, (total, width)).astype(dtype)
     cuts = sorted({0, total, *data.draw(st.lists(st.integers(0, total)))})
     for low, high in data.draw(st.permutations(list(pairwise(cuts)))):
@@ -51,7 +51,7 @@ def test_no_two_boxes_share_a_byte() -> None:
     }
     mesh = plan_mesh({"x": 2, "y": 2}, hosts=1)
     partition = {"a": P("x"), "b": P(("x", "y")), "c": P("y", "x")}
-    layout = buffer_layout(resolve_share(batch_spec(specs, []), 8, mesh, partition, None))
+    layout = buffer_layout(resolve_shard(batch_spec(specs, []), 8, mesh, partition, None))
     memory = aligned_bytes(3 * layout.bytes_per_step)
     buffers = BatchBuffers(layout, memory, 3)
     spans = []
@@ -70,7 +70,7 @@ def test_no_two_boxes_share_a_byte() -> None:
 def test_what_does_not_fit_names_its_leaf_also_between_gaps() -> None:
     mesh = plan_mesh({"data": 2}, hosts=1)
     layout = buffer_layout(
-        resolve_share(batch_spec({"id": ArraySpec((), np.dtype("i8"))}, []), 4, mesh, P("data"), None)
+        resolve_shard(batch_spec({"id": ArraySpec((), np.dtype("i8"))}, []), 4, mesh, P("data"), None)
     )
     buffers = BatchBuffers(layout, aligned_bytes(layout.bytes_per_step), 1)
     for low, high in ((0, 4), (1, 3)):

@@ -68,11 +68,11 @@ class TestTheSameBatches:
         """An order is a function of numbers: "chunks" is only a way to write the block."""
         whole = verb(chunked()[1])
         expected = [VALUES[Dataloader(whole, BATCH).rows(step)] for step in range(ROWS // BATCH)]
-        share = BATCH // hosts
+        shard = BATCH // hosts
         for host in range(hosts):
             found = run(verb(chunked()[1]), shard_index=host, shard_count=hosts)
             for step, batch in enumerate(found):
-                np.testing.assert_array_equal(batch, expected[step][host * share : (host + 1) * share])
+                np.testing.assert_array_equal(batch, expected[step][host * shard : (host + 1) * shard])
         assert sorted(np.concatenate(expected)[:, 0].tolist()) == VALUES[:, 0].tolist()
 
     @pytest.mark.parametrize("into", [True, False])
@@ -201,10 +201,10 @@ class TestWhatIsDecoded:
             parts = [ChunkedSource(VALUES[:2048], 64), ChunkedSource(VALUES[2048:], np.arange(0, 2048, 64))]
             data = concat([from_source(part) for part in parts]).shuffle(0, block="chunks", window=2, lanes=8)
             loader = Dataloader(data, BATCH, shard_index=host, shard_count=hosts)
-            share = BATCH // hosts
+            shard = BATCH // hosts
             with iter(loader) as batches:
                 for step, batch in enumerate(batches):
-                    np.testing.assert_array_equal(batch, VALUES[loader.rows(step)[host * share : (host + 1) * share]])
+                    np.testing.assert_array_equal(batch, VALUES[loader.rows(step)[host * shard : (host + 1) * shard]])
             assert sum(part.counts.sum() for part in parts) <= 1.1 * ROWS / hosts
 
     def test_a_concatenation_of_shuffles(self, said: Any) -> None:
@@ -240,7 +240,7 @@ class TestWhatIsDecoded:
         assert data.order.shuffle is not None
         assert data.order.shuffle.blocks is not None
         found = OpenChunks(data.order, data.order.shuffle.blocks, 16, 8, 1.0, 16 * 4 * 4, 4, 1, data.source)
-        reader = keep_open_chunks(data.reader, [found], None, held_columns(data.reader, loader._share()))
+        reader = keep_open_chunks(data.reader, [found], None, held_columns(data.reader, loader._shard()))
         assert reader.source.reads_columns
         out = np.empty((4, 4), np.int32)
         for step in range(8):
@@ -315,7 +315,7 @@ class TestWhatIsRefused:
         def attempt(window: int, lanes: int, cache_bytes: int) -> None:
             data = chunked()[1].shuffle(0, block=block, window=window, lanes=lanes)
             loader = Dataloader(data, BATCH, cache_bytes=cache_bytes, shard_index=0, shard_count=hosts)
-            loader._share()
+            loader._shard()
 
         message = ""
         try:
@@ -477,7 +477,7 @@ def test_the_parts_of_a_mixture_share_the_memory() -> None:
     mixed = mix([*parts, from_source(large)], (1, 1, 1, 1))
     needed = 3 * 8 * 32 * 64
     loader = Dataloader(mixed, batch_size=32, cache_bytes=needed, shard_index=0, shard_count=2)
-    found = loader._pipeline.open_chunks(loader._share(), loader._plan.stretches[0])
+    found = loader._pipeline.open_chunks(loader._shard(), loader._plan.stretches[0])
     reader = keep_open_chunks(mixed.reader, found, needed, None)
     held = [cache for cache in walk(reader.source) if isinstance(cache, ChunkCache)]
     assert len(held) == 3

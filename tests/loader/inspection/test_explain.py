@@ -61,7 +61,7 @@ def test_rows_bytes_copies_and_memory_are_those_of_each_host_by_itself(case: Mes
         sources = [ColumnSource(TREE) for _ in range(case.processes)]
         hosts = [loaders(case, from_source(source), partition)[host] for host, source in enumerate(sources)]
         found = hosts[0].explain()
-        positions = [loader._share().positions for loader in hosts]
+        positions = [loader._shard().positions for loader in hosts]
         for loader, source in zip(hosts, sources, strict=True):
             read_step(loader, 0)
             assert source.whole_reads == 0
@@ -70,8 +70,8 @@ def test_rows_bytes_copies_and_memory_are_those_of_each_host_by_itself(case: Mes
         assert found.reading.nbytes == spread(read)
         assert found.reading.times == sum(read) / (BATCH * 17 * 4)
         assert found.reading.copies == spread(np.bincount(np.concatenate(positions), minlength=BATCH))
-        assert found.memory.step == spread([buffer_layout(loader._share()).bytes_per_step for loader in hosts])
-        box = [math.prod(stop - start for start, stop in each.boxes[0]) for each in hosts[0]._share().layouts]
+        assert found.memory.step == spread([buffer_layout(loader._shard()).bytes_per_step for loader in hosts])
+        box = [math.prod(stop - start for start, stop in each.boxes[0]) for each in hosts[0]._shard().layouts]
         assert found.memory.batch == 4 * sum(box)
         assert (found.hosts, found.devices) == (case.processes, 8)
 
@@ -82,11 +82,11 @@ def read_step(loader: Dataloader, step: int) -> None:
     from loadax.loader.assembly.assembler import Assembler, Piece
     from loadax.loader.assembly.buffer_layout import BatchBuffers
 
-    share = loader._share()
-    layout = buffer_layout(share)
+    shard = loader._shard()
+    layout = buffer_layout(shard)
     buffers = BatchBuffers(layout, aligned_bytes(layout.bytes_per_step), 1)
-    visits = loader._plan.visits(step, share.positions)
-    Assembler(loader.dataset.reader, layout, None).fill(Piece(visits, 0, len(share.positions), buffers))
+    visits = loader._plan.visits(step, shard.positions)
+    Assembler(loader.dataset.reader, layout, None).fill(Piece(visits, 0, len(shard.positions), buffers))
 
 
 def test_whole_rows_are_counted_whole_and_warned_of() -> None:
@@ -156,7 +156,7 @@ def test_padding_lies_in_no_chunk() -> None:
 
 def test_only_some_hosts_are_looked_at_when_there_are_many() -> None:
     loader = Dataloader(from_source(ChunkedSource(TREE["x"], 4)), BATCH, mesh=plan_mesh({"data": 16}, hosts=16))
-    held = AllHosts(loader._share(), BATCH).rows
+    held = AllHosts(loader._shard(), BATCH).rows
     for most, looked_at in ((4, 4), (0, 1), (100, 16)):
         found = chunk_reads(loader._plan, [0], held, loader.dataset.source, most)
         assert found is not None
@@ -268,11 +268,11 @@ def test_a_process_with_a_mesh_of_its_own() -> None:
     assert (found.hosts, found.devices, found.batches.batch_size) == (4, 32, 32)
     assert found.reading.rows == Spread(8, 8.0, 8)
     assert found.reading.copies == Spread(1, 1.0, 1)
-    everybody = AllHosts(parts[0]._share(), 32)
+    everybody = AllHosts(parts[0]._shard(), 32)
     for number, loader in enumerate(parts):
-        np.testing.assert_array_equal(everybody.rows.positions(number), loader._share().positions)
-        np.testing.assert_array_equal(everybody.share(number).positions, loader._share().positions)
-        assert buffer_layout(loader._share()).bytes_per_step == found.memory.step.most
+        np.testing.assert_array_equal(everybody.rows.positions(number), loader._shard().positions)
+        np.testing.assert_array_equal(everybody.shard(number).positions, loader._shard().positions)
+        assert buffer_layout(loader._shard()).bytes_per_step == found.memory.step.most
     assert parts[2].check_plan().hosts == 4
 
 
@@ -461,7 +461,7 @@ def test_the_check_counts_reads_as_playing_the_run_through_does(case: MeshCase) 
                 np.add.at(reads[step], loader.local_rows(step), 1)
         assert check.copies == (reads[reads > 0].min(), reads.max())
         assert (check.steps, check.all_steps, check.hosts) == (12, 12, case.processes)
-        assert check.shares == len({loader._share().positions.tobytes() for loader in hosts})
+        assert check.shares == len({loader._shard().positions.tobytes() for loader in hosts})
         assert check.asked == check.shares
         assert check.visits == 2
         assert "up to 2 times" in str(check)
@@ -502,7 +502,7 @@ def test_an_order_that_hosts_see_differently_is_found() -> None:
 
 
 def test_hosts_that_read_more_than_they_hold_would_be_found() -> None:
-    everybody = AllHosts(Dataloader(TREE, 16, mesh=plan_mesh({"data": 4}, hosts=4))._share(), 16)
+    everybody = AllHosts(Dataloader(TREE, 16, mesh=plan_mesh({"data": 4}, hosts=4))._shard(), 16)
     held = everybody.rows
     wrong = HeldRows(16, 4, held.host, held.start, np.where(held.host == 3, 15, held.stop))
     vars(everybody)["rows"] = wrong
