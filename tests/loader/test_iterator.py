@@ -1,4 +1,4 @@
-"""Where an iterator is, how it goes on, and its epochs."""
+"""Position, state and epochs of an iterator."""
 
 import subprocess
 import sys

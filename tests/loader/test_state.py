@@ -1,4 +1,4 @@
-"""A few integers, the same on every host, that any other run of the same data goes on from."""
+"""The state of a run: a few integers, equal on all hosts, from which any other run of the data continues."""
 
 import json
 import math

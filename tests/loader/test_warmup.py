@@ -1,4 +1,4 @@
-"""Reading ahead before anybody asks: the same batches, sooner, and nothing left behind."""
+"""`warmup()` reads the same batches earlier and leaves nothing behind."""
 
 import gc
 import threading

@@ -1,4 +1,4 @@
-"""Indices in runs of several processes: built before, read by all."""
+"""Row indices in runs of several processes: built before, read by all."""
 
 from pathlib import Path
 

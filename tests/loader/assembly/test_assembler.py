@@ -1,7 +1,4 @@
-"""Pieces into buffers, for hosts that are not there.
-
-Every box of every host is the oracle's, and each element is read once.
-"""
+"""The assembler writes every box of every host of planned meshes like the oracle, and reads each element once."""
 
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Rows written in any pieces come out as the boxes that they make up."""
+"""Rows written in pieces of any size form the boxes of the layout."""
 
 from itertools import pairwise
 

@@ -1,7 +1,4 @@
-"""Block shuffles of chunked data: each chunk is decoded once a window and host, whatever runs where.
-
-And what that takes is said before.
-"""
+"""Block shuffles decode each chunk once per window and host, and their memory is computed before the run."""
 
 import json
 import logging

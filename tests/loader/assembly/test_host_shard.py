@@ -1,4 +1,4 @@
-"""Which rows of a batch a process reads, by mesh or by number."""
+"""Rows of a batch that a process reads, from the mesh or from shard_index."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Under `pack`, a source that decodes chunks keeps them open, and `explain` says what is decoded for what is used."""
+"""Packed sources of chunked data cache open chunks, and `explain` reports rows decoded per row used."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A dataset that stays on the devices gives the batches that reading it gives: bit for bit, on every mesh."""
+"""A dataset cached on the devices gives the same batches as reading it: bit for bit, on every mesh."""
 
 import threading
 from collections.abc import Callable

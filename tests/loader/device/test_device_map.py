@@ -1,4 +1,4 @@
-"""A user's function on the devices: the rows that NumPy makes of the host's batch, one by one, on every mesh."""
+"""A `device_map` gives the same rows as NumPy on the host's batch, on every mesh."""
 
 import re
 from collections.abc import Callable

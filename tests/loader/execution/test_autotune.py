@@ -1,4 +1,4 @@
-"""A team grows while that serves a waiting consumer faster, and only then."""
+"""The autotuner adds workers only while throughput for a waiting consumer increases."""
 
 from collections.abc import Callable
 

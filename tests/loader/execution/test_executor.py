@@ -1,4 +1,4 @@
-"""Whoever reads the pieces, the batches are the same, and each event is told once."""
+"""Batches don't depend on the executor, and each event is reported once."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Who places, by the consumer's pace."""
+"""Workers or the consumer place batches, depending on the consumer's pace."""
 
 import pytest
 

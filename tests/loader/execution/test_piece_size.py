@@ -1,4 +1,4 @@
-"""How much is read at once: by what rows took so far, which a simulated machine says."""
+"""Piece sizes follow from measured times, here of a simulated machine."""
 
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""The visits that a feed computes ahead are those of its plan, whoever asks when."""
+"""The visits of the lookahead are those of the plan, in any order of calls."""
 
 import numpy as np
 from hypothesis import given, settings

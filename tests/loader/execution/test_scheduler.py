@@ -1,4 +1,4 @@
-"""What is read ahead: within the bounds, in order, and by whoever is free."""
+"""Prefetching within its limits, in order, by any free worker."""
 
 import threading
 from typing import Any

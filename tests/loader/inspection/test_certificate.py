@@ -1,7 +1,4 @@
-"""Certificates: the parts of any hosts, and of any stretches of the run, add up to that of one process.
-
-Whatever differs shows.
-"""
+"""Certificates of any hosts and step ranges add up to that of one process, and differences show."""
 
 import json
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""The plan before the run: every figure is what simulating each host, row by row, gives.
-
-And it takes no time on thousands of hosts.
-"""
+"""Every figure of `explain` equals a simulation of each host, row by row, and is fast for thousands of hosts."""
 
 import json
 import math
@@ -268,10 +265,10 @@ def test_a_process_with_a_mesh_of_its_own() -> None:
     assert (found.hosts, found.devices, found.batches.batch_size) == (4, 32, 32)
     assert found.reading.rows == Spread(8, 8.0, 8)
     assert found.reading.copies == Spread(1, 1.0, 1)
-    everybody = AllHosts(parts[0]._shard(), 32)
+    hosts = AllHosts(parts[0]._shard(), 32)
     for number, loader in enumerate(parts):
-        np.testing.assert_array_equal(everybody.rows.positions(number), loader._shard().positions)
-        np.testing.assert_array_equal(everybody.shard(number).positions, loader._shard().positions)
+        np.testing.assert_array_equal(hosts.rows.positions(number), loader._shard().positions)
+        np.testing.assert_array_equal(hosts.shard(number).positions, loader._shard().positions)
         assert buffer_layout(loader._shard()).bytes_per_step == found.memory.step.most
     assert parts[2].check_plan().hosts == 4
 
@@ -502,12 +499,12 @@ def test_an_order_that_hosts_see_differently_is_found() -> None:
 
 
 def test_hosts_that_read_more_than_they_hold_would_be_found() -> None:
-    everybody = AllHosts(Dataloader(TREE, 16, mesh=plan_mesh({"data": 4}, hosts=4))._shard(), 16)
-    held = everybody.rows
+    hosts = AllHosts(Dataloader(TREE, 16, mesh=plan_mesh({"data": 4}, hosts=4))._shard(), 16)
+    held = hosts.rows
     wrong = HeldRows(16, 4, held.host, held.start, np.where(held.host == 3, 15, held.stop))
-    vars(everybody)["rows"] = wrong
+    vars(hosts)["rows"] = wrong
     with pytest.raises(ConformanceError, match="position 15 of the batch would be read by 1 hosts, but 0 hold it"):
-        _shares(everybody)
+        _shares(hosts)
 
 
 def test_thousands_of_hosts_are_no_more_work_than_a_few() -> None:

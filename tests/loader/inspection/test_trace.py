@@ -1,7 +1,4 @@
-"""Where batches came from, where records go, and runs that leave steps out.
-
-That `find` undoes `rows` is for the laws.
-"""
+"""Traces of records, finding records, and skipped steps. That `find` inverts `rows` is tested by the laws."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a profiler's trace shows: every stage by its name. The trace is written by JAX, and read back."""
+"""A profiler trace, written by JAX and read back, shows every stage by its name."""
 
 import gzip
 import json

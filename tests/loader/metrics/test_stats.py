@@ -1,4 +1,4 @@
-"""The numbers add up: rows and bytes, and the seconds of a simulated machine."""
+"""Statistics add up: rows, bytes, and the seconds of a simulated machine."""
 
 import threading
 from functools import partial

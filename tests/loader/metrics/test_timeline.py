@@ -1,4 +1,4 @@
-"""What happened when: recorded in bounded memory, drawn to scale, and nowhere else than where it was."""
+"""The timeline records events in bounded memory and is drawn to scale."""
 
 import json
 import re

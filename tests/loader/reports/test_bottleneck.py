@@ -1,7 +1,4 @@
-"""The verdict follows from what was measured.
-
-A table of figures and sentences, and loaders that are slow in each way.
-"""
+"""Reports: a table of statistics and sentences, and loaders that are slow in each way."""
 
 import re
 from collections.abc import Callable

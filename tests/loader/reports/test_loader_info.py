@@ -1,4 +1,4 @@
-"""What a verdict knows of a loader: whose code reads, what is copied to the devices, and what functions are called."""
+"""Properties of a loader that advice depends on: Python code, copies to devices, names of functions."""
 
 from typing import Any
 

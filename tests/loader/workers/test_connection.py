@@ -1,4 +1,4 @@
-"""Messages arrive whole and in order, with their open files; and either end sees that the other one is gone."""
+"""Messages and file descriptors arrive whole and in order, and either end detects that the other is gone."""
 
 import os
 import socket

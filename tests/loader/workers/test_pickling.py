@@ -1,4 +1,4 @@
-"""Data on its way to another process: bit for bit the same, arrays once, files as paths."""
+"""Pickled data is bit for bit the same, with arrays sent once and files sent as paths."""
 
 import gc
 import mmap

@@ -1,4 +1,4 @@
-"""Exceptions come back as what they were, with where they came from; what can't come back is told of."""
+"""Exceptions of workers keep their type and traceback, or become a `WorkerError`."""
 
 import builtins
 import pickle

@@ -1,7 +1,4 @@
-"""The segment that workers write to.
-
-What is leased is nobody else's, and what nobody leases goes back to the system.
-"""
+"""Leases of the shared memory never overlap, and idle memory is returned to the kernel."""
 
 import mmap
 import os
