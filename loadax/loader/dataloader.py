@@ -326,7 +326,7 @@ class Dataloader:
         self._ledger = batches.ledger
         return batches
 
-    def _aside(self, start: Any = 0) -> DataIterator:
+    def _measuring_iterator(self, start: Any = 0) -> DataIterator:
         """An iterator for measurements, which leaves the warmed-up iterator and the exported metrics alone."""
         return self._begin(self._placing_mesh(), self._step_of(start))
 
@@ -386,7 +386,7 @@ class Dataloader:
             ArgumentError: If the run has no batch from `start` on.
         """
         count = integer("batches", batches, 1)
-        run = self._aside(start)
+        run = self._measuring_iterator(start)
         if run.step == run.num_steps:
             run.close()
             raise ArgumentError(
@@ -414,7 +414,7 @@ class Dataloader:
             >>> print(loader.headroom(lambda batch: batch.sum(), steps=20))
             a perfect loader would take ...
         """
-        return measure(self._aside(), partial(self.replay, batches), train, integer("steps", steps, 12))
+        return measure(self._measuring_iterator(), partial(self.replay, batches), train, integer("steps", steps, 12))
 
     def epochs(self, start: Any = 0) -> Iterator[Epoch]:
         """Yields one sized iterator per epoch: `for epoch in loader.epochs(): for batch in epoch: …`.

@@ -69,7 +69,7 @@ class DataIterator:
         self._interrupted = False
         # Of several threads that share this iterator, one switches to the next scheduler. Reentrant: a Ctrl-C may leave
         # it held.
-        self._turn = threading.RLock()
+        self._lock = threading.RLock()
         self._process = os.getpid()
         self.ledger = Ledger()
         """Counters of this iterator, for monitoring from outside."""
@@ -128,7 +128,7 @@ class DataIterator:
                 self._used_up.set()
                 raise StopIteration
             self._check_mesh()
-            with self._turn:
+            with self._lock:
                 if self._step == self._end and self._close.alive:  # the next batches have other shapes
                     self._reopen(self._monitor)
                 if self._interrupted:
@@ -137,13 +137,13 @@ class DataIterator:
                 scheduler = self._scheduler
             try:
                 step, batch = scheduler.next_batch()
-                with self._turn:
+                with self._lock:
                     if scheduler is self._scheduler:
                         self._step = max(self._step, step + 1)  # another thread may have taken a later one
             except OverError:
                 continue  # another thread has the last batch, or is about to open the next scheduler
             except Exception as error:
-                with self._turn:
+                with self._lock:
                     if isinstance(error, ClosedError) and (
                         self._step == self._plan.num_steps or scheduler is not self._scheduler
                     ):
@@ -179,7 +179,7 @@ class DataIterator:
         """
         self._check_process()
         step = step_of(self._plan, self._order, state)
-        with self._turn:
+        with self._lock:
             self._interrupted = True  # prefetched batches are not those of the new step
             self._step, self._error = step, None
             self._reopen()

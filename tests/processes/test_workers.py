@@ -677,4 +677,4 @@ def _all_there(batches: DataIterator) -> bool:
     """Whether all workers are started, and have answered all that they were asked."""
     pool = batches._executor
     assert isinstance(pool, process_pool.ProcessPool)
-    return len(pool._handles) == pool.workers and not any(handle.in_hand for handle in pool._handles)
+    return len(pool._handles) == pool.workers and not any(handle.pending for handle in pool._handles)

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, MeshError, PartitionError
-from loadax.loader.batch_spec import ASKED_BY, KEY, MASK, BatchLeaf, BatchSpec
+from loadax.loader.batch_spec import ADDED_BY, KEY, MASK, BatchLeaf, BatchSpec
 from loadax.protocols import ArraySpec, Integers, Tree
 from loadax.sharding.dtypes import placed_dtype
 from loadax.sharding.layout import LeafLayout, merge, plan_leaf, positions
@@ -55,7 +55,7 @@ def batch_spec(example: Tree, generated: Sequence[str]) -> BatchSpec:
             )
             otherwise = "choose remainder='drop'" if name == MASK else "leave key_seed out"
             raise ArgumentError(
-                f"{ASKED_BY[name]} adds a leaf {name!r} to every batch, but an example {problem}; "
+                f"{ADDED_BY[name]} adds a leaf {name!r} to every batch, but an example {problem}; "
                 f"make examples dicts without that key in a map, or {otherwise}"
             )
     if generated:

@@ -22,7 +22,7 @@ from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.loader.assembly.host_shard import HostShard, batch_spec
 from loadax.loader.batch_spec import BatchLeaf, BatchSpec
-from loadax.loader.device.gather import NUMBER, DeviceGather, RowIndexSource
+from loadax.loader.device.gather import INDEX_DTYPE, DeviceGather, RowIndexSource
 from loadax.loader.execution.executor import open_executor
 from loadax.loader.execution.producer import BatchProducer
 from loadax.loader.execution.scheduler import PrefetchScheduler
@@ -100,7 +100,7 @@ class DeviceCache:
         self._specs = tuple(PartitionSpec(None, *given[leaf.source][1][1:]) for leaf in batch.leaves)
         self._placed = [
             self._on_mesh((1 + self._source.count, *leaf.spec.shape), leaf, spec)
-            for leaf, spec in self._each(batch.leaves)
+            for leaf, spec in self._with_specs(batch.leaves)
         ]
         self._check_size(options.keep_on_device)
         self._batch = batch
@@ -113,7 +113,7 @@ class DeviceCache:
             self._gathers[shard] = DeviceGather(shard, self._source, self._placed, self._arrays)
         return self._gathers[shard]
 
-    def _each(self, leaves: Sequence[BatchLeaf]) -> list[tuple[BatchLeaf, PartitionSpec]]:
+    def _with_specs(self, leaves: Sequence[BatchLeaf]) -> list[tuple[BatchLeaf, PartitionSpec]]:
         return list(zip(leaves, self._specs, strict=True))
 
     def _on_mesh(self, shape: tuple[int, ...], leaf: BatchLeaf, spec: PartitionSpec) -> Placed:
@@ -121,9 +121,9 @@ class DeviceCache:
 
     def _check_size(self, limit: bool | int) -> None:
         rows = self._source.count
-        if rows >= np.iinfo(NUMBER).max:
+        if rows >= np.iinfo(INDEX_DTYPE).max:
             raise ArgumentError(
-                f"keep_on_device: the dataset has {rows} rows, more than {NUMBER} can index; leave it out"
+                f"keep_on_device: the dataset has {rows} rows, more than {INDEX_DTYPE} can index; leave it out"
             )
         size = sum(prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in self._placed)
         known = [device.memory_stats() or {} for device in self._mesh.local_devices]
@@ -143,7 +143,7 @@ class DeviceCache:
         height = -(-rows // -(-rows // most))  # as few blocks as possible, of about equal size
         grid = grid_of(self._mesh)
         layouts = tuple(
-            plan_leaf(grid, spec, (height, *leaf.spec.shape)) for leaf, spec in self._each(self._batch.leaves)
+            plan_leaf(grid, spec, (height, *leaf.spec.shape)) for leaf, spec in self._with_specs(self._batch.leaves)
         )
         shard = HostShard(self._batch, self._mesh, self._specs, layouts, height, 0)
         plan = BatchPlan(_in_blocks(self._source, height), height)
@@ -168,7 +168,7 @@ class DeviceCache:
 
     def _writer(self, shard: HostShard, height: int) -> tuple[list[jax.Array], Program]:
         """Zeros and a block counter, and the program that writes a block into them and increments the counter."""
-        counter = jax.ShapeDtypeStruct((1,), NUMBER, sharding=NamedSharding(self._mesh, PartitionSpec()))
+        counter = jax.ShapeDtypeStruct((1,), INDEX_DTYPE, sharding=NamedSharding(self._mesh, PartitionSpec()))
         outputs = [*self._placed, counter]
         parts = [self._devices.part(output) for output in outputs]
         last = 1 + self._source.count - height  # start of the last block, which may overlap the one before

@@ -21,7 +21,7 @@ from loadax.core.formatting import name_of
 from loadax.core.tree import Structure, flatten
 from loadax.errors import ArgumentError, LeafError, PartitionError
 from loadax.loader.assembly.host_shard import HostShard
-from loadax.loader.batch_spec import ASKED_BY
+from loadax.loader.batch_spec import ADDED_BY
 from loadax.protocols import Tree
 from loadax.sharding.layout import axes_of
 from loadax.sharding.mesh import PlannedMesh, axis_sizes
@@ -280,7 +280,7 @@ class _Example:
             result = self._function(self._structure.build(leaves))
         except Exception as error:
             error.add_note(f"loadax: in {self._name}, traced by JAX with one example")
-            for name, argument in ASKED_BY.items():
+            for name, argument in ADDED_BY.items():
                 if isinstance(error, KeyError) and error.args == (name,) and f"[{name!r}]" not in self._structure.paths:
                     error.add_note(f"loadax: pass {argument} to the Dataloader to add the leaf {name!r} to examples")
             raise

@@ -17,7 +17,7 @@ from loadax.sharding.mesh import grid_of
 from loadax.sharding.own_devices import OwnDevices, Placed
 from loadax.sources.base import BaseSource
 
-NUMBER = np.dtype(np.int32)
+INDEX_DTYPE = np.dtype(np.int32)
 """Dtype of row indices on the device: half the size of int64, and available without x64."""
 
 
@@ -43,14 +43,14 @@ class RowIndexSource(BaseSource):
 
     @property
     def spec(self) -> Tree:
-        return {"rows": [ArraySpec((), NUMBER)] * self.leaves}
+        return {"rows": [ArraySpec((), INDEX_DTYPE)] * self.leaves}
 
     def __len__(self) -> int:
         return self.num_rows
 
     def read(self, rows: Integers) -> Tree:
         places = rows if self.rows is None else np.searchsorted(self.rows, rows)
-        return {"rows": [(places + 1).astype(NUMBER)] * self.leaves}
+        return {"rows": [(places + 1).astype(INDEX_DTYPE)] * self.leaves}
 
 
 @final
@@ -81,14 +81,14 @@ class DeviceGather:
         # A device needs the indices of the rows that it holds: one leaf per partition of the rows.
         cuts = list(dict.fromkeys(spec for _, spec in data))
         self.reader = Reader(replace(numbers, leaves=len(cuts)), (), None)
-        self.shard = _of_numbers(shard, self.reader.spec, cuts)
+        self.shard = _index_shard(shard, self.reader.spec, cuts)
         leaves = self.shard.batch.leaves
         generated = {leaf.generated: index for index, leaf in enumerate(leaves) if leaf.generated}
         self._generated = [generated.get(leaf.generated) for leaf in shard.batch.leaves]
-        self._numbers = [index for index, leaf in enumerate(leaves) if not leaf.generated]
+        self._index_leaves = [index for index, leaf in enumerate(leaves) if not leaf.generated]
         wanted = [(source, cuts.index(spec)) for source, spec in data]
 
-        def pick(*given: jax.Array) -> list[jax.Array]:
+        def gather(*given: jax.Array) -> list[jax.Array]:
             kept, rows = given[: len(placed)], given[len(placed) :]
             return [kept[source or 0].at[rows[cut]].get(mode="promise_in_bounds") for source, cut in wanted]
 
@@ -99,16 +99,16 @@ class DeviceGather:
             if not leaf.generated
         ]
         self._program = OwnDevices(shard.mesh).compile(
-            pick, [*placed, *(inputs[index] for index in self._numbers)], outputs
+            gather, [*placed, *(inputs[index] for index in self._index_leaves)], outputs
         )
 
     def __call__(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
         """Gathers the leaves of a batch. Asynchronous; never communicates."""
-        picked = iter(self._program([*self._arrays, *(arrays[index] for index in self._numbers)]))
-        return [next(picked) if index is None else arrays[index] for index in self._generated]
+        gathered = iter(self._program([*self._arrays, *(arrays[index] for index in self._index_leaves)]))
+        return [next(gathered) if index is None else arrays[index] for index in self._generated]
 
 
-def _of_numbers(shard: HostShard, spec: Tree, cuts: Sequence[PartitionSpec]) -> HostShard:
+def _index_shard(shard: HostShard, spec: Tree, cuts: Sequence[PartitionSpec]) -> HostShard:
     """The shard of batches of row indices, one leaf per partition of the rows; generated leaves are unchanged."""
     as_before = {
         leaf.generated: spec for leaf, spec in zip(shard.batch.leaves, shard.specs, strict=True) if leaf.generated

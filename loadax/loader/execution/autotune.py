@@ -28,11 +28,11 @@ class WorkerAutotuner:
         self.tried = self.size
         """Largest number that was tried."""
         self._most = most
-        self._before: tuple[int, float] | None = None  # size and batches/s before the current trial
-        self._pause, self._again = _FIRST_PAUSE, 0.0
+        self._baseline: tuple[int, float] | None = None  # size and batches/s before the current trial
+        self._pause, self._next_trial = _FIRST_PAUSE, 0.0
         self._began: float | None = None  # start of the current measurement; may be in the future
         self._steps = 0
-        self._longest = 0.0  # longest absence of the consumer during the measurement, in seconds
+        self._longest_absence = 0.0  # longest absence of the consumer during the measurement, in seconds
 
     def on_batch(self, now: float, starving: bool, away: float = 0.0) -> bool:
         """Records that the consumer got a batch. Returns whether the number of workers has increased.
@@ -42,17 +42,17 @@ class WorkerAutotuner:
             starving: Whether the consumer waits for rows too long.
             away: Seconds between the consumer's last batch and its request for this one.
         """
-        if self.size == self._most and self._before is None:
+        if self.size == self._most and self._baseline is None:
             return False
         speed = self._speed(now, away)
         if speed is None:
             return False
-        if self._before is not None:
-            self._judge(now, speed)
+        if self._baseline is not None:
+            self._evaluate(now, speed)
             return False
-        grows = starving and now >= self._again
+        grows = starving and now >= self._next_trial
         if grows:
-            self._before = (self.size, speed)
+            self._baseline = (self.size, speed)
             self.size = min(2 * self.size, self._most)
             self.tried = max(self.tried, self.size)
             self._began = now + self._settling
@@ -65,22 +65,22 @@ class WorkerAutotuner:
         if now <= self._began:
             return None
         self._steps += 1
-        self._longest = max(self._longest, away)
+        self._longest_absence = max(self._longest_absence, away)
         seconds = now - self._began
         if seconds < _TRIAL or self._steps < _TRIAL_STEPS:
             return None
         # An evaluation or a checkpoint during the measurement says nothing about the workers.
-        speed = None if self._longest > seconds / 2 else self._steps / seconds
-        self._began, self._steps, self._longest = now, 0, 0.0
+        speed = None if self._longest_absence > seconds / 2 else self._steps / seconds
+        self._began, self._steps, self._longest_absence = now, 0, 0.0
         return speed
 
-    def _judge(self, now: float, speed: float) -> None:
-        assert self._before is not None
-        size, speed_before = self._before
-        self._before = None
+    def _evaluate(self, now: float, speed: float) -> None:
+        assert self._baseline is not None
+        size, speed_before = self._baseline
+        self._baseline = None
         if speed >= _GAIN * speed_before:
             self._pause = _FIRST_PAUSE
             return
         self.size = size
-        self._again = now + self._pause
+        self._next_trial = now + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)

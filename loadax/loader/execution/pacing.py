@@ -7,8 +7,10 @@ from typing import final
 _WEIGHT = 0.25  # weight of a new measurement in the running averages
 _SHORTEST_BACKOFF, _LONGEST_BACKOFF = 0.0005, 0.05  # seconds
 # Tolerated share of waiting for rows: of a consumer that only takes batches, and of one that trains in between.
-_ENDURED, _ENDURED_IF_AWAY = 0.2, 0.005
-_WORTH = 2.0  # batches are placed ahead if the consumer is away for more than this multiple of the placing time
+_TOLERATED_WAIT, _TOLERATED_WAIT_IF_AWAY = 0.2, 0.005
+_PLACE_AHEAD_RATIO = (
+    2.0  # batches are placed ahead if the consumer is away for more than this multiple of the placing time
+)
 
 
 @final
@@ -37,16 +39,18 @@ class ConsumerPace:
         if self._to_accelerator:
             return True
         away = self._away if self._left is None else max(self._away, perf_counter() - self._left)
-        return away > _WORTH * self._place
+        return away > _PLACE_AHEAD_RATIO * self._place
 
     @property
     def starving(self) -> bool:
         """Whether the consumer waits so long that more workers may help, despite their contention."""
-        return self._starved > (_ENDURED_IF_AWAY if self._away > _WORTH * self._place else _ENDURED)
+        return self._starved > (
+            _TOLERATED_WAIT_IF_AWAY if self._away > _PLACE_AHEAD_RATIO * self._place else _TOLERATED_WAIT
+        )
 
     def backoff(self, tries: int) -> float:
         """Seconds until an idle worker checks again whether a batch was taken, after `tries` failed checks."""
-        if self._away <= _WORTH * self._place and not self._to_accelerator:
+        if self._away <= _PLACE_AHEAD_RATIO * self._place and not self._to_accelerator:
             return _LONGEST_BACKOFF
         return min(max(self._away / 2, _SHORTEST_BACKOFF) * 2.0 ** min(tries, 16), _LONGEST_BACKOFF)
 

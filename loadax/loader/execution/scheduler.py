@@ -86,7 +86,7 @@ class PrefetchScheduler:
         self._ready: deque[tuple[int, Tree]] = deque()
         self._placing = False
         self._broken: BaseException | None = None  # error that ended a worker thread
-        self._looking = False  # one idle worker polls
+        self._polling = False  # one idle worker polls
         self._idle = 0  # number of workers that wait for a task
         self._consumer_waiting = False  # the consumer asked for a batch, and none is placed
         self._consumer_starving = False  # and none can be placed either
@@ -102,7 +102,7 @@ class PrefetchScheduler:
                 if self._prepared < self._autotuner.size:
                     self._wake_worker()  # another worker takes the task that this one was woken for
                     return self._preparation()
-                task = None if self._awake() > self._autotuner.size else self._choose_task()
+                task = None if self._active_workers() > self._autotuner.size else self._choose_task()
                 if task is not None:
                     if self._consumer_starving:
                         self._wake_worker()
@@ -164,7 +164,7 @@ class PrefetchScheduler:
         self._consumer_starving = self._pace.starving or self._idle == self._workers
         if self._consumer_starving:
             self._wake_worker()
-        no_room = self._awake() < self._autotuner.size and self._full() and not self._unread_pieces()
+        no_room = self._active_workers() < self._autotuner.size and self._full() and not self._unread_pieces()
         with TraceAnnotation("loadax.wait"):
             self._arrived.wait()
         self._consumer_starving = False
@@ -215,26 +215,25 @@ class PrefetchScheduler:
         `next_batch`.
         """
         self._idle += 1
-        if not self._looking:
-            self._looking = True
+        if not self._polling:
+            self._polling = True
             self._work.wait(self._pace.backoff(tries))
-            self._looking = False
+            self._polling = False
         else:
             self._work.wait()
         self._idle -= 1
 
     def _wake_worker(self) -> None:
-        """Wakes one more worker, when there is something for it to do.
+        """Wakes one more worker if there is a task for it.
 
-        One that is awake goes on by itself as long as it finds something. So this is called when all are idle, and when
-        the consumer has to wait: the more threads, the more they get in each other's way, and a consumer that is served
-        needs no more.
+        An active worker continues as long as there are tasks. So this is called if all are idle, or if the consumer
+        waits: more threads compete with each other, and a consumer that does not wait needs no more.
         """
-        if self._idle and self._awake() < self._autotuner.size and self._available():
+        if self._idle and self._active_workers() < self._autotuner.size and self._available():
             self._work.notify()
 
-    def _awake(self) -> int:
-        """How many workers are at work, or look for some."""
+    def _active_workers(self) -> int:
+        """Number of workers that run a task or look for one."""
         return self._workers - self._idle
 
     def _available(self) -> bool:

@@ -9,7 +9,7 @@ from loadax.loader.execution.executor import PieceExecutor
 from loadax.loader.execution.scheduler import PrefetchScheduler
 
 # Seconds that closing waits for running tasks, in total. The threads are daemons, so they don't block interpreter exit.
-_PATIENCE = 1.0
+_CLOSE_TIMEOUT = 1.0
 _NAME = "loadax-worker-"
 
 
@@ -55,7 +55,7 @@ class ThreadPool:
         self._scheduler.close()
         if threading.current_thread().name.startswith(_NAME):
             return False
-        deadline = monotonic() + _PATIENCE
+        deadline = monotonic() + _CLOSE_TIMEOUT
         for thread in (thread for thread in self._threads if thread.ident is not None):
             thread.join(max(0.0, deadline - monotonic()))
         return not any(thread.is_alive() for thread in self._threads)

@@ -187,7 +187,7 @@ def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo, spelli
         (
             _SLEEPS < running < _WAITS and load > _CROWDED * cores,
             f"; the machine's {cores} cores are busy with other work too",
-            "give the loader cores of its own",
+            "give the loader its own cores",
         ),
         (at_work < workers, f" ({at_work} at work so far)", f"try {spelling('num_workers', workers)}"),
         (

@@ -42,7 +42,7 @@ class Connection:
         descriptors = list(socket.recv_fds(self._socket, 1, count)[1]) if count else []
         return pickle.loads(payload), descriptors  # noqa: S301 - both ends are loadax, and private
 
-    def shut(self) -> None:
+    def shutdown(self) -> None:
         """Shuts the connection down, which wakes up threads that wait at either end. Thread-safe."""
         with contextlib.suppress(OSError):  # it may be shut down already
             self._socket.shutdown(socket.SHUT_RDWR)

@@ -21,17 +21,17 @@ from loadax.loader.workers.messages import PieceRead, ReadPiece
 from loadax.loader.workers.remote_errors import Failure, unwrap
 
 # Hides accelerators from workers.
-_HIDDEN = {
+_NO_ACCELERATORS = {
     "JAX_PLATFORMS": "cpu",
     "CUDA_VISIBLE_DEVICES": "-1",
     "HIP_VISIBLE_DEVICES": "-1",
     "ROCR_VISIBLE_DEVICES": "-1",
 }
 # By default, numerical libraries would start a thread per core in every worker.
-_SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 # Bytes. Every piece allocates and frees arrays of the same few sizes. By default, glibc would return them to the kernel
 # each time, which then clears new pages.
-_REUSE = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
+_KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
 
 When = Literal["at work", "idle", "starting", "before"]
 """When a worker died: while reading the piece, before it got it, before it loaded a job, or on an earlier piece."""
@@ -45,7 +45,7 @@ class LostError(Exception):
 
 
 @final
-class _Sent:
+class _Request:
     """State of a request: `over` once it is answered, or `lost` with its worker."""
 
     def __init__(self) -> None:
@@ -64,21 +64,21 @@ class WorkerHandle:
                 "worker_type='thread'"
             )
         try:
-            self._process, ours = _begin()
+            self._process, ours = _spawn()
         except OSError as error:
             raise WorkerError(
                 f"worker_type='process': can't start {sys.executable}: {error}; use fewer workers, or "
                 "worker_type='thread'"
             ) from error
-        self._channel = Connection(ours)
+        self._connection = Connection(ours)
         self._job: weakref.ref[Job] | None = None  # job that the process has loaded
         self._shared_reader: weakref.ref[SharedReader] | None = None  # reader that the process has unpickled
-        self._begun = False  # whether the process has ever loaded a job
-        self.in_hand = 0
+        self._has_loaded_job = False
+        self.pending = 0
         """Number of unanswered requests, including those about to be sent; counted by `ProcessPool`."""
-        self._asking = threading.Lock()
-        self._newest = _Sent()  # last request
-        self._newest.over.set()
+        self._send_lock = threading.Lock()
+        self._last_request = _Request()
+        self._last_request.over.set()
         self._reaping = threading.Lock()
 
     def run(self, job: Job, request: ReadPiece) -> Timing:
@@ -88,25 +88,25 @@ class WorkerHandle:
             LostError: If the process has died.
             Exception: Whatever the worker raised.
         """
-        sent = before = _Sent()
+        sent = before = _Request()
         try:
-            with self._asking:
-                before = self._newest
+            with self._send_lock:
+                before = self._last_request
                 if before.over.is_set() and not before.lost and self._process.poll() is not None:
                     before.lost = True  # for other threads that use this worker
-                    raise LostError("idle" if self._begun else "starting")
-                self._newest = sent
+                    raise LostError("idle" if self._has_loaded_job else "starting")
+                self._last_request = sent
                 if self._job is None or self._job() is not job:
                     before.over.wait()
                     self._load(job)
-                self._channel.send(request)
+                self._connection.send(request)
             before.over.wait()
-            answer, _ = self._channel.receive()
+            answer, _ = self._connection.receive()
         except (OSError, EOFError):
             sent.lost = True
             # If the worker died before this request was its turn, this request did not kill it.
             before.over.wait()
-            raise LostError("before" if before.lost else "at work" if self._begun else "starting") from None
+            raise LostError("before" if before.lost else "at work" if self._has_loaded_job else "starting") from None
         finally:
             sent.over.set()
         if isinstance(answer, Failure):
@@ -114,42 +114,42 @@ class WorkerHandle:
         assert isinstance(answer, PieceRead)
         return Timing(*answer.timing)._replace(worker=self._process.pid)
 
-    def take_up(self, job: Job) -> None:
+    def preload(self, job: Job) -> None:
         """Loads a job before there is a piece to read. If the process has died, the first `run` raises.
 
         Raises:
             WorkerError: If the job can't be loaded.
         """
-        with self._asking, contextlib.suppress(OSError, EOFError):
+        with self._send_lock, contextlib.suppress(OSError, EOFError):
             self._load(job)
 
     def _load(self, job: Job) -> None:
         has_reader = self._shared_reader is not None and self._shared_reader() is job.shared_reader
         self._job = self._shared_reader = None
-        job.load(self._channel, has_reader)
-        self._job, self._shared_reader, self._begun = weakref.ref(job), weakref.ref(job.shared_reader), True
+        job.load(self._connection, has_reader)
+        self._job, self._shared_reader, self._has_loaded_job = weakref.ref(job), weakref.ref(job.shared_reader), True
 
     def stop(self) -> None:
         """Asks the process to exit, and wakes up threads that wait for it."""
-        self._channel.shut()
+        self._connection.shutdown()
 
     def reap(self, deadline: float) -> str:
         """Waits for the process to exit, kills it at the deadline, and returns how it ended, as text."""
-        self._channel.shut()
+        self._connection.shutdown()
         with self._reaping:
             try:
                 code = self._process.wait(max(0.0, deadline - monotonic()))
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 code = self._process.wait()
-            self._channel.close()
+            self._connection.close()
         if code >= 0:
             return f"({self._process.pid}) ended with exit code {code}"
         killed = " (SIGKILL: often the OOM killer, when memory is short)" if code == -9 else ""
         return f"({self._process.pid}) was killed by signal {-code}{killed}"
 
 
-def _begin() -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Starts a process; returns it with this end of the connection."""
     ours, theirs = socket.socketpair()
     with theirs, contextlib.ExitStack() as unless_started:
@@ -177,4 +177,4 @@ def _no_interrupts() -> Iterator[None]:
 def _environment() -> dict[str, str]:
     # The import path of this process, including its own changes. An empty entry is the current folder.
     path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path if isinstance(folder, str))
-    return {**_SINGLE, **_REUSE, **os.environ, **_HIDDEN, "PYTHONPATH": path}
+    return {**_ONE_THREAD, **_KEEP_FREED_MEMORY, **os.environ, **_NO_ACCELERATORS, "PYTHONPATH": path}

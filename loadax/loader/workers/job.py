@@ -19,7 +19,7 @@ from loadax.loader.workers.remote_errors import Failure, unwrap
 from loadax.loader.workers.shared_memory import SharedMemoryPool
 from loadax.reader import Reader
 
-_MOST_MODULES = 64  # modules to send by value; if a worker lacks more, something else is wrong
+_MAX_MODULES_BY_VALUE = 64  # modules to send by value; if a worker lacks more, something else is wrong
 _OR_THREADS = "make it picklable (reopen files and connections in __setstate__), or use worker_type='thread'"
 
 
@@ -67,7 +67,7 @@ class SharedReader:
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise WorkerError(
-                f"{_culprit(self.reader)} can't be sent to a worker process: {reason}; {_OR_THREADS}"
+                f"{_unpicklable_part(self.reader)} can't be sent to a worker process: {reason}; {_OR_THREADS}"
             ) from error
         self._descriptors.append(payload.descriptor)
         return payload
@@ -100,24 +100,24 @@ class Job:
         block, count = self._memory.block(piece.buffers.memory), piece.buffers.count
         return ReadPiece(block, count, piece.low, piece.rows_per_step, rows, epochs)
 
-    def load(self, channel: Connection, has_reader: bool) -> None:
+    def load(self, connection: Connection, has_reader: bool) -> None:
         """Loads this job in a worker.
 
         Args:
-            channel: Connection to the worker.
+            connection: Connection to the worker.
             has_reader: Whether the worker already has the reader.
 
         Raises:
             WorkerError: If the worker can't load it.
         """
-        for _ in range(_MOST_MODULES):
+        for _ in range(_MAX_MODULES_BY_VALUE):
             payload = self.shared_reader.payload
             if has_reader:
-                channel.send(LoadJob(None, (), self._layout, self._key_seed), (self._memory.descriptor,))
+                connection.send(LoadJob(None, (), self._layout, self._key_seed), (self._memory.descriptor,))
             else:
                 load = LoadJob(payload.message, payload.arrays, self._layout, self._key_seed)
-                channel.send(load, (self._memory.descriptor, payload.descriptor))
-            answer, _ = channel.receive()
+                connection.send(load, (self._memory.descriptor, payload.descriptor))
+            answer, _ = connection.receive()
             if isinstance(answer, Loaded):
                 return
             if isinstance(answer, Failure):
@@ -131,7 +131,7 @@ class Job:
             self.shared_reader.send_by_value(answer.module, payload)
 
 
-def _culprit(reader: Reader) -> str:
+def _unpicklable_part(reader: Reader) -> str:
     """The part of a reader that can't be pickled."""
     parts = [(f"map {name_of(row_map.function)}", row_map.function) for row_map in reader.maps]
     for name, part in (("the source, " + repr(reader.source), reader.source), *parts):

@@ -24,7 +24,7 @@ from loadax.loader.workers.shared_memory import SharedMemoryView
 from loadax.protocols import Visits
 from loadax.reader import Reader
 
-_LOOK = 1000  # milliseconds between checks that the parent process is alive
+_POLL_MILLISECONDS = 1000  # between checks that the parent process is alive
 
 
 def main() -> None:
@@ -35,12 +35,12 @@ def main() -> None:
     # It was blocked by the training process when this one started.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, args=(descriptor, parent), name="loadax-lifeline", daemon=True).start()
-    channel = Connection(socket.socket(fileno=descriptor))
+    connection = Connection(socket.socket(fileno=descriptor))
     handler = _RequestHandler()
     try:
         while True:
-            request, descriptors = channel.receive()
-            channel.send(handler.answer(request, descriptors))
+            request, descriptors = connection.receive()
+            connection.send(handler.answer(request, descriptors))
             _flush()
     except (EOFError, OSError):
         pass  # the training process is gone
@@ -51,7 +51,7 @@ def _end_with_parent(descriptor: int, parent: int) -> None:
     poll = select.poll()
     poll.register(descriptor, 0)  # a hang-up is always reported
     # A fork of the parent may keep the other end of the socket open, so check the parent's process id too.
-    while not poll.poll(_LOOK) and os.getppid() == parent:
+    while not poll.poll(_POLL_MILLISECONDS) and os.getppid() == parent:
         pass
     _flush()
     os._exit(0)

@@ -50,7 +50,7 @@ def pack(value: Any, by_value: Sequence[str] = ()) -> PickledPayload:
     """
     buffers: list[Any] = []
 
-    def aside(buffer: Any) -> bool:
+    def out_of_band(buffer: Any) -> bool:
         small = buffer.raw().nbytes < _SMALL
         if not small:
             buffers.append(buffer.raw())
@@ -59,7 +59,7 @@ def pack(value: Any, by_value: Sequence[str] = ()) -> PickledPayload:
     modules = [sys.modules[name] for name in by_value if name in sys.modules]
     out = io.BytesIO()
     with _ByValue(modules):
-        _Pickler(out, aside).dump(value)
+        _Pickler(out, out_of_band).dump(value)
     extents, end = [], 0
     for raw in buffers:
         extents.append((end, raw.nbytes))
@@ -92,8 +92,8 @@ def unpack(payload: PickledPayload) -> Any:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a method to override
     """Pickles like cloudpickle, but memory-mapped arrays as the path of their file."""
 
-    def __init__(self, out: io.BytesIO, aside: Callable[[Any], bool]):
-        super().__init__(out, protocol=5, buffer_callback=aside)
+    def __init__(self, out: io.BytesIO, out_of_band: Callable[[Any], bool]):
+        super().__init__(out, protocol=5, buffer_callback=out_of_band)
         self._regions: dict[int, tuple[mmap.mmap, _Region | None]] = {}  # by id of the map
         self._files = _MappedFiles()
 
@@ -104,21 +104,21 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
                 raise cut_short(mapped_name(obj))
             view = self._view(obj)
             if view is not None:
-                return _view_again, view
+                return _restore_view, view
             if (
                 obj.nbytes >= _SMALL
                 and not obj.dtype.hasobject
                 and (obj.dtype.kind in "mM" or obj.dtype.isbuiltin == _ADDED)
             ):
                 # NumPy has no out-of-band buffers for dates and for dtypes of other packages, such as bfloat16.
-                return _bytes_as, (np.ascontiguousarray(obj).reshape(-1).view(np.uint8), obj.shape, obj.dtype)
+                return _restore_array, (np.ascontiguousarray(obj).reshape(-1).view(np.uint8), obj.shape, obj.dtype)
             if type(obj) is np.memmap or not (obj.flags.c_contiguous or obj.flags.f_contiguous):
                 return np.array(obj, order="C", subok=False).__reduce_ex__(5)  # out-of-band buffers must be contiguous
         return super().reducer_override(obj)
 
     def _view(self, array: NDArray[Any]) -> tuple[Any, ...] | None:
         """Region, first byte in it, shape, strides and dtype of a memory-mapped array; None: copy the array."""
-        mapped, memory = _origin(array)
+        mapped, memory = _find_memmap(array)
         if (
             mapped is None
             or memory is None
@@ -140,13 +140,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
 class _ByValue:
     """Pickles code of these modules by value, in one thread at a time: cloudpickle has one registry."""
 
-    _turn = threading.RLock()
+    _lock = threading.RLock()
 
     def __init__(self, modules: Sequence[ModuleType]):
         self._modules = modules
 
     def __enter__(self) -> None:
-        self._turn.acquire()
+        self._lock.acquire()
         known = cloudpickle.list_registry_pickle_by_value()
         self._modules = [module for module in self._modules if module.__name__ not in known]
         for module in self._modules:
@@ -155,7 +155,7 @@ class _ByValue:
     def __exit__(self, *_: object) -> None:
         for module in self._modules:
             cloudpickle.unregister_pickle_by_value(module)
-        self._turn.release()
+        self._lock.release()
 
 
 @final
@@ -163,14 +163,14 @@ class _Region:
     """A memory-mapped part of a file. The other process maps it once for all arrays in it."""
 
     def __init__(self, name: str, begin: int, size: int):
-        self._where = name, begin, size
+        self._extent = name, begin, size
         self.bytes: NDArray[np.uint8] | None = None
 
     def __reduce__(self) -> Any:
-        return _mapped_anew, self._where
+        return _map_region, self._extent
 
 
-def _mapped_anew(name: str, begin: int, size: int) -> _Region:
+def _map_region(name: str, begin: int, size: int) -> _Region:
     region = _Region(name, begin, size)
     try:
         size_now = Path(name).stat().st_size
@@ -185,17 +185,17 @@ def _mapped_anew(name: str, begin: int, size: int) -> _Region:
     return region
 
 
-def _bytes_as(values: NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _restore_array(values: NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.ndarray(shape, dtype, values)
 
 
-def _view_again(
+def _restore_view(
     region: _Region, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     return np.ndarray(shape, dtype, region.bytes, first, strides)
 
 
-def _origin(array: NDArray[Any]) -> tuple[np.memmap[Any, Any] | None, mmap.mmap | None]:
+def _find_memmap(array: NDArray[Any]) -> tuple[np.memmap[Any, Any] | None, mmap.mmap | None]:
     """The `np.memmap` that this array is a view of, and its map."""
     mapped: np.memmap[Any, Any] | None = None
     base: Any = array
@@ -213,14 +213,14 @@ def _region(array: np.memmap[Any, Any], memory: mmap.mmap, files: "_MappedFiles"
     # Maps start at a page boundary.
     begin = int(array.offset) - int(array.offset) % mmap.ALLOCATIONGRANULARITY
     name = str(array.filename)
-    return _Region(name, begin, len(memory)) if _is_still(name, begin, memory, files) else None
+    return _Region(name, begin, len(memory)) if _same_file(name, begin, memory, files) else None
 
 
 def _address(memory: mmap.mmap) -> int:
     return np.frombuffer(memory, np.uint8).ctypes.data
 
 
-def _is_still(name: str, begin: int, memory: mmap.mmap, files: "_MappedFiles") -> bool:
+def _same_file(name: str, begin: int, memory: mmap.mmap, files: "_MappedFiles") -> bool:
     """Whether the file with this name is the mapped one, as far as the kernel tells."""
     try:
         with Path(name).open("rb") as file:

@@ -19,10 +19,10 @@ from loadax.loader.workers.job import Job, SharedReader
 from loadax.loader.workers.messages import ReadPiece
 from loadax.reader import Reader
 
-_PATIENCE = 1.0  # seconds that all workers together have to exit before they are killed
+_CLOSE_TIMEOUT = 1.0  # seconds that all workers together have to exit before they are killed
 _MAX_RETRIES = 2  # workers that a piece may kill before it fails
 _SETTLING = 0.6  # seconds until a new worker process has started and loaded its job
-_IN_HAND = 2  # pieces per worker: it starts the next one while the answer to the previous one is delivered
+_PIECES_PER_WORKER = 2  # pieces per worker: it starts the next one while the answer to the previous one is delivered
 
 
 @final
@@ -49,9 +49,9 @@ class ProcessPool:
         self._free = threading.Condition()  # notified if a worker may accept a piece
         self.closed = False
         self.workers = workers
-        self.concurrency = _IN_HAND * workers
+        self.concurrency = _PIECES_PER_WORKER * workers
         self._wanted = self._started = workers if first is None else min(first, workers)
-        self.first = _IN_HAND * self._started
+        self.first = _PIECES_PER_WORKER * self._started
         self._handles: list[WorkerHandle] = []
         self._shared_reader: SharedReader | None = None  # of the latest job
         self._waiting: deque[object] = deque()  # threads that wait for a worker, first come, first served
@@ -83,7 +83,7 @@ class ProcessPool:
                 return timing
             finally:
                 with self._free:
-                    worker.in_hand -= 1
+                    worker.pending -= 1
                     self._free.notify_all()
 
     def load(self, reader: Reader, layout: BufferLayout, key_seed: int | None, prefetch_bytes: int) -> "_PoolJob":
@@ -105,7 +105,7 @@ class ProcessPool:
         """
         while not self.closed:
             with self._free:
-                if self._wanted >= min(self.workers, -(-threads // _IN_HAND)):
+                if self._wanted >= min(self.workers, -(-threads // _PIECES_PER_WORKER)):
                     return
                 self._wanted += 1
                 self._started += 1
@@ -121,9 +121,9 @@ class ProcessPool:
             self._waiting.append(turn)
             try:
                 while not self.closed:
-                    worker = min(self._handles, key=lambda handle: handle.in_hand, default=None)
-                    if worker is not None and worker.in_hand < _IN_HAND and self._waiting[0] is turn:
-                        worker.in_hand += 1
+                    worker = min(self._handles, key=lambda handle: handle.pending, default=None)
+                    if worker is not None and worker.pending < _PIECES_PER_WORKER and self._waiting[0] is turn:
+                        worker.pending += 1
                         return worker
                     if self._started < self._wanted:  # a replacement for a dead worker could not be started
                         self._started += 1
@@ -172,7 +172,7 @@ class ProcessPool:
             self._free.notify_all()
         for worker in workers:
             worker.stop()
-        deadline = monotonic() + _PATIENCE
+        deadline = monotonic() + _CLOSE_TIMEOUT
         for worker in workers:
             worker.reap(deadline)
 
@@ -183,7 +183,7 @@ class ProcessPool:
             with self._free:
                 self._starting.append(worker)
             if job is not None and not self.closed:
-                worker.take_up(job)
+                worker.preload(job)
         except BaseException:
             with self._free:  # a waiting thread tries to start one itself
                 self._started -= 1
@@ -196,7 +196,7 @@ class ProcessPool:
                 self._free.notify_all()
                 return
         worker.stop()
-        worker.reap(monotonic() + _PATIENCE)
+        worker.reap(monotonic() + _CLOSE_TIMEOUT)
 
     def _replace(self, worker: WorkerHandle) -> str:
         """Replaces a dead worker; returns how it ended, as text.
@@ -210,7 +210,7 @@ class ProcessPool:
                 self._handles.remove(worker)
         if closed:
             raise ClosedError("the worker processes were closed")
-        died = worker.reap(monotonic() + _PATIENCE)
+        died = worker.reap(monotonic() + _CLOSE_TIMEOUT)
         if first:
             self._start()
         return died

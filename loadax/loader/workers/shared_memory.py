@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from loadax.core.buffers import BufferPool
 
-_BLOCKS_AT_FIRST = 16  # capacity of the first region
+_INITIAL_BLOCKS = 16  # capacity of the first region
 
 
 def nameless_file() -> int:
@@ -78,15 +78,15 @@ class _Allocator:
     def __init__(self, descriptor: int):
         self._descriptor = descriptor
         self._maps: dict[int, mmap.mmap] = {}  # by first byte of the region
-        self._newest = Block(0, 0, 0)  # newest region, and the first free byte in it
+        self._region = Block(0, 0, 0)  # newest region, and the first free byte in it
         self.blocks: dict[int, Block] = {}
         """Location of every lease, by its address."""
-        self._holes: dict[int, list[Block]] = {}  # free blocks, by size
+        self._free_blocks: dict[int, list[Block]] = {}  # by size
 
     def make(self, capacity: int) -> NDArray[np.uint8]:
         """uint8[capacity] of the segment."""
         size = _whole_pages(capacity)
-        holes = self._holes.get(size)
+        holes = self._free_blocks.get(size)
         block = holes.pop() if holes else self._cut(size)
         memory = np.frombuffer(self._maps[block.region], np.uint8, capacity, block.first)
         self.blocks[memory.ctypes.data] = block
@@ -98,16 +98,16 @@ class _Allocator:
         # Returns the pages to the kernel, which would else keep them until the segment is gone.
         with contextlib.suppress(AttributeError, OSError):
             self._maps[block.region].madvise(mmap.MADV_REMOVE, block.first, size)
-        self._holes.setdefault(size, []).append(block)
+        self._free_blocks.setdefault(size, []).append(block)
 
     def _cut(self, size: int) -> Block:
-        region, length, first = self._newest
+        region, length, first = self._region
         if first + size > length:
-            region, length, first = region + length, max(_BLOCKS_AT_FIRST * size, region + length), 0
+            region, length, first = region + length, max(_INITIAL_BLOCKS * size, region + length), 0
             # A sparse file takes no memory until it is written to.
             os.ftruncate(self._descriptor, region + length)
             self._maps[region] = mmap.mmap(self._descriptor, length, offset=region)
-        self._newest = Block(region, length, first + size)
+        self._region = Block(region, length, first + size)
         return Block(region, length, first)
 
 

@@ -187,7 +187,7 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
         (),
         (
             "training waited 38% of the time: reading the source takes 100% of the work on 2 threads; "
-            "the machine's 4 cores are busy with other work too; give the loader cores of its own"
+            "the machine's 4 cores are busy with other work too; give the loader its own cores"
         ),
     ),
     "reads that are the load themselves": (
@@ -282,7 +282,7 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[str, ...] | LoaderInfo, str]] = {
         ("decode",),
         (
             "training waited 38% of the time: map decode takes 100% of the work on 2 processes; "
-            "the machine's 4 cores are busy with other work too; give the loader cores of its own"
+            "the machine's 4 cores are busy with other work too; give the loader its own cores"
         ),
     ),
     "laying out": (

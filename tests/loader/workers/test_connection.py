@@ -77,11 +77,11 @@ def test_shut_frees_who_waits(ends: tuple[Connection, Connection]) -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    ends[0].shut()
+    ends[0].shutdown()
     assert freed.wait(HANG)
     thread.join(HANG)
     with pytest.raises(EOFError):
         ends[1].receive()
-    ends[0].shut()
+    ends[0].shutdown()
     ends[0].close()
-    ends[0].shut()
+    ends[0].shutdown()
