@@ -48,7 +48,6 @@ class Headroom:
 
 
 def _faster(gain: float) -> str:
-    """A gain as text."""
     times = gain + 1
     if times < _TWICE:
         return f"{percent_text(gain)} faster"

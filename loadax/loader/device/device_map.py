@@ -157,7 +157,6 @@ class DeviceProgram:
         return [value for value, passed in zip(results, self._traced.passed, strict=True) if passed is None]
 
     def _of_part(self, *leaves: jax.Array) -> list[jax.Array]:
-        """Maps all rows of a device."""
         rows = jax.vmap(self._of_row)
         return (jax.vmap(rows) if self._shard.microbatches > 1 else rows)(*leaves)
 

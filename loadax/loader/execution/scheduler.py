@@ -190,7 +190,6 @@ class PrefetchScheduler:
     # The methods below are called with the lock held, except for the tasks themselves.
 
     def _over(self) -> bool:
-        """Whether all steps were handed out."""
         return self._stop is not None and self._next >= self._stop and not self._groups and not self._ready
 
     def _choose_task(self) -> Task | None:
@@ -237,7 +236,6 @@ class PrefetchScheduler:
         return self._workers - self._idle
 
     def _available(self) -> bool:
-        """Whether there is a task."""
         return self._may_place_ahead() or self._unread_pieces() or self._may_open()
 
     def _unread_pieces(self) -> bool:

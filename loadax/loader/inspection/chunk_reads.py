@@ -145,7 +145,6 @@ def _chunk_of(starts: Integers | range, rows: Integers) -> Integers:
 
 
 def _sizes(starts: Integers | range, chunks: Integers, length: int) -> Integers:
-    """Rows of these chunks."""
     if isinstance(starts, range):
         return np.minimum(starts.step, length - chunks * starts.step)
     return np.diff(starts, append=length)[chunks]

@@ -66,7 +66,7 @@ def explain(setting: Setting, steps: int) -> Explanation:
     )
     plan = plans[largest]
     return Explanation(
-        data=_data(setting.dataset),
+        data=repr(setting.dataset.source),
         order=setting.dataset.verbs,
         batches=batches,
         mesh=axis_sizes(setting.shard.mesh),
@@ -179,7 +179,3 @@ def _weighted(values: NDArray[Any], hosts: Integers) -> Spread:
 
 def _row_bytes(spec: ArraySpec, dtype: np.dtype[Any]) -> int:
     return math.prod(spec.shape) * dtype.itemsize
-
-
-def _data(dataset: Dataset) -> str:
-    return repr(dataset.source)

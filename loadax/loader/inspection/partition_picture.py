@@ -115,7 +115,6 @@ class PartitionPicture:
         return self._by_part[1]
 
     def _holders(self, rows: tuple[int, int], columns: tuple[int, int]) -> Integers:
-        """Hosts that hold any of these parts, ascending."""
         width = self.holdings.columns
         hosts = [
             self._hosts[self._begins[row * width + columns[0]] : self._begins[row * width + columns[1]]]

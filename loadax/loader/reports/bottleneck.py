@@ -202,7 +202,6 @@ def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo, spelli
 
 
 def _less_work(stage: str, loader: LoaderInfo) -> str:
-    """Advice if the work itself is too much."""
     return {
         "transform": f"make {_what(stage, loader)} faster, or keep the results in a file",
         "read": "write the data to a store that reads faster",

@@ -132,7 +132,6 @@ class Job:
 
 
 def _unpicklable_part(reader: Reader) -> str:
-    """The part of a reader that can't be pickled."""
     parts = [(f"map {name_of(row_map.function)}", row_map.function) for row_map in reader.maps]
     for name, part in (("the source, " + repr(reader.source), reader.source), *parts):
         try:

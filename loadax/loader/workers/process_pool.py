@@ -218,8 +218,6 @@ class ProcessPool:
 
 @final
 class _PoolJob:
-    """A job of a pool."""
-
     def __init__(self, pool: ProcessPool, job: Job, mark: Mark):
         self._pool, self._job, self._mark = pool, job, mark
         self.buffers = job.buffers
