@@ -538,7 +538,7 @@ def test_shares_that_dont_fit_the_mesh() -> None:
     refused(PartitionError, match, batch_size=16, mesh=mesh, shard_index=1, shard_count=2)
     refused(
         PartitionError,
-        "holds rows 0 to 3, 4 of them",
+        "holds 4 rows, from 0 to 3",
         mesh=plan_mesh({"data": 8}, hosts=2),
         shard_index=0,
         shard_count=4,
