@@ -156,7 +156,7 @@ def test_a_store_is_not_deleted_for_a_string(tmp_path: Path) -> None:
         (lambda: UNTYPED.concat({"a": DATA}), r"datasets=\{'a': .*pass a list of datasets"),
         (lambda: UNTYPED.mix(3, [1]), "datasets=3: pass a list of datasets, or a dict of them"),
         (lambda: UNTYPED.mix(DATA, [1]), "is one dataset: pass a list of datasets"),
-        (lambda: loader().find(3, dataset=["a"]), r"dataset=\['a'\] is no part"),
+        (lambda: loader().find(3, dataset=["a"]), r"dataset=\['a'\] is not a part"),
         (
             lambda: loader().certificate(positions=3),
             "positions=3: pass a list of ascending ints of at least 0 and below 8",
@@ -221,12 +221,12 @@ def test_chunks_and_shards_are_cut_to_the_rows(chunk: int | None, shard: int | N
             {"epoch": 2**62},
             (
                 "the state's 'epoch' is 4611686018427387904, later than any run|"
-                "state's 'order'|but there are endlessly many"
+                "state's 'order'|but there are infinitely many"
             ),
         ),
         ({"step": np.array([1, 2])}, r"the state's 'step' is \[1, 2\]; it must"),
         ({"order": 3}, "the state's 'order' is 3, this dataset's is"),
-        ({"verbs": 3, "order": "f"}, "its length, element spec, verbs, seeds or weights are not those"),
+        ({"verbs": 3, "order": "f"}, "its length, element spec, verbs, seeds or weights differ from the saved run"),
     ],
 )
 def test_hostile_states(data: loadax.Dataset, change: dict[str, Any], match: str) -> None:
@@ -238,7 +238,7 @@ def test_hostile_states(data: loadax.Dataset, change: dict[str, Any], match: str
 
 def test_a_start_beyond_all_steps() -> None:
     for step in (2**62, 2**63, 10**400):
-        with pytest.raises(StateError, match=r"start is step .*, but there are endlessly many steps"):
+        with pytest.raises(StateError, match=r"start is step .*, but there are infinitely many steps"):
             loader(num_epochs=None).iterate(step)
 
 

@@ -136,7 +136,8 @@ def test_what_is_no_certificate(tmp_path: Path, audit: Any) -> None:
     (tmp_path / "a.json").write_text("[]")
     done = audit("*.json")
     assert (done.code, done.lines) == (2, [])
-    assert done.err == f"loadax: error: {tmp_path}/a.json: this is no certificate; make one with loader.certificate()\n"
+    message = f"{tmp_path}/a.json: this is not a certificate; make one with loader.certificate()"
+    assert done.err == f"loadax: error: {message}\n"
 
 
 def test_jax_is_not_needed(tmp_path: Path) -> None:

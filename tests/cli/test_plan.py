@@ -56,8 +56,8 @@ def test_a_plan_of_tokens(tokens: str, capfd: pytest.CaptureFixture[str]) -> Non
     assert "\nbytes read         80 B   80 B    80 B\n" in out
     assert "rows   0:5" in out
     assert out.endswith(
-        "checked all steps on 4 hosts (4 different shares): each row is read by just the one host that holds it, "
-        "and stands in these steps at most once\n"
+        "checked all steps on 4 hosts (4 different shares): each row is read by exactly the one host that holds it, "
+        "and occurs in these steps at most once\n"
     )
 
 

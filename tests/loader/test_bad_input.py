@@ -196,7 +196,7 @@ def test_an_elementwise_map_that_changes_a_dtype_later() -> None:
     loader = Dataloader(numbers().map_batch(fickle, elementwise=True), 16)
     with pytest.raises(
         LeafError,
-        match=r"map_batch .*fickle.* gave leaf \['x'\] as float32\[16\], expected int64\[16\]: an elementwise",
+        match=r"map_batch .*fickle.* returned leaf \['x'\] as float32\[16\], expected int64\[16\]: an elementwise",
     ):
         loader[0]
 
@@ -492,7 +492,7 @@ def test_placing_on_a_mesh_that_is_not_there() -> None:
     for use in (iter, lambda loader: loader[0]):
         with pytest.raises(
             MeshError,
-            match=r"PlannedMesh\(data=8; 8 hosts, as process 0\) is only for planning: no array can be placed",
+            match=r"PlannedMesh\(data=8; 8 hosts, as process 0\) is for planning only: arrays can't be placed",
         ):
             use(loader)
 
@@ -503,7 +503,7 @@ def test_another_mesh_in_the_middle() -> None:
         next(batches)
         with (
             jax.set_mesh(mesh_of({"x": 8})),
-            pytest.raises(MeshError, match=r"batches are for .*'data'.* now in .*'x'.* pass mesh="),
+            pytest.raises(MeshError, match=r"batches are for .*'data'.* this thread is .*'x'.* pass mesh="),
         ):
             next(batches)
         assert next(batches)["x"].tolist() == list(range(8, 16))
@@ -517,8 +517,8 @@ def test_another_mesh_in_the_middle() -> None:
     [
         (0, None, "shard_index=0 and shard_count=None: pass both, or neither"),
         (None, 2, "shard_index=None and shard_count=2: pass both, or neither"),
-        (2, 2, "shard_index=2 is not one of shard_count=2 parts: pass 0 to 1"),
-        (-1, 2, "shard_index=-1 is not one of shard_count=2 parts: pass 0 to 1"),
+        (2, 2, "shard_index=2 is out of range for shard_count=2; pass 0 to 1"),
+        (-1, 2, "shard_index=-1 is out of range for shard_count=2; pass 0 to 1"),
         (0, 0, "shard_count=0: pass 1 or more"),
         (0, 3, "batch_size=8 can't be split into shard_count=3 equal parts; use a multiple of 3"),
         (0.0, 2, "shard_index=0.0: pass an int"),
@@ -532,13 +532,13 @@ def test_shares_that_are_none(index: Any, count: Any, match: str) -> None:
 def test_shares_that_dont_fit_the_mesh() -> None:
     mesh = plan_mesh({"data": 8}, owners=[0, 1] * 4, process=1)
     match = (
-        r"shard_index=1 of shard_count=2 are the rows 8 to 15 of a batch of 16, "
-        r"but on this mesh this process holds rows 2 to 15, 8 of them: leave shard_index and shard_count out"
+        r"shard_index=1 of shard_count=2 is rows 8 to 15 of a batch of 16, "
+        r"but on this mesh this process holds 8 rows, from 2 to 15; leave shard_index and shard_count out"
     )
     refused(PartitionError, match, batch_size=16, mesh=mesh, shard_index=1, shard_count=2)
     refused(
         PartitionError,
-        "holds rows 0 to 3, 4 of them",
+        "holds 4 rows, from 0 to 3",
         mesh=plan_mesh({"data": 8}, hosts=2),
         shard_index=0,
         shard_count=4,
@@ -576,7 +576,7 @@ def test_a_mask_that_has_no_place() -> None:
             "make examples dicts without that key"
         )
 
-    refused(ArgumentError, says("has the key 'mask' already"), {"mask": np.arange(8)}, remainder="pad")
+    refused(ArgumentError, says("already has the key 'mask'"), {"mask": np.arange(8)}, remainder="pad")
     refused(ArgumentError, says("is a tuple"), (np.arange(8), np.arange(8)), remainder="pad")
     refused(ArgumentError, says("is one bare array"), np.arange(8), remainder="pad")
 
@@ -668,14 +668,14 @@ def test_a_state_that_does_not_fit(change: dict[str, Any], match: str) -> None:
 
 def test_what_is_no_state() -> None:
     loader = Dataloader(numbers(), 8)
-    with pytest.raises(StateError, match=r"the state has no 'version': \{'a': 1\} is not what get_state\(\) gave"):
+    with pytest.raises(StateError, match=r"the state has no 'version': \{'a': 1\}; pass a state of get_state\(\)"):
         loader.iterate({"a": 1})
     for wrong in ("3", 1.5, True):
-        with pytest.raises(StateError, match=rf"start={wrong!r}: pass a step \(an int\), or what get_state\(\) gave"):
+        with pytest.raises(StateError, match=rf"start={wrong!r}: pass a step \(an int\), or a state of get_state\(\)"):
             loader.iterate(wrong)
     with pytest.raises(StateError, match="start is step -1, but there are 8 steps with num_epochs=1, counted from 0"):
         loader.iterate(-1)
-    with pytest.raises(StateError, match="start is step -1, but there are endlessly many steps"):
+    with pytest.raises(StateError, match="start is step -1, but there are infinitely many steps"):
         Dataloader(numbers(), 8, num_epochs=None).iterate(-1)
 
 
@@ -726,7 +726,7 @@ def notes(error: BaseException) -> str:
             lambda data: data.map_batch(lambda batch: None),
             r"map_batch .*returned None; did you forget to return the batch\?",
         ),
-        (lambda data: data.map(lambda example: {}), "an example has no leaves, it is {}: a batch of it would be empty"),
+        (lambda data: data.map(lambda example: {}), "an example has no leaves: it is {}, so batches would be empty"),
     ],
 )
 def test_a_map_that_returns_nothing(change: Any, message: str) -> None:
@@ -760,7 +760,7 @@ def test_an_index_of_many(index: Any) -> None:
 
 
 def test_a_state_that_is_still_text() -> None:
-    with pytest.raises(StateError, match=r"it is text, so json\.loads it first"):
+    with pytest.raises(StateError, match=r"this is text, so json\.loads it first"):
         Dataloader(numbers(), 8).iterate('{"version": 1}')
 
 

@@ -159,9 +159,9 @@ def test_a_state_inside_a_batch_of_the_schedule() -> None:
 @pytest.mark.parametrize(
     ("batch_size", "message"),
     [
-        ({}, r"batch_size={}: a schedule begins at step 0, and ascends: {0: 256, 10_000: 1024}"),
-        ({5: 8}, "a schedule begins at step 0"),
-        ({0: 8, 5: 16, 3: 8}, "a schedule begins at step 0, and ascends"),
+        ({}, r"batch_size={}: a schedule starts at step 0 and ascends; write it like {0: 256, 10_000: 1024}"),
+        ({5: 8}, "a schedule starts at step 0"),
+        ({0: 8, 5: 16, 3: 8}, "a schedule starts at step 0 and ascends"),
         ({0: 8, 5: 0}, "batch_size=0: a batch needs at least one row"),
         ({0: 8, 5: 1.5}, r"batch_size\[5\]=1.5: pass an int"),
         ({0: 8, "5": 16}, "a step of batch_size='5': pass an int"),
@@ -238,7 +238,7 @@ def test_only_the_columns_that_are_left_are_read() -> None:
         (0, r"seq_len=0: the longest leaf of an example has 16 entries .*; pass 1 to 16"),
         (17, "seq_len=17: the longest leaf of an example has 16 entries"),
         ({0: 4, 3: 20}, "seq_len=20: the longest leaf"),
-        ({1: 4}, "seq_len={1: 4}: a schedule begins at step 0"),
+        ({1: 4}, "seq_len={1: 4}: a schedule starts at step 0"),
         ("4", "seq_len='4': pass an int"),
         ({0: 4, 1000: 8}, "a batch size or length is scheduled from step 1000 on, but there are only 50 steps"),
     ],
