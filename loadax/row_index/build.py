@@ -147,7 +147,7 @@ def _identity(reader: Reader, met: NDArray[np.bool_]) -> dict[str, Any]:
         "rows": len(met),
         "met": "all" if met.all() else hashlib.sha256(np.packbits(met).data).hexdigest()[:16],
         "maps": reader.describe(),
-        "functions": [fingerprint(each.function).digest for each in reader.maps],
+        "functions": [fingerprint(transform.function).digest for transform in reader.maps],
         "examples": [
             [path, list(spec.shape), str(spec.dtype)] for path, spec in zip(structure.paths, specs, strict=True)
         ],
@@ -167,7 +167,7 @@ def _look(question: Question, reader: Reader, met: NDArray[np.bool_], options: O
     """The answers, as the rows give them."""
     workers = threads_for(reader, options.workers)
     runs = plan_runs(reader, met, workers)
-    what = f"{question.verb} {question.name.partition(' ')[0]}"
-    with progress_bar(what, int(met.sum()), "row", options.progress) as done:
-        found = scan(reader, met, runs, question.judge, workers, done)
-    return np.concatenate([np.empty(0, question.dtype), *found])
+    label = f"{question.verb} {question.name.partition(' ')[0]}"
+    with progress_bar(label, int(met.sum()), "row", options.progress) as done:
+        parts = scan(reader, met, runs, question.judge, workers, done)
+    return np.concatenate([np.empty(0, question.dtype), *parts])

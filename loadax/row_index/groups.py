@@ -29,26 +29,26 @@ def by_leaf(spec: Tree, name: str) -> tuple[str, RowFunction]:
     """
     specs, structure = flatten_spec(spec)
     names = [_dotted(path) for path in structure.paths]
-    found = [place for place, path in enumerate(structure.paths) if name in (path, names[place])]
-    if len(found) != 1:
+    matches = [index for index, path in enumerate(structure.paths) if name in (path, names[index])]
+    if len(matches) != 1:
         raise ArgumentError(
             f"key={name!r} is not the name of one leaf; the leaves are {names}; or pass a function of one example"
         )
-    place = found[0]
-    each = specs[place]
-    if each.shape or not (each.dtype.kind in "iu" or each.dtype.hasobject):
+    index = matches[0]
+    leaf = specs[index]
+    if leaf.shape or not (leaf.dtype.kind in "iu" or leaf.dtype.hasobject):
         raise ArgumentError(
-            f"key={name!r} is a leaf of {each.dtype}{list(each.shape)}; a group's key is one whole number or text: "
+            f"key={name!r} is a leaf of {leaf.dtype}{list(leaf.shape)}; a group's key is one whole number or text: "
             "pass a function of one example"
         )
 
     def judge(run: Run) -> Words:
-        values = run.column(place)
+        values = run.column(index)
         if isinstance(values, np.ndarray) and not values.dtype.hasobject:
             return np.asarray(seeds.derive(0, "group", values), np.uint64)
         return _words(zip(run.rows.tolist(), values, strict=True), f"leaf {name!r}")
 
-    return structure.paths[place], judge
+    return structure.paths[index], judge
 
 
 def by_function(function: Callable[..., Any]) -> RowFunction:
@@ -93,4 +93,4 @@ def _words(keys: Any, origin: str) -> Words:
 
 def _dotted(path: str) -> str:
     parts = re.findall(r"\[(?:'([^']*)'|([^\]]*))\]|\.(\w+)", path)
-    return ".".join("".join(each) for each in parts)
+    return ".".join("".join(groups) for groups in parts)

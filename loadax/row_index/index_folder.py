@@ -78,24 +78,24 @@ class IndexFolder:
         if described is None:
             return None
         try:
-            found = json.loads(described)
-            if found["check"] != _check(found):
+            content = json.loads(described)
+            if content["check"] != _check(content):
                 raise ValueError("it is damaged: its contents are not what its digest says")
-            known = {_NAME: found[_NAME], **found["identity"]}
+            known = {_NAME: content[_NAME], **content["identity"]}
             asked = {_NAME: _VERSION, **identity}
             others = [field for field, value in asked.items() if differs(known.get(field), _plain(value), field)]
             if others:
                 _log.warning("index %s is another one (%s differs): it is not used", path, ", ".join(others))
                 return None
-            arrays = {key: _mapped(self._folder / file) for key, file in found["arrays"].items()}
-            for key, file in found["arrays"].items():
+            arrays = {key: _mapped(self._folder / file) for key, file in content["arrays"].items()}
+            for key, file in content["arrays"].items():
                 if file != _file_name(name, key, arrays[key]):
                     raise ValueError(f"{file} is damaged: its contents are not what its digest says")
         except NPY_FAILURES as error:
             _log.warning("index %s can't be used: %s", path, error)
             return None
         _log.info("index %s: read", path)
-        return Entry(arrays, found["facts"])
+        return Entry(arrays, content["facts"])
 
     def put(self, name: str, identity: Mapping[str, Any], entry: Entry) -> None:
         """Writes an entry in place of the one of that name.

@@ -52,12 +52,12 @@ class Run(NamedTuple):
                 raise StoppedError
             yield row, example
 
-    def column(self, place: int) -> Any:
+    def column(self, index: int) -> Any:
         """The values of one leaf for all rows: an array, or a list when they were read one by one."""
         return (
-            [flatten(example)[0][place] for example in self.listed]
+            [flatten(example)[0][index] for example in self.listed]
             if self.batch is None
-            else flatten(self.batch)[0][place]
+            else flatten(self.batch)[0][index]
         )
 
 
@@ -67,8 +67,8 @@ def _apart(batch: Tree) -> Iterator[Tree]:
     leaves = [leaf.view() for leaf in leaves]
     for leaf in leaves:
         leaf.flags.writeable = False
-    for number in range(len(leaves[0])):
-        yield structure.build([leaf[number] for leaf in leaves])
+    for row in range(len(leaves[0])):
+        yield structure.build([leaf[row] for leaf in leaves])
 
 
 def read_run(reader: Reader, rows: Integers, over: threading.Event) -> Run:
@@ -82,13 +82,13 @@ def read_run(reader: Reader, rows: Integers, over: threading.Event) -> Run:
     return Run(rows, reader.read_visits(visits), [], over)
 
 
-def results(run: Run, function: Callable[..., Any], what: str) -> Iterator[tuple[int, Any]]:
+def results(run: Run, function: Callable[..., Any], name: str) -> Iterator[tuple[int, Any]]:
     """Each row with what a user's function returns for its example; what it raises names `what` and the row."""
     for row, example in run.examples():
         try:
             result = function(example)
         except RAISED as error:
-            blame(error, what, f"loadax: in {what}, on row {row}")
+            blame(error, name, f"loadax: in {name}, on row {row}")
             raise
         yield row, result
 
@@ -125,7 +125,7 @@ def plan_runs(reader: Reader, met: NDArray[np.bool_], workers: int) -> Integers:
 def _row_bytes(reader: Reader) -> int:
     """Bytes of a row as the source has it; of the first one, where no two need be alike."""
     if _needs_specs(reader):
-        return sum(math.prod(each.shape) * each.dtype.itemsize for each in flatten_spec(reader.specs[0])[0])
+        return sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in flatten_spec(reader.specs[0])[0])
     assert reader.first is not None
     return sum(leaf.nbytes for leaf in leaf_arrays(reader.examples(reader.first)[0]))
 
@@ -164,12 +164,12 @@ def scan(
         rows = start + np.flatnonzero(met[start:end])
         return judge(read_run(reader, rows, over)), len(rows)
 
-    found: list[NDArray[Any]] = []
+    arrays: list[NDArray[Any]] = []
     under_way: deque[Future[tuple[NDArray[Any], int]]] = deque()
 
     def take() -> None:
         values, count = under_way.popleft().result()
-        found.append(values)
+        arrays.append(values)
         done(count)
 
     with ThreadPoolExecutor(workers, thread_name_prefix="loadax-scan") as pool:
@@ -185,4 +185,4 @@ def scan(
             # those that run end at their next row, and are waited for by `with`
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return found
+    return arrays

@@ -34,16 +34,16 @@ def keep(order: Order, reader: Reader, function: Callable[..., Any], key: str | 
     name = name_of(function)
 
     def judge(run: Run) -> Integers:
-        found = results(run, function, f"filter {name}")
-        return np.array([row for row, answer in found if _truth(answer, name, row)], np.int64)
+        outcomes = results(run, function, f"filter {name}")
+        return np.array([row for row, answer in outcomes if _truth(answer, name, row)], np.int64)
 
     met = met_rows(order, "filter", reader.num_rows)
     known_as = None if key is None else ["key", key]
-    found = answers(Question("filter", name, judge, np.int64, known_as, function), reader, met, options)
-    rows = found.values
+    kept = answers(Question("filter", name, judge, np.int64, known_as, function), reader, met, options)
+    rows = kept.values
     if not len(rows):
         raise ArgumentError(f"filter {name} keeps none of {met.sum()} rows; look at what it returns for one: fn(ds[0])")
-    return keep_rows(order, "filter", rows, ("filter", found.digest))
+    return keep_rows(order, "filter", rows, ("filter", kept.digest))
 
 
 def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
@@ -89,8 +89,8 @@ def split_groups(
     rows = np.flatnonzero(met)
 
     def side(chosen: NDArray[np.bool_], name: bool) -> Order:
-        mine = rows[chosen]
-        return keep_rows(order, "split_by", mine, ("split_by", fraction, seed, name, digest_values(mine)))
+        selected = rows[chosen]
+        return keep_rows(order, "split_by", selected, ("split_by", fraction, seed, name, digest_values(selected)))
 
     return side(first, True), side(~first, False)
 
@@ -141,19 +141,19 @@ def _of_file(path: Path) -> Integers:
 
 
 def _of_text(path: Path) -> Integers:
-    found = []
+    rows = []
     with path.open(encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, 1):
+        for line_number, line in enumerate(file, 1):
             text = line.partition("#")[0].strip()
             if not text:
                 continue
             try:
-                found.append(int(text))
+                rows.append(int(text))
             except ValueError:
                 raise ArgumentError(
-                    f"rows: line {number} of {path} is {text!r:.60}; write one row number a line"
+                    f"rows: line {line_number} of {path} is {text!r:.60}; write one row number a line"
                 ) from None
-    return np.array(found, np.int64)
+    return np.array(rows, np.int64)
 
 
 def _integers(listed: NDArray[Any], name: str) -> Integers:

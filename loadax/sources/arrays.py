@@ -57,20 +57,20 @@ class ArraySource(BaseSource):
     def held(self, most: int) -> list[NDArray[Any]]:
         """The arrays in memory, or evenly spread rows of them: at most so many bytes."""
         memory = [array for array, file in zip(self._arrays, self._files, strict=True) if file is None]
-        total = sum(each.nbytes for each in memory)
-        return [some_rows(each, total, most) for each in memory]
+        total = sum(array.nbytes for array in memory)
+        return [some_rows(array, total, most) for array in memory]
 
     def locate(self, row: int) -> list[Location]:
         """The files of a row's mapped leaves, each with the first and the last byte where its bytes are contiguous."""
-        number = int(check_rows([row], self._length)[0])
-        found = []
+        index = int(check_rows([row], self._length)[0])
+        locations = []
         for path, file, array in zip(self._structure.paths, self._files, self._arrays, strict=True):
-            if file is not None and array[number].flags.c_contiguous:
-                first = file.begin + number * array.strides[0]
-                found.append(Location(file.name, first, first + array[number].nbytes - 1, path))
+            if file is not None and array[index].flags.c_contiguous:
+                first = file.begin + index * array.strides[0]
+                locations.append(Location(file.name, first, first + array[index].nbytes - 1, path))
             elif file is not None:
-                found.append(Location(file.name, part=path))
-        return found
+                locations.append(Location(file.name, part=path))
+        return locations
 
     def read(self, rows: Integers) -> Tree:
         """The entries at `rows`, copied out, in native byte order."""
@@ -112,7 +112,7 @@ def is_array(leaf: Any) -> bool:
     frames have it, and would become one array of one dtype; and so does much else that only looks like an array.
     """
     known = (("jax", "Array"), ("torch", "Tensor"), ("tensorflow", "Tensor"))
-    return isinstance(leaf, np.ndarray | np.generic) or any(comes_from(leaf, *each) for each in known)
+    return isinstance(leaf, np.ndarray | np.generic) or any(comes_from(leaf, *kind) for kind in known)
 
 
 def _as_array(leaf: Any, path: str) -> NDArray[Any]:

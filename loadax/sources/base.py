@@ -395,7 +395,7 @@ class UserSource(BaseSource):
 
     def locate(self, row: int) -> list[Location]:
         locate = self._optional("locate", "where")
-        return [] if locate is None else [Location(*each) for each in locate(row) or ()]
+        return [] if locate is None else [Location(*location) for location in locate(row) or ()]
 
     def documents(self, row: int) -> list[Any] | None:
         documents = self._optional("documents")
@@ -404,27 +404,27 @@ class UserSource(BaseSource):
     @property
     def addresses(self) -> Sequence[str]:
         given = self._optional("addresses")
-        return [os.fspath(each) for each in ([given] if isinstance(given, str | os.PathLike) else given or ())]
+        return [os.fspath(address) for address in ([given] if isinstance(given, str | os.PathLike) else given or ())]
 
     def some_files(self, most: int) -> Sequence[str] | None:
         some_files = self._optional("some_files")
         return None if some_files is None else some_files(most)
 
     def held(self, most: int) -> Iterable[NDArray[Any]]:
-        held = self._optional("held")
-        return held(most) if callable(held) else ()  # many classes call something else so
+        arrays = self._optional("held")
+        return arrays(most) if callable(arrays) else ()  # many classes call something else so
 
     @cached_property
     def children(self) -> Sequence[Child]:  # worked out once, so that each child stays the same object
-        over, found = self._optional("over"), []
+        over, children = self._optional("over"), []
 
         def look(source: Any, times: float) -> Any:
-            found.append(Child("", as_source(source), None, times))
+            children.append(Child("", as_source(source), None, times))
             return source
 
         if over is not None:
             over(look)
-        return tuple(found)
+        return tuple(children)
 
     def map_children(self, wrap: MapChild) -> BaseSource:
         if not self.children:
@@ -443,7 +443,7 @@ class UserSource(BaseSource):
 
     def _optional(self, *names: str) -> Any:
         """The first of these members that the object has; None when it has none of them."""
-        return next((found for name in names if (found := getattr(self._given, name, None)) is not None), None)
+        return next((member for name in names if (member := getattr(self._given, name, None)) is not None), None)
 
 
 def as_source(given: Any) -> BaseSource:

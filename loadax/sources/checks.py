@@ -39,10 +39,10 @@ def empty_rows(rows: int, spec: ArraySpec, path: str) -> NDArray[Any]:
     try:
         return np.empty((rows, *spec.shape), spec.dtype)
     except (MemoryError, ValueError) as error:  # ValueError: more than any machine addresses
-        each = math.prod(spec.shape) * spec.dtype.itemsize
+        row_bytes = math.prod(spec.shape) * spec.dtype.itemsize
         raise SourceError(
             f"{f'leaf {path}' if path else 'the data'}: there is no memory for {rows} rows of "
-            f"{spec.dtype}{list(spec.shape)}, {size_text(each)} each; is its "
+            f"{spec.dtype}{list(spec.shape)}, {size_text(row_bytes)} each; is its "
             "shape what it should be?"
         ) from error
 

@@ -28,6 +28,7 @@ from loadax.sources.io.paths import local_path
 from loadax.sources.zarr.manifest import FINISHED, PARTIAL, VERSION, read_marker
 from loadax.writing.identity import FILES, differs
 from loadax.writing.layout import Layout
+from loadax.writing.names import array_label
 from loadax.writing.own_files import delete_own, foreign_keys, keys_below, own_keys
 from loadax.writing.replacement import copy_objects, swap_folders
 
@@ -136,17 +137,17 @@ class Destination:
     def create(self, layout: Layout) -> list[ts.TensorStore]:
         """The arrays of a store, in leaf order, created where they are not there yet."""
         opening = []
-        for each in layout.arrays:
+        for array in layout.arrays:
             spec = {
                 "driver": "zarr3",
-                "metadata": layout.metadata(each),
+                "metadata": layout.metadata(array),
                 "store_data_equal_to_fill_value": True,  # so that a chunk that is missing was lost, never left out
                 "fill_missing_data_reads": False,
             }
-            folder = self.store / f"{each.name}/" if each.name else self.store
+            folder = self.store / f"{array.name}/" if array.name else self.store
             opening.append(ts.open(spec, kvstore=folder, context=self._context, create=True, open=True))
-        names = [each.name for each in layout.arrays]
-        arrays = [wait(each, self.where(name)) for each, name in zip(opening, names, strict=True)]
+        names = [array.name for array in layout.arrays]
+        arrays = [wait(future, array_label(self.location, name)) for future, name in zip(opening, names, strict=True)]
         if names != [""]:
             self._write("zarr.json", self._group(names))
         return arrays
@@ -154,7 +155,7 @@ class Destination:
     def finish(self, content: dict[str, Any], share: Share | None) -> bool:
         """Says that this process has written all that it had to; True when the store is whole now."""
         index, count = share or (0, 1)
-        markers = [f"{_PART}{number}-of-{count}.json" for number in range(count)]
+        markers = [f"{_PART}{process}-of-{count}.json" for process in range(count)]
         if count > 1:
             self._write(markers[index], {"version": VERSION})
             if any(self._marker(name) is None for name in markers):
@@ -195,10 +196,6 @@ class Destination:
         """Where it lies, whatever messages call it."""
         return self._path
 
-    def where(self, name: str) -> str:
-        """An array of the store, as a message calls it."""
-        return f"{self.location}: array {name!r}" if name else self.location
-
     def _marker(self, name: str) -> dict[str, Any] | None:
         return read_marker(self.store, name, self.location)
 
@@ -221,7 +218,7 @@ class Destination:
         """Whether there is anything that stands in the way; half a marker, of a process that was killed, does not."""
         if self.local is None:
             return self._is_zarr()
-        return self.local.exists() and any(not each.name.startswith("loadax.") for each in self.local.iterdir())
+        return self.local.exists() and any(not entry.name.startswith("loadax.") for entry in self.local.iterdir())
 
     def _is_zarr(self) -> bool:
         return any(wait(self.store.read(name), self.location).state == "value" for name in _ZARR)
@@ -318,14 +315,14 @@ class Destination:
         for keys in below:
             wait(self.store.delete_range(keys), self.location)
 
-    def _compare(self, there: dict[str, Any], content: dict[str, Any], share: Share | None) -> None:
-        if there == _DELETING:
+    def _compare(self, stored: dict[str, Any], content: dict[str, Any], share: Share | None) -> None:
+        if stored == _DELETING:
             raise ArgumentError(
                 f"{self.location}: it was about to be deleted; pass overwrite=True to begin anew", argument="overwrite"
             )
-        found = _difference(there, content if share is None else _without_files(content), "")
-        if found:
-            field, old, new = found
+        difference = _difference(stored, content if share is None else _without_files(content), "")
+        if difference:
+            field, old, new = difference
             raise ArgumentError(
                 f"{self.location}: it was begun with {field} = {_shown(old)}, now it is {_shown(new)}"
                 f"{_MEANT.get(field, '')}; "
@@ -338,7 +335,9 @@ class Destination:
 
         It repeats its arrays' metadata, so that they are found where folders can't be listed.
         """
-        answers = [(name, wait(self.store.read(f"{name}/zarr.json"), self.where(name))) for name in names]
+        answers = [
+            (name, wait(self.store.read(f"{name}/zarr.json"), array_label(self.location, name))) for name in names
+        ]
         members = {name: json.loads(answer.value) for name, answer in answers}
         consolidated = {"kind": "inline", "must_understand": False, "metadata": members}
         return {"zarr_format": 3, "node_type": "group", "attributes": {}, "consolidated_metadata": consolidated}
@@ -359,17 +358,17 @@ def _without_files(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "data": {**data, FILES: None}} if isinstance(data, dict) else content
 
 
-def _difference(there: Any, here: Any, field: str) -> tuple[str, Any, Any] | None:
+def _difference(old: Any, new: Any, field: str) -> tuple[str, Any, Any] | None:
     """The first field in which two JSON values differ, and both its values."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        for key in dict.fromkeys([*here, *there]):
-            if not differs(there.get(key), here.get(key), key):
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in dict.fromkeys([*new, *old]):
+            if not differs(old.get(key), new.get(key), key):
                 continue
-            found = _difference(there.get(key), here.get(key), f"{field}.{key}" if field else key)
-            if found:
-                return found
+            nested = _difference(old.get(key), new.get(key), f"{field}.{key}" if field else key)
+            if nested:
+                return nested
         return None
-    return None if there == here else (field, there, here)
+    return None if old == new else (field, old, new)
 
 
 def _shown(value: Any) -> str:

@@ -73,13 +73,13 @@ def _content(value: Any) -> Any:
 
 
 def _memory(source: BaseSource) -> str | None:
-    held = (array for part in walk(source) for array in part.held(_MOST_MEMORY))
-    first = next(held, None)
-    return None if first is None else digest_of(itertools.chain([first], held))
+    arrays = (array for part in walk(source) for array in part.held(_MOST_MEMORY))
+    first = next(arrays, None)
+    return None if first is None else digest_of(itertools.chain([first], arrays))
 
 
 def _files(source: BaseSource) -> str | None:
-    digest, some = hashlib.sha256(), False
+    digest, any_file = hashlib.sha256(), False
     for name, path in itertools.chain.from_iterable(map(_files_of, walk(source))):
         try:
             status = os.stat(path)  # noqa: PTH116
@@ -87,28 +87,28 @@ def _files(source: BaseSource) -> str | None:
             digest.update(repr((name, "missing")).encode())
         else:
             digest.update(repr((name, status.st_size, status.st_mtime_ns)).encode())
-        some = True
-    return digest.hexdigest()[:16] if some else None
+        any_file = True
+    return digest.hexdigest()[:16] if any_file else None
 
 
 def _files_of(source: BaseSource) -> Iterable[tuple[str, str]]:
     """Some of the local files of a source, each with a name that does not say where it is."""
-    some = source.some_files(_MOST_FILES)
-    if some is not None:
-        return [(path.rpartition("/")[2], path) for path in some]
-    found: list[tuple[str, str]] = []
+    sample = source.some_files(_MOST_FILES)
+    if sample is not None:
+        return [(path.rpartition("/")[2], path) for path in sample]
+    files: list[tuple[str, str]] = []
     addresses = source.addresses
-    for number in spread(len(addresses), _MOST_FILES).tolist():
-        place = local_path(addresses[number].partition("|")[0])
-        if place is not None and place.is_dir():
-            keys = _of_folder(place)
-            found += [
-                (keys[each], str(place / keys[each]))
-                for each in spread(len(keys), _MOST_FILES // len(addresses) + 1).tolist()
+    for index in spread(len(addresses), _MOST_FILES).tolist():
+        path = local_path(addresses[index].partition("|")[0])
+        if path is not None and path.is_dir():
+            keys = _of_folder(path)
+            files += [
+                (keys[position], str(path / keys[position]))
+                for position in spread(len(keys), _MOST_FILES // len(addresses) + 1).tolist()
             ]
-        elif place is not None:
-            found.append((place.name, str(place)))
-    return found
+        elif path is not None:
+            files.append((path.name, str(path)))
+    return files
 
 
 def _of_folder(folder: Path) -> list[str]:

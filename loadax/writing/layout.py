@@ -81,22 +81,22 @@ class Layout:
     @property
     def row_bytes(self) -> int:
         """Raw bytes of one row of all arrays."""
-        return sum(each.row_bytes for each in self.arrays)
+        return sum(array.row_bytes for array in self.arrays)
 
-    def part(self, number: int) -> tuple[int, int]:
+    def part(self, index: int) -> tuple[int, int]:
         """The positions of a part: the first, and the one behind the last."""
-        start = number * self.shard_rows
+        start = index * self.shard_rows
         return start, min(start + self.shard_rows, self.rows)
 
     def describe(self) -> dict[str, Any]:
         """All of it as JSON."""
         arrays = {
-            each.name: {
-                "shape": [self.rows, *each.spec.shape],
-                "dtype": each.spec.dtype.name,
-                "chunk_rows": each.chunk_rows,
+            array.name: {
+                "shape": [self.rows, *array.spec.shape],
+                "dtype": array.spec.dtype.name,
+                "chunk_rows": array.chunk_rows,
             }
-            for each in self.arrays
+            for array in self.arrays
         }
         return {"rows": self.rows, "shard_rows": self.shard_rows, "compression": self.compression, "arrays": arrays}
 
@@ -144,11 +144,11 @@ def plan_layout(
     if rows < 1:
         raise ArgumentError("the dataset has no rows: there is nothing to write")
     choice("compression", compression, _COMPRESSORS)
-    for path, each in zip(structure.paths, specs, strict=True):
-        if each.dtype.name not in _DTYPES:
-            held = "no numbers" if each.dtype.hasobject else str(each.dtype)
+    for path, leaf in zip(structure.paths, specs, strict=True):
+        if leaf.dtype.name not in _DTYPES:
+            shown = "no numbers" if leaf.dtype.hasobject else str(leaf.dtype)
             raise LeafTypeError(
-                f"leaf {path or 'of the example'} is {held}: zarr arrays of loadax hold numbers; "
+                f"leaf {path or 'of the example'} is {shown}: zarr arrays of loadax hold numbers; "
                 "make numbers of it in a map, or leave it out there"
             )
     chunk = None if chunk_rows is None else integer("chunk_rows", chunk_rows, 1)
@@ -166,8 +166,8 @@ def plan_layout(
     elif shard:
         shard = min(shard, -(-rows // chunk) * chunk if chunk else _power_of_two(rows))
     arrays = tuple(
-        ArrayLayout(name, each, chunk or _default_chunk(each, rows, shard))
-        for name, each in zip(names, specs, strict=True)
+        ArrayLayout(name, leaf, chunk or _default_chunk(leaf, rows, shard))
+        for name, leaf in zip(names, specs, strict=True)
     )
     return Layout(rows, shard or _default_shard(arrays, rows), compression, arrays)
 
@@ -180,8 +180,10 @@ def _default_chunk(spec: ArraySpec, rows: int, shard: int | None) -> int:
 
 
 def _default_shard(arrays: Sequence[ArrayLayout], rows: int) -> int:
-    unit = max(each.chunk_rows for each in arrays)  # a multiple of all of them: they are powers of two, or all the same
-    wanted = _SHARD_BYTES // max(1, sum(each.row_bytes for each in arrays))
+    unit = max(
+        array.chunk_rows for array in arrays
+    )  # a multiple of all of them: they are powers of two, or all the same
+    wanted = _SHARD_BYTES // max(1, sum(array.row_bytes for array in arrays))
     return max(1, min(wanted // unit, -(-rows // unit))) * unit
 
 

@@ -28,6 +28,11 @@ def array_names(structure: Structure) -> list[str]:
     return names
 
 
+def array_label(location: str, name: str) -> str:
+    """An array of a store, as messages call it."""
+    return f"{location}: array {name!r}" if name else location
+
+
 def _keys(structure: Structure, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     if structure.kind is None:
         yield above

@@ -37,12 +37,12 @@ def own_keys(keys: Collection[str], arrays: Iterable[str] | None = None) -> list
 
 def keys_below(folder: Path) -> list[str]:
     """The files of a folder and of those below, as keys; links count as files and are not followed."""
-    found = []
+    keys = []
     for parent, folders, names in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]  # noqa: PTH114, PTH118
         below = os.path.relpath(parent, folder)
-        found += [name if below == "." else f"{below}/{name}" for name in (*names, *links)]
-    return found
+        keys += [name if below == "." else f"{below}/{name}" for name in (*names, *links)]
+    return keys
 
 
 def delete_own(folder: Path, keys: Iterable[str]) -> bool:

@@ -39,26 +39,26 @@ class Parts:
         rows: what is written.
         layout: of the store.
         arrays: its open arrays, in leaf order.
-        places: what messages call them.
+        names: what messages call them.
     """
 
     rows: Rows
     layout: Layout
     arrays: Sequence[ts.TensorStore]
-    places: Sequence[str]
+    names: Sequence[str]
 
-    def missing(self, numbers: Iterable[int], done: Callable[[int], object]) -> Iterator[int]:
+    def missing(self, parts: Iterable[int], done: Callable[[int], object]) -> Iterator[int]:
         """Those of the parts that are not there, or are damaged; calls `done` with the rows of each one that is whole.
 
         All of every part is read, two of them at a time.
         """
         reading: deque[tuple[int, list[Any]]] = deque()
         try:
-            for number in numbers:
+            for part in parts:
                 while len(reading) >= _UNDER_WAY:
                     yield from self._checked(*reading.popleft(), done)
-                region = ts.d[0][slice(*self.layout.part(number))]
-                reading.append((number, [array[region].read() for array in self.arrays]))
+                region = ts.d[0][slice(*self.layout.part(part))]
+                reading.append((part, [array[region].read() for array in self.arrays]))
             while reading:
                 yield from self._checked(*reading.popleft(), done)
         finally:
@@ -66,23 +66,23 @@ class Parts:
                 for future in futures:
                     future.cancel()
 
-    def write(self, numbers: Iterable[int], workers: int, done: Callable[[int], object]) -> int:
+    def write(self, parts: Iterable[int], workers: int, done: Callable[[int], object]) -> int:
         """Writes parts, each shard in one go; calls `done` with the rows of each. Returns how many there were.
 
         Args:
-            numbers: of the parts.
-            workers: threads that read rows.
-            done: called when a part is stored, with its rows.
+            parts: Numbers of the parts.
+            workers: Number of threads that read rows.
+            done: Callback for each stored part, given its number of rows.
         """
         count = 0
         writing: deque[tuple[int, list[Any]]] = deque()
         with ThreadPoolExecutor(workers, thread_name_prefix="loadax-write") as pool:
             try:
-                for number in numbers:
-                    buffers = self._read(number, pool, workers)
+                for part in parts:
+                    buffers = self._read(part, pool, workers)
                     while len(writing) >= _UNDER_WAY - 1:
                         self._stored(*writing.popleft(), done)
-                    writing.append((number, self._begin(number, buffers)))
+                    writing.append((part, self._begin(part, buffers)))
                     count += 1
                     # TensorStore holds them as long as it needs them; so there are never more than are under way
                     del buffers
@@ -91,32 +91,32 @@ class Parts:
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)  # those that run are waited for at the end of `with`
                 # What is being written can't be called back, and nothing shall be written once this has ended.
-                for number, futures in writing:
+                for part, futures in writing:
                     with suppress(SourceError):
-                        self._stored(number, futures, done)
+                        self._stored(part, futures, done)
                 raise
         return count
 
-    def _checked(self, number: int, futures: list[Any], done: Callable[[int], object]) -> Iterator[int]:
+    def _checked(self, part: int, futures: list[Any], done: Callable[[int], object]) -> Iterator[int]:
         errors = []
-        for future, place in zip(futures, self.places, strict=True):
+        for future, name in zip(futures, self.names, strict=True):
             try:
-                wait(future, place)
+                wait(future, name)
             except SourceError as error:
                 if not is_damage(error):
                     raise
                 errors.append(error)
         if errors:
-            yield number
+            yield part
         else:
-            start, stop = self.layout.part(number)
+            start, stop = self.layout.part(part)
             done(stop - start)
 
-    def _read(self, number: int, pool: ThreadPoolExecutor, workers: int) -> Buffers:
+    def _read(self, part: int, pool: ThreadPoolExecutor, workers: int) -> Buffers:
         """The rows of a part, read by all threads at once."""
-        start, stop = self.layout.part(number)
+        start, stop = self.layout.part(part)
         # As large as the part's own positions only: the last part is shorter, and TensorStore fills up its last chunk.
-        buffers = [np.empty((stop - start, *each.spec.shape), each.spec.dtype) for each in self.layout.arrays]
+        buffers = [np.empty((stop - start, *array.spec.shape), array.spec.dtype) for array in self.layout.arrays]
         step = max(1, min(_READ_BYTES // max(1, self.layout.row_bytes), -(-(stop - start) // workers)))
         reads: list[Future[None]] = [
             pool.submit(self._fill, buffers, start, low, min(low + step, stop)) for low in range(start, stop, step)
@@ -131,17 +131,17 @@ class Parts:
         for buffer, leaf in zip(buffers, flatten(checked)[0], strict=True):
             buffer[low - start : high - start] = leaf
 
-    def _begin(self, number: int, buffers: Buffers) -> list[Any]:
-        region = ts.d[0][slice(*self.layout.part(number))]
+    def _begin(self, part: int, buffers: Buffers) -> list[Any]:
+        region = ts.d[0][slice(*self.layout.part(part))]
         return [
             array[region].write(buffer, can_reference_source_data_indefinitely=True)
             for array, buffer in zip(self.arrays, buffers, strict=True)
         ]
 
-    def _stored(self, number: int, futures: list[Any], done: Callable[[int], object]) -> None:
-        for future, place in zip(futures, self.places, strict=True):
-            wait(future, place)
-        start, stop = self.layout.part(number)
+    def _stored(self, part: int, futures: list[Any], done: Callable[[int], object]) -> None:
+        for future, name in zip(futures, self.names, strict=True):
+            wait(future, name)
+        start, stop = self.layout.part(part)
         done(stop - start)
 
 

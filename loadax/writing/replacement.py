@@ -12,7 +12,7 @@ _SWAPS = 8  # tries, where other processes replace the same store
 _AT_ONCE = 4  # objects under way
 
 
-def swap_folders(place: Path, new: Path) -> list[Path]:
+def swap_folders(target: Path, new: Path) -> list[Path]:
     """Renames `new` to `place`, and what stood there to a name beside it, which comes back.
 
     Mostly one, none when it is gone.
@@ -27,25 +27,25 @@ def swap_folders(place: Path, new: Path) -> list[Path]:
     for attempt in range(_SWAPS):
         old = new.with_suffix(f".{attempt}.old")
         with suppress(FileNotFoundError):  # another process is about to put its own there
-            place.rename(old)
+            target.rename(old)
             moved.append(old)
         try:
-            new.rename(place)
+            new.rename(target)
         except OSError:
-            if place.exists() and attempt < _SWAPS - 1:
+            if target.exists() and attempt < _SWAPS - 1:
                 continue  # another process was faster: its store is whole too, and as good
-            if moved and not place.exists():
-                moved[-1].rename(place)
+            if moved and not target.exists():
+                moved[-1].rename(target)
             raise
         break
     return moved
 
 
-def copy_objects(source: ts.KvStore, target: ts.KvStore, keys: Sequence[str], where: str) -> None:
+def copy_objects(source: ts.KvStore, target: ts.KvStore, keys: Sequence[str], location: str) -> None:
     """Copies what lies under these keys, a few at a time."""
     for start in range(0, len(keys), _AT_ONCE):
-        some = keys[start : start + _AT_ONCE]
-        reading = [source.read(key) for key in some]
-        writing = [target.write(key, wait(each, where).value) for key, each in zip(some, reading, strict=True)]
-        for each in writing:
-            wait(each, where)
+        batch = keys[start : start + _AT_ONCE]
+        reading = [source.read(key) for key in batch]
+        writing = [target.write(key, wait(future, location).value) for key, future in zip(batch, reading, strict=True)]
+        for future in writing:
+            wait(future, location)

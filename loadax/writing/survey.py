@@ -10,6 +10,7 @@ from loadax.errors import SourceError
 from loadax.sources.io.kvstore import new_context, wait
 from loadax.sources.zarr.discovery import Folder, find_arrays
 from loadax.sources.zarr.manifest import FINISHED, PARTIAL, check_finished, read_marker
+from loadax.writing.names import array_label
 
 _CACHE_BYTES = 32 << 20  # for the indexes of shards that are read chunk by chunk
 _CHECKED = {"crc32c", "crc32", "adler32", "fletcher32", "gzip", "zlib"}  # codecs that notice flipped bits
@@ -51,8 +52,8 @@ def open_stored(path: str | os.PathLike[str], *, half_written: bool = False) -> 
     partial = None if manifest is not None else read_marker(folder.store, PARTIAL, location)
     ours = (manifest or partial or {}).get("arrays")
     if ours is None:
-        found = find_arrays(path, None)
-        specs = {"": found} if isinstance(found.get("driver"), str) else found
+        tree = find_arrays(path, None)
+        specs = {"": tree} if isinstance(tree.get("driver"), str) else tree
     else:
         specs = {name: folder.array("zarr3", f"{name}/" if name else "") for name in ours}
         if manifest is not None and folder.node("") is None:
@@ -62,17 +63,12 @@ def open_stored(path: str | os.PathLike[str], *, half_written: bool = False) -> 
     for name, spec in sorted(specs.items()):
         strict = {**spec, "fill_missing_data_reads": False}
         try:
-            arrays[name] = wait(ts.open(strict, read=True, context=context), place(location, name))
+            arrays[name] = wait(ts.open(strict, read=True, context=context), array_label(location, name))
         except SourceError as error:
             if ours is None:
                 raise
             absent[name] = error
     return Stored(location, manifest, partial, arrays, absent)
-
-
-def place(location: str, name: str) -> str:
-    """An array of a store, as a message calls it."""
-    return f"{location}: array {name!r}" if name else location
 
 
 def chunk_shape(array: ts.TensorStore) -> tuple[int, ...]:
@@ -94,8 +90,8 @@ def codecs_of(array: ts.TensorStore) -> list[tuple[str, dict[str, Any]]]:
     # Version 2 and n5 have filters and a compressor instead of codecs.
     older = [*(metadata.get("filters") or []), metadata.get("compressor") or metadata.get("compression") or {}]
     named = [
-        (each.get("name") or each.get("id") or each.get("type"), each.get("configuration", each))
-        for each in (*codecs, *older)
+        (codec.get("name") or codec.get("id") or codec.get("type"), codec.get("configuration", codec))
+        for codec in (*codecs, *older)
     ]
     return [(name, settings) for name, settings in named if name is not None]
 

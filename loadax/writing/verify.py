@@ -15,8 +15,9 @@ from loadax.errors import SourceError
 from loadax.redaction import redact
 from loadax.sources.io.kvstore import wait
 from loadax.sources.zarr.manifest import FINISHED
+from loadax.writing.names import array_label
 from loadax.writing.parts import is_damage, reason
-from loadax.writing.survey import Stored, chunk_shape, file_shape, has_checksum, open_stored, place, raw_bytes
+from loadax.writing.survey import Stored, chunk_shape, file_shape, has_checksum, open_stored, raw_bytes
 
 _PIECE_BYTES = 64 << 20  # read at once, unless a single chunk is larger
 _AHEAD_BYTES = 256 << 20  # under way at once
@@ -87,7 +88,7 @@ def verify(path: str | os.PathLike[str], progress: bool | None = None) -> Report
     damages = list(_lacking(stored))
     with progress_bar(f"verifying {redact(stored.location)}", total, "B", progress) as done:
         for name, array in stored.arrays.items():
-            damages += _merged(_damaged(name, array, place(stored.location, name), done))
+            damages += _merged(_damaged(name, array, array_label(stored.location, name), done))
     rows = max([0, *(array.shape[0] for array in stored.arrays.values() if array.rank)])
     unchecked = tuple(name for name, array in stored.arrays.items() if not has_checksum(array))
     count = len(stored.arrays) + len(stored.absent)
@@ -108,7 +109,7 @@ def _lacking(stored: Stored) -> Iterator[Damage]:
             yield Damage(name, 0, promised[name]["shape"][0], message)
 
 
-def _damaged(name: str, array: ts.TensorStore, where: str, done: Callable[[int], object]) -> Iterator[Damage]:
+def _damaged(name: str, array: ts.TensorStore, label: str, done: Callable[[int], object]) -> Iterator[Damage]:
     """The damaged stretches of rows of an array; a stretch may come in several pieces."""
     item = array.dtype.numpy_dtype.itemsize
     under_way: deque[tuple[Box, Any]] = deque()
@@ -118,32 +119,32 @@ def _damaged(name: str, array: ts.TensorStore, where: str, done: Callable[[int],
             old, future = under_way.popleft()
             size = _size(old) * item
             ahead -= size
-            if _failure(future, where) is not None:
-                yield from _chunks(name, array, where, old)
+            if _failure(future, label) is not None:
+                yield from _chunks(name, array, label, old)
             done(size)
         if box is not None:
             under_way.append((box, _read(array, box, None)))
             ahead += _size(box) * item
 
 
-def _chunks(name: str, array: ts.TensorStore, where: str, box: Box) -> Iterator[Damage]:
+def _chunks(name: str, array: ts.TensorStore, label: str, box: Box) -> Iterator[Damage]:
     """Which chunks of a piece that can't be read are the damaged ones."""
     chunks = _cut(box, chunk_shape(array))
-    while some := list(itertools.islice(chunks, _CHUNKS_AT_ONCE)):
+    while group := list(itertools.islice(chunks, _CHUNKS_AT_ONCE)):
         batch = ts.Batch()
-        futures = [_read(array, chunk, batch) for chunk in some]
+        futures = [_read(array, chunk, batch) for chunk in group]
         batch.submit()
-        for chunk, future in zip(some, futures, strict=True):
-            message = _failure(future, where)
+        for chunk, future in zip(group, futures, strict=True):
+            message = _failure(future, label)
             if message is not None:
                 start, stop = chunk[0] if chunk else (0, 1)
                 yield Damage(name, start, stop, message)
 
 
-def _failure(future: Any, where: str) -> str | None:
+def _failure(future: Any, label: str) -> str | None:
     """What is wrong with the stored bytes, if anything; an error when the store itself can't be asked."""
     try:
-        wait(future, where)
+        wait(future, label)
     except SourceError as error:
         if not is_damage(error):
             raise
@@ -186,10 +187,10 @@ def _size(box: Box) -> int:
 def _merged(damages: Iterator[Damage]) -> list[Damage]:
     """Stretches of rows that follow each other, as one."""
     merged: list[Damage] = []
-    for each in sorted(damages, key=lambda damage: damage.start):
-        if merged and each.start <= merged[-1].stop:
+    for damage in sorted(damages, key=lambda damage: damage.start):
+        if merged and damage.start <= merged[-1].stop:
             last = merged[-1]
-            merged[-1] = Damage(last.array, last.start, max(last.stop, each.stop), last.message)
+            merged[-1] = Damage(last.array, last.start, max(last.stop, damage.stop), last.message)
         else:
-            merged.append(each)
+            merged.append(damage)
     return merged

@@ -17,7 +17,7 @@ from loadax.sources.zarr.manifest import VERSION
 from loadax.sources.zarr.source import TensorStoreSource
 from loadax.writing.destination import Destination, Share
 from loadax.writing.layout import plan_layout
-from loadax.writing.names import array_names
+from loadax.writing.names import array_label, array_names
 from loadax.writing.parts import Parts
 from loadax.writing.rows import Rows
 
@@ -85,15 +85,15 @@ def write_zarr(
         return
     with _hint(destination, go_on) if destination is final else _discarding(destination):
         arrays = destination.create(layout)
-        parts = Parts(rows, layout, arrays, [destination.where(each.name) for each in layout.arrays])
+        parts = Parts(rows, layout, arrays, [array_label(destination.location, array.name) for array in layout.arrays])
         index, count = share or (0, 1)
-        mine = range(index, layout.parts, count)
-        mine_rows = sum(stop - start for start, stop in map(layout.part, mine))
-        with progress_bar(f"writing {destination.location}", mine_rows, "row", progress) as done:
-            wanted = parts.missing(mine, done) if resume else mine
+        own_parts = range(index, layout.parts, count)
+        own_rows = sum(stop - start for start, stop in map(layout.part, own_parts))
+        with progress_bar(f"writing {destination.location}", own_rows, "row", progress) as done:
+            wanted = parts.missing(own_parts, done) if resume else own_parts
             written = parts.write(wanted, threads, done)
         if resume:
-            _log.info("%s: kept %d parts, wrote %d", destination.location, len(mine) - written, written)
+            _log.info("%s: kept %d parts, wrote %d", destination.location, len(own_parts) - written, written)
         if not destination.finish(content, share):
             _log.info(
                 "%s: process %d of %d is done; the store is whole when all are", destination.location, index, count

@@ -106,34 +106,34 @@ def column_array(column: Any, name: str) -> NDArray[Any]:
         SourceError: when it has nulls; names it.
         LeafTypeError: when it holds something else than numbers; names it.
     """
-    found = _look(column)
-    if found.convert is None:
+    info = _look(column)
+    if info.convert is None:
         raise LeafTypeError(
-            f"{name} is a column of {found.dtype}, which is no array of numbers; leave it out, or encode it as numbers"
+            f"{name} is a column of {info.dtype}, which is no array of numbers; leave it out, or encode it as numbers"
         )
-    if found.nulls:
+    if info.nulls:
         raise SourceError(
-            f"{name} is a column with {found.nulls} nulls, which an array of {found.dtype} can't hold; fill them first"
+            f"{name} is a column with {info.nulls} nulls, which an array of {info.dtype} can't hold; fill them first"
         )
-    return np.asarray(found.convert())
+    return np.asarray(info.convert())
 
 
 def _of_frame(column: Any, name: Any) -> NDArray[Any]:
-    found = _look(column)
-    remedies = _Remedies(*(each.format(name) for each in found.remedies))
-    if found.convert is None:
+    info = _look(column)
+    remedies = _Remedies(*(remedy.format(name) for remedy in info.remedies))
+    if info.convert is None:
         raise LeafTypeError(
-            f"column {name!r} holds {found.dtype}, which is no array of numbers; leave it out: "
+            f"column {name!r} holds {info.dtype}, which is no array of numbers; leave it out: "
             f"loadax.as_dataset({remedies.leave_out}), or make numbers of it in a map of rows: "
             f"loadax.from_source({remedies.rows}).map(fn); "
             f"lists of one length become an array by numpy.stack({remedies.values})"
         )
-    if found.nulls:
+    if info.nulls:
         raise SourceError(
-            f"column {name!r} has {found.nulls} nulls, which an array of {found.dtype} can't hold; fill them: "
+            f"column {name!r} has {info.nulls} nulls, which an array of {info.dtype} can't hold; fill them: "
             f"loadax.as_dataset({remedies.fill}), or drop their rows: loadax.as_dataset({remedies.drop})"
         )
-    return np.asarray(found.convert())
+    return np.asarray(info.convert())
 
 
 def _look(column: Any) -> _Column:
@@ -155,8 +155,8 @@ def _of_pandas(column: Any) -> _Column:
 def _of_polars(column: Any) -> _Column:
     polars = sys.modules["polars"]
     odd = polars.Decimal, polars.Int128
-    number = (column.dtype.is_numeric() and column.dtype not in odd) or column.dtype == polars.Boolean
-    good = number or (column.dtype.is_temporal() and column.dtype != polars.Time)
+    numeric = (column.dtype.is_numeric() and column.dtype not in odd) or column.dtype == polars.Boolean
+    good = numeric or (column.dtype.is_temporal() and column.dtype != polars.Time)
     return _Column(column.dtype, column.null_count(), column.to_numpy if good else None, _POLARS)
 
 

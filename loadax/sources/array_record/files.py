@@ -50,9 +50,9 @@ class RecordFiles:
 
     def __init__(self, files: Sequence[RecordFile]):
         self.files = tuple(files)
-        self._ends = np.cumsum([each.records for each in self.files], dtype=np.int64)
-        self._begins = self._ends - [each.records for each in self.files]
-        self._groups = np.array([each.group for each in self.files], np.int64)
+        self._ends = np.cumsum([file.records for file in self.files], dtype=np.int64)
+        self._begins = self._ends - [file.records for file in self.files]
+        self._groups = np.array([file.group for file in self.files], np.int64)
         self._lock = threading.Lock()
         self._open: dict[int, Any] = {}
 
@@ -71,25 +71,25 @@ class RecordFiles:
         if (self._groups == 1).all():
             return None
         parts = [
-            np.arange(begin, begin + each.records, each.group)
-            for begin, each in zip(self._begins, self.files, strict=True)
+            np.arange(begin, begin + file.records, file.group)
+            for begin, file in zip(self._begins, self.files, strict=True)
         ]
         return np.concatenate(parts).astype(np.int64)
 
     @property
     def addresses(self) -> list[str]:
         """The files."""
-        return [each.path for each in self.files]
+        return [file.path for file in self.files]
 
     def locate(self, row: int) -> list[Location]:
         """The file of a row, and which of its records it is."""
-        number, record = self._place(row)
-        return [Location(self.files[number].path, part=f"record {record}")]
+        index, record = self._place(row)
+        return [Location(self.files[index].path, part=f"record {record}")]
 
     def name(self, row: int) -> str:
         """A row as an error names it."""
-        number, record = self._place(row)
-        return f"row {row} ({self.files[number].path}, record {record})"
+        index, record = self._place(row)
+        return f"row {row} ({self.files[index].path}, record {record})"
 
     def read(self, rows: Integers) -> list[bytes]:
         """The records at `rows`, in any order, repeats allowed.
@@ -111,10 +111,10 @@ class RecordFiles:
         low, high = record[starts], record[np.append(starts[1:], len(rows)) - 1] + 1
         records = self._read_spans(list(map(_Span, file[starts].tolist(), low.tolist(), high.tolist())))
         before = np.cumsum(high - low) - (high - low)  # records of the spans before each
-        place = np.empty(len(rows), np.int64)
+        indices = np.empty(len(rows), np.int64)
         span = np.cumsum(first) - 1
-        place[order] = before[span] + record - low[span]
-        return [records[each] for each in place.tolist()]
+        indices[order] = before[span] + record - low[span]
+        return [records[index] for index in indices.tolist()]
 
     def _read_spans(self, spans: list[_Span]) -> list[bytes]:
         """The records of the spans, one behind another.
@@ -125,53 +125,53 @@ class RecordFiles:
         """
         began = perf_counter()
         records = self._one_by_one(spans[:_TRIED])
-        each = (perf_counter() - began) / _TRIED
+        span_seconds = (perf_counter() - began) / _TRIED
         rest = spans[_TRIED:]
-        if each < _SLOW:
+        if span_seconds < _SLOW:
             return records + self._one_by_one(rest) if rest else records
-        for number, group in groupby(rest, key=lambda span: span.file):
-            mine = list(group)
-            known = self.files[number]
-            together = each * len(mine) > _SCAN * known.records / known.group
-            records += self._together(number, mine) if together else self._one_by_one(mine)
+        for index, group in groupby(rest, key=lambda span: span.file):
+            file_spans = list(group)
+            known = self.files[index]
+            together = span_seconds * len(file_spans) > _SCAN * known.records / known.group
+            records += self._together(index, file_spans) if together else self._one_by_one(file_spans)
         return records
 
     def _one_by_one(self, spans: list[_Span]) -> list[bytes]:
         records: list[bytes] = []
-        for number, low, high in spans:
+        for index, low, high in spans:
             try:
-                records += (self._open.get(number) or self._reader(number)).read(low, high)
+                records += (self._open.get(index) or self._reader(index)).read(low, high)
             except (RuntimeError, IndexError) as error:
                 asked = f"record {low}" if high == low + 1 else f"records {low} to {high - 1}"
                 raise SourceError(
-                    f"{self.files[number].path}: {asked} can't be read: {error}; "
+                    f"{self.files[index].path}: {asked} can't be read: {error}; "
                     "the file is damaged, or was changed: copy it again"
                 ) from error
         return records
 
-    def _together(self, number: int, spans: list[_Span]) -> list[bytes]:
+    def _together(self, index: int, spans: list[_Span]) -> list[bytes]:
         try:
-            found: list[bytes] = self._reader(number).read(
+            records: list[bytes] = self._reader(index).read(
                 [record for _, low, high in spans for record in range(low, high)]
             )
         except RuntimeError:
             return self._one_by_one(spans)  # which finds out what record it was
-        return found
+        return records
 
-    def _reader(self, number: int) -> Any:
+    def _reader(self, index: int) -> Any:
         """The reader of a file, opened unless it is open."""
         with self._lock:
-            if number not in self._open:
+            if index not in self._open:
                 while len(self._open) >= _most_open():
                     # Closed when the last thread that reads from it has let go of it.
                     self._open.pop(next(iter(self._open)))
-                self._open[number] = _open(self.files[number].path)
-            return self._open[number]
+                self._open[index] = _open(self.files[index].path)
+            return self._open[index]
 
     def _place(self, row: int) -> tuple[int, int]:
         row = int(check_rows([row], len(self))[0])
-        number = int(np.searchsorted(self._ends, row, side="right"))
-        return number, row - int(self._begins[number])
+        index = int(np.searchsorted(self._ends, row, side="right"))
+        return index, row - int(self._begins[index])
 
 
 def open_record_files(paths: Sequence[str]) -> RecordFiles:
@@ -184,7 +184,7 @@ def open_record_files(paths: Sequence[str]) -> RecordFiles:
     _native()
     with ThreadPoolExecutor(min(len(paths), _OPENERS)) as pool:
         files = list(pool.map(_look_into, paths))
-    if not any(each.records for each in files):
+    if not any(file.records for file in files):
         more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
         raise SourceError(f"{files[0].path}{more}: there is no record in it; was its writer closed too early?")
     return RecordFiles(files)

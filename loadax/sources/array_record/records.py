@@ -140,9 +140,9 @@ class PaddedRecords(BaseSource):
             target.fill(0)
             view, size = memoryview(target), self._dtype.itemsize
             first, last, width = start * size, stop * size, (stop - start) * size
-            for place, record in zip(range(0, len(view), width), records, strict=True):
+            for offset, record in zip(range(0, len(view), width), records, strict=True):
                 part = record if first == 0 and len(record) <= last else record[first:last]
-                view[place : place + len(part)] = part
+                view[offset : offset + len(part)] = part
         if not straight:
             data[...] = room
 
@@ -206,7 +206,7 @@ class AlikeRecords(BaseSource):
     def _examples(self, rows: Integers) -> list[NDArray[Any]]:
         records = self._files.read(rows)
         _entries(records, self._dtype, rows, self._files)
-        return [np.frombuffer(each, self._dtype).astype(self._dtype.newbyteorder("=")) for each in records]
+        return [np.frombuffer(record, self._dtype).astype(self._dtype.newbyteorder("=")) for record in records]
 
 
 @final

@@ -70,23 +70,23 @@ def find_record_files(paths: Any) -> list[str]:
         SourceError: when nothing is there; names it.
         UnsupportedError: for a URL.
     """
-    found = expand(paths, _FILES)
-    for path, size in zip(found, LocalFiles().sizes(found), strict=True):
+    files = expand(paths, _FILES)
+    for path, size in zip(files, LocalFiles().sizes(files), strict=True):
         if not size:
             raise SourceError(
                 f"{path}: the file is empty, without even what an ArrayRecord file without records has; write it again"
             )
-    return found
+    return files
 
 
 def _dtype(value: Any) -> np.dtype[Any]:
-    found = checked_dtype("dtype", value)
-    if found.hasobject or not found.itemsize or found.kind in "SUmM" or found.fields is not None:
+    dtype = checked_dtype("dtype", value)
+    if dtype.hasobject or not dtype.itemsize or dtype.kind in "SUmM" or dtype.fields is not None:
         raise ArgumentError(
-            f"dtype={value!r} is {found}, and entries are numbers; pass say 'uint16', or decode the bytes in a map",
+            f"dtype={value!r} is {dtype}, and entries are numbers; pass say 'uint16', or decode the bytes in a map",
             argument="dtype",
         )
-    return found
+    return dtype
 
 
 def _lengths(pad_to: Any, dtype: np.dtype[Any] | None, decode: Any) -> Any:

@@ -64,14 +64,14 @@ class Rendering:
         try:
             with Image.open(io.BytesIO(content), formats=_FORMATS) as image:  # reads the header only
                 quick = image.format in _JPEG and image.mode in ("RGB", "L")
-                found = self._jpeg(content, image) if quick else self._other(image)
+                pixels = self._jpeg(content, image) if quick else self._other(image)
         except UnidentifiedImageError as error:  # whose text would show where in memory the bytes are
             raise ValueError(
                 f"it does not begin as a file of {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]} does"
             ) from error
         except Image.DecompressionBombError as error:  # which is none of the others
             raise ValueError(error) from error
-        return found if self.size is None or found.shape[:2] == self.size else _padded(found, self.size)
+        return pixels if self.size is None or pixels.shape[:2] == self.size else _padded(pixels, self.size)
 
     def _jpeg(self, content: bytes, image: Any) -> Pixels:
         from simplejpeg import decode_jpeg
@@ -136,10 +136,10 @@ def _orientation(image: Any) -> int:
     One whose EXIF can't be read is taken as it is, since nothing else is wrong with it.
     """
     try:
-        found = image.getexif().get(_ORIENTATION)
+        orientation = image.getexif().get(_ORIENTATION)
     except FAILURES:
         return 1
-    return found if found in range(1, 9) else 1
+    return orientation if orientation in range(1, 9) else 1
 
 
 def _upright(pixels: Pixels, orientation: int) -> Pixels:

@@ -23,10 +23,10 @@ class ImageFiles:
     def __init__(self, folder: str, classes: Sequence[str], names: Sequence[Sequence[str]]):
         self.folder = folder
         self.classes = tuple(classes)
-        encoded = [os.fsencode(name) for each in names for name in each]
+        encoded = [os.fsencode(name) for class_names in names for name in class_names]
         self._text = b"".join(encoded)
         self._bounds = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-        self._ends = np.cumsum([len(each) for each in names], dtype=np.int64)  # of the rows of each class
+        self._ends = np.cumsum([len(class_names) for class_names in names], dtype=np.int64)  # of the rows of each class
 
     def __len__(self) -> int:
         return len(self._bounds) - 1

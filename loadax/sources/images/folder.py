@@ -50,34 +50,34 @@ def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
         UnsupportedError: when the folder is not on this machine.
         SourceError: when it is not there or holds no images, or has some both in folders and beside them.
     """
-    where = local_path(path("folder", folder, "the path of a folder of images"))
-    if where is None:
+    root = local_path(path("folder", folder, "the path of a folder of images"))
+    if root is None:
         raise UnsupportedError(
             f"{os.fspath(folder)} is not on this machine, and thousands of small files are read slowly from afar; "
             "copy the folder to a local disk, or write the images to a store once with loadax.write_zarr and open that"
         )
-    found: dict[str, list[str]] = {}
+    by_class: dict[str, list[str]] = {}
     try:
-        loose, folders = _entries(str(where))
+        loose, folders = _entries(str(root))
         for name in folders:
-            found[name] = sorted(_within(os.path.join(where, name), "", frozenset()))  # noqa: PTH118
+            by_class[name] = sorted(_within(os.path.join(root, name), "", frozenset()))  # noqa: PTH118
     except OSError as error:
         reason = "there is no such folder" if isinstance(error, FileNotFoundError) else f"it can't be listed: {error}"
-        raise SourceError(f"{where}: {reason}; pass a folder of images, or of one folder for each class") from error
-    classes = any(found.values())
+        raise SourceError(f"{root}: {reason}; pass a folder of images, or of one folder for each class") from error
+    classes = any(by_class.values())
     if classes and loose:
         raise SourceError(
-            f"{where} has images in folders ({next(name for name in found if found[name])}, …) "
+            f"{root} has images in folders ({next(name for name in by_class if by_class[name])}, …) "
             f"and beside them ({min(loose)}, …), so it is neither one folder for each class nor one of images alone; "
             "move the images beside the folders elsewhere"
         )
     if not classes and not loose:
-        raise SourceError(f"{where}: there is no image in it; their names end in {', '.join(ENDINGS)}")
+        raise SourceError(f"{root}: there is no image in it; their names end in {', '.join(ENDINGS)}")
     if not classes:
-        return ImageFiles(str(where), [""], [sorted(loose)])
+        return ImageFiles(str(root), [""], [sorted(loose)])
     # Includes folders without images: a label must not depend on which other classes have some.
-    names = sorted(found)
-    return ImageFiles(str(where), names, [found[name] for name in names])
+    names = sorted(by_class)
+    return ImageFiles(str(root), names, [by_class[name] for name in names])
 
 
 def _entries(folder: str) -> tuple[list[str], list[str]]:
@@ -113,7 +113,7 @@ def _within(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> list
 def _size(size: Any) -> tuple[int, int]:
     remedy = "(height, width) in pixels, or one int for squares"
     if isinstance(size, tuple | list) and len(size) == 2:
-        height, width = (integer(f"size[{place}]", side, 1, remedy=remedy) for place, side in enumerate(size))
+        height, width = (integer(f"size[{index}]", side, 1, remedy=remedy) for index, side in enumerate(size))
         return height, width
     side = integer("size", size, 1, remedy=remedy)
     return side, side

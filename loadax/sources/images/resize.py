@@ -131,9 +131,9 @@ def _whole(axis: Axis) -> tuple[int, float]:
     return first, axis.start - first
 
 
-def _count(axis: Axis, first: int, there: int) -> int:
+def _count(axis: Axis, first: int, length: int) -> int:
     """How many whole pixels an axis takes, of which it resizes as many as it says."""
-    return min(round(axis.extent), there - first)
+    return min(round(axis.extent), length - first)
 
 
 @lru_cache(maxsize=1 << 14)  # a scale and shift for every size of image that a dataset has
@@ -150,5 +150,5 @@ def weights(scale: float, shift: float) -> NDArray[np.float32]:
     reach = max(0, math.ceil(scale + abs(shift) - 1 - 1e-9))
     places = (np.arange(-(reach + 2) * 16, (reach + 2) * 16) + 0.5) / 16
     neighbours = np.maximum(0, 1 - np.abs(places[:, None] - np.arange(-reach, reach + 1)))
-    found = np.linalg.lstsq(neighbours, np.maximum(0, 1 - np.abs(places - shift) / scale), rcond=None)[0]
-    return (found / found.sum()).astype(np.float32)
+    solution = np.linalg.lstsq(neighbours, np.maximum(0, 1 - np.abs(places - shift) / scale), rcond=None)[0]
+    return (solution / solution.sum()).astype(np.float32)

@@ -71,8 +71,8 @@ class ImageSource(BaseSource):
             return
         assert boxes[0] is not None
         cut = tuple(slice(*box) for box in boxes[0])
-        for place, row in zip(images, rows.tolist(), strict=True):
-            place[...] = self._checked(row)[cut]
+        for target, row in zip(images, rows.tolist(), strict=True):
+            target[...] = self._checked(row)[cut]
 
     @property
     def addresses(self) -> list[str]:
@@ -100,19 +100,19 @@ class ImageSource(BaseSource):
 
     def damaged(self) -> dict[int, str]:
         """The rows that can't be read, each with its file and why. Decodes all images, on all cores."""
-        found: dict[int, str] = {}
+        reasons: dict[int, str] = {}
 
         def look(row: int) -> None:
             try:
                 self._checked(row)
             except SourceError as error:
-                found[row] = f"{self._files.path(row)}: {error.__cause__ or error}"
+                reasons[row] = f"{self._files.path(row)}: {error.__cause__ or error}"
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             # In parts: there may be millions, and each takes memory while it waits.
             for start in range(0, len(self), _AT_ONCE):
                 list(pool.map(look, range(start, min(start + _AT_ONCE, len(self)))))
-        return dict(sorted(found.items()))
+        return dict(sorted(reasons.items()))
 
     def _first_size(self) -> tuple[int, ...]:
         try:

@@ -31,7 +31,7 @@ class Ends:
 
     def __init__(self, segments: Sequence[Segment]):
         self.segments = tuple(segments)
-        sizes = np.array([each.size for each in self.segments], np.int64)
+        sizes = np.array([segment.size for segment in self.segments], np.int64)
         self.ends = np.cumsum(sizes)
         self.begins = self.ends - sizes
 
@@ -43,7 +43,7 @@ class Ends:
     @property
     def locations(self) -> list[str]:
         """The files."""
-        return [each.location for each in self.segments]
+        return [segment.location for segment in self.segments]
 
     def owners(self, places: Integers) -> Integers:
         """Which segment each byte of the stream lies in."""
@@ -51,27 +51,30 @@ class Ends:
 
     def parts(self, start: int, stop: int) -> list[tuple[int, int, int]]:
         """The bytes `start` to `stop` of the stream, as `(segment, first byte, byte behind the last)` per segment."""
-        found = []
-        number = int(self.owners(np.array([start]))[0])
+        parts = []
+        index = int(self.owners(np.array([start]))[0])
         while start < stop:
-            begin, end = int(self.begins[number]), min(stop, int(self.ends[number]))
+            begin, end = int(self.begins[index]), min(stop, int(self.ends[index]))
             if start < end:
-                found.append((number, start - begin, end - begin))
+                parts.append((index, start - begin, end - begin))
                 start = end
-            number += 1
-        return found
+            index += 1
+        return parts
 
     def ranges(self, start: int, stop: int) -> list[ByteRange]:
         """The same bytes as ranges of the files."""
         segments = self.segments
         return [
-            ByteRange(segments[number].location, segments[number].begin + low, segments[number].begin + high)
-            for number, low, high in self.parts(start, stop)
+            ByteRange(segments[index].location, segments[index].begin + low, segments[index].begin + high)
+            for index, low, high in self.parts(start, stop)
         ]
 
     def locate(self, start: int, stop: int) -> list[Location]:
         """The files that these bytes lie in, each with the first and the last byte."""
-        return [Location(each.location, each.start, each.stop - 1) for each in self.ranges(start, stop)]
+        return [
+            Location(byte_range.location, byte_range.start, byte_range.stop - 1)
+            for byte_range in self.ranges(start, stop)
+        ]
 
 
 class ByteStream(Protocol):
@@ -115,9 +118,9 @@ def copy_stretches(
     pieces = max(1, round(len(starts) * size / _COPIED))
     step = -(-len(starts) // pieces)
     for low in range(0, len(starts), step):
-        some = slice(low, low + step)
+        batch = slice(low, low + step)
         # Rows of bytes, not items of so many: NumPy keeps the GIL while it copies fewer than 500 items, however large.
-        out[some if rows is None else rows[some]] = stretches[starts[some]]
+        out[batch if rows is None else rows[batch]] = stretches[starts[batch]]
 
 
 @final
@@ -149,16 +152,16 @@ class MappedSegments:
         first, last = self.ends.owners(starts), self.ends.owners(starts + (size - 1))
         order = np.argsort(first, kind="stable")
         order = order[first[order] == last[order]]
-        numbers, lows = np.unique(first[order], return_index=True)
+        owners, lows = np.unique(first[order], return_index=True)
         inner = starts[order] - self.ends.begins[first[order]]
-        for number, low, high in zip(
-            numbers.tolist(), lows.tolist(), np.append(lows, len(order))[1:].tolist(), strict=True
+        for index, low, high in zip(
+            owners.tolist(), lows.tolist(), np.append(lows, len(order))[1:].tolist(), strict=True
         ):
-            copy_stretches(self._stretches(number, size), inner[low:high], out, order[low:high])
+            copy_stretches(self._stretches(index, size), inner[low:high], out, order[low:high])
         for row in np.flatnonzero(first != last).tolist():
             filled = 0
-            for number, low, high in self.ends.parts(int(starts[row]), int(starts[row]) + size):
-                out[row, filled : filled + high - low] = self._memory(number)[low:high]
+            for index, low, high in self.ends.parts(int(starts[row]), int(starts[row]) + size):
+                out[row, filled : filled + high - low] = self._memory(index)[low:high]
                 filled += high - low
 
     def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -169,28 +172,28 @@ class MappedSegments:
             return self._gather_of(int(met[0]), starts, lengths, dtype)
         out = np.empty(int(lengths.sum()), dtype)
         places = np.cumsum(lengths) - lengths
-        for number in met.tolist():
-            mine = owners == number
-            out[indices(places[mine], lengths[mine])] = self._gather_of(number, starts[mine], lengths[mine], dtype)
+        for index in met.tolist():
+            owned = owners == index
+            out[indices(places[owned], lengths[owned])] = self._gather_of(index, starts[owned], lengths[owned], dtype)
         return out
 
-    def _gather_of(self, number: int, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
-        begin = int(self.ends.begins[number]) // dtype.itemsize
-        return take_parts(self._memory(number).view(dtype), starts - begin, lengths)
+    def _gather_of(self, index: int, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
+        begin = int(self.ends.begins[index]) // dtype.itemsize
+        return take_parts(self._memory(index).view(dtype), starts - begin, lengths)
 
-    def _stretches(self, number: int, size: int) -> NDArray[Any]:
-        memory = self._memory(number)
-        key = number, size
+    def _stretches(self, index: int, size: int) -> NDArray[Any]:
+        memory = self._memory(index)
+        key = index, size
         if key not in self._views:
             self._views[key] = stretches_of(memory, size)
         return self._views[key]
 
-    def _memory(self, number: int) -> NDArray[np.uint8]:
+    def _memory(self, index: int) -> NDArray[np.uint8]:
         """The bytes of one segment, mapped."""
-        segment = self.ends.segments[number]
-        if number not in self._maps:
-            self._maps[number] = _map(segment)
-        file, memory = self._maps[number]
+        segment = self.ends.segments[index]
+        if index not in self._maps:
+            self._maps[index] = _map(segment)
+        file, memory = self._maps[index]
         # Reading mapped memory behind the end of its file would kill the process.
         _check_long_enough(segment, file.size())
         return memory

@@ -35,22 +35,22 @@ class CachedFiles:
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         """The bytes of each range."""
-        wanted = sorted({(each.location, block) for each in ranges for block in _blocks(each)})
+        wanted = sorted({(byte_range.location, block) for byte_range in ranges for block in _blocks(byte_range)})
         self._learn_generations(sorted({location for location, _ in wanted}))
         names = {key: self._name(*key) for key in wanted}
-        held = {key: self._cache.get(names[key], self._range(*key)) for key in wanted}
-        runs = _runs([key for key in wanted if held[key] is None])
+        contents = {key: self._cache.get(names[key], self._range(*key)) for key in wanted}
+        runs = _runs([key for key in wanted if contents[key] is None])
         asked = [ByteRange(location, first * BLOCK, self._range(location, last).stop) for location, first, last in runs]
         for (location, first, last), content in zip(runs, self._remote.read(asked), strict=True):
             for block in range(first, last + 1):
                 part = content[(block - first) * BLOCK :][:BLOCK]
-                held[location, block] = part
+                contents[location, block] = part
                 self._cache.put(names[location, block], part)
-        return [self._cut(each, held) for each in ranges]
+        return [self._cut(byte_range, contents) for byte_range in ranges]
 
-    def _cut(self, wanted: ByteRange, held: Mapping[tuple[str, int], bytes | None]) -> bytes:
+    def _cut(self, wanted: ByteRange, contents: Mapping[tuple[str, int], bytes | None]) -> bytes:
         blocks = _blocks(wanted)
-        joined = b"".join(held[wanted.location, block] or b"" for block in blocks)
+        joined = b"".join(contents[wanted.location, block] or b"" for block in blocks)
         start = wanted.start - blocks.start * BLOCK
         return joined[start : start + wanted.stop - wanted.start]
 
@@ -61,7 +61,7 @@ class CachedFiles:
         return self._cache.name(location, self._extents[location], self._generations[location], block)
 
     def _learn_generations(self, locations: Sequence[str]) -> None:
-        new = [each for each in locations if each not in self._generations]
+        new = [location for location in locations if location not in self._generations]
         if new:
             self._generations.update(zip(new, self._remote.generations(new), strict=True))
 

@@ -78,12 +78,12 @@ class DiskCache:
         identity = repr((location, size, generation, BLOCK, block)).encode()
         return hashlib.blake2b(identity, digest_size=20).hexdigest()
 
-    def get(self, name: str, where: ByteRange) -> bytes | None:
+    def get(self, name: str, byte_range: ByteRange) -> bytes | None:
         """The content of a block; None when it is not held, or damaged.
 
         Args:
-            name: of the block.
-            where: what it holds.
+            name: Name of the block.
+            byte_range: Bytes that it holds.
         """
         path = self._path(name)
         try:
@@ -94,8 +94,8 @@ class DiskCache:
             self._warn(f"{path}: {error}")
             return None
         content = stored[_CHECKSUM:]
-        if len(content) != where.stop - where.start or stored[:_CHECKSUM] != _checksum(content):
-            _log.warning("%s: this block of the cache is damaged, %s are fetched anew", path, where)
+        if len(content) != byte_range.stop - byte_range.start or stored[:_CHECKSUM] != _checksum(content):
+            _log.warning("%s: this block of the cache is damaged, %s are fetched anew", path, byte_range)
             path.unlink(missing_ok=True)
             return None
         with suppress(FileNotFoundError):
@@ -123,28 +123,28 @@ class DiskCache:
 
     def _admit(self, temporary: Path, path: Path, size: int) -> None:
         with self._locked() as usage:
-            held = _read_usage(usage)
+            total = _read_usage(usage)
             if path.exists():
                 return
-            if held is None or held + size > self._limit:
-                held = self._evict(size)
+            if total is None or total + size > self._limit:
+                total = self._evict(size)
             # Before the block is there: a process that dies between leaves a number that is too large, which the next
             # look corrects.
-            _write_usage(usage, held + size)
+            _write_usage(usage, total + size)
             temporary.rename(path)
 
     def _evict(self, size: int) -> int:
         """Makes room for `size` bytes more; how many are held then."""
         blocks = sorted(self._blocks())
-        held = sum(block.size for block in blocks)
-        if held + size <= self._limit:
-            return held
+        total = sum(block.size for block in blocks)
+        if total + size <= self._limit:
+            return total
         for block in blocks:
-            if held + size <= self._limit * _LEFT:
+            if total + size <= self._limit * _LEFT:
                 break
             block.path.unlink(missing_ok=True)
-            held -= block.size
-        return held
+            total -= block.size
+        return total
 
     def _blocks(self) -> Iterator[_Block]:
         for folder in self._folder.iterdir():
@@ -196,5 +196,5 @@ def _read_usage(usage: int) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _write_usage(usage: int, held: int) -> None:
-    os.pwrite(usage, b"%020d" % held, 0)
+def _write_usage(usage: int, total: int) -> None:
+    os.pwrite(usage, b"%020d" % total, 0)

@@ -39,11 +39,11 @@ def expand(given: Any, kind: FileKind) -> list[str]:
         SourceError: When a folder or a pattern has no file.
         UnsupportedError: When something is a URL, of files that are read locally only.
     """
-    what = f"the path{'' if kind.local_only else ' or URL'} of {kind.one}"
+    wanted = f"the path{'' if kind.local_only else ' or URL'} of {kind.one}"
     paths = list(given) if isinstance(given, Sequence) and not isinstance(given, str | bytes) else [given]
     if not paths:
-        raise ArgumentError(f"{kind.argument}={given!r} is empty; pass {what}")
-    texts = [checked_path(kind.argument, path, f"{what}, or a list of these") for path in paths]
+        raise ArgumentError(f"{kind.argument}={given!r} is empty; pass {wanted}")
+    texts = [checked_path(kind.argument, path, f"{wanted}, or a list of these") for path in paths]
     return [file for text in texts for file in _expand(text, kind)]
 
 
@@ -71,15 +71,15 @@ def _expand(path: str, kind: FileKind) -> list[str]:
 
 
 def _of_folder(folder: str, files: Sequence[str], kind: FileKind) -> list[str]:
-    found = sorted(file for file in files if kind.belongs(file_name(file)))
-    if not found:
+    matching = sorted(file for file in files if kind.belongs(file_name(file)))
+    if not matching:
         names = some(sorted(map(file_name, files))) or "nothing"
         lacks, instead = kind.missing
         raise SourceError(f"{folder}: the folder has no {lacks}, but {names}; pass {instead}")
-    return found
+    return matching
 
 
-def _matching(pattern: str, found: list[str]) -> list[str]:
-    if not found:
+def _matching(pattern: str, files: list[str]) -> list[str]:
+    if not files:
         raise SourceError(f"{pattern}: no file matches this pattern")
-    return sorted(found)
+    return sorted(files)

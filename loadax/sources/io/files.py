@@ -63,16 +63,16 @@ class LocalFiles:
     """Files on this machine; see `Files`."""
 
     def exists(self, locations: Sequence[str]) -> list[bool]:
-        return [_path(each).is_file() for each in locations]
+        return [_path(location).is_file() for location in locations]
 
     def sizes(self, locations: Sequence[str]) -> list[int]:
-        return [_size(each) for each in locations]
+        return [_size(location) for location in locations]
 
     def contains(self, ranges: Sequence[ByteRange]) -> list[bool]:
-        return [each.stop <= _size(each.location) for each in ranges]
+        return [byte_range.stop <= _size(byte_range.location) for byte_range in ranges]
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        return [_read(each) for each in ranges]
+        return [_read(byte_range) for byte_range in ranges]
 
 
 def open_regular(path: str | os.PathLike[str]) -> int:
@@ -98,10 +98,11 @@ def no_such_file(location: str) -> SourceError:
     return SourceError(f"{location}: there is no such file")
 
 
-def too_short(where: ByteRange) -> SourceError:
+def too_short(byte_range: ByteRange) -> SourceError:
     """The error for a range that does not lie within its file."""
     return SourceError(
-        f"{where.location}: it has no bytes {where.start} to {where.stop - 1}: it is cut short, or of another kind"
+        f"{byte_range.location}: bytes {byte_range.start} to {byte_range.stop - 1} are missing: "
+        "the file is cut short, or of another kind; copy it again"
     )
 
 
@@ -116,12 +117,12 @@ def _size(location: str) -> int:
         return os.fstat(file.fileno()).st_size
 
 
-def _read(where: ByteRange) -> bytes:
-    with _opened(where.location) as file:
-        file.seek(where.start)
-        content = file.read(where.stop - where.start)
-    if len(content) < where.stop - where.start:
-        raise too_short(where)
+def _read(byte_range: ByteRange) -> bytes:
+    with _opened(byte_range.location) as file:
+        file.seek(byte_range.start)
+        content = file.read(byte_range.stop - byte_range.start)
+    if len(content) < byte_range.stop - byte_range.start:
+        raise too_short(byte_range)
     return content
 
 

@@ -125,17 +125,16 @@ def open_key_value_store(location: str | os.PathLike[str], context: ts.Context) 
     return wait(ts.KvStore.open(key_value_spec(location), context=context), str(location))
 
 
-def wait(future: Any, where: str, patience: float = PATIENCE) -> Any:
+def wait(future: Any, name: str, patience: float = PATIENCE) -> Any:
     """The result of a TensorStore future; says in the log when it has to wait long.
 
     Args:
         future: of anything.
-        where: what is waited for, as it should stand at the beginning of a message: a URL, or a leaf and its URL.
+        name: Name of the awaited object, with which a message begins: a URL, or a leaf and its URL.
         patience: seconds.
 
     Raises:
-        SourceError: what went wrong, behind `where`, with what can be done about it; also when there is no answer in
-            time.
+        SourceError: When the read fails or times out; the message ends with a remedy.
     """
     began, notice = monotonic(), _NOTICE
     while True:
@@ -145,22 +144,20 @@ def wait(future: Any, where: str, patience: float = PATIENCE) -> Any:
             waited = monotonic() - began
             if waited >= patience:
                 future.cancel()
-                raise SourceError(
-                    f"{redact(where)}: no answer after {waited:.0f} s; is the store reachable?"
-                ) from error
-            _log.warning("%s: no answer for %.0f s, still waiting", redact(where), waited)
+                raise SourceError(f"{redact(name)}: no answer after {waited:.0f} s; is the store reachable?") from error
+            _log.warning("%s: no answer for %.0f s, still waiting", redact(name), waited)
             notice = min(2 * notice, patience - waited)
         except NotImplementedError:
             raise  # what the store can't do is for the caller to know, who asked
         except (ValueError, IndexError, OSError) as error:
-            raise SourceError(failure(error, redact(where))) from redacted(error)
+            raise SourceError(failure(error, redact(name))) from redacted(error)
 
 
-def failure(error: Exception, where: str) -> str:
-    """TensorStore's error as a sentence that begins with `where` and ends with what can be done."""
+def failure(error: Exception, name: str) -> str:
+    """TensorStore's error as a message: `name`, the cause, a remedy."""
     text = brief(error)
     remedy = next((f"; {remedy}" for part, remedy in _REMEDIES if part in text), "")
-    return f"{where}: {text}{remedy}"
+    return f"{name}: {text}{remedy}"
 
 
 def brief(error: Exception) -> str:

@@ -83,17 +83,17 @@ def joined(locations: Iterable[Location]) -> list[Location]:
         >>> joined([Location("a", 0, 3), Location("b", 0, 3), Location("a", 4, 7)])
         [Location(file='a', first=0, last=7, part=''), Location(file='b', first=0, last=3, part='')]
     """
-    found: list[Location] = []
+    merged: list[Location] = []
     newest: dict[tuple[str, str], int] = {}  # by file and part, where in `found`
-    for each in locations:
-        place = newest.setdefault((each.file, each.part), len(found))
-        if place == len(found):
-            found.append(each)
+    for location in locations:
+        index = newest.setdefault((location.file, location.part), len(merged))
+        if index == len(merged):
+            merged.append(location)
             continue
-        before = found[place]
-        if before.last is not None and each.first == before.last + 1:
-            found[place] = before._replace(last=each.last)
-        elif each != before:
-            newest[each.file, each.part] = len(found)
-            found.append(each)
-    return found
+        before = merged[index]
+        if before.last is not None and location.first == before.last + 1:
+            merged[index] = before._replace(last=location.last)
+        elif location != before:
+            newest[location.file, location.part] = len(merged)
+            merged.append(location)
+    return merged

@@ -14,7 +14,7 @@ _Identity = tuple[int, int] | None  # device and inode
 
 def addresses_of(source: BaseSource) -> list[str]:
     """The local paths and URLs of all that a source reads, as far as its parts say so."""
-    return [address for each in walk(source) for address in each.addresses]
+    return [address for part in walk(source) for address in part.addresses]
 
 
 def check_elsewhere(source: BaseSource, path: str | os.PathLike[str]) -> None:
@@ -36,11 +36,11 @@ def check_elsewhere(source: BaseSource, path: str | os.PathLike[str]) -> None:
 def _overlap(first: str, second: str, identity_of: Callable[[str], _Identity]) -> bool:
     base, _, rest = first.partition("|")
     other, _, other_rest = second.partition("|")
-    here, there = local_path(base), local_path(other)
-    if (here is None) != (there is None):
+    first_path, second_path = local_path(base), local_path(other)
+    if (first_path is None) != (second_path is None):
         return False
-    if here is not None and there is not None:
-        meet = _within(here, there, identity_of) or _within(there, here, identity_of)
+    if first_path is not None and second_path is not None:
+        meet = _within(first_path, second_path, identity_of) or _within(second_path, first_path, identity_of)
     else:
         meet = _begins(base, other) or _begins(other, base)
     # Two arrays of one database are two places.
@@ -56,7 +56,7 @@ def _within(inner: Path, outer: Path, identity_of: Callable[[str], _Identity]) -
     if real.is_relative_to(around):
         return True
     identity = identity_of(around)
-    return identity is not None and any(identity_of(str(each)) == identity for each in (real, *real.parents))
+    return identity is not None and any(identity_of(str(folder)) == identity for folder in (real, *real.parents))
 
 
 def _begins(url: str, with_url: str) -> bool:

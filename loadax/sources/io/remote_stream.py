@@ -60,7 +60,7 @@ class RemoteSegments:
 
     def __init__(self, segments: Sequence[Segment], remote: RemoteFiles, cache: DiskCache | None = None):
         self.ends = Ends(segments)
-        extents = {each.location: each.begin + each.size for each in segments}
+        extents = {segment.location: segment.begin + segment.size for segment in segments}
         self._files = remote if cache is None else CachedFiles(remote, cache, extents)
 
     def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
@@ -72,8 +72,8 @@ class RemoteSegments:
         if not out.size:
             return
         size = out.shape[1]
-        for some, begin, content in self._read(starts, starts + size):
-            copy_stretches(stretches_of(np.frombuffer(content, np.uint8), size), starts[some] - begin, out, some)
+        for rows, begin, content in self._read(starts, starts + size):
+            copy_stretches(stretches_of(np.frombuffer(content, np.uint8), size), starts[rows] - begin, out, rows)
 
     def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
         """See `ByteStream`.
@@ -86,13 +86,13 @@ class RemoteSegments:
         starts, lengths = starts[first] * dtype.itemsize, np.add.reduceat(lengths, first) * dtype.itemsize
         out = np.empty(int(lengths.sum()) // dtype.itemsize, dtype)
         written: Any = out.view(np.uint8)
-        target, places = memoryview(written), np.cumsum(lengths) - lengths
-        for some, begin, content in self._read(starts, starts + lengths):
+        target, offsets = memoryview(written), np.cumsum(lengths) - lengths
+        for rows, begin, content in self._read(starts, starts + lengths):
             source = memoryview(content)
-            for place, low, size in zip(
-                places[some].tolist(), (starts[some] - begin).tolist(), lengths[some].tolist(), strict=True
+            for offset, low, size in zip(
+                offsets[rows].tolist(), (starts[rows] - begin).tolist(), lengths[rows].tolist(), strict=True
             ):
-                target[place : place + size] = source[low : low + size]
+                target[offset : offset + size] = source[low : low + size]
         return out
 
     def _read(self, starts: Integers, stops: Integers) -> Iterator[tuple[Integers, int, bytes]]:
@@ -107,8 +107,8 @@ class RemoteSegments:
 
     def _fetch(self, groups: Sequence[_Group]) -> Iterator[bytes]:
         """The bytes of each group, all asked for at once."""
-        ranges = [self.ends.ranges(each.start, each.stop) for each in groups]
-        contents = iter(self._files.read([each for group in ranges for each in group]))
+        ranges = [self.ends.ranges(group.start, group.stop) for group in groups]
+        contents = iter(self._files.read([byte_range for group in ranges for byte_range in group]))
         for group in ranges:
             pieces = [next(contents) for _ in group]
             yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -129,11 +129,11 @@ def _groups(starts: Integers, stops: Integers) -> list[_Group]:
 def _waves(groups: Sequence[_Group]) -> Iterator[list[_Group]]:
     """Groups in runs that take a bounded amount of memory."""
     wave: list[_Group] = []
-    held = 0
+    size = 0
     for group in groups:
-        if wave and held + group.stop - group.start > _WAVE:
+        if wave and size + group.stop - group.start > _WAVE:
             yield wave
-            wave, held = [], 0
+            wave, size = [], 0
         wave.append(group)
-        held += group.stop - group.start
+        size += group.stop - group.start
     yield wave

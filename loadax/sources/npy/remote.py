@@ -53,25 +53,28 @@ class NpyRanges(BaseSource):
         locations, self._structure = flatten(tree)
         remote = RemoteFiles()
         headers = read_npy_headers(remote, locations)
-        self._arrays = [_open(where, header, cache, remote) for where, header in zip(locations, headers, strict=True)]
-        self._length = common_length(self._structure.paths, [each.header.shape[0] for each in self._arrays])
+        self._arrays = [
+            _open(location, header, cache, remote) for location, header in zip(locations, headers, strict=True)
+        ]
+        self._length = common_length(self._structure.paths, [array.header.shape[0] for array in self._arrays])
         self.spec = self._structure.build(
-            ArraySpec(each.header.shape[1:], each.header.dtype.newbyteorder("=")) for each in self._arrays
+            ArraySpec(array.header.shape[1:], array.header.dtype.newbyteorder("=")) for array in self._arrays
         )
 
     def __len__(self) -> int:
         return self._length
 
     def __repr__(self) -> str:
-        return redact(f"arrays at {', '.join(each.location for each in self._arrays)}")
+        return redact(f"arrays at {', '.join(array.location for array in self._arrays)}")
 
     def read(self, rows: Integers) -> Tree:
         """The entries at `rows`, in native byte order."""
         rows = check_rows(rows, self._length)
         out = [
-            np.empty((len(rows), *each.header.shape[1:]), each.header.dtype.newbyteorder("=")) for each in self._arrays
+            np.empty((len(rows), *array.header.shape[1:]), array.header.dtype.newbyteorder("="))
+            for array in self._arrays
         ]
-        self.read_into(rows, [tuple((0, extent) for extent in each.header.shape[1:]) for each in self._arrays], out)
+        self.read_into(rows, [tuple((0, extent) for extent in array.header.shape[1:]) for array in self._arrays], out)
         return self._structure.build(out)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
@@ -84,28 +87,28 @@ class NpyRanges(BaseSource):
     @property
     def addresses(self) -> list[str]:
         """The files."""
-        return [each.location for each in self._arrays]
+        return [array.location for array in self._arrays]
 
     def locate(self, row: int) -> list[Location]:
         """The files that a row lies in, one a leaf, each with the first and the last byte of it."""
-        number = int(check_rows([row], self._length)[0])
-        begins = [each.header.begin + number * each.row_bytes for each in self._arrays]
+        index = int(check_rows([row], self._length)[0])
+        begins = [array.header.begin + index * array.row_bytes for array in self._arrays]
         return [
-            Location(each.location, begin, begin + each.row_bytes - 1)
-            for each, begin in zip(self._arrays, begins, strict=True)
+            Location(array.location, begin, begin + array.row_bytes - 1)
+            for array, begin in zip(self._arrays, begins, strict=True)
         ]
 
 
-def _open(where: str, header: NpyHeader, cache: DiskCache | None, remote: RemoteFiles) -> _Array:
+def _open(location: str, header: NpyHeader, cache: DiskCache | None, remote: RemoteFiles) -> _Array:
     if not header.shape:
-        raise SourceError(f"{where} is a single value: it has no rows; give it a first dimension")
+        raise SourceError(f"{location} is a single value: it has no rows; give it a first dimension")
     if header.fortran and len(header.shape) > 1:
         raise SourceError(
-            f"{where} is in Fortran order, so the bytes of a row lie all over the file; save "
+            f"{location} is in Fortran order, so the bytes of a row lie all over the file; save "
             "numpy.ascontiguousarray(array), or "
             "copy the file to this machine"
         )
-    return _Array(where, header, RemoteSegments([Segment(where, header.begin, header.size)], remote, cache))
+    return _Array(location, header, RemoteSegments([Segment(location, header.begin, header.size)], remote, cache))
 
 
 def _read(array: _Array, rows: Integers, columns: Columns, destination: NDArray[Any]) -> None:
@@ -118,5 +121,5 @@ def _read(array: _Array, rows: Integers, columns: Columns, destination: NDArray[
     array.reader.read_into(rows * array.row_bytes + low * across, whole)
     values = whole.view(dtype).reshape(len(rows), *((high - low, *inner) if columns else ()))
     destination[...] = (
-        values[(slice(None), slice(None), *(slice(*each) for each in columns[1:]))] if columns else values
+        values[(slice(None), slice(None), *(slice(*column) for column in columns[1:]))] if columns else values
     )

@@ -28,27 +28,28 @@ def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> Arra
     """
     blocks = open_cache(cache, cache_bytes)
     places = [
-        local_path(path("paths", each, "the path of a .npy file, or a pytree of paths")) for each in flatten(paths)[0]
+        local_path(path("paths", location, "the path of a .npy file, or a pytree of paths"))
+        for location in flatten(paths)[0]
     ]
     if all(places):
         return ArraySource(map_leaves(_map_file, paths))
-    return NpyRanges(map_leaves(lambda each: os.fspath(local_path(each) or each), paths), blocks)
+    return NpyRanges(map_leaves(lambda location: os.fspath(local_path(location) or location), paths), blocks)
 
 
 def _map_file(path: Any) -> np.memmap[Any, Any]:
-    where = local_path(path)
-    assert where is not None
+    file = local_path(path)
+    assert file is not None
     try:
-        array = load_npy(where, mapped=True)
+        array = load_npy(file, mapped=True)
     except NPY_FAILURES as error:
         reason = (
             "there is no such file" if isinstance(error, FileNotFoundError) else f"it can't be opened as .npy: {error}"
         )
-        raise SourceError(f"{where}: {reason}; write it with numpy.save, as an array of numbers") from error
+        raise SourceError(f"{file}: {reason}; write it with numpy.save, as an array of numbers") from error
     if not isinstance(array, np.memmap):
         if hasattr(array, "close"):
             array.close()
         raise SourceError(
-            f"{where} holds several arrays (.npz), which can't be mapped; save each with numpy.save as .npy"
+            f"{file} holds several arrays (.npz), which can't be mapped; save each with numpy.save as .npy"
         )
     return array

@@ -40,7 +40,7 @@ class DocumentSource(BaseSource):
         flats, self._structure = flatten(tree)
         self._flats: Sequence[Flat] = flats
         self._begins, self._ends = begins, ends
-        self.concurrent_reads = 4 if any(each.far for each in self._flats) else 1
+        self.concurrent_reads = 4 if any(flat.far for flat in self._flats) else 1
 
     def __len__(self) -> int:
         return len(self._begins)
@@ -62,7 +62,7 @@ class DocumentSource(BaseSource):
             )
         shape = len(lengths), (lengths if len(lengths) else self.lengths(np.zeros(1, np.int64)))[0]
         parts = self.read_parts(rows, np.zeros_like(lengths), lengths, [True] * len(self._flats))
-        return self._structure.build(each.reshape(shape) for each in parts if each is not None)
+        return self._structure.build(part.reshape(shape) for part in parts if part is not None)
 
     def lengths(self, rows: Integers) -> Integers:
         """How long the documents are."""
@@ -78,17 +78,17 @@ class DocumentSource(BaseSource):
         lengths = self.lengths(rows)
         parts = self.read_parts(rows, np.zeros_like(rows), lengths, [True] * len(self._flats))
         cuts = np.cumsum(lengths)[:-1]
-        split = [np.split(each, cuts) for each in parts if each is not None]
-        return [self._structure.build(each) for each in zip(*split, strict=True)] if len(rows) else []
+        split = [np.split(part, cuts) for part in parts if part is not None]
+        return [self._structure.build(leaves) for leaves in zip(*split, strict=True)] if len(rows) else []
 
     def read_parts(
         self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
     ) -> list[NDArray[Any] | None]:
         """Parts of documents, in order; see `Source`."""
         begins = self._begins[check_rows(rows, len(self))] + starts
-        there = lengths > 0
-        if not there.all():
-            begins, lengths = begins[there], lengths[there]
+        nonempty = lengths > 0
+        if not nonempty.all():
+            begins, lengths = begins[nonempty], lengths[nonempty]
         return [
             _gather(flat, begins, lengths) if want else None for flat, want in zip(self._flats, wanted, strict=True)
         ]
@@ -104,14 +104,17 @@ class DocumentSource(BaseSource):
         At most so many bytes each.
         """
         memory = [array for flat in self._flats if (array := flat.memory) is not None]
-        total = sum(each.nbytes for each in memory)
-        return [*(some_rows(each, total, most) for each in memory), some_rows(self._begins, self._begins.nbytes, most)]
+        total = sum(array.nbytes for array in memory)
+        return [
+            *(some_rows(array, total, most) for array in memory),
+            some_rows(self._begins, self._begins.nbytes, most),
+        ]
 
     def locate(self, row: int) -> list[Location]:
         """The files that a document lies in, each with the first and the last byte of it."""
-        number = int(check_rows([row], len(self))[0])
-        begin, end = int(self._begins[number]), int(self._ends[number])
-        return [place for flat in self._flats for place in flat.locate(begin, end)]
+        index = int(check_rows([row], len(self))[0])
+        begin, end = int(self._begins[index]), int(self._ends[index])
+        return [location for flat in self._flats for location in flat.locate(begin, end)]
 
 
 def _gather(flat: Flat, starts: Integers, lengths: Integers) -> NDArray[Any]:
@@ -128,7 +131,7 @@ def open_documents(
         SourceError: when a file is missing, cut short, or not what its name says, or the offsets don't fit; names it.
     """
     blocks = open_cache(cache, cache_bytes)
-    files = all(isinstance(each, str | os.PathLike) for each in (data if isinstance(data, list | tuple) else [data]))
+    files = all(isinstance(item, str | os.PathLike) for item in (data if isinstance(data, list | tuple) else [data]))
     if offsets is None:
         if not files:
             raise ArgumentError(
@@ -139,23 +142,23 @@ def open_documents(
         return _open_pairs(find_token_files(data, dtype, documents=True), blocks)
     # Several files are one stream, not a tree of arrays.
     flats = (
-        _open_files(data, dtype, blocks) if files else map_leaves(lambda each: _open_flat(each, dtype, blocks), data)
+        _open_files(data, dtype, blocks) if files else map_leaves(lambda leaf: _open_flat(leaf, dtype, blocks), data)
     )
     leaves, structure = flatten(flats)
-    total = common_length(structure.paths, [len(each) for each in leaves])
+    total = common_length(structure.paths, [len(flat) for flat in leaves])
     bounds = _bounds(offsets, total)
     return DocumentSource(flats, bounds[:-1], bounds[1:])
 
 
-def _open_pairs(found: TokenFiles, cache: DiskCache | None) -> DocumentSource:
-    stored = found.entries[0].dtype
+def _open_pairs(token_files: TokenFiles, cache: DiskCache | None) -> DocumentSource:
+    stored = token_files.entries[0].dtype
     begins, ends, before = [], [], 0
-    for entry in found.entries:
-        index = read_index(found.files, str(entry.index_file))
+    for entry in token_files.entries:
+        index = read_index(token_files.files, str(entry.index_file))
         begins.append(index.begins + before)
         ends.append(np.append(index.begins[1:], index.tokens) + before)
         before += index.tokens
-    return DocumentSource(_open_segments(found, stored, cache), np.concatenate(begins), np.concatenate(ends))
+    return DocumentSource(_open_segments(token_files, stored, cache), np.concatenate(begins), np.concatenate(ends))
 
 
 def _open_flat(data: Any, dtype: Any, cache: DiskCache | None) -> Flat:
@@ -172,12 +175,12 @@ def _open_flat(data: Any, dtype: Any, cache: DiskCache | None) -> Flat:
 
 
 def _open_files(paths: Any, dtype: Any, cache: DiskCache | None) -> Flat:
-    found = find_token_files(paths, dtype, documents=False)
-    return _open_segments(found, found.entries[0].dtype, cache)
+    token_files = find_token_files(paths, dtype, documents=False)
+    return _open_segments(token_files, token_files.entries[0].dtype, cache)
 
 
-def _open_segments(found: TokenFiles, stored: np.dtype[Any], cache: DiskCache | None) -> Flat:
-    return FlatFiles(open_stream([each.segment for each in found.entries], found.files, cache), stored)
+def _open_segments(token_files: TokenFiles, stored: np.dtype[Any], cache: DiskCache | None) -> Flat:
+    return FlatFiles(open_stream([entry.segment for entry in token_files.entries], token_files.files, cache), stored)
 
 
 def _bounds(offsets: Any, total: int) -> Integers:
@@ -193,13 +196,13 @@ def _bounds(offsets: Any, total: int) -> Integers:
     bounds = given.astype(np.int64)
     if bounds[0] != 0 or bounds[-1] != total or (bounds[1:] < bounds[:-1]).any():
         back = np.flatnonzero(bounds[1:] < bounds[:-1])
-        what = (
+        problem = (
             f"go back from {bounds[back[0]]} to {bounds[back[0] + 1]}"
             if len(back)
             else f"go from {bounds[0]} to {bounds[-1]}"
         )
         raise SourceError(
-            f"the offsets {what}, and there are {total} entries; "
+            f"the offsets {problem}, and there are {total} entries; "
             "they must ascend from 0 to the end, one more than there are documents"
         )
     return bounds

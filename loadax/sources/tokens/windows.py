@@ -49,11 +49,11 @@ class TokenSource(BaseSource):
     concurrent_reads = 1
 
     def __init__(
-        self, found: TokenFiles, reader: ByteStream, seq_len: int, stride: int, targets: bool, segment_ids: bool
+        self, token_files: TokenFiles, reader: ByteStream, seq_len: int, stride: int, targets: bool, segment_ids: bool
     ):
         stream = reader.ends
         self._stream, self._reader, self._stride = stream, reader, stride
-        self._stored = found.entries[0].dtype
+        self._stored = token_files.entries[0].dtype
         self._tokens = stream.total // self._stored.itemsize
         self._length = max(0, (self._tokens - seq_len - 1) // stride + 1)
         self._seq_len = seq_len
@@ -70,7 +70,9 @@ class TokenSource(BaseSource):
             # In the order in which a tree has its leaves.
             self._leaves = sorted([*self._leaves, Leaf("segment_ids", 0, seq_len + (not targets))])
             offsets = (stream.begins // self._stored.itemsize).tolist()
-            self._documents = Documents(found.files, [str(each.index_file) for each in found.entries], offsets)
+            self._documents = Documents(
+                token_files.files, [str(entry.index_file) for entry in token_files.entries], offsets
+            )
         self.concurrent_reads = 4 if reader.far else 1
         native = self._stored.newbyteorder("=")
         self.spec = {
@@ -89,7 +91,7 @@ class TokenSource(BaseSource):
     def read(self, rows: Integers) -> Tree:
         """The windows at `rows`."""
         rows = check_rows(rows, self._length)
-        out: list[Any] = [np.empty((len(rows), *each.shape), each.dtype) for each in self.spec.values()]
+        out: list[Any] = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in self.spec.values()]
         self.read_into(rows, [((0, leaf.length),) for leaf in self._leaves], out)
         return dict(zip(self.spec, out, strict=True))
 
@@ -107,7 +109,7 @@ class TokenSource(BaseSource):
                 wanted.append((leaf.offset + columns[0][0], leaf.offset + columns[0][1], destination))
         if len(wanted) > 1 and self._reader.far:
             # Inputs and targets are the same tokens but one: they are asked for once.
-            low, high = min(each[0] for each in wanted), max(each[1] for each in wanted)
+            low, high = min(request[0] for request in wanted), max(request[1] for request in wanted)
             both = np.empty((len(first), high - low), self._stored)
             self._copy(first + low, both)
             for start, stop, destination in wanted:
@@ -157,9 +159,9 @@ def open_tokens(
     for name, value in {"targets": targets, "segment_ids": segment_ids}.items():
         flag(name, value)
     blocks = open_cache(cache, cache_bytes)
-    found = find_token_files(path, dtype, segment_ids)
-    reader = open_stream([each.segment for each in found.entries], found.files, blocks)
-    return TokenSource(found, reader, seq_len, stride, targets, segment_ids)
+    token_files = find_token_files(path, dtype, segment_ids)
+    reader = open_stream([entry.segment for entry in token_files.entries], token_files.files, blocks)
+    return TokenSource(token_files, reader, seq_len, stride, targets, segment_ids)
 
 
 def _named(stream: Ends) -> str:

@@ -29,13 +29,13 @@ class _Chunk:
         slot: where in the arenas its rows stand.
         left: how many of its elements were not served yet.
         state: "loading", "ready", or "failed": then it is in nobody's way any more.
-        held: how many reads copy from it, load it, or wait for it.
+        users: how many reads copy from it, load it, or wait for it.
     """
 
     slot: int
     left: float
     state: str = "loading"
-    held: int = 1
+    users: int = 1
 
 
 @final
@@ -98,8 +98,8 @@ class ChunkCache(WrapperSource):
 
     def read(self, rows: Integers) -> Tree:
         """The examples at `rows`, copied out."""
-        boxes: list[Columns | None] = [tuple((0, extent) for extent in each.shape) for each in self._specs]
-        out: list[NDArray[Any] | None] = [np.empty((len(rows), *each.shape), each.dtype) for each in self._specs]
+        boxes: list[Columns | None] = [tuple((0, extent) for extent in spec.shape) for spec in self._specs]
+        out: list[NDArray[Any] | None] = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in self._specs]
         self.read_into(rows, boxes, out)
         return self._structure.build(out)
 
@@ -160,91 +160,91 @@ class _Open:
         """Copies rows, only these columns, into `out`."""
         numbers, which, counts = np.unique(self._chunk_of(rows), return_inverse=True, return_counts=True)
         asked = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-        held = self._hold(asked)
+        chunks = self._hold(asked)
         try:
             begins = np.array(
                 [
-                    self._starts[number] - held[number].slot * self._height if number in held else _PAST
-                    for number in asked
+                    self._starts[index] - chunks[index].slot * self._height if index in chunks else _PAST
+                    for index in asked
                 ]
             )
             places = rows - begins[which]
-            if len(held) == len(asked):
+            if len(chunks) == len(asked):
                 self._copy(places, boxes, out, None)
             else:
-                there = begins[which] != _PAST
-                self._past(np.flatnonzero(~there), rows, boxes, out)
-                self._copy(places[there], boxes, out, np.flatnonzero(there))
+                cached = begins[which] != _PAST
+                self._past(np.flatnonzero(~cached), rows, boxes, out)
+                self._copy(places[cached], boxes, out, np.flatnonzero(cached))
         except BaseException:
-            self._release(held, {})
+            self._release(chunks, {})
             raise
-        each = area(boxes)
-        self._release(held, {number: count * each for number, count in asked.items()})
+        row_area = area(boxes)
+        self._release(chunks, {index: count * row_area for index, count in asked.items()})
 
     def _chunk_of(self, rows: Integers) -> Integers:
         if isinstance(self._starts, range):
             return rows // self._starts.step
         return np.searchsorted(self._starts, rows, side="right") - 1
 
-    def _rows_of(self, number: int) -> tuple[int, int]:
-        end = self._starts[number + 1] if number + 1 < len(self._starts) else self._length
-        return int(self._starts[number]), int(end)
+    def _rows_of(self, index: int) -> tuple[int, int]:
+        end = self._starts[index + 1] if index + 1 < len(self._starts) else self._length
+        return int(self._starts[index]), int(end)
 
-    def _hold(self, numbers: Iterable[int]) -> dict[int, _Chunk]:
+    def _hold(self, indices: Iterable[int]) -> dict[int, _Chunk]:
         """The chunks of these numbers, ready, and kept from giving way.
 
         Without those that have to be read past the cache.
         """
-        held: dict[int, _Chunk] = {}
-        mine: dict[int, _Chunk] = {}
+        chunks: dict[int, _Chunk] = {}
+        loading: dict[int, _Chunk] = {}
         with self._changed:
             if not self._arenas:
                 self._arenas = self._new_arenas()
-            for number in numbers:
-                chunk = self._chunks.get(number)
+            for index in indices:
+                chunk = self._chunks.get(index)
                 if chunk is not None:
-                    chunk.held += 1
-                    self._chunks.move_to_end(number)
+                    chunk.users += 1
+                    self._chunks.move_to_end(index)
                 elif (slot := self._slot()) is not None:
-                    low, high = self._rows_of(number)
-                    chunk = mine[number] = self._chunks[number] = _Chunk(slot, (high - low) * self._served_when)
+                    low, high = self._rows_of(index)
+                    chunk = loading[index] = self._chunks[index] = _Chunk(slot, (high - low) * self._served_when)
                 if chunk is not None:
-                    held[number] = chunk
+                    chunks[index] = chunk
         try:
             # One's own first, then those that others load: so nobody waits for somebody who waits.
-            if mine:
-                self._load(mine)
+            if loading:
+                self._load(loading)
             with self._changed:
-                self._changed.wait_for(lambda: all(chunk.state != "loading" for chunk in held.values()))
+                self._changed.wait_for(lambda: all(chunk.state != "loading" for chunk in chunks.values()))
         except BaseException:
-            self._fail(mine)
-            self._release(held, {})
+            self._fail(loading)
+            self._release(chunks, {})
             raise
-        failed = {number: chunk for number, chunk in held.items() if chunk.state == "failed"}
+        failed = {index: chunk for index, chunk in chunks.items() if chunk.state == "failed"}
         self._release(failed, {})
-        return {number: chunk for number, chunk in held.items() if number not in failed}
+        return {index: chunk for index, chunk in chunks.items() if index not in failed}
 
-    def _release(self, held: dict[int, _Chunk], served: dict[int, int]) -> None:
+    def _release(self, chunks: dict[int, _Chunk], served: dict[int, int]) -> None:
         with self._changed:
-            for number, chunk in held.items():
-                chunk.held -= 1
-                chunk.left -= served.get(number, 0)
-                if chunk.held == 0 and (chunk.left <= 0 or chunk.state == "failed"):
+            for index, chunk in chunks.items():
+                chunk.users -= 1
+                chunk.left -= served.get(index, 0)
+                if chunk.users == 0 and (chunk.left <= 0 or chunk.state == "failed"):
                     self._free.append(chunk.slot)
-                    if self._chunks.get(number) is chunk:
-                        del self._chunks[number]
+                    if self._chunks.get(index) is chunk:
+                        del self._chunks[index]
 
     def _fail(self, chunks: dict[int, _Chunk]) -> None:
         with self._changed:
-            for number, chunk in chunks.items():
+            for index, chunk in chunks.items():
                 if chunk.state == "loading":
                     chunk.state = "failed"
-                    del self._chunks[number]
+                    del self._chunks[index]
             self._changed.notify_all()
 
     def _load(self, chunks: dict[int, _Chunk]) -> None:
         """Reads chunks to their slots, all in one call of the source."""
-        bounds = {number: self._rows_of(number) for number in chunks}
+        bounds = {index: self._rows_of(index) for index in chunks}
         rows = np.concatenate([np.arange(low, high) for low, high in bounds.values()])
         slots = [chunk.slot for chunk in chunks.values()]
         heights = [high - low for low, high in bounds.values()]
@@ -271,23 +271,26 @@ class _Open:
             self.rows_fetched += len(rows)
 
     def _past(
-        self, mine: Integers, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]
+        self, misses: Integers, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]
     ) -> None:
         """Reads some of the rows straight from the source."""
-        values = [None if each is None else np.empty((len(mine), *each.shape[1:]), each.dtype) for each in out]
-        self._source.read_into(rows[mine], boxes, values)
+        values = [
+            None if destination is None else np.empty((len(misses), *destination.shape[1:]), destination.dtype)
+            for destination in out
+        ]
+        self._source.read_into(rows[misses], boxes, values)
         for destination, value in zip(out, values, strict=True):
             if destination is not None:
-                destination[mine] = value
+                destination[misses] = value
         with self._changed:
-            self.rows_fetched += len(mine)
+            self.rows_fetched += len(misses)
 
     def _copy(
         self,
         places: Integers,
         boxes: Sequence[Columns | None],
         out: Sequence[NDArray[Any] | None],
-        mine: Integers | None,
+        targets: Integers | None,
     ) -> None:
         """Copies rows from the arenas: those at `places`, to the rows `mine` of `out` (None: all)."""
         for arena, kept, columns, destination in zip(self._arenas, self.boxes, boxes, out, strict=True):
@@ -295,12 +298,17 @@ class _Open:
                 continue
             assert arena is not None, "this leaf is not kept"
             assert kept is not None
-            if columns == kept and mine is None and destination.flags.c_contiguous and destination.dtype == arena.dtype:
+            if (
+                columns == kept
+                and targets is None
+                and destination.flags.c_contiguous
+                and destination.dtype == arena.dtype
+            ):
                 np.take(arena, places, axis=0, out=destination, mode="clip")
                 continue
             cuts = (slice(start - first, stop - first) for (start, stop), (first, _) in zip(columns, kept, strict=True))
             index: Any = (places, *cuts)
-            destination[slice(None) if mine is None else mine] = arena[index]
+            destination[slice(None) if targets is None else targets] = arena[index]
 
     def _new_arenas(self) -> list[NDArray[Any] | None]:
         # Memory that is not written to costs nothing: the system gives it page by page.
@@ -318,9 +326,9 @@ class _Open:
         """A free slot; of the chunk asked for longest ago and not in use, when there is no other."""
         if self._free:
             return self._free.pop()
-        for number, chunk in self._chunks.items():
-            if chunk.held == 0:
-                del self._chunks[number]
+        for index, chunk in self._chunks.items():
+            if chunk.users == 0:
+                del self._chunks[index]
                 return chunk.slot
         return None
 

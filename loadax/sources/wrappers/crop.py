@@ -59,7 +59,7 @@ class CroppedSource(WrapperSource):
         raise SourceError("rows that are cropped are no documents, of which parts could be read")
 
     def _cropped(self, tree: Tree, crop: Any) -> Tree:
-        return self._structure.build(crop(leaf, each) for leaf, each in zip(flatten(tree)[0], self._specs, strict=True))
+        return self._structure.build(crop(leaf, spec) for leaf, spec in zip(flatten(tree)[0], self._specs, strict=True))
 
 
 def first_columns(leaf: Any, spec: ArraySpec) -> Any:

@@ -31,7 +31,7 @@ class Form:
         arrays = [_array(leaf, path, row) for leaf, path in zip(leaves, self.paths, strict=True)]
         if not arrays:
             raise LeafError(f"row {row} is a document without leaves; give it at least one array, say of tokens")
-        self.dtypes = [each.dtype.newbyteorder("=") for each in arrays]
+        self.dtypes = [array.dtype.newbyteorder("=") for array in arrays]
         _common_length(arrays, self.paths, row)
 
     def leaves(self, example: Tree, row: int) -> list[NDArray[Any]]:
@@ -48,12 +48,12 @@ class Form:
             )
         arrays = [_array(leaf, path, row) for leaf, path in zip(leaves, self.paths, strict=True)]
         _common_length(arrays, self.paths, row)
-        for number, (array, dtype) in enumerate(zip(arrays, self.dtypes, strict=True)):
+        for index, (array, dtype) in enumerate(zip(arrays, self.dtypes, strict=True)):
             if not array.size:
-                arrays[number] = np.empty(0, dtype)  # an empty list has no dtype to speak of
+                arrays[index] = np.empty(0, dtype)  # an empty list has no dtype to speak of
             elif array.dtype.newbyteorder("=") != dtype:
                 raise LeafError(
-                    f"row {row}: leaf {self.paths[number]} is {array.dtype}, "
+                    f"row {row}: leaf {self.paths[index]} is {array.dtype}, "
                     f"in other documents it is {dtype}; cast it in a map"
                 )
         return arrays
@@ -82,17 +82,17 @@ def _array(leaf: Any, path: str, row: int) -> NDArray[Any]:
     except ValueError:  # lists of different lengths
         array = np.empty((), object)
     if array.dtype.kind in "OUSMm" or array.ndim != 1:
-        what = f"{array.dtype}{list(array.shape)}" if array.dtype.kind not in "OUS" else _brief(leaf)
+        shown = f"{array.dtype}{list(array.shape)}" if array.dtype.kind not in "OUS" else _brief(leaf)
         raise LeafError(
-            f"row {row}: leaf {path} is {what}, and a document's leaves are one-dimensional arrays of numbers; "
+            f"row {row}: leaf {path} is {shown}, and a document's leaves are one-dimensional arrays of numbers; "
             "leave out or change the others in a map before pack()"
         )
     return array
 
 
 def _common_length(arrays: list[NDArray[Any]], paths: list[str], row: int) -> None:
-    if len({len(each) for each in arrays}) > 1:
-        shown = ", ".join(f"{path}: {len(each)}" for path, each in zip(paths, arrays, strict=True))
+    if len({len(array) for array in arrays}) > 1:
+        shown = ", ".join(f"{path}: {len(array)}" for path, array in zip(paths, arrays, strict=True))
         raise LeafError(
             f"row {row} has leaves of different lengths ({shown}); all leaves of a document must be equally long"
         )

@@ -179,8 +179,8 @@ class PackedSource(BaseSource):
         return self._plan.in_order
 
     def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
-        found = self._plan.segments(rows)
-        return found.rows, self._documents.row_of(found.documents)
+        segments = self._plan.segments(rows)
+        return segments.rows, self._documents.row_of(segments.documents)
 
     @property
     def concurrent_reads(self) -> int:
@@ -225,25 +225,25 @@ class PackedSource(BaseSource):
     def read(self, rows: Integers) -> Tree:
         """The packed rows at `rows`."""
         rows = check_rows(rows, len(self))
-        out = [np.zeros((len(rows), self._seq_len), each.dtype) for each in self._specs]
+        out = [np.zeros((len(rows), self._seq_len), spec.dtype) for spec in self._specs]
         self._fill(rows, 0, self._seq_len, dict(enumerate(out)))
         return self._structure.build(out)
 
     def documents(self, row: int) -> list[Part]:
         """What lies in a packed row."""
-        found = self._plan.segments(check_rows([row], len(self)))
-        rows = self._documents.row_of(found.documents)
-        columns = (each.tolist() for each in (rows, found.skips, found.lengths, found.columns))
-        return [Part(*each) for each in zip(*columns, strict=True)]
+        segments = self._plan.segments(check_rows([row], len(self)))
+        rows = self._documents.row_of(segments.documents)
+        columns = (values.tolist() for values in (rows, segments.skips, segments.lengths, segments.columns))
+        return [Part(*fields) for fields in zip(*columns, strict=True)]
 
     def locate(self, row: int) -> list[Location]:
         """The files that a packed row's documents lie in, each with the first and the last byte of it.
 
         As far as it is known.
         """
-        found = self._plan.segments(check_rows([row], len(self)))
-        rows = self._documents.row_of(found.documents).tolist()
-        return [location for each in rows for location in self._documents.source.locate(each)]
+        segments = self._plan.segments(check_rows([row], len(self)))
+        rows = self._documents.row_of(segments.documents).tolist()
+        return [location for inner in rows for location in self._documents.source.locate(inner)]
 
     @property
     def reads_columns(self) -> bool:
@@ -257,32 +257,32 @@ class PackedSource(BaseSource):
                 for leaf, (box, destination) in enumerate(zip(boxes, out, strict=True))
                 if box is not None and box[0] == (low, high) and destination is not None
             }
-            for each in same.values():
-                each[...] = 0
+            for destination in same.values():
+                destination[...] = 0
             self._fill(rows, low, high, same)
 
     def _fill(self, rows: Integers, low: int, high: int, out: dict[int, NDArray[Any]]) -> None:
         """Writes columns `low` to before `high` of some leaves to `out`, which is zeros."""
-        found = self._plan.segments(rows)
-        first = np.maximum(found.columns, low)
-        lengths = np.minimum(found.columns + found.lengths, high) - first
-        there = lengths > 0
-        begun = (first - found.columns)[there]  # entries of the segment that lie before the first column
-        lengths, first = lengths[there], first[there]
-        places = indices(found.rows[there] * (high - low) + first - low, lengths)
+        segments = self._plan.segments(rows)
+        first = np.maximum(segments.columns, low)
+        lengths = np.minimum(segments.columns + segments.lengths, high) - first
+        visible = lengths > 0
+        begun = (first - segments.columns)[visible]  # entries of the segment that lie before the first column
+        lengths, first = lengths[visible], first[visible]
+        places = indices(segments.rows[visible] * (high - low) + first - low, lengths)
         wanted = [False] * len(self._documents.form.dtypes)
         for leaf in out:
             if isinstance(self._shows[leaf], int):
                 wanted[self._shows[leaf]] = True
         parts = (
-            self._documents.parts(found.documents[there], found.skips[there] + begun, lengths, wanted)
+            self._documents.parts(segments.documents[visible], segments.skips[visible] + begun, lengths, wanted)
             if any(wanted)
             else []
         )
         for leaf, destination in out.items():
             match self._shows[leaf]:
                 case "segment_ids":
-                    values: Any = np.repeat(found.numbers[there], lengths)
+                    values: Any = np.repeat(segments.numbers[visible], lengths)
                 case "positions":
                     values = indices(begun, lengths)
                 case "loss_mask":

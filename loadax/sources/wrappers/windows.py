@@ -56,15 +56,15 @@ class WindowSource(BaseSource):
         # What each copy of the leaves is cut from: (rows after the window's begin, how many rows).
         self._parts = [(0, length)] if lead is None else [(0, length), (length - 1 + lead, targets)]
         span = max(first + count for first, count in self._parts)
-        there = within[1] - within[0]
-        self._length = (there - span) // stride + 1 if there >= span else 0
+        available = within[1] - within[0]
+        self._length = (available - span) // stride + 1 if available >= span else 0
         if self._length == 0:
             raise SourceError(
-                f"a window needs {span} rows ({self._shown}), and there are only {there}; use a shorter one"
+                f"a window needs {span} rows ({self._shown}), and there are only {available}; use a shorter one"
             )
         self._stride = stride
         built = [
-            self._structure.build(ArraySpec((count, *each.shape), each.dtype) for each in self._specs)
+            self._structure.build(ArraySpec((count, *leaf.shape), leaf.dtype) for leaf in self._specs)
             for _, count in self._parts
         ]
         self.spec = built[0] if lead is None else {"inputs": built[0], "targets": built[1]}
@@ -122,7 +122,7 @@ class WindowSource(BaseSource):
     def locate(self, row: int) -> list[Location]:
         """Where the rows of a window lie, as far as the source says so."""
         begin = self._within[0] + int(check_rows([row], self._length)[0]) * self._stride
-        rows = sorted({begin + first + number for first, count in self._parts for number in range(count)})
+        rows = sorted({begin + first + offset for first, count in self._parts for offset in range(count)})
         return joined(location for inner in rows for location in self._source.locate(inner))
 
     def read(self, rows: Integers) -> Tree:
@@ -133,10 +133,10 @@ class WindowSource(BaseSource):
     def read_visits(self, visits: Visits) -> Tree:
         rows = visits.rows
         boxes = [
-            ((0, count), *((0, extent) for extent in each.shape)) for _, count in self._parts for each in self._specs
+            ((0, count), *((0, extent) for extent in leaf.shape)) for _, count in self._parts for leaf in self._specs
         ]
         out: list[NDArray[Any] | None] = [
-            np.empty((len(rows), count, *each.shape), each.dtype) for _, count in self._parts for each in self._specs
+            np.empty((len(rows), count, *leaf.shape), leaf.dtype) for _, count in self._parts for leaf in self._specs
         ]
         self._read(rows, visits.epochs, boxes, out)
         built = [self._structure.build(part) for part in self._by_part(out)]
@@ -188,5 +188,5 @@ class WindowSource(BaseSource):
                 destination[...] = values.reshape(destination.shape)
 
     def _by_part(self, leaves: Sequence[Any]) -> list[Sequence[Any]]:
-        each = len(self._specs)
-        return [leaves[low : low + each] for low in range(0, len(leaves), each)]
+        count = len(self._specs)
+        return [leaves[low : low + count] for low in range(0, len(leaves), count)]

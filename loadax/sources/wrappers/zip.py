@@ -85,7 +85,7 @@ class ZippedSource(BaseSource):
     @property
     def rows_probed(self) -> int:
         readers = [part.reader for part in self._parts]
-        return sum(each.source.rows_probed if self.spec is None else each.probed for each in readers)
+        return sum(reader.source.rows_probed if self.spec is None else reader.probed for reader in readers)
 
     @property
     def concurrent_reads(self) -> int:
@@ -109,25 +109,29 @@ class ZippedSource(BaseSource):
     @cached_property
     def chunks(self) -> Integers | range | None:
         """Those of all parts that have chunks, where these are equal and read in their stored order."""
-        found = []
+        all_starts = []
         for _, reader, order in self._parts:
             starts, rows = chunk_starts(reader.source), order.row_range
             if starts is None:
                 continue
             if rows is None or (rows.start, rows.step) != (0, 1):
                 return None
-            found.append(starts[: int(np.searchsorted(starts, order.size))])
-        return found[0] if found and all(np.array_equal(starts, found[0]) for starts in found) else None
+            all_starts.append(starts[: int(np.searchsorted(starts, order.size))])
+        return (
+            all_starts[0]
+            if all_starts and all(np.array_equal(starts, all_starts[0]) for starts in all_starts)
+            else None
+        )
 
     def locate(self, row: int) -> list[Location]:
         """The files of the row of every part, as epoch 0 reads it."""
         return self.locate_visit(row, 0)
 
     def locate_visit(self, row: int, epoch: int) -> list[Location]:
-        found = []
+        locations = []
         for part, (rows, epochs) in self._below(Visits(np.array([row]), np.array([epoch]))):
-            found += part.reader.source.locate_visit(int(rows[0]), int(epochs[0]))
-        return found
+            locations += part.reader.source.locate_visit(int(rows[0]), int(epochs[0]))
+        return locations
 
     def read(self, rows: Integers) -> Tree:
         """The examples at `rows` of epoch 0."""

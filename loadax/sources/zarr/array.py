@@ -68,9 +68,9 @@ class StoredArray:
         where: the leaf and its address, for messages.
     """
 
-    def __init__(self, store: ts.TensorStore, where: str):
+    def __init__(self, store: ts.TensorStore, name: str):
         self._store = store
-        self._where = where
+        self._name = name
         self.shape = tuple(int(extent) for extent in store.shape)
         self.dtype = np.dtype(store.dtype.numpy_dtype)
         self.driver = str(json_of(store).get("driver", "computed"))
@@ -94,12 +94,12 @@ class StoredArray:
 
     def _finish(self, under_way: Any, index: Any, out: NDArray[Any]) -> None:
         try:
-            wait(under_way, self._where)
+            wait(under_way, self._name)
         except SourceError as error:
             again = self._again(str(error))
             if again is None:
                 raise
-            wait(ts.array(out).write(again[index]), self._where)
+            wait(ts.array(out).write(again[index]), self._name)
             self._store = again  # the old one may remember that something was missing
 
     def _again(self, message: str) -> ts.TensorStore | None:
@@ -108,7 +108,7 @@ class StoredArray:
         What was not found, or damaged, may be there now.
         """
         spec = json_of(self._store)
-        if not spec or any(each in message for each in _FINAL) or in_memory(spec):
+        if not spec or any(text in message for text in _FINAL) or in_memory(spec):
             return None
         if not local(spec):
             time.sleep(PAUSE)
@@ -125,13 +125,13 @@ class StoredArray:
     def __getstate__(self) -> dict[str, Any]:
         if in_memory(json_of(self._store)):
             raise SourceError(
-                f"{self._where} lies in this process's memory, and would be empty in another; "
+                f"{self._name} lies in this process's memory, and would be empty in another; "
                 "write it to a folder to send it there"
             )
         return vars(self)
 
 
-def open_store(leaf: Any, where: str, context: ts.Context, missing: Missing) -> Any:
+def open_store(leaf: Any, name: str, context: ts.Context, missing: Missing) -> Any:
     """A future of an open store, or the store itself where it is open already.
 
     Raises:
@@ -141,7 +141,7 @@ def open_store(leaf: Any, where: str, context: ts.Context, missing: Missing) -> 
         return leaf
     if not is_spec(leaf):
         raise SourceError(
-            f"{where} is a {type(leaf).__name__}: pass a TensorStore spec (a dict with the key 'driver'), "
+            f"{name} is a {type(leaf).__name__}: pass a TensorStore spec (a dict with the key 'driver'), "
             "a URL, or an open store"
         )
     try:
@@ -149,10 +149,10 @@ def open_store(leaf: Any, where: str, context: ts.Context, missing: Missing) -> 
         # Rechecking would ask the store about every chunk again on every read; training data does not change under way.
         return ts.open(_strict(spec, missing, recheck_cached_data=False), read=True, context=context)
     except ValueError as error:
-        raise SourceError(f"{where}: this is no TensorStore spec: {brief(error)}") from redacted(error)
+        raise SourceError(f"{name}: this is no TensorStore spec: {brief(error)}") from redacted(error)
 
 
-def reopen_strict(store: ts.TensorStore, where: str, context: ts.Context, missing: Missing) -> Any:
+def reopen_strict(store: ts.TensorStore, name: str, context: ts.Context, missing: Missing) -> Any:
     """`store` if it treats missing chunks as `missing` asks, or a future of one that does.
 
     The driver may have been found only by opening.
@@ -168,20 +168,20 @@ def reopen_strict(store: ts.TensorStore, where: str, context: ts.Context, missin
             return ts.open(strict, kvstore=store.kvstore.spec(retain_context=True), read=True, context=context)
         return ts.open(strict, read=True, context=context).result()
     except ValueError as error:
-        again = f"{where} can't be opened again with missing chunks as errors"
+        again = f"{name} can't be opened again with missing chunks as errors"
         raise SourceError(
             f"{failure(error, again)}; open it yourself with fill_missing_data_reads=False"
         ) from redacted(error)
 
 
-def rows_from_zero(store: ts.TensorStore, where: str) -> ts.TensorStore:
+def rows_from_zero(store: ts.TensorStore, name: str) -> ts.TensorStore:
     """The store with all indices counted from 0.
 
     Raises:
         SourceError: when it has no rows.
     """
     if store.rank == 0:
-        raise SourceError(f"{where} is a single value: it has no rows; give it a first dimension")
+        raise SourceError(f"{name} is a single value: it has no rows; give it a first dimension")
     return store[ts.d[:].translate_to[0]]
 
 
@@ -190,7 +190,7 @@ def is_spec(node: Any) -> bool:
     return isinstance(node, ts.TensorStore | ts.Spec | str) or (isinstance(node, dict) and "driver" in node)
 
 
-def place_of(leaf: Any, path: str) -> str:
+def label_of(leaf: Any, path: str) -> str:
     """A leaf and its address, for the beginning of messages."""
     name = f"leaf {path}" if path else "the store"
     try:
@@ -218,7 +218,7 @@ def json_of(store: ts.TensorStore) -> dict[str, Any]:
 def addresses_in(spec: Any) -> list[str]:
     """Where all the parts of a spec lie."""
     if isinstance(spec, list):
-        return [address for each in spec for address in addresses_in(each)]
+        return [address for part in spec for address in addresses_in(part)]
     if not isinstance(spec, dict):
         return []
     own = address_of(spec.get("kvstore"))
@@ -237,7 +237,7 @@ def local(spec: Any) -> bool:
 
 def _any_driver(spec: Any, matches: Callable[[Any], bool]) -> bool:
     if isinstance(spec, list):
-        return any(_any_driver(each, matches) for each in spec)
+        return any(_any_driver(part, matches) for part in spec)
     if not isinstance(spec, dict):
         return False
     return matches(spec.get("driver")) or any(
@@ -260,7 +260,7 @@ def _strict(spec: dict[str, Any], missing: Missing, **defaults: Any) -> dict[str
     if driver in _BASE and _BASE[driver] in spec:
         inner = spec[_BASE[driver]]
         strict = (
-            [_strict(each, missing, **defaults) for each in inner]
+            [_strict(layer, missing, **defaults) for layer in inner]
             if isinstance(inner, list)
             else _strict(inner, missing, **defaults)
         )

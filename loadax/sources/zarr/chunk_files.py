@@ -29,33 +29,35 @@ def chunk_files(spec: dict[str, Any], layout: Any, shape: tuple[int, ...], row: 
     # business.
     if "output" in spec.get("transform", {}) or not files or not chunks or not all((*files, *chunks)):
         return [Location(address)]
-    numbers = [
+    coordinates = [
         [row // files[0]],
         *(range(-(-extent // size)) for extent, size in zip(shape[1:], files[1:], strict=True)),
     ]
-    found = []
-    for index in itertools.product(*numbers):
+    locations = []
+    for index in itertools.product(*coordinates):
         key = _key(spec, index)
         spans = [str(row // chunks[0])]
-        for number, size, chunk, extent in zip(index[1:], files[1:], chunks[1:], shape[1:], strict=True):
-            first, last = number * size // chunk, (min((number + 1) * size, extent) - 1) // chunk
+        for coordinate, size, chunk, extent in zip(index[1:], files[1:], chunks[1:], shape[1:], strict=True):
+            first, last = coordinate * size // chunk, (min((coordinate + 1) * size, extent) - 1) // chunk
             spans.append(str(first) if first == last else f"{first}:{last + 1}")
-        found.append(
+        locations.append(
             Location(address if key is None else f"{address.rstrip('/')}/{key}", part=f"chunk [{', '.join(spans)}]")
         )
-    return found
+    return locations
 
 
 def _key(spec: dict[str, Any], index: tuple[int, ...]) -> str | None:
     """What the file of a chunk is called, as the formats say; None where that is not known."""
     metadata = spec.get("metadata", {})
-    numbers = [str(each) for each in index]
+    coordinates = [str(coordinate) for coordinate in index]
     if spec.get("driver") == "zarr3":
         encoding = metadata.get("chunk_key_encoding", {"name": "default"})
         default = encoding["name"] == "default"
         return (
-            encoding.get("configuration", {}).get("separator", "/" if default else ".").join(["c"] * default + numbers)
+            encoding.get("configuration", {})
+            .get("separator", "/" if default else ".")
+            .join(["c"] * default + coordinates)
         )
     if spec.get("driver") in ("zarr", "zarr2"):
-        return str(metadata.get("dimension_separator", ".")).join(numbers)
-    return "/".join(numbers) if spec.get("driver") == "n5" else None
+        return str(metadata.get("dimension_separator", ".")).join(coordinates)
+    return "/".join(coordinates) if spec.get("driver") == "n5" else None

@@ -52,13 +52,13 @@ def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
     )
     if not names:
         raise SourceError(f"{root.text}: there is no zarr array here, and no group of arrays; check the path")
-    found = {}
+    specs = {}
     for name in names:
         member = root.node(f"{name}/")
         if member is None or member[0] is None:
             raise SourceError(f"{root.text} has no zarr array {name!r}; its arrays are {root.shown(metadata)}")
-        found[name] = root.array(member[0], f"{name}/")
-    return found
+        specs[name] = root.array(member[0], f"{name}/")
+    return specs
 
 
 def members_at(leaf: Any) -> str:
@@ -77,11 +77,11 @@ class Folder:
         self.text = text
         self._context = new_context(0)
         container = next((kind for end, kind in _CONTAINERS.items() if text.rstrip("/").endswith(end)), None)
-        place = f"{text.rstrip('/')}|{container}:" if container else text
+        address = f"{text.rstrip('/')}|{container}:" if container else text
         path = local_path(text)
         if container is None and path is not None and path.is_file():
             raise SourceError(f"{text} is a file; pass the folder of a zarr array or group, or a .zip file of one")
-        spec = key_value_spec(place if place.endswith(("/", ":")) else f"{place}/")
+        spec = key_value_spec(address if address.endswith(("/", ":")) else f"{address}/")
         self.store, self._spec = self._open(spec), spec
         self._local = path if container is None else None
         self._check_regular([FINISHED, PARTIAL])
@@ -131,13 +131,13 @@ class Folder:
         try:
             keys = [key.decode() for key in wait(self.store.list(), self._reading)]
         except NotImplementedError as error:
-            what = (
+            problem = (
                 "can't be listed, and has no consolidated metadata"
                 if metadata
                 else "holds no zarr metadata, and can't be listed"
             )
             raise SourceError(
-                f"{self.text} {what}; check the URL, and if it is a group name its arrays in variables=[…]"
+                f"{self.text} {problem}; check the URL, and if it is a group name its arrays in variables=[…]"
             ) from redacted(error)
         folders = {key.rsplit("/", 1)[0] for key in keys if key.endswith(("/zarr.json", "/.zarray"))}
         return sorted(name for name in folders if (node := self.node(f"{name}/")) is not None and node[0] is not None)
@@ -148,11 +148,13 @@ class Folder:
         Raises:
             SourceError: when it is something else than a JSON object of objects.
         """
-        found: Any = metadata if "zarr_consolidated_format" in metadata else metadata.get("consolidated_metadata")
-        if found is None:
+        consolidated: Any = (
+            metadata if "zarr_consolidated_format" in metadata else metadata.get("consolidated_metadata")
+        )
+        if consolidated is None:
             return None
-        nodes = found.get("metadata") if isinstance(found, dict) else found
-        if nodes is None and found is not metadata:
+        nodes = consolidated.get("metadata") if isinstance(consolidated, dict) else consolidated
+        if nodes is None and consolidated is not metadata:
             return None
         if not isinstance(nodes, dict) or not all(isinstance(node, dict) for node in nodes.values()):
             raise SourceError(

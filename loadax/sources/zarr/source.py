@@ -22,8 +22,8 @@ from loadax.sources.zarr.array import (
     addresses_in,
     is_spec,
     json_of,
+    label_of,
     open_store,
-    place_of,
     reopen_strict,
     rows_from_zero,
 )
@@ -57,15 +57,15 @@ class TensorStoreSource(BaseSource):
             "'error', or 'fill' to read chunks that are not there as the fill value",
         )
         leaves, self._structure = flatten(tree, is_leaf=is_spec)
-        places = [place_of(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
+        names = [label_of(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
         context = new_context(CACHE_BYTES)
-        opening = [open_store(leaf, where, context, missing) for leaf, where in zip(leaves, places, strict=True)]
-        opened = [_opened(store, where, leaf) for store, where, leaf in zip(opening, places, leaves, strict=True)]
-        strict = [reopen_strict(store, where, context, missing) for store, where in zip(opened, places, strict=True)]
-        reopened = [_opened(store, where, leaf) for store, where, leaf in zip(strict, places, leaves, strict=True)]
+        opening = [open_store(leaf, name, context, missing) for leaf, name in zip(leaves, names, strict=True)]
+        opened = [_opened(store, name, leaf) for store, name, leaf in zip(opening, names, leaves, strict=True)]
+        strict = [reopen_strict(store, name, context, missing) for store, name in zip(opened, names, strict=True)]
+        reopened = [_opened(store, name, leaf) for store, name, leaf in zip(strict, names, leaves, strict=True)]
         self.addresses = [address for store in reopened for address in addresses_in(json_of(store))]
         """Where the arrays lie."""
-        self._arrays: list[Rows] = [_rows(store, where, missing) for store, where in zip(reopened, places, strict=True)]
+        self._arrays: list[Rows] = [_rows(store, name, missing) for store, name in zip(reopened, names, strict=True)]
         self._length = common_length(self._structure.paths, [array.shape[0] for array in self._arrays])
         self.spec = self._structure.build(ArraySpec(array.shape[1:], array.dtype) for array in self._arrays)
         self._process = os.getpid()
@@ -105,11 +105,11 @@ class TensorStoreSource(BaseSource):
 
         What is computed lies nowhere.
         """
-        number = int(check_rows([row], self._length)[0])
+        index = int(check_rows([row], self._length)[0])
         return [
-            each._replace(part=f"{path} {each.part}".strip())
+            location._replace(part=f"{path} {location.part}".strip())
             for path, array in zip(self._structure.paths, self._arrays, strict=True)
-            for each in array.locate(number)
+            for location in array.locate(index)
         ]
 
     def read(self, rows: Integers) -> Tree:
@@ -159,20 +159,20 @@ def open_zarr(path: Any, variables: Sequence[str] | str | None, missing: Missing
     return TensorStoreSource(find_arrays(path, variables), missing)
 
 
-def _opened(store: Any, where: str, leaf: Any) -> Any:
+def _opened(store: Any, name: str, leaf: Any) -> Any:
     if not hasattr(store, "result"):
         return store
     try:
-        return wait(store, where)
+        return wait(store, name)
     except SourceError as error:
         if '"group"' not in str(error):
             raise
         raise SourceError(
-            f"{where} is a group of zarr arrays, {members_at(leaf)}; open it with loadax.from_zarr, or one of them"
+            f"{name} is a group of zarr arrays, {members_at(leaf)}; open it with loadax.from_zarr, or one of them"
         ) from error
 
 
-def _rows(store: Any, where: str, missing: Missing) -> Rows:
-    counted = rows_from_zero(store, where)
-    mapped = map_raw(json_of(store), np.dtype(store.dtype.numpy_dtype), where) if missing == "error" else None
-    return mapped if mapped is not None else StoredArray(counted, where)
+def _rows(store: Any, name: str, missing: Missing) -> Rows:
+    counted = rows_from_zero(store, name)
+    mapped = map_raw(json_of(store), np.dtype(store.dtype.numpy_dtype), name) if missing == "error" else None
+    return mapped if mapped is not None else StoredArray(counted, name)
