@@ -1,7 +1,4 @@
-"""The parts of a store: read in threads, written by TensorStore while the next one is read, and read back to check.
-
-The check says which parts are whole.
-"""
+"""Parts: reads the parts of a store in threads, writes each while the next is read, and verifies existing ones."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,10 +18,8 @@ from loadax.sources.io.kvstore import brief, wait
 from loadax.writing.layout import Layout
 from loadax.writing.rows import Rows
 
-_UNDER_WAY = 2  # parts in memory: one is read while the one before it is compressed and written
-_READ_BYTES = (
-    8 << 20
-)  # of rows that one call asks for: then the fixed cost of a call is nothing, and all threads have something to do
+_UNDER_WAY = 2  # parts in memory: one is read while the previous one is compressed and written
+_READ_BYTES = 8 << 20  # bytes per read: large against the fixed cost of a call, small enough to keep all threads busy
 _DAMAGE = ("NOT_FOUND", "DATA_LOSS", "FAILED_PRECONDITION", "OUT_OF_RANGE", "INVALID_ARGUMENT")
 
 Buffers = list[NDArray[Any]]
@@ -33,13 +28,13 @@ Buffers = list[NDArray[Any]]
 @final
 @dataclass(frozen=True)
 class Parts:
-    """The parts of one store.
+    """Writer of the parts of one store.
 
     Args:
-        rows: what is written.
-        layout: of the store.
-        arrays: its open arrays, in leaf order.
-        names: what messages call them.
+        rows: Rows to write.
+        layout: Layout of the store.
+        arrays: Open arrays of the store, in leaf order.
+        names: Names of the arrays in messages.
     """
 
     rows: Rows
@@ -48,9 +43,9 @@ class Parts:
     names: Sequence[str]
 
     def missing(self, parts: Iterable[int], done: Callable[[int], object]) -> Iterator[int]:
-        """Those of the parts that are not there, or are damaged; calls `done` with the rows of each one that is whole.
+        """Yields the parts that are missing or damaged; calls `done` with the number of rows of each intact part.
 
-        All of every part is read, two of them at a time.
+        Reads all data of every part, two parts at a time.
         """
         reading: deque[tuple[int, list[Any]]] = deque()
         try:
@@ -67,7 +62,7 @@ class Parts:
                     future.cancel()
 
     def write(self, parts: Iterable[int], workers: int, done: Callable[[int], object]) -> int:
-        """Writes parts, each shard in one go; calls `done` with the rows of each. Returns how many there were.
+        """Writes parts, each shard in one request, and returns their number.
 
         Args:
             parts: Numbers of the parts.
@@ -84,13 +79,13 @@ class Parts:
                         self._stored(*writing.popleft(), done)
                     writing.append((part, self._begin(part, buffers)))
                     count += 1
-                    # TensorStore holds them as long as it needs them; so there are never more than are under way
+                    # TensorStore keeps its own references, so that only parts in progress are in memory
                     del buffers
                 while writing:
                     self._stored(*writing.popleft(), done)
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)  # those that run are waited for at the end of `with`
-                # What is being written can't be called back, and nothing shall be written once this has ended.
+                pool.shutdown(wait=False, cancel_futures=True)  # `with` waits for running ones
+                # Writes can't be cancelled, and none may continue after this function ends.
                 for part, futures in writing:
                     with suppress(SourceError):
                         self._stored(part, futures, done)
@@ -113,9 +108,9 @@ class Parts:
             done(stop - start)
 
     def _read(self, part: int, pool: ThreadPoolExecutor, workers: int) -> Buffers:
-        """The rows of a part, read by all threads at once."""
+        """Reads the rows of a part with all threads."""
         start, stop = self.layout.part(part)
-        # As large as the part's own positions only: the last part is shorter, and TensorStore fills up its last chunk.
+        # As large as the part's positions: the last part is shorter, and TensorStore pads its last chunk.
         buffers = [np.empty((stop - start, *array.spec.shape), array.spec.dtype) for array in self.layout.arrays]
         step = max(1, min(_READ_BYTES // max(1, self.layout.row_bytes), -(-(stop - start) // workers)))
         reads: list[Future[None]] = [
@@ -146,14 +141,11 @@ class Parts:
 
 
 def is_damage(error: SourceError) -> bool:
-    """Whether a read failed for what is stored, or lacking, there.
-
-    Not for a server that gives no answer or no access.
-    """
+    """Whether a read failed because of missing or damaged data, not because of the server or permissions."""
     return reason(error).startswith(_DAMAGE)
 
 
 def reason(error: SourceError) -> str:
-    """What TensorStore said, without the name of the place and without a remedy."""
+    """TensorStore's message, without location and remedy."""
     cause = error.__cause__
     return brief(cause) if isinstance(cause, Exception) else str(error)

@@ -1,4 +1,4 @@
-"""Reads ranges of remote files through the local block cache."""
+"""Reads byte ranges of remote files through the local block cache."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol, final
@@ -6,7 +6,7 @@ from typing import Protocol, final
 from loadax.sources.io.disk_cache import BLOCK, DiskCache
 from loadax.sources.io.files import ByteRange
 
-_JOINED = 64  # blocks that are asked for as one range at most: 8 MiB
+_JOINED = 64  # most blocks in one request: 8 MiB
 
 
 class _Remote(Protocol):
@@ -17,16 +17,16 @@ class _Remote(Protocol):
 
 @final
 class CachedFiles:
-    """Reads ranges of files, from the cache where it has them; what it lacks is asked for in whole blocks and kept.
+    """Reads byte ranges from the cache; on a miss, fetches whole blocks and stores them.
 
-    A block's name includes the file's generation, so that a file that was replaced is read anew; for that, each file is
-    asked for one byte when it is first met. Of a server that tells no generations (ETags) it is only noticed when the
-    size is another.
+    The key of a block includes the file's generation (ETag), so that a replaced file is fetched again. Learning the
+    generation costs one request per file on its first read. If the server sends no ETags, a replaced file is noticed
+    only when its size has changed.
 
     Args:
-        remote: the files themselves.
-        cache: the blocks.
-        extents: how many bytes of each file, by location, are there to be read.
+        remote: Reader of the remote files.
+        cache: Cache of their blocks.
+        extents: Number of readable bytes of each file, by location.
     """
 
     def __init__(self, remote: _Remote, cache: DiskCache, extents: Mapping[str, int]):
@@ -34,7 +34,7 @@ class CachedFiles:
         self._generations: dict[str, bytes] = {}
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        """The bytes of each range."""
+
         wanted = sorted({(byte_range.location, block) for byte_range in ranges for block in _blocks(byte_range)})
         self._learn_generations(sorted({location for location, _ in wanted}))
         names = {key: self._name(*key) for key in wanted}
@@ -71,7 +71,7 @@ def _blocks(wanted: ByteRange) -> range:
 
 
 def _runs(keys: Sequence[tuple[str, int]]) -> list[tuple[str, int, int]]:
-    """Sorted blocks as `(location, first, last)`, joined where they follow each other."""
+    """Joins consecutive blocks, sorted, into `(location, first, last)`."""
     runs: list[tuple[str, int, int]] = []
     for location, block in keys:
         if runs and runs[-1][0] == location and runs[-1][2] == block - 1 and block - runs[-1][1] < _JOINED:

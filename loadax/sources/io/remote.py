@@ -1,4 +1,4 @@
-"""RemoteFiles: reads ranges of files behind URLs through TensorStore, all of them concurrently."""
+"""RemoteFiles: reads byte ranges of files at URLs through TensorStore, all of them concurrently."""
 
 import fnmatch
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from loadax.redaction import redacted
 from loadax.sources.io.files import ByteRange, no_such_file, too_short
 from loadax.sources.io.kvstore import new_context, open_key_value_store, wait
 
-_LAST_BYTES = 64 << 10  # of a file that may be more than it has: so many are asked for rather than searched
+_LAST_BYTES = 64 << 10  # width of the search for a file's size below which the rest is read instead
 _NO_RANGES = "was ignored by server"  # part of TensorStore's message
-_SECOND_TRY = 0.2  # seconds until what failed is asked for once more
+_SECOND_TRY = 0.2  # seconds before the one retry of a failed request
 _FIRST_PROBES = tuple(1 << bits for bits in range(16, 52, 4))
-_PROBES = 15  # bytes of a file that are asked for at once to find where it ends: each round leaves a sixteenth
+_PROBES = 15  # concurrent one-byte requests in the search for a file's size: each round leaves a sixteenth
 
 
 class _Nothing(Enum):
@@ -32,7 +32,7 @@ _Outcome = ts.KvStore.ReadResult | _Nothing | SourceError
 
 @final
 class RemoteFiles:
-    """Files behind URLs; see `Files`. Pickles as nothing but itself: another process opens its own connections."""
+    """Files at URLs; see `Files`. Pickles without state: another process opens its own connections."""
 
     def __init__(self) -> None:
         self._context = new_context(0)
@@ -47,16 +47,16 @@ class RemoteFiles:
         ]
 
     def sizes(self, locations: Sequence[str]) -> list[int]:
-        """The sizes of files in bytes.
+        """Finds the sizes of files in bytes.
 
-        No request of TensorStore's tells a size, so single bytes are asked for, many at once: those at powers of 16
-        first, then 15 between the last that is there and the first that is not, again and again. A file of 1 GB takes
-        seven round trips.
+        TensorStore has no request for a size, so this searches for the last byte with one-byte requests: first at
+        powers of 16, then 15 at a time between the last byte that exists and the first that does not. A file of 1 GB
+        takes seven round trips.
         """
-        # One byte alone at first: a server that knows no ranges would send the whole file for each.
+        # One byte first: a server without range requests would send the whole file for each probe.
         filled = self._reach([(location, 0) for location in locations])
         tops = iter(self._reach([(location, offset) for location in locations for offset in _FIRST_PROBES]))
-        bounds = []  # of each file: how many bytes are there at least, and at most
+        bounds = []  # (least, most) size of each file
         for nonempty in filled:
             present = sum(next(tops) for _ in _FIRST_PROBES)
             bounds.append(
@@ -106,7 +106,7 @@ class RemoteFiles:
         ]
 
     def generations(self, locations: Sequence[str]) -> list[bytes]:
-        """What changes when a file changes, as far as its server says so (ETags and the like)."""
+        """Returns the generations (ETags) of files, empty if the server sends none."""
         answers = self._ask([(location, slice(0, 1)) for location in locations])
         return [
             bytes(_present(answer, location).stamp.generation)
@@ -114,10 +114,10 @@ class RemoteFiles:
         ]
 
     def names(self, folder: str, pattern: str) -> list[str]:
-        """The URLs of the files in a folder whose names match a pattern.
+        """Returns the URLs of the files in a folder whose names match a pattern.
 
         Raises:
-            SourceError: when the server can't list files (HTTP can't).
+            SourceError: When the server can't list files (HTTP can't).
         """
         try:
             keys = wait(open_key_value_store(folder, self._context).list(), folder)
@@ -129,7 +129,7 @@ class RemoteFiles:
         return [folder + quote(name) for name in names if "/" not in name and fnmatch.fnmatchcase(name, pattern)]
 
     def _reach(self, places: Sequence[tuple[str, int]]) -> list[bool]:
-        """Whether each byte is there; the file must be."""
+        """Tests whether each byte exists; the files must exist."""
         answers = self._ask([(location, slice(offset, offset + 1)) for location, offset in places])
         for answer, (location, _) in zip(answers, places, strict=True):
             if answer is _Nothing.FILE:
@@ -137,10 +137,7 @@ class RemoteFiles:
         return [answer is not _Nothing.BYTES for answer in answers]
 
     def _ask(self, wanted: Sequence[tuple[str, slice]]) -> list[Any]:
-        """An answer to each request: what was read, or what was not there.
-
-        What TensorStore doesn't try again by itself, such as a stray 404, is asked for once more.
-        """
+        """Runs all requests; retries once the failures that TensorStore doesn't retry, such as a stray 404."""
         outcomes = self._once(wanted)
         stray = [index for index, outcome in enumerate(outcomes) if _may_be_stray(outcome)]
         if stray:
@@ -170,17 +167,14 @@ def _outcome(future: Any, location: str, span: slice) -> _Outcome:
     except SourceError as error:
         cause = str(error.__cause__)
         if _NO_RANGES in cause:
-            problem = "the server sends whole files only, and loadax asks for parts of them"
-            raise SourceError(f"{name}: {problem}; use a server that knows Range requests") from error
+            problem = "the server ignores Range requests and sends whole files"
+            raise SourceError(f"{name}: {problem}; use a server that supports Range requests") from error
         return _Nothing.BYTES if "OUT_OF_RANGE" in cause else error
     return _Nothing.FILE if answer.state == "missing" else answer
 
 
 def _may_be_stray(outcome: _Outcome) -> bool:
-    """Whether a second try may help.
-
-    Not after TensorStore's own tries or a time limit, nor for bytes behind the end.
-    """
+    """Whether a retry may help: not after TensorStore's own retries or a timeout, nor past the end of a file."""
     if isinstance(outcome, SourceError):
         cause = outcome.__cause__
         return not isinstance(cause, TimeoutError) and "retry attempts failed" not in str(cause)

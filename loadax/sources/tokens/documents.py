@@ -1,4 +1,4 @@
-"""Documents: records of different lengths, concatenated in flat arrays."""
+"""DocumentSource: documents of different lengths, concatenated in flat arrays."""
 
 import os
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ from loadax.sources.tokens.megatron import read_index
 
 @final
 class DocumentSource(BaseSource):
-    """Row i: the entries of every flat array from `begins[i]` to before `ends[i]`.
+    """Row i: the entries `[begins[i], ends[i])` of every flat array.
 
     Args:
-        tree: of `Flat` arrays, all equally long.
-        begins: int64[n].
-        ends: int64[n].
+        tree: Pytree of `Flat` arrays, all equally long.
+        begins: First entry of each document, int64[n].
+        ends: End of each document, int64[n].
     """
 
     owns_memory = True
@@ -49,28 +49,28 @@ class DocumentSource(BaseSource):
         return f"documents in {len(self._flats[0])} entries"
 
     def read(self, rows: Integers) -> Tree:
-        """The documents at `rows`, where these are equally long.
+        """Reads and stacks the documents at `rows`.
 
         Raises:
-            SourceError: for others, which can't be stacked; says what to do instead.
+            SourceError: When their lengths differ, so that they can't be stacked.
         """
         lengths = self.lengths(rows)
         if len(np.unique(lengths)) > 1:
             raise SourceError(
-                f"documents have different lengths, so the {len(rows)} that were asked for make no array; pack them "
-                "into rows of one length with .pack(seq_len), pad or crop them in a map, or look at one as dataset[i]"
+                f"the {len(rows)} requested documents have different lengths and can't be stacked; pack them into "
+                "rows of one length with .pack(seq_len), pad or crop them in a map, or look at one as dataset[i]"
             )
         shape = len(lengths), (lengths if len(lengths) else self.lengths(np.zeros(1, np.int64)))[0]
         parts = self.read_parts(rows, np.zeros_like(lengths), lengths, [True] * len(self._flats))
         return self._structure.build(part.reshape(shape) for part in parts if part is not None)
 
     def lengths(self, rows: Integers) -> Integers:
-        """How long the documents are."""
+
         rows = check_rows(rows, len(self))
         return self._ends[rows] - self._begins[rows]
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-        """The documents one by one."""
+
         return self._examples(visits.rows)
 
     def _examples(self, rows: Integers) -> list[Tree]:
@@ -84,7 +84,7 @@ class DocumentSource(BaseSource):
     def read_parts(
         self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
     ) -> list[NDArray[Any] | None]:
-        """Parts of documents, in order; see `Source`."""
+
         begins = self._begins[check_rows(rows, len(self))] + starts
         nonempty = lengths > 0
         if not nonempty.all():
@@ -95,14 +95,11 @@ class DocumentSource(BaseSource):
 
     @property
     def addresses(self) -> list[str]:
-        """The files."""
+
         return [address for flat in self._flats for address in flat.addresses]
 
     def held(self, most: int) -> list[NDArray[Any]]:
-        """What lies in memory, or evenly spread entries of it, and where documents begin.
-
-        At most so many bytes each.
-        """
+        """Flat arrays in memory and document offsets, or evenly spaced entries: at most `most` bytes of each."""
         memory = [array for flat in self._flats if (array := flat.memory) is not None]
         total = sum(array.nbytes for array in memory)
         return [
@@ -111,7 +108,7 @@ class DocumentSource(BaseSource):
         ]
 
     def locate(self, row: int) -> list[Location]:
-        """The files that a document lies in, each with the first and the last byte of it."""
+        """Files of a document, each with its first and last byte."""
         index = int(check_rows([row], len(self))[0])
         begin, end = int(self._begins[index]), int(self._ends[index])
         return [location for flat in self._flats for location in flat.locate(begin, end)]
@@ -127,17 +124,17 @@ def open_documents(
     """Opens documents; see `loadax.from_documents`.
 
     Raises:
-        ArgumentError: when an argument can't be used; shows it.
-        SourceError: when a file is missing, cut short, or not what its name says, or the offsets don't fit; names it.
+        ArgumentError: When an argument is invalid; shows it.
+        SourceError: When a file is missing, cut short or mislabelled, or the offsets don't fit; names it.
     """
     blocks = open_cache(cache, cache_bytes)
     files = all(isinstance(item, str | os.PathLike) for item in (data if isinstance(data, list | tuple) else [data]))
     if offsets is None:
         if not files:
             raise ArgumentError(
-                f"offsets=None: where the documents begin in {type(data).__name__} data is not known; "
-                "pass offsets=, with the end behind the last, or the path of a Megatron .bin and .idx pair; "
-                "documents one by one are loadax.from_source(list of arrays)"
+                f"offsets=None, but {type(data).__name__} data has no document boundaries; "
+                "pass offsets= (one more than documents), or the path of a Megatron .bin and .idx pair; "
+                "for a list of arrays, one per document, use loadax.from_source(list)"
             )
         return _open_pairs(find_token_files(data, dtype, documents=True), blocks)
     # Several files are one stream, not a tree of arrays.
@@ -165,11 +162,11 @@ def _open_flat(data: Any, dtype: Any, cache: DiskCache | None) -> Flat:
     if isinstance(data, str | os.PathLike):
         return _open_files(data, dtype, cache)
     if not hasattr(data, "__array__"):
-        raise ArgumentError(f"data is a {type(data).__name__}; pass a flat array, the path of one, or a dict of these")
+        raise ArgumentError(f"data is a {type(data).__name__}; pass a flat array, its path, or a dict of these")
     array = np.asanyarray(data)
     if array.ndim != 1:
         raise ArgumentError(
-            f"data is {array.dtype}{list(array.shape)}: documents lie in a flat array; pass array.reshape(-1)"
+            f"data is {array.dtype}{list(array.shape)}, but documents need a flat array; pass array.reshape(-1)"
         )
     return FlatArray(array)
 
@@ -190,8 +187,8 @@ def _bounds(offsets: Any, total: int) -> Integers:
     given = np.asarray(offsets)
     if given.ndim != 1 or given.dtype.kind not in "iu" or len(given) < 2:
         raise ArgumentError(
-            f"offsets are {given.dtype}{list(given.shape)}; pass the entry that each document begins with, "
-            "and behind the last one the end: ints, one more than there are documents"
+            f"offsets are {given.dtype}{list(given.shape)}; pass the first entry of each document and then the end: "
+            "ints, one more than documents"
         )
     bounds = given.astype(np.int64)
     if bounds[0] != 0 or bounds[-1] != total or (bounds[1:] < bounds[:-1]).any():
@@ -202,7 +199,7 @@ def _bounds(offsets: Any, total: int) -> Integers:
             else f"go from {bounds[0]} to {bounds[-1]}"
         )
         raise SourceError(
-            f"the offsets {problem}, and there are {total} entries; "
-            "they must ascend from 0 to the end, one more than there are documents"
+            f"the offsets {problem}, but the data has {total} entries; "
+            f"pass offsets that ascend from 0 to {total}, one more than documents"
         )
     return bounds

@@ -1,7 +1,4 @@
-"""Finds the files of a token stream, and what each holds.
-
-Flat `.bin`, one-dimensional `.npy`, or Megatron's `.bin` and `.idx`.
-"""
+"""Finds the files of a token stream: flat `.bin`, one-dimensional `.npy`, or Megatron's `.bin` and `.idx`."""
 
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -29,7 +26,7 @@ _LIKELY = ("uint8", "uint16", "int32", "int64")
 
 
 class TokenFile(NamedTuple):
-    """The tokens of one file, their dtype as it is stored, and the `.idx` file that says where its documents begin."""
+    """The tokens of one file, their stored dtype, and the `.idx` file with its document offsets."""
 
     segment: Segment
     dtype: np.dtype[Any]
@@ -38,7 +35,7 @@ class TokenFile(NamedTuple):
 
 @final
 class TokenFiles(NamedTuple):
-    """The files of a stream, in its order, and through what they are opened."""
+    """The files of a stream, in order, and their reader."""
 
     files: Files
     entries: tuple[TokenFile, ...]
@@ -48,24 +45,23 @@ def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
     """Opens the files of a token stream.
 
     Args:
-        path: of a file, of a folder (its `.bin` and `.npy` files, sorted by name), a glob pattern (sorted), a URL of
-            one of these, or a list of them, which keeps its order. An `.idx` file stands for the pair.
-        dtype: of the tokens in `.bin` files without an `.idx`; other files say it themselves.
-        documents: whether it must be known where documents begin.
+        path: Path or URL of a file, a folder (its `.bin` and `.npy` files, sorted by name) or a glob pattern (sorted),
+            or a list of these, which keeps its order. An `.idx` file selects the pair.
+        dtype: Dtype of the tokens in `.bin` files without an `.idx`; other files contain it.
+        documents: Whether document offsets are required.
 
     Raises:
-        ArgumentError: when an argument can't be used, or `dtype` is missing.
-        SourceError: when a file is missing, cut short, or not what its name says; when dtypes differ; names the file.
+        ArgumentError: When an argument is invalid, or `dtype` is missing.
+        SourceError: When a file is missing, cut short or mislabelled, or dtypes differ; names the file.
     """
     wanted = None if dtype is None else _token_dtype(dtype)
     given = [_named_pair(location) for location in expand(path, _FILES)]
     pairs = {location for location in given if _suffix(location) == ".bin"}
-    # An index beside its .bin in the same list is no file of its own.
+    # An index next to its .bin in the same list is not a separate file.
     given = [location for location in given if _suffix(location) != ".idx" or _sibling(location, ".bin") not in pairs]
     local = all(local_path(location) is not None for location in given)
     files: Files = LocalFiles() if local else RemoteFiles()
-    # Far away, a file that need not be there is asked for only when it matters: where a missing one is a refusal, not a
-    # 404.
+    # Remote optional files are requested only when they matter: some servers answer 403 for a missing file, not 404.
     entries = _describe(files, given, wanted, documents, look=local or documents or wanted is None)
     _check_alike(entries, wanted)
     return TokenFiles(files, tuple(entries))
@@ -92,8 +88,8 @@ def _describe(
             if entry.index_file is None:
                 raise SourceError(
                     f"{entry.segment.location}: "
-                    "there is no .idx file beside it, so it isn't known where its documents begin; "
-                    "leave segment_ids out (or, of documents, pass offsets=), or write a Megatron .bin and .idx pair"
+                    "there is no .idx file next to it with the document offsets; "
+                    "leave segment_ids out (or, for documents, pass offsets=), or write a Megatron .bin and .idx pair"
                 )
     return [by_location[location] for location in given]
 
@@ -116,13 +112,13 @@ def _indexed_file(files: Files, location: str, index: str) -> TokenFile:
     parsed = read_index(files, index)
     size = parsed.tokens * parsed.dtype.itemsize
     if not files.exists([location])[0]:
-        raise SourceError(f"{location}: there is no such file, and {index} describes it; keep the two side by side")
+        raise SourceError(f"{location}: there is no such file, but {index} describes it; keep both in one folder")
     last, behind = ByteRange(location, max(size - 1, 0), size), ByteRange(location, size, size + 1)
     whole, longer = files.contains([last, behind])
     if not whole or longer:
         raise SourceError(
-            f"{location}: it is {'longer' if longer else 'shorter'} than the {size} bytes ({parsed.tokens} tokens "
-            f"of {parsed.dtype}) that {index} says; copy both again"
+            f"{location} is {'longer' if longer else 'shorter'} than the {size} bytes ({parsed.tokens} tokens "
+            f"of {parsed.dtype}) according to {index}; copy both again"
         )
     return TokenFile(Segment(location, 0, size), parsed.dtype, index)
 
@@ -137,8 +133,8 @@ def _plain_files(files: Files, locations: Sequence[str], dtype: np.dtype[Any] | 
                 if size % np.dtype(name).itemsize == 0
             )
             raise ArgumentError(
-                f"{location}: the file doesn't say which dtype its tokens have; "
-                f"pass dtype= what they were written as (its {size} bytes would be {fits} tokens)",
+                f"{location}: the file does not contain the dtype of its tokens; "
+                f"pass dtype= (its {size} bytes would be {fits} tokens)",
                 argument="dtype",
             )
         if size % dtype.itemsize:
@@ -155,13 +151,14 @@ def _check_alike(entries: Sequence[TokenFile], dtype: np.dtype[Any] | None) -> N
     for entry in entries:
         if dtype is not None and entry.dtype.newbyteorder("=") != dtype.newbyteorder("="):
             raise SourceError(
-                f"{entry.segment.location} holds {entry.dtype} tokens, and dtype={dtype} was passed; leave dtype out",
+                f"{entry.segment.location} contains {entry.dtype} tokens, but dtype={dtype} was passed; "
+                "leave dtype out",
                 argument="dtype",
             )
         if entry.dtype != first.dtype:
             raise SourceError(
-                f"{first.segment.location} holds {_spelled(first.dtype)} tokens and {entry.segment.location} "
-                f"{_spelled(entry.dtype)}; the files of a stream must be alike: convert some, or open them one by one"
+                f"{first.segment.location} contains {_spelled(first.dtype)} tokens and {entry.segment.location} "
+                f"{_spelled(entry.dtype)}; a stream has one dtype: convert some files, or open them separately"
             )
 
 
@@ -172,12 +169,15 @@ def _spelled(dtype: np.dtype[Any]) -> str:
 def _token_dtype(value: Any) -> np.dtype[Any]:
     dtype = checked_dtype("dtype", value)
     if dtype.kind not in "iu":
-        raise ArgumentError(f"dtype={value!r} is {dtype}, and tokens are integers; pass say 'uint16'", argument="dtype")
+        raise ArgumentError(
+            f"dtype={value!r} is {dtype}, but tokens are integers; pass 'uint16' or another integer dtype",
+            argument="dtype",
+        )
     return dtype
 
 
 def _named_pair(location: str) -> str:
-    """The `.idx` file of a pair that is called by what its names have in common, as Megatron's own tools call it."""
+    """Resolves the common prefix of a `.bin` and `.idx` pair, as Megatron's own tools do, to the `.idx` file."""
     local = local_path(location)
     pair = local is not None and not local.exists() and Path(f"{local}.idx").exists()
     return f"{local}.idx" if pair else location
@@ -188,7 +188,7 @@ def _suffix(location: str) -> str:
 
 
 def _sibling(location: str, suffix: str) -> str:
-    """The file of another suffix beside one, also where a query stands behind it."""
+    """Replaces the suffix of a path or URL, also in front of a query."""
     before, stem, after = location.rpartition(_suffix(location))
     assert stem
     return before + suffix + after

@@ -1,4 +1,4 @@
-"""Windows of a token stream in flat files."""
+"""TokenSource: windows of a token stream in flat files."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
@@ -20,7 +20,7 @@ from loadax.sources.tokens.megatron import Documents
 
 
 class Leaf(NamedTuple):
-    """Tokens (or the numbers of their documents) `offset` to `offset + length` of each window."""
+    """Tokens `[offset, offset + length)` of each window, or their segment ids."""
 
     name: str
     offset: int
@@ -32,15 +32,15 @@ class TokenSource(BaseSource):
     """Row i: the `seq_len + 1` tokens of a stream from token `i * stride` on.
 
     Args:
-        found: the stream's files.
-        reader: of their bytes.
-        seq_len: how many tokens a row predicts.
-        stride: from the beginning of one row to that of the next.
-        targets: whether a row is `inputs` and `targets`, each of `seq_len`, instead of `tokens`.
-        segment_ids: whether it also says which document each token is of.
+        token_files: Files of the stream.
+        reader: Reader of their bytes.
+        seq_len: Number of tokens that a row predicts.
+        stride: Tokens from the start of one row to the start of the next.
+        targets: Whether a row is `inputs` and `targets`, each of `seq_len`, instead of `tokens`.
+        segment_ids: Whether to add the document number of each token.
 
     Raises:
-        SourceError: when the stream is shorter than one row; shows the numbers.
+        SourceError: When the stream is shorter than one row.
     """
 
     owns_memory = True
@@ -59,15 +59,15 @@ class TokenSource(BaseSource):
         self._seq_len = seq_len
         if not self._length:
             raise SourceError(
-                f"{_named(stream)}: {self._tokens} tokens are less than one row, which is seq_len + 1 = {seq_len + 1}; "
-                "choose a smaller seq_len, or pass more files"
+                f"{_named(stream)}: {self._tokens} tokens are less than one row of seq_len + 1 = {seq_len + 1}; "
+                "pass a smaller seq_len, or more files"
             )
         self._leaves = (
             [Leaf("inputs", 0, seq_len), Leaf("targets", 1, seq_len)] if targets else [Leaf("tokens", 0, seq_len + 1)]
         )
         self._documents: Documents | None = None
         if segment_ids:
-            # In the order in which a tree has its leaves.
+            # In leaf order.
             self._leaves = sorted([*self._leaves, Leaf("segment_ids", 0, seq_len + (not targets))])
             offsets = (stream.begins // self._stored.itemsize).tolist()
             self._documents = Documents(
@@ -89,14 +89,14 @@ class TokenSource(BaseSource):
         return f"{self._seq_len} + 1 of {self._tokens} {kind} tokens, every {self._stride}, in {stream}"
 
     def read(self, rows: Integers) -> Tree:
-        """The windows at `rows`."""
+
         rows = check_rows(rows, self._length)
         out: list[Any] = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in self.spec.values()]
         self.read_into(rows, [((0, leaf.length),) for leaf in self._leaves], out)
         return dict(zip(self.spec, out, strict=True))
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        """The windows at `rows`, only the columns of `boxes`, into `out`; see `Source`."""
+
         first = check_rows(rows, self._length) * self._stride
         wanted: list[tuple[int, int, NDArray[Any]]] = []
         for leaf, columns, destination in zip(self._leaves, boxes, out, strict=True):
@@ -108,7 +108,7 @@ class TokenSource(BaseSource):
             else:
                 wanted.append((leaf.offset + columns[0][0], leaf.offset + columns[0][1], destination))
         if len(wanted) > 1 and self._reader.far:
-            # Inputs and targets are the same tokens but one: they are asked for once.
+            # Inputs and targets share all tokens but one: both are cut from one read.
             low, high = min(request[0] for request in wanted), max(request[1] for request in wanted)
             both = np.empty((len(first), high - low), self._stored)
             self._copy(first + low, both)
@@ -120,16 +120,16 @@ class TokenSource(BaseSource):
 
     @property
     def addresses(self) -> list[str]:
-        """The files."""
+
         return [*self._stream.locations, *(self._documents.indices if self._documents else ())]
 
     def locate(self, row: int) -> list[Location]:
-        """The files that a row lies in, each with the first and the last byte of it."""
+        """Files of a row, each with its first and last byte."""
         start = int(check_rows([row], self._length)[0]) * self._stride * self._stored.itemsize
         return self._stream.locate(start, start + (self._seq_len + 1) * self._stored.itemsize)
 
     def _copy(self, starts: Integers, destination: NDArray[Any]) -> None:
-        """The tokens of the stream from each of `starts` on, in the destination's dtype."""
+        """Reads the tokens from each of `starts` on, in the destination's dtype."""
         straight = destination.dtype == self._stored and destination.strides[1] == self._stored.itemsize
         stored = destination if straight else np.empty(destination.shape, self._stored)
         self._reader.read_into(starts * self._stored.itemsize, stored.view(np.uint8))
@@ -151,8 +151,8 @@ def open_tokens(
     """Opens a stream of tokens; see `loadax.from_tokens`.
 
     Raises:
-        ArgumentError: when an argument can't be used; shows it.
-        SourceError: when a file is missing, cut short, or not what its name says, or dtypes differ; names it.
+        ArgumentError: When an argument is invalid; shows it.
+        SourceError: When a file is missing, cut short or mislabelled, or dtypes differ; names it.
     """
     seq_len = integer("seq_len", seq_len, 1)
     stride = seq_len if stride is None else integer("stride", stride, 1)

@@ -1,4 +1,4 @@
-"""Concatenates sources into one space of row numbers."""
+"""ConcatenatedSource: the rows of several sources, numbered consecutively."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, final
@@ -16,7 +16,7 @@ from loadax.sources.io.byte_stream import indices
 
 
 class Part(Protocol):
-    """Data that is read by visits, so that its maps know the epoch; see `loadax.reader.Reader`."""
+    """Data with maps, read by visits; see `loadax.reader.Reader`."""
 
     @property
     def spec(self) -> Tree: ...
@@ -64,19 +64,19 @@ class Part(Protocol):
 
 @final
 class ConcatenatedSource(BaseSource):
-    """The rows of each part, one part behind the other.
+    """The rows of all parts in order.
 
     Args:
-        parts: Readers, in the order of their rows.
-        verb: What joined them, for messages.
-        names: Names of the parts; None: their numbers.
+        parts: Readers of the parts.
+        verb: Name of the combining function, for messages.
+        names: Names of the parts; None: their indices.
 
     Raises:
-        LeafError: When their element specs differ, though no part's rows come one by one; names the part and the leaf.
+        LeafError: When element specs differ and no part reads rows one by one; names the part and the leaf.
     """
 
     spec: Tree = None
-    """That of all parts; None where they differ: then rows have to be made alike before they are stacked."""
+    """Spec of all parts; None if they differ: then a map must make the rows equal before they are stacked."""
 
     def __init__(self, parts: Sequence[Part], verb: str = "concat", names: Sequence[str] | None = None):
         self._parts = list(parts)
@@ -94,7 +94,7 @@ class ConcatenatedSource(BaseSource):
             self.spec = self._parts[0].spec
         elif not self.reads_examples:
             raise LeafError(self._difference)
-        # Documents of any length, if nothing else differs.
+        # Documents may differ in length, but in nothing else.
         kinds = {(structure, tuple((spec.dtype, len(spec.shape)) for spec in leaves)) for leaves, structure in specs}
         self._documents_alike = len(kinds) == 1 and self._structure is not None
         self._dtypes = [spec.dtype for spec in specs[0][0]]
@@ -152,7 +152,7 @@ class ConcatenatedSource(BaseSource):
 
     @property
     def chunks(self) -> Integers | None:
-        """As those of all parts, when every one has some and is read as it is."""
+        """Chunks of all parts; None if a part has no chunks or has maps."""
         starts = [None if part.maps else chunk_starts(part.source) for part in self._parts]
         if any(part_starts is None for part_starts in starts):
             return None
@@ -183,12 +183,12 @@ class ConcatenatedSource(BaseSource):
         return out
 
     def read(self, rows: Integers) -> Tree:
-        """The examples at `rows`, as epoch 0 meets them."""
+        """Reads the examples at `rows` as of epoch 0."""
         rows = check_rows(rows, len(self))
         return self.read_visits(Visits(rows, np.zeros_like(rows)))
 
     def read_visits(self, visits: Visits) -> Tree:
-        """The examples at `visits.rows`, each with its own epoch; one read per part that is met.
+        """Reads the examples, each with its own epoch, with one read per part.
 
         Raises:
             LeafError: When the specs of the parts differ; names the part and the leaf.
@@ -263,7 +263,7 @@ class ConcatenatedSource(BaseSource):
         return out
 
     def _owned(self, rows: Integers) -> list[tuple[Part, Integers, Integers]]:
-        """Each part that some of the rows belong to, which of the rows these are, and their numbers in it."""
+        """Splits rows by part: `(part, indices into rows, rows of the part)`."""
         owner = np.searchsorted(self._ends, rows, side="right")
         owned = []
         for index in np.unique(owner).tolist():
@@ -278,7 +278,7 @@ class ConcatenatedSource(BaseSource):
     def _compare(
         self, index: int, first: tuple[list[ArraySpec], Any], other: tuple[list[ArraySpec], Any]
     ) -> str | None:
-        """What makes a part's element spec another one than that of part 0; None when nothing does."""
+        """Describes how a part's element spec differs from that of part 0; None if it does not."""
         (specs, structure), (others, its_structure) = first, other
         if difference := structure.static_difference(its_structure):
             return (
@@ -304,9 +304,6 @@ class ConcatenatedSource(BaseSource):
 
 
 def _difference_within(part: Part) -> str | None:
-    """What makes the rows of a part unlike each other, where that is several datasets itself.
-
-    None when nothing does.
-    """
+    """Describes how the rows of a part, itself a concatenation, differ from each other; None if they don't."""
     source = part.source
-    return source._difference if isinstance(source, ConcatenatedSource) and not part.maps else None  # noqa: SLF001 - its own
+    return source._difference if isinstance(source, ConcatenatedSource) and not part.maps else None  # noqa: SLF001 - same class
