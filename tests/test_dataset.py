@@ -393,7 +393,7 @@ class TestCache:
         self.counted()[0].cache(tmp_path / "c", progress=False)
         with pytest.raises(
             ArgumentError,
-            match=rf"c: it was begun with {problem}.*; go on with the same data and arguments, "
+            match=rf"c was started with {problem}.*; resume with the same data and arguments, "
             r"or pass overwrite=True to begin anew",
         ):
             other(self).cache(tmp_path / "c", progress=False)
@@ -431,7 +431,7 @@ class TestCache:
             ):
                 with pytest.raises(
                     ArgumentError,
-                    match=r" is what this dataset reads, lies in it, or holds it .*; choose another path to write to",
+                    match=r" overlaps .*, which this dataset reads; choose another path to write to",
                 ):
                     write(dataset)
         assert values(from_zarr(tmp_path / "c")) == VALUES.tolist()
@@ -450,7 +450,7 @@ class TestCache:
         costly = dataset.map(stop)
         with pytest.raises(RuntimeError, match="stopped"):
             costly.cache(tmp_path / "c", **options)
-        with pytest.raises(SourceError, match="it was not written to its end"):
+        with pytest.raises(SourceError, match="the store is unfinished"):
             from_zarr(tmp_path / "c")
         switch.unlink()
         seen.clear()
@@ -484,7 +484,7 @@ class TestCache:
 
     def test_at_a_place_that_is_taken(self, tmp_path: Path) -> None:
         (tmp_path / "mine.txt").write_text("mine")
-        with pytest.raises(ArgumentError, match="there is something that loadax did not begin to write"):
+        with pytest.raises(ArgumentError, match="is not empty and not a store of loadax"):
             data().cache(tmp_path)
 
 

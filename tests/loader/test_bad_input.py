@@ -57,7 +57,7 @@ def test_no_rows() -> None:
 
 
 def test_no_leaves() -> None:
-    refused(SourceError, "there is no array: pass at least one leaf", {})
+    refused(SourceError, "the data has no arrays; pass at least one leaf", {})
 
 
 def test_leaves_whose_lengths_differ() -> None:
@@ -80,7 +80,7 @@ def test_a_leaf_that_is_no_array() -> None:
 def test_neither_arrays_nor_items() -> None:
     refused(
         ArgumentError,
-        "the data is a int without __len__ and __getitem__, so it can't be read at any row; pass a Source",
+        "the data is a int without __len__ and __getitem__, so it has no random access; pass a Source",
         7,
     )
 

@@ -84,8 +84,8 @@ def test_the_state_is_of_the_rows_that_are_left_out() -> None:
         (
             "gone.csv",
             (
-                r"rows: .*gone.csv is of no kind that exclude\(\) knows; "
-                r"pass a .npy file, or a .txt file with a row number a line"
+                r"rows: .*gone.csv has an unsupported format; "
+                r"pass a .npy file, or a .txt file with one row number per line"
             ),
         ),
         ("missing.npy", r"rows: .*missing.npy can't be read: .*; check the path"),
@@ -108,7 +108,7 @@ def test_lists_that_can_not_be_used(rows: Any, message: str, tmp_path: Path, mon
 def test_rows_that_are_not_there(tmp_path: Path) -> None:
     for row in (500, -1):
         with pytest.raises(
-            RowIndexError, match=rf"row {row} is not there: the source has 500 rows, numbered from 0; is the list of"
+            RowIndexError, match=rf"row {row} is out of range: the source has 500 rows, numbered from 0; pass a list of"
         ):
             data().exclude([1, row])
     (tmp_path / "gone.txt").write_text("501")

@@ -144,7 +144,7 @@ def test_a_side_may_be_empty() -> None:
         (
             "image",
             (
-                r"key='image' is a leaf of uint8\[2\]; a group's key is one whole number or text: "
+                r"key='image' is a leaf of uint8\[2\], but a group's key is one integer or text; "
                 r"pass a function of one example"
             ),
         ),
@@ -193,7 +193,7 @@ def test_fractions_and_seeds_that_can_not_be_used() -> None:
 
 def test_a_function_that_can_not_be_recognised_is_asked_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data().split_by(Keyed(), 0.5, index=tmp_path / "i")
-    assert "can't be recognised when it changes" in caplog.text
+    assert "can't be detected" in caplog.text
     assert caplog.messages[0].endswith("use a plain function")
 
 

@@ -132,7 +132,7 @@ def test_objects_and_strings_can_be_read() -> None:
 @pytest.mark.parametrize("rows", [[0, 20], [-1], [0, 2**40], np.array([2**63], np.uint64)])
 def test_a_row_that_is_not_there(rows: Any) -> None:
     source = ArraySource(VALUES)
-    message = r"row -?\d+ is not there: rows are at least 0 and below 20"
+    message = r"row -?\d+ is out of range: rows are at least 0 and below 20"
     with pytest.raises(RowIndexError, match=message):
         source.read(rows)
     with pytest.raises(RowIndexError, match=message):
@@ -155,14 +155,14 @@ def test_rows_that_are_no_integers(rows: Any) -> None:
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({}, "there is no array: pass at least one leaf"),
-        ({"x": None}, "there is no array: pass at least one leaf"),
-        ({"x": [1, 2, 3]}, r"leaf \['x'\]\[0\] is int 1, not an array; pass numpy arrays, one row an entry of dim 0"),
+        ({}, "the data has no arrays; pass at least one leaf"),
+        ({"x": None}, "the data has no arrays; pass at least one leaf"),
+        ({"x": [1, 2, 3]}, r"leaf \['x'\]\[0\] is int 1, not an array; pass NumPy arrays whose dim 0 counts rows"),
         ({"x": "text"}, r"leaf \['x'\] is str 'text', not an array"),
         ("t" * 500, r"leaf given is str 't{5,60}\.\.\., not an array"),
         (
             {"x": np.float32(3)},
-            r"leaf \['x'\] is a single value, float32 .*: it has no rows; give it a first dimension",
+            r"leaf \['x'\] is a scalar, float32 .*, without rows; give it a first dimension",
         ),
         (np.array(5), r"leaf given is a single value"),
         (

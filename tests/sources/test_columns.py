@@ -107,7 +107,7 @@ def test_nan_of_numpys_own_dtype_is_a_number() -> None:
 def test_a_column_of_strings_is_an_error_that_names_it(name: str) -> None:
     frame = FRAMES[name]({"x": [1, 2], "name": ["a", "bc"]})
     with pytest.raises(
-        LeafTypeError, match=r"column 'name' holds .*, which is no array of numbers; leave it out:"
+        LeafTypeError, match=r"column 'name' contains .*, which is not numeric; leave it out:"
     ) as caught:
         loadax.as_dataset(frame)
     left_out, mapped = follow(

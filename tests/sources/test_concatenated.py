@@ -139,7 +139,7 @@ def test_byte_order_is_no_difference() -> None:
 @pytest.mark.parametrize("row", [-1, 12])
 def test_a_row_that_is_not_there(row: int) -> None:
     source = ConcatenatedSource(parts())
-    with pytest.raises(RowIndexError, match=f"row {row} is not there: rows are at least 0 and below 12"):
+    with pytest.raises(RowIndexError, match=f"row {row} is out of range: rows are at least 0 and below 12"):
         source.read(np.array([row]))
     assert source.reads_columns
     with pytest.raises(RowIndexError, match=f"row {row} is not there"):

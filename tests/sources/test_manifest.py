@@ -33,7 +33,7 @@ def test_a_half_written_store(tmp_path: Path) -> None:
     (tmp_path / "loadax.partial.json").write_text("{}")
     with pytest.raises(
         SourceError,
-        match=r"^here: it was not written to its end \(no loadax\.json\); go on with `loadax convert … --resume` or "
+        match=r"^here: the store is unfinished \(loadax\.json is missing\); resume with `loadax convert … --resume` or "
         r"write_zarr\(\.\.\., resume=True\), or delete it$",
     ):
         check(tmp_path)

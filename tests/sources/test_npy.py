@@ -83,7 +83,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 def test_several_arrays_in_one_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "both.npz", a=VALUES, b=VALUES)
     with pytest.raises(
-        SourceError, match=r"both\.npz holds several arrays \(\.npz\), which can't be mapped; save each"
+        SourceError, match=r"both\.npz contains several arrays \(\.npz\), which can't be memory-mapped; save each"
     ):
         open_npy(tmp_path / "both.npz")
 

@@ -138,7 +138,7 @@ def test_many_rows_must_come_as_a_list_of_examples(answer: Any, shown: str) -> N
 )
 def test_what_is_no_dataset(items: Any, missing: str) -> None:
     message = (
-        rf"the data is a \w+ without {missing}, so it can\'t be read at any row; "
+        rf"the data is a \w+ without {missing}, so it has no random access; "
         r"pass a Source \(with read, __len__ and spec\), or any object"
     )
     with pytest.raises(ArgumentError, match=message):
@@ -147,7 +147,7 @@ def test_what_is_no_dataset(items: Any, missing: str) -> None:
 
 def test_a_row_that_is_not_there() -> None:
     items = Squares()
-    with pytest.raises(RowIndexError, match="row 10 is not there: rows are at least 0 and below 10"):
+    with pytest.raises(RowIndexError, match="row 10 is out of range: rows are at least 0 and below 10"):
         ObjectSource(items).read(np.array([10]))
     with pytest.raises(RowIndexError, match="row -1 is not there"):
         ObjectSource(items).read(np.array([-1]))

@@ -327,7 +327,7 @@ class TestWhatIsWrong:
     def test_a_row_that_is_not_there(self, mapped: TensorStoreSource) -> None:
         """Also where the last chunk's file goes on."""
         for row in (37, 39, -1):
-            with pytest.raises(RowIndexError, match=rf"row {row} is not there: rows are at least 0 and below 37"):
+            with pytest.raises(RowIndexError, match=rf"row {row} is out of range: rows are at least 0 and below 37"):
                 mapped.read(np.array([row]))
 
 

@@ -42,10 +42,7 @@ def test_a_source_that_fails_leaves_the_old_store(store: Path, tmp_path: Path) -
     failing = TreeRows({"x": np.arange(1000)}, fails_at=900)
     with pytest.raises(OSError, match="position 900 is gone") as caught:
         write_zarr(failing, store, shard_rows=100, overwrite=True)
-    assert (
-        f"loadax: {store} is as it was: the new store was not written to its end, and is deleted"
-        in caught.value.__notes__
-    )
+    assert f"loadax: {store} is unchanged: the new store is unfinished, and is deleted" in caught.value.__notes__
     assert files(store) == before
     assert names(tmp_path) == {"s"}
     whole = TreeRows({"x": np.arange(1000)})
@@ -159,7 +156,7 @@ class TestForeignFiles:
         (store / name).write_text("mine")
         before = files(store)
         with pytest.raises(
-            ArgumentError, match=rf"s: overwrite=True would delete files that are not the store's own: {name}; move"
+            ArgumentError, match=rf"s: overwrite=True would delete files that don't belong to the store: {name}; move"
         ):
             write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
         assert files(store) == before
@@ -210,7 +207,7 @@ class TestForeignFiles:
         assert (store / "thesis.txt").read_text() == "mine"
         assert len(loadax.from_zarr(store)) == 500
         note = caught.value.__notes__[0]
-        assert note.startswith("loadax: the new store is whole, and lies at ")
+        assert note.startswith("loadax: the new store is complete at ")
         assert len(loadax.from_zarr(note.split(" lies at ")[1].split(";")[0])) == 7
 
 
@@ -253,7 +250,7 @@ def test_a_folder_that_cannot_be_renamed_stays(store: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(Path, "rename", refuses)
     with pytest.raises(
-        SourceError, match=r"s: the new store can't take the place of the old one: .*Permission denied"
+        SourceError, match=r"s: the old store can't be replaced by the new one: .*Permission denied"
     ) as caught:
         write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
     assert len(loadax.from_zarr(store)) == 500
@@ -320,7 +317,7 @@ class TestWhereNothingCanBeRenamed:
             with pytest.raises(KeyboardInterrupt) as caught:
                 write_zarr(rows, store, shard_rows=100, overwrite=True)
         assert len(loadax.from_zarr(caught.value.__notes__[0].split(" lies at ")[1].split(";")[0])) == 1000
-        with pytest.raises(LoadaxError, match="not written to its end"):
+        with pytest.raises(LoadaxError, match="the store is unfinished"):
             loadax.from_zarr(store)
         write_zarr(rows, store, shard_rows=100, resume=True)
         assert loadax.from_zarr(store)[999] == {"x": 999}
@@ -335,7 +332,7 @@ class TestWhereNothingCanBeRenamed:
             lambda path: {**key_value_spec(path), "path": ""} if not path.endswith("/") else key_value_spec(path),
         )
         with pytest.raises(
-            ArgumentError, match=r"it is all of its bucket, .*; write to a folder in it, or delete the store first"
+            ArgumentError, match=r"is a whole bucket, .*; write to a folder in it, or delete the store first"
         ):
             write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
         assert len(loadax.from_zarr(store)) == 500
