@@ -394,7 +394,7 @@ class TestCache:
         with pytest.raises(
             ArgumentError,
             match=rf"c was started with {problem}.*; resume with the same data and arguments, "
-            r"or pass overwrite=True to begin anew",
+            r"or pass overwrite=True to start over",
         ):
             other(self).cache(tmp_path / "c", progress=False)
         assert values(self.counted()[0].cache(tmp_path / "c", progress=False)) == (VALUES * 2).tolist()
@@ -403,7 +403,7 @@ class TestCache:
 
     def test_with_other_chunks_is_refused(self, tmp_path: Path) -> None:
         data().cache(tmp_path / "c", chunk_rows=2, shard_rows=4, compression=None, progress=False)
-        with pytest.raises(ArgumentError, match=r"c: it was begun with shard_rows = 4, now it is 8"):
+        with pytest.raises(ArgumentError, match=r"c was started with shard_rows = 4, but now it is 8"):
             data().cache(tmp_path / "c", chunk_rows=2, shard_rows=8, compression=None, progress=False)
 
     def test_of_a_map_that_gives_something_else_by_now(self, tmp_path: Path) -> None:
@@ -416,7 +416,7 @@ class TestCache:
         lookup = Lookup(it=factor)
         data().map(scale).cache(tmp_path / "c", progress=False)
         factor["value"] = 3
-        with pytest.raises(ArgumentError, match=r"begun with data\..* now it is .*overwrite=True to begin anew"):
+        with pytest.raises(ArgumentError, match=r"started with data\..* now it is .*overwrite=True to start over"):
             data().map(scale).cache(tmp_path / "c", progress=False)
 
     def test_is_not_written_over_what_it_reads(self, tmp_path: Path) -> None:

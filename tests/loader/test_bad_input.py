@@ -736,7 +736,7 @@ def test_a_map_that_returns_nothing(change: Any, message: str) -> None:
 
 def test_a_row_that_is_none() -> None:
     items = [{"x": 1.0}] * 8 + [None] * 8
-    with pytest.raises(LeafError, match="row 8: list gave None instead of an example; return one for every row"):
+    with pytest.raises(LeafError, match="row 8: list returned None instead of an example; return one for every row"):
         list(Dataloader(items, 8))
 
 

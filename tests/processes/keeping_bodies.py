@@ -37,7 +37,7 @@ def refusals(folder: str) -> None:
     """Without an index that was built before, and with a function of which nobody knows whether it is the same."""
     advice = (
         r"in a run of 2 processes: each would read all rows; build the index before the run: "
-        r"`loadax index SRC --{} MODULE:FUNCTION --out PATH`, or this program in one process, and pass index=PATH"
+        r"`loadax index SRC --{} MODULE:FUNCTION --out PATH` or by running this program in one process, and pass"
     )
     with pytest.raises(ArgumentError, match=r"filter\(\) without index=, " + advice.format("filter")):
         data().filter(small)

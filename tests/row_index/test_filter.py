@@ -342,7 +342,7 @@ def test_none_kept() -> None:
 def test_random_maps_come_after() -> None:
     noisy = data().map(lambda example, rng: example, rng=True)
     message = (
-        r"\(\) looks at each row once, but a map before it is random; "
+        r"\(\) reads each row once, but a map before it is random; "
         r"call (filter|split_by)\(\) before the random map"
     )
     for dataset in (noisy, concat([noisy, data()])):
@@ -393,7 +393,7 @@ def test_places_that_can_not_be_written_or_read(tmp_path: Path) -> None:
         SourceError, match=r"index .*file/i/filter.json can't be (read|written): .*; choose another path"
     ):
         data().filter(small, index=tmp_path / "file" / "i")
-    with pytest.raises(SourceError, match=r"index .* can't be written: .*; choose another path, or make room"):
+    with pytest.raises(SourceError, match=r"index .* can't be written: .*; pass another path, or free space"):
         data().filter(small, index=Path("/proc/loadax/i"))
 
 

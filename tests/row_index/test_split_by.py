@@ -161,7 +161,7 @@ def test_keys_that_can_not_be_used(key: Any, message: str) -> None:
 @pytest.mark.parametrize("key", [1.5, None, (1, 2), [1], np.ones(2)])
 def test_what_a_function_must_not_give(key: Any) -> None:
     with pytest.raises(
-        LeafTypeError, match=r"split_by: .*<lambda>.* is .* for row 0; a group's key is an int, a str or bytes"
+        LeafTypeError, match=r"split_by: .*<lambda>.* is .* for row 0; return an int, a str or bytes as the group's key"
     ):
         data().split_by(lambda example: key, 0.5)
 
@@ -169,7 +169,7 @@ def test_what_a_function_must_not_give(key: Any) -> None:
 def test_a_leaf_of_other_objects() -> None:
     with pytest.raises(
         LeafTypeError,
-        match=r"split_by: leaf 'who' is np.float64\(1.5\) for row 1; a group's key is an int, a str or bytes",
+        match=r"split_by: leaf 'who' is np.float64\(1.5\) for row 1; return an int, a str or bytes as the group's key",
     ):
         from_source([{"who": "a"}, {"who": 1.5}]).split_by("who", 0.5)
 

@@ -140,9 +140,9 @@ def test_a_row_that_is_not_there(rows: Any) -> None:
 
 
 def test_the_message_shows_the_wrong_row() -> None:
-    with pytest.raises(RowIndexError, match="row 23 is not there"):
+    with pytest.raises(RowIndexError, match="row 23 is out of range"):
         ArraySource(VALUES).read(np.array([3, 23, 5]))
-    with pytest.raises(RowIndexError, match="row -4 is not there"):
+    with pytest.raises(RowIndexError, match="row -4 is out of range"):
         ArraySource(VALUES).read(np.array([3, -4, 5]))
 
 
@@ -164,7 +164,7 @@ def test_rows_that_are_no_integers(rows: Any) -> None:
             {"x": np.float32(3)},
             r"leaf \['x'\] is a scalar, float32 .*, without rows; give it a first dimension",
         ),
-        (np.array(5), r"leaf given is a single value"),
+        (np.array(5), r"leaf given is a scalar"),
         (
             {"x": np.zeros(3), "y": np.zeros((4, 2))},
             r"different numbers of rows \(\['x'\]: 3, \['y'\]: 4\); dim 0 of every leaf must be equal",

@@ -235,7 +235,7 @@ def test_tensors_of_torch_and_tensorflow_are_trusted(monkeypatch: pytest.MonkeyP
         assert loadax.as_dataset(Tensor([1, 2])).read([1]).tolist() == [2]
         for error in (TypeError("Got unsupported ScalarType BFloat16"), RuntimeError("requires grad")):
             with pytest.raises(
-                SourceError, match=rf"leaf \['x'\] is a Tensor that NumPy can't take \({error}\); convert it first"
+                SourceError, match=rf"leaf \['x'\] is a Tensor that NumPy can't convert \({error}\); convert it first"
             ):
                 loadax.as_dataset({"x": Tensor([1, 2], error)})
 

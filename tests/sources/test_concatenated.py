@@ -142,7 +142,7 @@ def test_a_row_that_is_not_there(row: int) -> None:
     with pytest.raises(RowIndexError, match=f"row {row} is out of range: rows are at least 0 and below 12"):
         source.read(np.array([row]))
     assert source.reads_columns
-    with pytest.raises(RowIndexError, match=f"row {row} is not there"):
+    with pytest.raises(RowIndexError, match=f"row {row} is out of range"):
         source.read_into(np.array([row]), [((0, 6),), None], [np.zeros((1, 6), np.int32), None])
 
 

@@ -160,7 +160,7 @@ def test_links_are_followed_and_those_that_lead_back_refused(tmp_path: Path) -> 
         (lambda folder: write(folder, {"a/x.txt": b""}), r"has no images; pass a folder of files that end in \.jpg, "),
         (
             lambda folder: write(folder, {"a/x.png": b"", "y.png": b""}),
-            r"in folders \(a, …\) and beside them \(y\.png, …\), so",
+            r"both in folders \(a, …\) and outside \(y\.png, …\), so",
         ),
     ],
 )
@@ -170,9 +170,7 @@ def test_folders_that_are_none(make: Callable[[Path], Path], message: str, tmp_p
 
 
 def test_a_folder_elsewhere_is_refused() -> None:
-    with pytest.raises(
-        UnsupportedError, match=r"s3://bucket/images is not on this machine, .*; copy the folder to a local disk"
-    ):
+    with pytest.raises(UnsupportedError, match=r"s3://bucket/images is remote, .*;  copy the folder to a local disk"):
         loadax.from_images("s3://bucket/images")
 
 

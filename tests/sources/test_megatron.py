@@ -63,8 +63,8 @@ def test_an_index_of_many_sequences_is_read_in_pieces(tmp_path: Path) -> None:
             r"the dtype of its tokens has the code 6, which is float64: tokens are integers",
         ),
         (index_bytes(9, [3], [0], [0, 1]), r"the dtype of its tokens has the code 9, which is unknown"),
-        (GOOD[:-1], r"it is cut short: 3 sequences and 3 document indices take 94 bytes; copy it again"),
-        (GOOD[:40], r"it is cut short: 3 sequences and 3 document indices take 94 bytes; copy it again"),
+        (GOOD[:-1], r"the file is cut short: 3 sequences and 3 document indices take 94 bytes; copy it again"),
+        (GOOD[:40], r"the file is cut short: 3 sequences and 3 document indices take 94 bytes; copy it again"),
         (
             index_bytes(8, [3, 4], [0, 8], [0, 2]),
             (

@@ -70,7 +70,7 @@ def test_files_that_are_no_npy(tmp_path: Path) -> None:
     }.items():
         path = write(tmp_path / name, content)
         with pytest.raises(
-            SourceError, match=rf"{name}: it can't be opened as \.npy: .*; write it with numpy\.save, as an array"
+            SourceError, match=rf"{name}: it can't be opened as \.npy: .*; save an array of numbers with numpy\.save"
         ):
             open_npy({"x": path})
 
@@ -92,7 +92,7 @@ def test_a_single_value_and_unequal_lengths_name_the_leaf(tmp_path: Path) -> Non
     np.save(tmp_path / "one.npy", np.float32(1))
     np.save(tmp_path / "x.npy", VALUES)
     np.save(tmp_path / "y.npy", VALUES[:4])
-    with pytest.raises(SourceError, match=r"leaf \['one'\] is a single value"):
+    with pytest.raises(SourceError, match=r"leaf \['one'\] is a scalar"):
         open_npy({"one": tmp_path / "one.npy"})
     with pytest.raises(SourceError, match=r"\(\['x'\]: 12, \['y'\]: 4\)"):
         open_npy({"x": tmp_path / "x.npy", "y": tmp_path / "y.npy"})

@@ -149,7 +149,7 @@ def test_a_row_that_is_not_there() -> None:
     items = Squares()
     with pytest.raises(RowIndexError, match="row 10 is out of range: rows are at least 0 and below 10"):
         ObjectSource(items).read(np.array([10]))
-    with pytest.raises(RowIndexError, match="row -1 is not there"):
+    with pytest.raises(RowIndexError, match="row -1 is out of range"):
         ObjectSource(items).read(np.array([-1]))
     assert items.asked == []
 

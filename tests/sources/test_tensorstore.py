@@ -296,7 +296,7 @@ def test_a_row_that_is_not_there(row: int) -> None:
     source = TensorStoreSource(in_memory())
     with pytest.raises(RowIndexError, match=f"row {row} is out of range: rows are at least 0 and below 20"):
         source.read(np.array([row]))
-    with pytest.raises(RowIndexError, match=f"row {row} is not there"):
+    with pytest.raises(RowIndexError, match=f"row {row} is out of range"):
         source.read_into(np.array([row]), [((0, 6), (0, 4))], [np.zeros((1, 6, 4), np.int32)])
 
 

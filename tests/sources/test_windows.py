@@ -258,7 +258,7 @@ def test_rows_that_are_not_there(row: int) -> None:
     windows = from_arrays(TREE).windows(3).source
     with pytest.raises(RowIndexError, match=rf"row {row} is out of range: rows are at least 0 and below 38"):
         windows.read(np.array([row]))
-    with pytest.raises(RowIndexError, match=rf"row {row} is not there"):
+    with pytest.raises(RowIndexError, match=rf"row {row} is out of range"):
         windows.read_into(np.array([row]), [None, None], [None, None])
 
 
@@ -306,7 +306,7 @@ def test_what_is_refused(verb: Any, message: str) -> None:
         ),
         (
             lambda ds: ds[:5].windows(4, 2, 2),
-            r"needs 6 rows \(length=4, stride=2, lead=2, targets=1\), and there are only 5",
+            r"needs 6 rows \(length=4, stride=2, lead=2, targets=1\), but there are only 5",
         ),
         (lambda ds: ds[:0].windows(1), "needs 1 rows .* and there are only 0"),
     ],

@@ -199,7 +199,7 @@ def test_metadata_that_is_no_object(name: str, tmp_path: Path) -> None:
 
 def test_metadata_that_was_cut_short(tmp_path: Path) -> None:
     (tmp_path / "zarr.json").write_text("{")
-    with pytest.raises(SourceError, match=r"/zarr\.json is no JSON \(.*\); was it cut short\? Copy it again"):
+    with pytest.raises(SourceError, match=r"/zarr\.json is not valid JSON \(.*\); was it cut short\? Copy it again"):
         open_zarr(tmp_path, None)
 
 
@@ -345,7 +345,7 @@ class TestStoresThatLoadaxWrote:
         """The group is refused, and so is each array inside it, which looks whole."""
         group = self.written(tmp_path / "g")
         (group / "loadax.json").rename(group / "loadax.partial.json")
-        message = r"the store is unfinished \(loadax\.json is missing\); resume with `loadax convert … --resume` or write_zarr"
+        message = r"the store is unfinished \(loadax\.json is missing\); resume with `loadax convert … --resume` or"
         for variables in (None, "x", ["x", "y"]):
             with pytest.raises(SourceError, match=rf"^{group}: {message}"):
                 open_zarr(group, variables)
@@ -370,14 +370,15 @@ class TestStoresThatLoadaxWrote:
         group = self.written(tmp_path / "g")
         (group / "loadax.json").write_text('{"version": 99}')
         with pytest.raises(
-            SourceError, match=r"loadax\.json has version 99, this loadax reads 1; read the store with the loadax that"
+            SourceError,
+            match=r"loadax\.json has version 99, and this loadax reads 1; read the store with the loadax version that",
         ):
             open_zarr(group, None)
 
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            ("{", r"loadax\.json is no JSON \(.*\); was it cut short\? Copy it again"),
+            ("{", r"loadax\.json is not valid JSON \(.*\); was it cut short\? Copy it again"),
             ("[]", "holds a list, not an object; copy it"),
         ],
     )

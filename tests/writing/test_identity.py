@@ -58,7 +58,7 @@ def test_a_cache_of_other_data_in_memory_is_refused(made: Callable[[Any], Datase
         ArgumentError, match=r"c was started with data\.(sample|memory) = .*pass overwrite=True to start over"
     ):
         made(other).map(double).cache(tmp_path / "c", progress=False)
-    with pytest.raises(ArgumentError, match=r"c: it was begun with data\."):
+    with pytest.raises(ArgumentError, match=r"c was started with data\."):
         loadax.write_zarr(made(other).map(double), tmp_path / "c", resume=True, progress=False)
     assert len(made(OLD).map(double).cache(tmp_path / "c", progress=False)) == len(made(OLD))
 

@@ -168,7 +168,7 @@ class TestForeignFiles:
     def test_in_a_half_written_store(self, store: Path) -> None:
         (store / "loadax.json").rename(store / "loadax.partial.json")
         (store / "thesis.txt").write_text("mine")
-        with pytest.raises(ArgumentError, match=r"not the store's own: thesis\.txt; move"):
+        with pytest.raises(ArgumentError, match=r"don't belong to the store: thesis\.txt; move"):
             write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
         assert (store / "old" / "c" / "0").exists()
 
@@ -179,7 +179,7 @@ class TestForeignFiles:
         deep[...] = 3
         group.attrs["title"] = "weather"
         (tmp_path / "s" / "thesis.txt").write_text("mine")
-        with pytest.raises(ArgumentError, match=r"not the store's own: thesis\.txt; move"):
+        with pytest.raises(ArgumentError, match=r"don't belong to the store: thesis\.txt; move"):
             write_zarr(OLD, tmp_path / "s", overwrite=True)
         assert (group["a/b"][...] == 3).all()  # type: ignore[index, union-attr]
         (tmp_path / "s" / "thesis.txt").unlink()
@@ -190,7 +190,7 @@ class TestForeignFiles:
         (tmp_path / "photos").mkdir()
         (tmp_path / "photos" / "0").write_text("mine")
         (store / "photos").symlink_to(tmp_path / "photos")
-        with pytest.raises(ArgumentError, match=r"not the store's own: photos; move"):
+        with pytest.raises(ArgumentError, match=r"don't belong to the store: photos; move"):
             write_zarr(OLD, store, overwrite=True)
         (store / "photos").rename(store / "old" / "c" / "7")  # called like a chunk: only the link goes
         write_zarr(OLD, store, overwrite=True)
@@ -202,7 +202,7 @@ class TestForeignFiles:
                 (store / "thesis.txt").write_text("mine")
                 return super().read(positions)
 
-        with pytest.raises(ArgumentError, match=r"not the store's own: thesis\.txt; move") as caught:
+        with pytest.raises(ArgumentError, match=r"don't belong to the store: thesis\.txt; move") as caught:
             write_zarr(Writes({"x": np.arange(7)}), store, overwrite=True)
         assert (store / "thesis.txt").read_text() == "mine"
         assert len(loadax.from_zarr(store)) == 500
@@ -300,7 +300,7 @@ class TestWhereNothingCanBeRenamed:
     def test_foreign_objects_are_refused(self, store: Path, as_an_object_store: Callable[[], None]) -> None:
         (store / "thesis.txt").write_text("mine")
         as_an_object_store()
-        with pytest.raises(ArgumentError, match=r"not the store's own: thesis\.txt; move"):
+        with pytest.raises(ArgumentError, match=r"don't belong to the store: thesis\.txt; move"):
             write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
         assert len(loadax.from_zarr(store)) == 500
 

@@ -133,7 +133,7 @@ def test_metadata_that_say_something_else_than_the_manifest(path: Path) -> None:
 
 def test_the_group_itself(path: Path) -> None:
     (path / "zarr.json").write_text("{")
-    with pytest.raises(SourceError, match=r"s/zarr\.json is no JSON"):
+    with pytest.raises(SourceError, match=r"s/zarr\.json is not valid JSON"):
         verify(path)
     (path / "zarr.json").unlink()
     with pytest.raises(SourceError, match=r"s: its zarr\.json is missing; copy it again"):

@@ -229,7 +229,7 @@ def test_a_store_that_was_about_to_be_deleted_is_not_gone_on_with(tmp_path: Path
         ({"shard_rows": True}, r"shard_rows=True: pass an int"),
         (
             {"chunk_rows": 4, "shard_rows": 10},
-            r"shard_rows=10 is no multiple of chunk_rows=4; pass shard_rows=12, or another",
+            r"shard_rows=10 is not a multiple of chunk_rows=4; pass shard_rows=12, or another",
         ),
         ({"compression": "lz4"}, r"compression='lz4': pass 'zstd', 'blosc' or None"),
         ({"shard": (2, 2)}, r"shard\[0\]=2: pass 1 or less"),
@@ -360,7 +360,7 @@ def test_what_was_not_written_to_its_end_is_not_opened(tmp_path: Path) -> None:
     break_off(path, rows, shard_rows=10)
     refusal = (
         r"s: the store is unfinished \(loadax\.json is missing\); "
-        r"go on with `loadax convert … --resume` or write_zarr\(\.\.\., resume=True\), or delete it"
+        r"resume with `loadax convert … --resume` or write_zarr\(\.\.\., resume=True\), or delete it"
     )
     with pytest.raises(SourceError, match=refusal):
         from_zarr(path)
