@@ -355,7 +355,7 @@ class UserSource(BaseSource):
 
     @property
     def owns_memory(self) -> bool:
-        return bool(self._optional("owns_memory", "fresh"))
+        return bool(self._optional("owns_memory"))
 
     @property
     def chunks(self) -> Integers | range | None:
@@ -380,7 +380,7 @@ class UserSource(BaseSource):
         return self._given.read_parts(rows, starts, lengths, wanted)
 
     def locate(self, row: int) -> list[Location]:
-        locate = self._optional("locate", "where")
+        locate = self._optional("locate")
         return [] if locate is None else [Location(*location) for location in locate(row) or ()]
 
     def documents(self, row: int) -> list[Any] | None:
@@ -402,14 +402,14 @@ class UserSource(BaseSource):
 
     @cached_property
     def children(self) -> Sequence[Child]:  # cached so that each child keeps its identity
-        over, children = self._optional("over"), []
+        map_children, children = self._optional("map_children"), []
 
         def look(source: Any, times: float) -> Any:
             children.append(Child("", as_source(source), None, times))
             return source
 
-        if over is not None:
-            over(look)
+        if map_children is not None:
+            map_children(look)
         return tuple(children)
 
     def map_children(self, wrap: MapChild) -> BaseSource:
@@ -417,19 +417,18 @@ class UserSource(BaseSource):
             return self
         children = iter(self.children)
 
-        def put(source: Any, times: float) -> Any:  # noqa: ARG001 - as `over` calls it
+        def put(source: Any, times: float) -> Any:  # noqa: ARG001 - called as `wrap(source, times)`
             wrapped = wrap(next(children))
             return wrapped._given if isinstance(wrapped, UserSource) else wrapped  # noqa: SLF001
 
-        return as_source(self._given.over(put))
+        return as_source(self._given.map_children(put))
 
     @property
     def runs_python(self) -> bool:
         return True
 
-    def _optional(self, *names: str) -> Any:
-        """Returns the first of these members that the object has; None if it has none."""
-        return next((member for name in names if (member := getattr(self._given, name, None)) is not None), None)
+    def _optional(self, name: str) -> Any:
+        return getattr(self._given, name, None)
 
 
 def as_source(given: Any) -> BaseSource:

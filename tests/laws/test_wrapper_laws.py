@@ -80,7 +80,7 @@ class WithExamples:
     def lengths(self, rows: Any) -> Any:
         return np.array(lengths())[rows]
 
-    def where(self, row: int) -> list[tuple[str, int, int]]:
+    def locate(self, row: int) -> list[tuple[str, int, int]]:
         return [("mine", row, row)]
 
 
@@ -264,7 +264,7 @@ def test_users_wrappers_are_walked_too(tmp_path: Path) -> None:
         def read(self, rows: Any) -> Any:
             return self.inner.read(rows * 2)
 
-        def over(self, wrap: Any) -> "Half":
+        def map_children(self, wrap: Any) -> "Half":
             return Half(wrap(self.inner, 0.5))
 
     inner = stored(tmp_path)
