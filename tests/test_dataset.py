@@ -376,16 +376,16 @@ class TestCache:
         [
             (
                 lambda self: self.counted(factor=3)[0],
-                r"data\.functions = \[\".*scale \w{16}\"\], now it is \[\".*scale \w{16}\"\]",
+                r"data\.functions = \[\".*scale \w{16}\"\], but now it is \[\".*scale \w{16}\"\]",
             ),
-            (lambda self: self.counted()[0].map(lambda row: row), r"data\.maps = .*, now it is "),
-            (lambda self: self.counted(rows=VALUES + 1)[0], r"data\.sample = \"\w{16}\", now it is \"\w{16}\""),
-            (lambda self: self.counted(rows=VALUES[:9])[0], r"rows = 10, now it is 9"),
+            (lambda self: self.counted()[0].map(lambda row: row), r"data\.maps = .*, but now it is "),
+            (lambda self: self.counted(rows=VALUES + 1)[0], r"data\.sample = \"\w{16}\", but now it is \"\w{16}\""),
+            (lambda self: self.counted(rows=VALUES[:9])[0], r"rows = 10, but now it is 9"),
             (
                 lambda self: self.counted(rows=VALUES.astype(np.int32))[0],
-                r"arrays\.x\.dtype = \"int64\", now it is \"int32\"",
+                r"arrays\.x\.dtype = \"int64\", but now it is \"int32\"",
             ),
-            (lambda self: self.counted()[0][::-1], r"data\.order = .*, now it is "),
+            (lambda self: self.counted()[0][::-1], r"data\.order = .*, but now it is "),
         ],
         ids=["another function", "another map", "other data", "fewer rows", "another dtype", "another order"],
     )

@@ -529,7 +529,7 @@ def test_what_is_refused(make: Any, message: str) -> None:
 
 
 def test_a_loader_of_documents_says_what_is_missing() -> None:
-    with pytest.raises(SourceError, match=r"documents have different lengths, .* with \.pack\(seq_len\)"):
+    with pytest.raises(SourceError, match=r"documents have different lengths .* with \.pack\(seq_len\)"):
         next(iter(Dataloader(flat(documents()), batch_size=8)))
 
 

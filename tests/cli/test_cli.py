@@ -145,7 +145,7 @@ def test_convert_in_shares_and_resume(fields: Path, tmp_path: Path, command: Any
         "convert", fields, tmp_path / "out", "--variables", "t2m", "--shard-rows", 8, "--resume", "--shuffle", 1
     )
     assert other.code == 2
-    assert "it was started with data.order" in other.err
+    assert " was started with data.order" in other.err
     assert command(*arguments).code == 2
     assert command(*arguments, "--overwrite").code == 0
 

@@ -72,7 +72,7 @@ def test_leaves_whose_lengths_differ() -> None:
 def test_a_leaf_that_is_no_array() -> None:
     refused(
         SourceError,
-        r"leaf \['y'\] is range range\(0, 2\), not an array; pass numpy arrays",
+        r"leaf \['y'\] is range range\(0, 2\), not an array; pass NumPy arrays",
         {"x": np.arange(2), "y": range(2)},
     )
 

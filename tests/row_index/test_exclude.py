@@ -77,7 +77,7 @@ def test_the_state_is_of_the_rows_that_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([1.5], "rows holds float64; pass row numbers, as integers"),
+        ([1.5], "rows contains float64; pass row numbers, as integers"),
         (np.ones(500, bool), r"rows is a mask of True and False; pass row numbers: numpy.flatnonzero\(mask\)"),
         (3, "rows=3: pass row numbers, or the path of a .npy or .txt file of them"),
         ([[1], [2, 3]], r"rows=\[\[1\], \[2, 3\]\]: pass row numbers"),
@@ -90,9 +90,9 @@ def test_the_state_is_of_the_rows_that_are_left_out() -> None:
         ),
         ("missing.npy", r"rows: .*missing.npy can't be read: .*; check the path"),
         ("missing.txt", r"rows: .*missing.txt can't be read: .*; check the path"),
-        ("words.txt", "rows: line 2 of .*words.txt is 'row 4'; write one row number a line"),
+        ("words.txt", "rows: line 2 of .*words.txt is 'row 4'; write one row number per line"),
         ("words.npy", r"rows: .*words.npy is not a .npy file of numbers \(.*\); write it with numpy.save"),
-        ("mask.npy", "mask.npy holds True and False"),
+        ("mask.npy", "mask.npy is a mask of True and False"),
         (range(500), "leaves none of 500 rows; pass fewer than all"),
     ],
 )

@@ -274,7 +274,7 @@ def test_what_can_not_be_recognised_is_computed_anew_and_said(tmp_path: Path, lo
         ((level, text),) = said(log)
         assert level == logging.WARNING
         assert text.startswith(
-            f"index {index / 'filter.json'} is neither read nor written, and all rows are looked at: filter <"
+            f"index {index / 'filter.json'} is neither read nor written, and all rows are read: changes of filter <"
         )
         assert "it depends on <" in text
         assert text.endswith("of type Threshold); pass key=, a text that you change with it")
@@ -389,9 +389,7 @@ def test_nobodys_file_is_overwritten(tmp_path: Path) -> None:
 
 def test_places_that_can_not_be_written_or_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(
-        SourceError, match=r"index .*file/i/filter.json can't be (read|written): .*; choose another path"
-    ):
+    with pytest.raises(SourceError, match=r"index .*file/i/filter.json can't be (read|written): .*; pass another path"):
         data().filter(small, index=tmp_path / "file" / "i")
     with pytest.raises(SourceError, match=r"index .* can't be written: .*; pass another path, or free space"):
         data().filter(small, index=Path("/proc/loadax/i"))

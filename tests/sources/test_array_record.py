@@ -303,12 +303,12 @@ def test_rows_that_are_not_there(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"pad_to": 8}, r"pad_to=8 needs dtype=.* say dtype='uint16'"),
-        ({"pad_to": {"x": 8}}, r"pad_to=\{'x': 8\} names leaves, .*; pass decode= too, or one length and dtype="),
+        ({"pad_to": 8}, r"pad_to=8 needs dtype=.* such as dtype='uint16'"),
+        ({"pad_to": {"x": 8}}, r"pad_to=\{'x': 8\} names leaves of .*; pass decode= too, or one length and dtype="),
         ({"dtype": "u2", "pad_to": {"x": 8}}, r"pad_to=\{'x': 8\} names leaves"),
         ({"dtype": "u2", "pad_to": 0}, r"pad_to=0: pass the number of entries of a row, an int of 1 or more"),
-        ({"dtype": "u2", "pad_to": 2.5}, r"pad_to=2\.5: pass how many"),
-        ({"dtype": "u2", "pad_to": True}, r"pad_to=True: pass how many"),
+        ({"dtype": "u2", "pad_to": 2.5}, r"pad_to=2\.5: pass the number of entries"),
+        ({"dtype": "u2", "pad_to": True}, r"pad_to=True: pass the number of entries"),
         ({"dtype": "many"}, r"dtype='many' is no dtype; pass say 'uint16'"),
         ({"dtype": "U4"}, r"dtype='U4' is <U4, but entries are numbers; .*decode the bytes in a map"),
         ({"dtype": object}, r"is object, but entries are numbers"),
@@ -318,7 +318,7 @@ def test_rows_that_are_not_there(folder: Path) -> None:
         ),
         ({"decode": bytes, "pad_to": 8}, r"pad_to=8: beside decode=, pass a dict of leaves and their lengths"),
         ({"decode": bytes, "pad_to": {}}, r"pad_to=\{\}: beside decode="),
-        ({"decode": bytes, "pad_to": {"x": -1}}, r"pad_to\['x'\]=-1: pass how many"),
+        ({"decode": bytes, "pad_to": {"x": -1}}, r"pad_to\['x'\]=-1: pass the number of entries"),
         ({"decode": bytes, "dtype": "u2", "pad_to": 8}, r"dtype='u2' and decode= were both passed"),
         ({"truncate": True}, r"truncate=True truncates records to pad_to=, which was not passed; pass pad_to= too"),
     ],
@@ -392,7 +392,7 @@ def test_a_file_whose_writer_was_not_closed(tmp_path: Path) -> None:
     writer = ArrayRecordWriter(str(tmp_path / "x"), "group_size:1")
     writer.write(bytes(10))
     (tmp_path / "y").write_bytes((tmp_path / "x").read_bytes() + bytes(1))
-    with pytest.raises(SourceError, match=r"y: it can't be opened as ArrayRecord"):
+    with pytest.raises(SourceError, match=r"y can't be opened as ArrayRecord"):
         loadax.from_array_record(tmp_path / "y")
     writer.close()
 
@@ -434,7 +434,7 @@ def test_a_file_that_got_shorter_since(tmp_path: Path) -> None:
     path = write(tmp_path / "x", records)
     source = open_source(path)
     write(path, records[:20])
-    with pytest.raises(SourceError, match=r"/x: record 40 can't be read: .*was changed"):
+    with pytest.raises(SourceError, match=r"/x: record 40 can't be read: .*has changed"):
         source.read(np.array([40]))
 
 
@@ -490,7 +490,7 @@ def test_bytes_that_are_no_whole_entries(tmp_path: Path) -> None:
         data = loadax.from_array_record(path, **arguments)
         with pytest.raises(
             SourceError,
-            match=r"row 1 \(.*/x, record 1\) has 7 bytes, not a multiple of 2, the size of a uint16 entry;  dtype=",
+            match=r"row 1 \(.*/x, record 1\) has 7 bytes, not a multiple of 2, the size of a uint16 entry; check",
         ):
             data[1]
 
@@ -500,7 +500,7 @@ def test_bytes_that_are_no_whole_entries(tmp_path: Path) -> None:
     [
         (len, r"row 1 \(.*/x, record 1\): decode returned a int; pad_to= names leaves of a dict"),
         (lambda record: {"x": record}, r"leaf 'x' is \|S3\[\], but pad_to= pads the first dimension of numeric arrays"),
-        (lambda record: {"x": len(record)}, r"leaf 'x' is int64\[\], and pad_to="),
+        (lambda record: {"x": len(record)}, r"leaf 'x' is int64\[\], but pad_to="),
         (
             lambda record: {"y": len(record)},
             r"decode returned the leaves \['y'\]; pad_to=\{'x': 8\} needs a leaf 'x'",

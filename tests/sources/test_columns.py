@@ -121,7 +121,7 @@ def test_a_column_of_strings_is_an_error_that_names_it(name: str) -> None:
 def test_a_column_of_lists_is_an_error_that_names_it(name: str) -> None:
     frame = FRAMES[name]({"x": [1, 2], "vector": [[1.0, 2.0], [3.0, 4.0]]})
     with pytest.raises(
-        LeafTypeError, match=r"column 'vector' holds .*; lists of one length become an array by numpy\.stack"
+        LeafTypeError, match=r"column 'vector' contains .*; lists of one length become an array by numpy\.stack"
     ) as caught:
         loadax.as_dataset(frame)
     line = str(caught.value)[str(caught.value).index("numpy.stack") :]
@@ -145,7 +145,7 @@ def test_a_column_of_lists_is_an_error_that_names_it(name: str) -> None:
     ],
 )
 def test_other_columns_that_are_no_numbers(frame: Any) -> None:
-    with pytest.raises(LeafTypeError, match="column 'bad' holds "):
+    with pytest.raises(LeafTypeError, match="column 'bad' contains "):
         loadax.Dataloader(frame, 1)
 
 

@@ -311,7 +311,7 @@ def test_rows_larger_than_memory_name_their_leaf(tmp_path: Path) -> None:
 
     zarr.create_group(tmp_path / "s").create_array("wide", shape=(8, 1 << 57), chunks=(1, 1 << 20), dtype="u1")
     dataset = loadax.from_zarr(tmp_path / "s", missing="fill")
-    with pytest.raises(LoadaxError, match=r"leaf \['wide'\].* no memory"):
+    with pytest.raises(LoadaxError, match=r"leaf \['wide'\].* not enough memory"):
         dataset.read([0])
     with pytest.raises(
         LeafError,

@@ -170,7 +170,7 @@ def test_folders_that_are_none(make: Callable[[Path], Path], message: str, tmp_p
 
 
 def test_a_folder_elsewhere_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"s3://bucket/images is remote, .*;  copy the folder to a local disk"):
+    with pytest.raises(UnsupportedError, match=r"s3://bucket/images is remote, .*; copy the folder to a local disk"):
         loadax.from_images("s3://bucket/images")
 
 
@@ -197,7 +197,7 @@ def test_a_library_that_is_missing(module: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(
         UnsupportedError,
-        match=rf"by Pillow, .*can't be imported \(import of {module} .*\); "
+        match=rf"images need Pillow, .*can't be imported \(import of {module} .*\); "
         r"pip install opencv-python-headless pillow simplejpeg",
     ):
         loadax.from_images(tmp_path)

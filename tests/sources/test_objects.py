@@ -127,7 +127,7 @@ def test_many_rows_must_come_as_a_list_of_examples(answer: Any, shown: str) -> N
             return answer
 
     with pytest.raises(
-        SourceError, match=rf"Wrong\.__getitems__ gave {shown}.* for 2 rows; it must return a list with one example"
+        SourceError, match=rf"Wrong\.__getitems__ returned {shown}.* for 2 rows; it must return a list with one example"
     ):
         ObjectSource(Wrong()).read(np.array([0, 1]))
 

@@ -244,8 +244,8 @@ TOKENS = np.arange(10, dtype=np.uint16)
             SourceError,
             "the offsets go from 0 to 5, but the data has 10 entries; pass offsets that ascend",
         ),
-        (lambda _: (TOKENS, [2, 10]), SourceError, "the offsets go from 2 to 10, and there are 10"),
-        (lambda _: (TOKENS, [0, 7, 3, 10]), SourceError, "the offsets go back from 7 to 3, and there are 10"),
+        (lambda _: (TOKENS, [2, 10]), SourceError, "the offsets go from 2 to 10, but the data has 10"),
+        (lambda _: (TOKENS, [0, 7, 3, 10]), SourceError, "the offsets go back from 7 to 3, but the data has 10"),
         (
             lambda _: (TOKENS.reshape(2, 5), [0, 10]),
             ArgumentError,
@@ -306,7 +306,7 @@ ONE = np.arange(3)
         ([{"a": [ONE.tolist(), ["x"]]}], r"row 0: leaf \['a'\] is list \[\[.*\], \['x'\]\], but a document's"),
         (
             [{"a": ONE, "b": ONE}, {"a": ONE, "b": ONE[:2]}],
-            r"row 1 has leaves of different lengths \(\['a'\]: 3, \['b'\]: 2\); all leaves",
+            r"row 1 has leaves of different lengths \(\['a'\]: 3, \['b'\]: 2\); make all leaves",
         ),
         ([{"a": ONE}, {"b": ONE}], r"row 1 is a document with the leaves \[\"\['b'\]\"\], others have \[\"\['a'\]\"\]"),
         ([ONE, ONE * 1.5], r"row 1: leaf \['tokens'\] is float64, in other documents it is int64; cast it in a map"),

@@ -69,7 +69,7 @@ def test_windows_are_what_slicing_the_whole_stream_gives(
             paths.append(write(Path(folder) / f"{number}.{kind}", tokens[cuts[number] : cuts[number + 1]]))
         expected = windows(tokens, seq_len, stride or seq_len)
         if not len(expected):
-            with pytest.raises(SourceError, match=rf"{len(tokens)} tokens are less than one row, .* = {seq_len + 1}"):
+            with pytest.raises(SourceError, match=rf"{len(tokens)} tokens are less than one row of .* = {seq_len + 1}"):
                 open_tokens(paths, seq_len, dtype=dtype, stride=stride, targets=targets)
             return
         source = open_tokens(paths, seq_len, dtype=dtype, stride=stride, targets=targets)
@@ -315,7 +315,7 @@ def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     (tmp_path / "folder.bin").mkdir()
     (tmp_path / "folder.bin" / "notes.txt").write_text("x")
     for path, message in {
-        odd: r"odd\.bin: its size of 21 bytes is not a multiple of 2, the size of a uint16 token;  "
+        odd: r"odd\.bin: its size of 21 bytes is not a multiple of 2, the size of a uint16 token; "
         r"check dtype=, or copy the file again",
         table: r"table\.npy is int32\[6, 4\]: a stream of tokens has one dimension; "
         r"open an array of rows with loadax\.from_npy",
@@ -341,7 +341,7 @@ def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
         big: r"flat\.bin contains uint16 tokens and .*big\.npy uint16 \(big-endian\); a stream has one dtype",
     }.items():
         with pytest.raises(
-            SourceError, match=message if other is big else r"wide\.npy holds int64 tokens, and dtype=uint16"
+            SourceError, match=message if other is big else r"wide\.npy contains int64 tokens, but dtype=uint16"
         ):
             open_tokens([flat, other], 4, dtype="uint16")
     narrow = write_npy(tmp_path / "narrow.npy", stream(20))

@@ -308,7 +308,7 @@ def test_what_is_refused(verb: Any, message: str) -> None:
             lambda ds: ds[:5].windows(4, 2, 2),
             r"needs 6 rows \(length=4, stride=2, lead=2, targets=1\), but there are only 5",
         ),
-        (lambda ds: ds[:0].windows(1), "needs 1 rows .* and there are only 0"),
+        (lambda ds: ds[:0].windows(1), "needs 1 rows .* but there are only 0"),
     ],
 )
 def test_too_few_rows(verb: Any, message: str) -> None:

@@ -154,7 +154,7 @@ def test_a_file_that_was_changed_is_noticed(
     dataset.filter(positive, index=tmp_path / "f", progress=False)
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
     change(file)
-    expected = r"begun with data\.files = .* \(the names, sizes and times of change of the files that are read\)"
+    expected = r"started with data\.files = .* \(the names, sizes and times of change of the files that are read\)"
     with pytest.raises(ArgumentError, match=expected):
         dataset.cache(tmp_path / "c", progress=False)
     caplog.clear()

@@ -208,7 +208,7 @@ class TestForeignFiles:
         assert len(loadax.from_zarr(store)) == 500
         note = caught.value.__notes__[0]
         assert note.startswith("loadax: the new store is complete at ")
-        assert len(loadax.from_zarr(note.split(" lies at ")[1].split(";")[0])) == 7
+        assert len(loadax.from_zarr(note.split(" complete at ")[1].split(";")[0])) == 7
 
 
 def test_which_keys_are_a_stores_own() -> None:
@@ -254,13 +254,13 @@ def test_a_folder_that_cannot_be_renamed_stays(store: Path, monkeypatch: pytest.
     ) as caught:
         write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
     assert len(loadax.from_zarr(store)) == 500
-    assert len(loadax.from_zarr(caught.value.__notes__[0].split(" lies at ")[1].split(";")[0])) == 7
+    assert len(loadax.from_zarr(caught.value.__notes__[0].split(" complete at ")[1].split(";")[0])) == 7
 
 
 def test_a_mount_point_is_refused_before_anything_is_written(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os.path, "ismount", lambda path: str(path) == str(store))
     with pytest.raises(
-        ArgumentError, match=r"s: it is a mount point, .*; write to a folder in it, or delete the store first"
+        ArgumentError, match=r"s is a mount point, .*; write to a folder in it, or delete the store first"
     ):
         write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
     assert len(loadax.from_zarr(store)) == 500
@@ -316,7 +316,7 @@ class TestWhereNothingCanBeRenamed:
             patch.setattr(destination, "copy_objects", stops)
             with pytest.raises(KeyboardInterrupt) as caught:
                 write_zarr(rows, store, shard_rows=100, overwrite=True)
-        assert len(loadax.from_zarr(caught.value.__notes__[0].split(" lies at ")[1].split(";")[0])) == 1000
+        assert len(loadax.from_zarr(caught.value.__notes__[0].split(" complete at ")[1].split(";")[0])) == 1000
         with pytest.raises(LoadaxError, match="the store is unfinished"):
             loadax.from_zarr(store)
         write_zarr(rows, store, shard_rows=100, resume=True)

@@ -292,7 +292,7 @@ class Empty:
 
 @pytest.mark.parametrize(
     ("dtype", "held"),
-    [("O", "no numbers"), ("M8[s]", r"datetime64\[s\]"), ("V3", r"\|V3"), ("U4", "<U4"), ("g", "float128")],
+    [("O", "not numeric"), ("M8[s]", r"datetime64\[s\]"), ("V3", r"\|V3"), ("U4", "<U4"), ("g", "float128")],
 )
 def test_leaves_that_are_no_numbers(dtype: str, held: str, tmp_path: Path) -> None:
     with pytest.raises(
@@ -443,15 +443,15 @@ def test_a_finished_store_is_left_as_it_is(tmp_path: Path, caplog: pytest.LogCap
             {"shard_rows": 20},
             r" was started with shard_rows = 10, but now it is 20; resume with the same data and",
         ),
-        (tree_of(60), {"compression": None}, r"begun with compression = \"zstd\", now it is null"),
-        (tree_of(61), {}, r"begun with rows = 60, now it is 61"),
-        ({"image": tree_of(60)["image"]}, {}, r"begun with arrays\.more\.field = \{.*\}, now it is null"),
+        (tree_of(60), {"compression": None}, r"started with compression = \"zstd\", but now it is null"),
+        (tree_of(61), {}, r"started with rows = 60, but now it is 61"),
+        ({"image": tree_of(60)["image"]}, {}, r"started with arrays\.more\.field = \{.*\}, but now it is null"),
         (
             tree_of(60) | {"more": {"field": np.zeros((60, 3)), "label": np.zeros(60)}},
             {},
             r"arrays\.more\.field\.shape = \[60, 300\]",
         ),
-        (None, {}, r"begun with data\.name = \"rows\", now it is \"other\""),
+        (None, {}, r"started with data\.name = \"rows\", but now it is \"other\""),
     ],
 )
 def test_other_data_does_not_finish_it(
@@ -471,7 +471,7 @@ def test_other_data_does_not_finish_it(
 
 def test_a_long_difference_is_cut_short(tmp_path: Path) -> None:
     write_zarr(TreeRows(np.zeros(3), "x" * 1000), tmp_path / "s")
-    with pytest.raises(ArgumentError, match=r'data\.name = "x{199}…, now it is "rows"'):
+    with pytest.raises(ArgumentError, match=r'data\.name = "x{199}…, but now it is "rows"'):
         write_zarr(TreeRows(np.zeros(3)), tmp_path / "s", resume=True)
 
 
@@ -531,7 +531,7 @@ def test_a_share_that_is_not_done_leaves_the_store_half_written(
     assert "process 1 of 2 is done; the store is complete when all are" in caplog.text
     with pytest.raises(SourceError, match="the store is unfinished"):
         from_zarr(path)
-    with pytest.raises(ArgumentError, match=r"begun with rows = 50, now it is 49"):
+    with pytest.raises(ArgumentError, match=r"started with rows = 50, but now it is 49"):
         write_zarr(TreeRows(rows.tree[:49]), path, shard_rows=5, shard=(0, 2))
     # One process may also finish what several have begun.
     write_zarr(rows, path, shard_rows=5, resume=True)

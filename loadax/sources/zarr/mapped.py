@@ -115,7 +115,7 @@ class MappedChunks:
             ) from error
         if size != expected:
             raise SourceError(
-                f"{self._name}: chunk {file}, which holds {rows}, has {size} bytes instead of {expected}; copy it again"
+                f"{self._name}: chunk {file} with {rows} has {size} bytes instead of {expected}; copy it again"
             )
         mapped: NDArray[Any] = np.memmap(file, self.dtype, "r", shape=shape)
         return mapped.view(np.ndarray)
