@@ -98,7 +98,9 @@ def test_a_pair_that_does_not_match(tmp_path: Path) -> None:
         ):
             open_tokens(path, 4)
     path.write_bytes(content)
-    with pytest.raises(SourceError, match=r"x\.bin contains uint16 tokens, but dtype=int32 was passed; leave dtype out"):
+    with pytest.raises(
+        SourceError, match=r"x\.bin contains uint16 tokens, but dtype=int32 was passed; leave dtype out"
+    ):
         open_tokens(path, 4, dtype="int32")
     path.unlink()
     given: list[Any] = [path, path.with_suffix(".idx"), tmp_path, tmp_path / "x"]
