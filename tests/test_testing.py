@@ -1082,7 +1082,7 @@ def test_faults_that_can_not_be(failures: Any, times: Any, message: str) -> None
 
 
 def test_a_row_that_is_not_there_is_the_wrapped_sources_to_tell() -> None:
-    with pytest.raises(RowIndexError, match="row 40 is not there"):
+    with pytest.raises(RowIndexError, match="row 40 is out of range"):
         FaultySource(ArraySource(TREE), {}).read(np.array([40]))
 
 

@@ -310,7 +310,7 @@ class TestWhatIsWrong:
         size = 8 * 32 * 512 * 2
         with pytest.raises(
             SourceError,
-            match=rf"the store at file://\S*x/: chunk {re.escape(str(file))} with rows 32 to 37, "
+            match=rf"the store at file://\S*x/: chunk {re.escape(str(file))} with rows 32 to 37 "
             rf"has {size + change} bytes instead of {size}; copy it again",
         ):
             source.read(np.array([33]))
