@@ -352,10 +352,10 @@ def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"flat\.bin: there is no \.idx file next to it with the document offsets"):
         open_tokens(flat, 4, dtype="uint16", segment_ids=True)
     (tmp_path / "loop.bin").symlink_to(tmp_path / "loop.bin")
-    with pytest.raises(SourceError, match=r"loop\.bin: it can't be opened: .*Too many levels of symbolic links"):
+    with pytest.raises(SourceError, match=r"loop\.bin: the file can't be opened: .*Too many levels of symbolic links"):
         open_tokens(tmp_path / "loop.bin", 4, dtype="uint16")
     os.mkfifo(tmp_path / "pipe.bin")
-    with pytest.raises(SourceError, match=r"pipe\.bin: it can.t be opened: it is a pipe"):
+    with pytest.raises(SourceError, match=r"pipe\.bin: the file can.t be opened: it is a pipe"):
         open_tokens(tmp_path / "pipe.bin", 4, dtype="uint16")
 
 
