@@ -140,8 +140,8 @@ class Source(Protocol):
     - `some_files(most)`: at most `most` of its local files, evenly spaced, if `addresses` names a folder of many.
     - `held(most)`: its in-memory arrays, or evenly spaced rows of them, of at most `most` bytes, to identify the data.
     - `documents(row)`: the parts of documents in a packed row.
-    - `over(wrap)`: for a source that reads from another one: the same source over `wrap(other, times)`, where each row
-      of the other one is read `times` times.
+    - `map_children(wrap)`: for a source that reads from another one: the same source over `wrap(other, times)`, where
+      each row of the other one is read `times` times.
     """
 
     @property

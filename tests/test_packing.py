@@ -338,7 +338,7 @@ def test_an_index_of_other_data_is_made_anew(
     data.pack(16, index=tmp_path)
     other = change(data)
     found, expected = other.pack(16, index=tmp_path), other.pack(16)
-    assert f"lengths.json is another one ({fields} differs): it is not used" in caplog.text
+    assert f"lengths.json does not match ({fields} differs) and is not used" in caplog.text
     assert described(found) == described(expected)
     np.testing.assert_array_equal(
         found.read(range(len(found)))["tokens"], expected.read(range(len(expected)))["tokens"]
@@ -529,7 +529,7 @@ def test_what_is_refused(make: Any, message: str) -> None:
 
 
 def test_a_loader_of_documents_says_what_is_missing() -> None:
-    with pytest.raises(SourceError, match=r"documents have different lengths, .* with \.pack\(seq_len\)"):
+    with pytest.raises(SourceError, match=r"documents have different lengths .* with \.pack\(seq_len\)"):
         next(iter(Dataloader(flat(documents()), batch_size=8)))
 
 

@@ -62,7 +62,7 @@ class Parts:
     read_into: Callable[..., None] | None = None
     spec: Any = field(default_factory=lambda: SPEC)
     size: Callable[[], Any] = forty
-    fresh: bool = False
+    owns_memory: bool = False
     chunks: Any = None
     concurrent_reads: Any = 1
 
@@ -158,7 +158,7 @@ def test_strings_and_objects_pass_without_a_loader_or_with_a_map() -> None:
         check_source(source, pickled=False)
 
 
-def test_views_are_allowed_where_fresh_is_not_claimed() -> None:
+def test_views_are_allowed_where_owned_memory_is_not_claimed() -> None:
     quick(Parts(views))
 
 
@@ -276,12 +276,12 @@ BROKEN_READS = {
         r"after read\(\[.*\]\), in the earlier result of read\(\[.*\]\) leaf \['x'\]",
     ),
     "views": (
-        Parts(views, fresh=True),
+        Parts(views, owns_memory=True),
         "memory of its own",
         "after writing to the result of read.*, in the next read leaf",
     ),
     "locked": (
-        Parts(locked, fresh=True),
+        Parts(locked, owns_memory=True),
         "memory of its own",
         r"leaf \['x'\] of read\(\[0, .*\]\) can't be written to",
     ),
@@ -316,7 +316,7 @@ def test_a_source_that_was_written_to_is_put_right(values: Array) -> None:
     before = values.copy()
     quick(ArraySource(values), rows=20)
     with breaks("memory of its own", "in the next read the leaf of row 0"):
-        quick(Parts(read, spec=ArraySource(values).spec, size=lambda: 20, fresh=True), rows=20)
+        quick(Parts(read, spec=ArraySource(values).spec, size=lambda: 20, owns_memory=True), rows=20)
     assert difference([values], [before], [""], np.arange(20)) is None
 
 
@@ -1032,7 +1032,7 @@ def test_faults_reach_the_loop_with_their_row_and_nothing_gathers_on_them() -> N
 
 
 def test_a_faulty_source_is_what_it_wraps() -> None:
-    inner = Parts(read_into=put, chunks=np.array([0, 9]), concurrent_reads=3, fresh=True)
+    inner = Parts(read_into=put, chunks=np.array([0, 9]), concurrent_reads=3, owns_memory=True)
     source = FaultySource(inner, {1: OSError("gone")})
     assert (source.spec, len(source), source.concurrent_reads) == (SPEC, 40, 3)
     assert source.chunks is inner.chunks
@@ -1082,7 +1082,7 @@ def test_faults_that_can_not_be(failures: Any, times: Any, message: str) -> None
 
 
 def test_a_row_that_is_not_there_is_the_wrapped_sources_to_tell() -> None:
-    with pytest.raises(RowIndexError, match="row 40 is not there"):
+    with pytest.raises(RowIndexError, match="row 40 is out of range"):
         FaultySource(ArraySource(TREE), {}).read(np.array([40]))
 
 

@@ -131,12 +131,12 @@ def test_convert_in_shares_and_resume(fields: Path, tmp_path: Path, command: Any
     arguments = ("convert", fields, tmp_path / "out", "--variables", "t2m", "--shard-rows", 8)
     done = command(*arguments, "--shards", "1/2")
     assert (done.code, done.out) == (0, f"{tmp_path}/out: written (share 1 of 2), 100 rows in all\n")
-    assert "process 1 of 2 is done; the store is whole when all are" in done.err
+    assert "process 1 of 2 is done; the store is complete when all are" in done.err
     refused = command(*arguments)
     assert refused.code == 2
     assert refused.err == (
-        f"loadax: error: {tmp_path}/out: a store that was not written to its end is there; "
-        "pass resume=True to go on with it, or overwrite=True to begin anew (--resume)\n"
+        f"loadax: error: {tmp_path}/out is an unfinished store; "
+        "pass resume=True to resume it, or overwrite=True to start over (--resume)\n"
     )
     done = command(*arguments, "--resume")
     assert done.code == 0
@@ -145,7 +145,7 @@ def test_convert_in_shares_and_resume(fields: Path, tmp_path: Path, command: Any
         "convert", fields, tmp_path / "out", "--variables", "t2m", "--shard-rows", 8, "--resume", "--shuffle", 1
     )
     assert other.code == 2
-    assert "it was begun with data.order" in other.err
+    assert " was started with data.order" in other.err
     assert command(*arguments).code == 2
     assert command(*arguments, "--overwrite").code == 0
 
@@ -180,11 +180,11 @@ def test_an_interrupt_ends_in_a_line_and_resume_goes_on(tmp_path: Path, command:
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=HANG)
     assert (child.returncode, out) == (130, "")
-    hint = f"loadax: {tmp_path}/out was not written to its end; go on with resume=True, on the command line --resume"
+    hint = f"loadax: {tmp_path}/out is unfinished; resume it with resume=True, on the command line --resume"
     assert err.splitlines() == ["loadax: interrupted", hint]
     half = command("verify", tmp_path / "out")
     assert half.code == 2
-    assert "it was not written to its end (no loadax.json); go on with `loadax convert … --resume`" in half.err
+    assert "the store is unfinished (loadax.json is missing); resume with `loadax convert … --resume`" in half.err
     assert "HALF-WRITTEN" in command("inspect", tmp_path / "out").out
     assert command(*arguments, "--resume").code == 0
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "out", mode="r")[:], values)
@@ -206,9 +206,9 @@ def test_an_interrupt_ends_in_a_line_and_resume_goes_on(tmp_path: Path, command:
         (("x.npy", "out", "--dtype", "int8"), "x.npy is a .npy file, to which --dtype does not apply; leave it out"),
         (("x.npy", "out", "--variables", "a"), "x.npy is a .npy file, to which --variables does not apply"),
         ((".", "out", "--dtype", "int8"), ". is a zarr store, to which --dtype does not apply"),
-        ((".", "out"), ".: there is no zarr array here, and no group of arrays; check the path"),
+        ((".", "out"), ". contains no zarr array or group of arrays; check the path"),
         (("foo://x", "out"), "unsupported URL scheme"),
-        (("x.npy", "./x.npy"), "./x.npy is what this dataset reads, lies in it, or holds it"),
+        (("x.npy", "./x.npy"), "./x.npy overlaps "),
         (("x.npy", "out", "--chunk-rows", "0"), "--chunk-rows 0: pass 1 or more"),
         (("x.npy", "out", "--overwrite", "--shards", "0/2"), "--overwrite with shard=(0, 2): what one writes"),
         (("words.npy", "out"), "words.npy: it can't be opened as .npy"),
@@ -280,7 +280,7 @@ def test_verify_a_store_of_others(fields: Path, command: Any) -> None:
 def test_verify_nothing(tmp_path: Path, command: Any) -> None:
     failed = command("verify", tmp_path / "nowhere")
     assert failed.code == 2
-    assert "nowhere: there is no zarr array here" in failed.err
+    assert "nowhere contains no zarr array" in failed.err
 
 
 @pytest.fixture
@@ -303,7 +303,7 @@ def test_verify_images(photos: Path, tmp_path: Path, command: Any) -> None:
     bad = command("verify", photos)
     lines = bad.out.splitlines()
     assert (bad.code, bad.err, len(lines)) == (1, "", 3)
-    assert lines[0] == f"row 0: {photos}/cat/0.jpg: it does not begin as a file of JPEG, PNG, WEBP or BMP does"
+    assert lines[0] == f"row 0: {photos}/cat/0.jpg: it has no header of JPEG, PNG, WEBP or BMP"
     assert lines[1].startswith(f"row 5: {photos}/dog/1 # \\udcff.jpg: ")
     assert (
         lines[2] == f"{photos}: 9 images: 2 damaged; copy those files again, or pass --rows FILE.txt for a list of them"
@@ -435,7 +435,7 @@ def test_inspect_single_values(tmp_path: Path, command: Any) -> None:
 def test_inspect_nothing(tmp_path: Path, command: Any) -> None:
     failed = command("inspect", tmp_path)
     assert (failed.code, failed.out) == (2, "")
-    assert "there is no zarr array here" in failed.err
+    assert "contains no zarr array" in failed.err
 
 
 # the whole

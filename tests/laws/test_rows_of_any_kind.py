@@ -283,7 +283,7 @@ def test_the_advice_of_images_of_many_sizes_followed(tmp_path: Path) -> None:
         Image.fromarray(image(number)).save(tmp_path / f"{number:02}.png")
     data = loadax.from_images(tmp_path)
     with pytest.raises(
-        SourceError, match=r"pass size=\(height, width\), and all get that size, or crop or resize them in a map"
+        SourceError, match=r"pass size=\(height, width\) to resize all, or crop or resize them in a map"
     ):
         data.read([0, 1])
     assert loadax.from_images(tmp_path, size=(6, 7)).read([0, 1])["image"].shape == (2, 6, 7, 3)

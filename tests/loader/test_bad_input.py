@@ -57,7 +57,7 @@ def test_no_rows() -> None:
 
 
 def test_no_leaves() -> None:
-    refused(SourceError, "there is no array: pass at least one leaf", {})
+    refused(SourceError, "the data has no arrays; pass at least one leaf", {})
 
 
 def test_leaves_whose_lengths_differ() -> None:
@@ -72,7 +72,7 @@ def test_leaves_whose_lengths_differ() -> None:
 def test_a_leaf_that_is_no_array() -> None:
     refused(
         SourceError,
-        r"leaf \['y'\] is range range\(0, 2\), not an array; pass numpy arrays",
+        r"leaf \['y'\] is range range\(0, 2\), not an array; pass NumPy arrays",
         {"x": np.arange(2), "y": range(2)},
     )
 
@@ -80,7 +80,7 @@ def test_a_leaf_that_is_no_array() -> None:
 def test_neither_arrays_nor_items() -> None:
     refused(
         ArgumentError,
-        "the data is a int without __len__ and __getitem__, so it can't be read at any row; pass a Source",
+        "the data is a int without __len__ and __getitem__, so it has no random access; pass a Source",
         7,
     )
 
@@ -736,7 +736,7 @@ def test_a_map_that_returns_nothing(change: Any, message: str) -> None:
 
 def test_a_row_that_is_none() -> None:
     items = [{"x": 1.0}] * 8 + [None] * 8
-    with pytest.raises(LeafError, match="row 8: list gave None instead of an example; return one for every row"):
+    with pytest.raises(LeafError, match="row 8: list returned None instead of an example; return one for every row"):
         list(Dataloader(items, 8))
 
 

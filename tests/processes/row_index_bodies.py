@@ -36,8 +36,8 @@ def everything(folder: str) -> None:
 def refusals(folder: str) -> None:
     """Without an index that was built before, and with a function of which nobody knows whether it is the same."""
     advice = (
-        r"in a run of 2 processes: each would look at all rows; build the index before the run: "
-        r"`loadax index SRC --{} MODULE:FUNCTION --out PATH`, or this program in one process, and pass index=PATH"
+        r"in a run of 2 processes: each would read all rows; build the index before the run: "
+        r"`loadax index SRC --{} MODULE:FUNCTION --out PATH` or by running this program in one process, and pass"
     )
     with pytest.raises(ArgumentError, match=r"filter\(\) without index=, " + advice.format("filter")):
         data().filter(small)
@@ -45,7 +45,7 @@ def refusals(folder: str) -> None:
         data().split_by("user", 0.5)
     with pytest.raises(ArgumentError, match=r"without its index at .*filter\.json, " + advice.format("filter")):
         data().filter(small, index=folder)
-    with pytest.raises(ArgumentError, match="2 processes read its index, and must know that it is this one"):
+    with pytest.raises(ArgumentError, match="2 processes read its index, and must detect a stale one"):
         data().filter(Opaque(), index=folder)
     assert len(data().exclude([1])) == ROWS - 1
     assert files(Path(folder)) == []

@@ -16,7 +16,7 @@ from loadax.sources.base import as_source
 from loadax.sources.io import places
 
 ROWS = {"x": np.arange(24).reshape(12, 2)}
-REFUSED = r"is what this dataset reads, lies in it, or holds it .*; choose another path to write to"
+REFUSED = r"overlaps .*, which this dataset reads; choose another path to write to"
 
 
 def contents(folder: Path) -> dict[str, bytes]:

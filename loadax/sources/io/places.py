@@ -1,4 +1,4 @@
-"""Tells whether two paths are the same place: resolves links and `..`, compares file identity."""
+"""Tests whether two paths overlap: resolves links and `..`, compares device and inode."""
 
 import os
 from collections.abc import Callable
@@ -13,50 +13,46 @@ _Identity = tuple[int, int] | None  # device and inode
 
 
 def addresses_of(source: BaseSource) -> list[str]:
-    """The local paths and URLs of all that a source reads, as far as its parts say so."""
-    return [address for each in walk(source) for address in each.addresses]
+    """Local paths and URLs that a source and its descendants read, as far as they are known."""
+    return [address for part in walk(source) for address in part.addresses]
 
 
 def check_elsewhere(source: BaseSource, path: str | os.PathLike[str]) -> None:
-    """Refuses to write where a source reads: to the same place by any name, within it, or around it.
+    """Checks that a path to write to does not overlap any path that a source reads.
 
     Raises:
-        ArgumentError: names both places.
+        ArgumentError: When they are equal, or one contains the other; names both.
     """
     target = checked_path("path", path, "a path or URL")
     identity_of = _remembering()
     for address in dict.fromkeys(addresses_of(source)):
         if _overlap(address, target, identity_of):
             raise ArgumentError(
-                f"{target} is what this dataset reads, lies in it, or holds it ({address}); "
-                "choose another path to write to"
+                f"{target} overlaps {address}, which this dataset reads; choose another path to write to"
             )
 
 
 def _overlap(first: str, second: str, identity_of: Callable[[str], _Identity]) -> bool:
     base, _, rest = first.partition("|")
     other, _, other_rest = second.partition("|")
-    here, there = local_path(base), local_path(other)
-    if (here is None) != (there is None):
+    first_path, second_path = local_path(base), local_path(other)
+    if (first_path is None) != (second_path is None):
         return False
-    if here is not None and there is not None:
-        meet = _within(here, there, identity_of) or _within(there, here, identity_of)
+    if first_path is not None and second_path is not None:
+        meet = _within(first_path, second_path, identity_of) or _within(second_path, first_path, identity_of)
     else:
         meet = _begins(base, other) or _begins(other, base)
-    # Two arrays of one database are two places.
+    # Two arrays of one database do not overlap.
     return meet and (not rest or not other_rest or _begins(rest, other_rest) or _begins(other_rest, rest))
 
 
 def _within(inner: Path, outer: Path, identity_of: Callable[[str], _Identity]) -> bool:
-    """Whether a path is another one or lies in it.
-
-    By its resolved name, or since the same folder has several names (bind mounts).
-    """
+    """Whether a path is `outer` or inside it: by its resolved name, or by inode (bind mounts)."""
     real, around = Path(os.path.realpath(inner)), os.path.realpath(outer)
     if real.is_relative_to(around):
         return True
     identity = identity_of(around)
-    return identity is not None and any(identity_of(str(each)) == identity for each in (real, *real.parents))
+    return identity is not None and any(identity_of(str(folder)) == identity for folder in (real, *real.parents))
 
 
 def _begins(url: str, with_url: str) -> bool:

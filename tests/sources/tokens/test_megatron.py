@@ -49,23 +49,26 @@ def test_an_index_of_many_sequences_is_read_in_pieces(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", r"it has no bytes 0 to 33: it is cut short, or of another kind"),
+        (b"", r"bytes 0 to 33 are missing: the file is cut short, or of another kind"),
         (
             b"no index at all" * 5,
-            r"it is no Megatron index, it begins with b'no index '; pass the \.bin file itself, with dtype=",
+            r"is not a Megatron index: it begins with b'no index '; pass the \.bin file itself, with dtype=",
         ),
-        (index_bytes(8, [3], [0], [0, 1], version=2), r"its version is 2, and only version 1 is known; write it anew"),
+        (
+            index_bytes(8, [3], [0], [0, 1], version=2),
+            r"has version 2, but only version 1 is supported; write it again",
+        ),
         (
             index_bytes(6, [3], [0], [0, 1]),
             r"the dtype of its tokens has the code 6, which is float64: tokens are integers",
         ),
         (index_bytes(9, [3], [0], [0, 1]), r"the dtype of its tokens has the code 9, which is unknown"),
-        (GOOD[:-1], r"it is cut short: 3 sequences and 3 document indices take 94 bytes; copy it again"),
-        (GOOD[:40], r"it is cut short: 3 sequences and 3 document indices take 94 bytes; copy it again"),
+        (GOOD[:-1], r"the file is cut short: 3 sequences and 3 document indices take 94 bytes; copy it again"),
+        (GOOD[:40], r"the file is cut short: 3 sequences and 3 document indices take 94 bytes; copy it again"),
         (
             index_bytes(8, [3, 4], [0, 8], [0, 2]),
             (
-                r"sequence 1 has 4 tokens and begins at byte 8, expected byte 6, right behind the one before; "
+                r"sequence 1 has 4 tokens and begins at byte 8, expected byte 6, the end of the previous one; "
                 r"the file is damaged"
             ),
         ),
@@ -80,7 +83,7 @@ def test_an_index_of_many_sequences_is_read_in_pieces(tmp_path: Path) -> None:
     ],
 )
 def test_indices_that_are_damaged(content: bytes, message: str, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"x\.idx: " + message):
+    with pytest.raises(SourceError, match=r"x\.idx:? " + message):
         read_index(LocalFiles(), index(tmp_path, content))
 
 
@@ -91,16 +94,18 @@ def test_a_pair_that_does_not_match(tmp_path: Path) -> None:
         path.write_bytes(changed)
         with pytest.raises(
             SourceError,
-            match=rf"x\.bin: it is {how} than the 100 bytes \(50 tokens of uint16\) that .*x\.idx says; copy",
+            match=rf"x\.bin is {how} than the 100 bytes \(50 tokens of uint16\) according to .*x\.idx; copy",
         ):
             open_tokens(path, 4)
     path.write_bytes(content)
-    with pytest.raises(SourceError, match=r"x\.bin holds uint16 tokens, and dtype=int32 was passed; leave dtype out"):
+    with pytest.raises(
+        SourceError, match=r"x\.bin contains uint16 tokens, but dtype=int32 was passed; leave dtype out"
+    ):
         open_tokens(path, 4, dtype="int32")
     path.unlink()
     given: list[Any] = [path, path.with_suffix(".idx"), tmp_path, tmp_path / "x"]
     for each in given:
         with pytest.raises(
-            SourceError, match=r"x\.bin: there is no such file, and .*x\.idx describes it; keep the two side by side"
+            SourceError, match=r"x\.bin: there is no such file, but .*x\.idx describes it; keep both in one folder"
         ):
             open_tokens(each, 4)

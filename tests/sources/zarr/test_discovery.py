@@ -167,7 +167,7 @@ def test_over_http_a_group_needs_no_listing(version: int, url: str, tmp_path: Pa
 def test_nothing_there(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere", write_group(tmp_path / "g", names=())):
         with pytest.raises(
-            SourceError, match=rf"{path.name}: there is no zarr array here, and no group of arrays; check the path"
+            SourceError, match=rf"{path.name} contains no zarr array or group of arrays; check the path"
         ):
             open_zarr(path, None)
     with pytest.raises(SourceError, match="check the path"):
@@ -185,7 +185,7 @@ def test_a_missing_variable_shows_those_that_are_there(version: int, tmp_path: P
 def test_an_array_has_no_variables(version: int, tmp_path: Path) -> None:
     write_array(tmp_path / "x", version)
     with pytest.raises(
-        SourceError, match=r"x is an array, not a group, so variables=\['a'\] can't be chosen; leave it out"
+        SourceError, match=r"x is an array, not a group, so variables=\['a'\] does not apply; leave it out"
     ):
         open_zarr(tmp_path / "x", ["a"])
 
@@ -193,13 +193,13 @@ def test_an_array_has_no_variables(version: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["zarr.json", ".zarray"])
 def test_metadata_that_is_no_object(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("[1]")
-    with pytest.raises(SourceError, match=rf"/{name} holds a list, no zarr metadata; copy it again"):
+    with pytest.raises(SourceError, match=rf"/{name} contains a list, not zarr metadata; copy it again"):
         open_zarr(tmp_path, None)
 
 
 def test_metadata_that_was_cut_short(tmp_path: Path) -> None:
     (tmp_path / "zarr.json").write_text("{")
-    with pytest.raises(SourceError, match=r"/zarr\.json is no JSON \(.*\); was it cut short\? Copy it again"):
+    with pytest.raises(SourceError, match=r"/zarr\.json is not valid JSON \(.*\); was it cut short\? Copy it again"):
         open_zarr(tmp_path, None)
 
 
@@ -264,13 +264,13 @@ class TestContainers:
     @pytest.mark.parametrize("left", [0, 100, -30])
     def test_a_zip_file_that_was_cut_short(self, left: int, zipped: Path) -> None:
         zipped.write_bytes(zipped.read_bytes()[:left])
-        with pytest.raises(SourceError, match=r"a b\.zip: .*the file is no zip file, or was cut short: copy it again"):
+        with pytest.raises(
+            SourceError, match=r"a b\.zip: .*the file is not a zip file, or was cut short: copy it again"
+        ):
             open_zarr(zipped, None)
 
     def test_a_zip_file_that_is_not_there(self, tmp_path: Path) -> None:
-        with pytest.raises(
-            SourceError, match=r"none\.zip: there is no zarr array here, and no group of arrays; check the path"
-        ):
+        with pytest.raises(SourceError, match=r"none\.zip contains no zarr array or group of arrays; check the path"):
             open_zarr(tmp_path / "none.zip", None)
 
     def test_a_database(self, tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ class TestChunksThatAreNotThere:
         given = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/x/"} if door is from_tensorstore else tmp_path / "x"
         with pytest.raises(
             ArgumentError,
-            match=r"missing='zeros': pass 'error', or 'fill' to read chunks that are not there as the fill value",
+            match=r"missing='zeros': pass 'error', or 'fill' to read missing chunks as the fill value",
         ):
             door(given, missing="zeros")
 
@@ -345,9 +345,7 @@ class TestStoresThatLoadaxWrote:
         """The group is refused, and so is each array inside it, which looks whole."""
         group = self.written(tmp_path / "g")
         (group / "loadax.json").rename(group / "loadax.partial.json")
-        message = (
-            r"it was not written to its end \(no loadax\.json\); go on with `loadax convert … --resume` or write_zarr"
-        )
+        message = r"the store is unfinished \(loadax\.json is missing\); resume with `loadax convert … --resume` or"
         for variables in (None, "x", ["x", "y"]):
             with pytest.raises(SourceError, match=rf"^{group}: {message}"):
                 open_zarr(group, variables)
@@ -359,7 +357,7 @@ class TestStoresThatLoadaxWrote:
         write_zarr(VALUES, tmp_path / "x", progress=False)
         np.testing.assert_array_equal(open_zarr(tmp_path / "x", None).read(np.array([9])), VALUES[[9]])
         (tmp_path / "x" / "loadax.json").rename(tmp_path / "x" / "loadax.partial.json")
-        with pytest.raises(SourceError, match="it was not written to its end"):
+        with pytest.raises(SourceError, match="the store is unfinished"):
             open_zarr(tmp_path / "x", None)
 
     def test_to_the_end_with_a_marker_left_over(self, tmp_path: Path) -> None:
@@ -372,15 +370,16 @@ class TestStoresThatLoadaxWrote:
         group = self.written(tmp_path / "g")
         (group / "loadax.json").write_text('{"version": 99}')
         with pytest.raises(
-            SourceError, match=r"loadax\.json has version 99, this loadax reads 1; read the store with the loadax that"
+            SourceError,
+            match=r"loadax\.json has version 99, and this loadax reads 1; read the store with the loadax version that",
         ):
             open_zarr(group, None)
 
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            ("{", r"loadax\.json is no JSON \(.*\); was it cut short\? Copy it again"),
-            ("[]", "holds a list, not an object; copy it"),
+            ("{", r"loadax\.json is not valid JSON \(.*\); was it cut short\? Copy it again"),
+            ("[]", "contains a list, not an object; copy it"),
         ],
     )
     def test_with_a_damaged_marker(self, content: str, message: str, tmp_path: Path) -> None:

@@ -139,10 +139,10 @@ def test_byte_order_is_no_difference() -> None:
 @pytest.mark.parametrize("row", [-1, 12])
 def test_a_row_that_is_not_there(row: int) -> None:
     source = ConcatenatedSource(parts())
-    with pytest.raises(RowIndexError, match=f"row {row} is not there: rows are at least 0 and below 12"):
+    with pytest.raises(RowIndexError, match=f"row {row} is out of range: rows are at least 0 and below 12"):
         source.read(np.array([row]))
     assert source.reads_columns
-    with pytest.raises(RowIndexError, match=f"row {row} is not there"):
+    with pytest.raises(RowIndexError, match=f"row {row} is out of range"):
         source.read_into(np.array([row]), [((0, 6),), None], [np.zeros((1, 6), np.int32), None])
 
 

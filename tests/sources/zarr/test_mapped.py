@@ -288,7 +288,7 @@ class TestWhatIsWrong:
         source = TensorStoreSource({"field": spec})
         np.testing.assert_array_equal(source.read(np.array([0, 36]))["field"], VALUES[[0, 36]])
         message = (
-            rf"leaf \['field'\] at file://\S*x/: chunk {re.escape(str(missing))}, which holds rows 8 to 16, "
+            rf"leaf \['field'\] at file://\S*x/: chunk {re.escape(str(missing))} with rows 8 to 16 "
             r"is missing \(No such file or directory\); the copy is incomplete, or its writer left out chunks "
             r"that hold only the fill value: copy it again, or pass missing='fill' if those are right"
         )
@@ -310,7 +310,7 @@ class TestWhatIsWrong:
         size = 8 * 32 * 512 * 2
         with pytest.raises(
             SourceError,
-            match=rf"the store at file://\S*x/: chunk {re.escape(str(file))}, which holds rows 32 to 37, "
+            match=rf"the store at file://\S*x/: chunk {re.escape(str(file))} with rows 32 to 37 "
             rf"has {size + change} bytes instead of {size}; copy it again",
         ):
             source.read(np.array([33]))
@@ -321,13 +321,13 @@ class TestWhatIsWrong:
         with iter(Dataloader(from_zarr(tmp_path / "x"), 8)) as batches:
             next(batches)
             next(batches)
-            with pytest.raises(SourceError, match="rows 16 to 24, is missing"):
+            with pytest.raises(SourceError, match="rows 16 to 24 is missing"):
                 next(batches)
 
     def test_a_row_that_is_not_there(self, mapped: TensorStoreSource) -> None:
         """Also where the last chunk's file goes on."""
         for row in (37, 39, -1):
-            with pytest.raises(RowIndexError, match=rf"row {row} is not there: rows are at least 0 and below 37"):
+            with pytest.raises(RowIndexError, match=rf"row {row} is out of range: rows are at least 0 and below 37"):
                 mapped.read(np.array([row]))
 
 

@@ -350,7 +350,7 @@ def test_memory_is_that_of_the_slots_and_untouched_slots_cost_nothing() -> None:
 def test_rows_that_are_not_there() -> None:
     cache = cached(ChunkedSource(numbered(10), 4))
     for row in (10, -1):
-        with pytest.raises(RowIndexError, match=rf"row {row} is not there: rows are at least 0 and below 10"):
+        with pytest.raises(RowIndexError, match=rf"row {row} is out of range: rows are at least 0 and below 10"):
             cache.read(np.array([0, row]))
 
 

@@ -256,9 +256,9 @@ def test_pickled_it_reads_the_same() -> None:
 @pytest.mark.parametrize("row", [38, -1])
 def test_rows_that_are_not_there(row: int) -> None:
     windows = from_arrays(TREE).windows(3).source
-    with pytest.raises(RowIndexError, match=rf"row {row} is not there: rows are at least 0 and below 38"):
+    with pytest.raises(RowIndexError, match=rf"row {row} is out of range: rows are at least 0 and below 38"):
         windows.read(np.array([row]))
-    with pytest.raises(RowIndexError, match=rf"row {row} is not there"):
+    with pytest.raises(RowIndexError, match=rf"row {row} is out of range"):
         windows.read_into(np.array([row]), [None, None], [None, None])
 
 
@@ -302,13 +302,13 @@ def test_what_is_refused(verb: Any, message: str) -> None:
     [
         (
             lambda ds: ds.windows(41),
-            r"a window needs 41 rows \(length=41, stride=1\), and there are only 40; use a shorter one",
+            r"a window needs 41 rows \(length=41, stride=1\), but there are only 40; pass a smaller length",
         ),
         (
             lambda ds: ds[:5].windows(4, 2, 2),
-            r"needs 6 rows \(length=4, stride=2, lead=2, targets=1\), and there are only 5",
+            r"needs 6 rows \(length=4, stride=2, lead=2, targets=1\), but there are only 5",
         ),
-        (lambda ds: ds[:0].windows(1), "needs 1 rows .* and there are only 0"),
+        (lambda ds: ds[:0].windows(1), "needs 1 rows .* but there are only 0"),
     ],
 )
 def test_too_few_rows(verb: Any, message: str) -> None:

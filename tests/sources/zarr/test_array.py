@@ -223,7 +223,7 @@ def test_a_wrapped_store_in_memory_is_taken_when_it_is_strict() -> None:
     assert base.kvstore is not None
     with pytest.raises(
         SourceError,
-        match=r"leaf \['x'\] at memory://x/ can't be opened again with missing chunks as errors: "
+        match=r"leaf \['x'\] at memory://x/ can't be reopened with missing chunks as errors: "
         r".*open it yourself with",
     ):
         TensorStoreSource({"x": ts.cast(base, ts.int64)})
@@ -294,29 +294,29 @@ def test_a_pytree_of_stores_is_a_pytree_of_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", [20, -1, 2**40])
 def test_a_row_that_is_not_there(row: int) -> None:
     source = TensorStoreSource(in_memory())
-    with pytest.raises(RowIndexError, match=f"row {row} is not there: rows are at least 0 and below 20"):
+    with pytest.raises(RowIndexError, match=f"row {row} is out of range: rows are at least 0 and below 20"):
         source.read(np.array([row]))
-    with pytest.raises(RowIndexError, match=f"row {row} is not there"):
+    with pytest.raises(RowIndexError, match=f"row {row} is out of range"):
         source.read_into(np.array([row]), [((0, 6), (0, 4))], [np.zeros((1, 6, 4), np.int32)])
 
 
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({}, "there is no array: pass at least one leaf"),
+        ({}, "the data has no arrays; pass at least one leaf"),
         (
             {"x": 3},
             r"leaf \['x'\] is a int: pass a TensorStore spec \(a dict with the key 'driver'\), a URL, or an open store",
         ),
         (VALUES, "the store is a ndarray: pass a TensorStore spec"),
-        ({"x": "no/url"}, r"leaf \['x'\]: this is no TensorStore spec: .*unsupported URL scheme"),
-        ({"driver": "zarrr"}, "the store: this is no TensorStore spec: .*is not a registered TensorStore driver"),
+        ({"x": "no/url"}, r"leaf \['x'\] is not a TensorStore spec: .*unsupported URL scheme"),
+        ({"driver": "zarrr"}, "the store is not a TensorStore spec: .*is not a registered TensorStore driver"),
         (
             {"x": {"driver": "zarr3", "kvstore": "file:///nowhere/"}},
             r"leaf \['x'\] at file:///nowhere/: NOT_FOUND: .*does not exist",
         ),
-        ({"x": ts.array(np.int32(5))}, r"leaf \['x'\] is a single value: it has no rows; give it a first dimension"),
-        (ts.array(np.int32(5)), r"the store is a single value: it has no rows"),
+        ({"x": ts.array(np.int32(5))}, r"leaf \['x'\] is a scalar without rows; give it a first dimension"),
+        (ts.array(np.int32(5)), r"the store is a scalar without rows"),
         ({"x": ts.array(VALUES), "y": ts.array(VALUES[:4])}, r"different numbers of rows \(\['x'\]: 20, \['y'\]: 4\)"),
     ],
 )

@@ -69,7 +69,7 @@ def test_windows_are_what_slicing_the_whole_stream_gives(
             paths.append(write(Path(folder) / f"{number}.{kind}", tokens[cuts[number] : cuts[number + 1]]))
         expected = windows(tokens, seq_len, stride or seq_len)
         if not len(expected):
-            with pytest.raises(SourceError, match=rf"{len(tokens)} tokens are less than one row, .* = {seq_len + 1}"):
+            with pytest.raises(SourceError, match=rf"{len(tokens)} tokens are less than one row of .* = {seq_len + 1}"):
                 open_tokens(paths, seq_len, dtype=dtype, stride=stride, targets=targets)
             return
         source = open_tokens(paths, seq_len, dtype=dtype, stride=stride, targets=targets)
@@ -198,7 +198,7 @@ def test_where_a_row_lies(tmp_path: Path) -> None:
             if first is not None and last is not None
         )
         assert joined == source.read(np.array([row]))["tokens"].tobytes()
-    with pytest.raises(RowIndexError, match="row 3 is not there"):
+    with pytest.raises(RowIndexError, match="row 3 is out of range"):
         source.locate(3)
 
 
@@ -250,7 +250,7 @@ def test_its_name_shows_the_numbers_and_the_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", [[0, 9], [-1], [2**40]])
 def test_a_row_that_is_not_there(rows: list[int], tmp_path: Path) -> None:
     source = open_tokens(write_bin(tmp_path / "x.bin", stream(100)), 10, dtype="uint16")
-    with pytest.raises(RowIndexError, match=r"row -?\d+ is not there: rows are at least 0 and below 9"):
+    with pytest.raises(RowIndexError, match=r"row -?\d+ is out of range: rows are at least 0 and below 9"):
         source.read(np.array(rows))
 
 
@@ -268,7 +268,7 @@ def test_a_row_that_is_not_there(rows: list[int], tmp_path: Path) -> None:
         ({"path": 7}, "path=7 is a int: pass the path or URL of a file of tokens, or a list of these"),
         ({"path": ["x.bin", None]}, "path=None is a NoneType: pass the path or URL"),
         ({"dtype": "token"}, "dtype='token' is not a dtype; pass for example 'uint16'"),
-        ({"dtype": "float32"}, "dtype='float32' is float32, and tokens are integers; pass say 'uint16'"),
+        ({"dtype": "float32"}, "dtype='float32' is float32, but tokens are integers; pass 'uint16'"),
         ({"cache_bytes": 1000}, "cache_bytes=1000: pass an int of 131072 or more, the size of one block"),
         ({"cache": 7}, "cache=7 is a int: pass the path of a local folder"),
         ({"cache": "s3://bucket/x"}, "cache='s3://bucket/x' is a URL: pass the path of a local folder"),
@@ -284,7 +284,7 @@ def test_a_bin_file_without_a_dtype(tmp_path: Path) -> None:
     write_bin(tmp_path / "x.bin", np.zeros(2000, np.uint8))
     with pytest.raises(
         ArgumentError,
-        match=r"x\.bin: the file doesn't say which dtype its tokens have; pass dtype= what they were written as "
+        match=r"x\.bin: the file does not contain the dtype of its tokens; pass dtype= "
         r"\(its 2000 bytes would be 2000 of uint8, 1000 of uint16, 500 of int32, 250 of int64 tokens\)",
     ):
         open_tokens(tmp_path / "x.bin", 4)
@@ -315,19 +315,18 @@ def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     (tmp_path / "folder.bin").mkdir()
     (tmp_path / "folder.bin" / "notes.txt").write_text("x")
     for path, message in {
-        odd: r"odd\.bin: its 21 bytes are no whole number of uint16 tokens of 2 bytes; "
-        r"is it cut short, or dtype= another\?",
+        odd: r"odd\.bin: its size of 21 bytes is not a multiple of 2, the size of a uint16 token; "
+        r"check dtype=, or copy the file again",
         table: r"table\.npy is int32\[6, 4\]: a stream of tokens has one dimension; "
         r"open an array of rows with loadax\.from_npy",
         floats: r"floats\.npy is float64\[6\]: tokens are integers",
-        wide: r"wide\.npy holds int64 tokens, and dtype=uint16 was passed; leave dtype out",
-        objects: r"objects\.npy holds Python objects; write it with numpy\.save",
-        cut: r"cut\.npy: it is cut short: its header says int64\[6\], which ends at byte 176, and the file ends "
-        r"before; copy it again",
-        text: r"text\.npy: it is no \.npy file, it begins with b'this i'; write it with numpy\.save",
-        short: r"short\.npy: it has no bytes 0 to 11: it is cut short, or of another kind",
+        wide: r"wide\.npy contains int64 tokens, but dtype=uint16 was passed; leave dtype out",
+        objects: r"objects\.npy contains Python objects; save an array of numbers with numpy\.save",
+        cut: r"cut\.npy: the file is cut short: int64\[6\] of its header needs 176 bytes; copy it again",
+        text: r"text\.npy is not a \.npy file: it begins with b'this i'; write it with numpy\.save",
+        short: r"short\.npy: bytes 0 to 11 are missing: the file is cut short, or of another kind",
         header: r"header\.npy: the header of this \.npy file can't be read: 'descr'; copy it again",
-        unclosed: r"unclosed\.npy: it has no bytes 10 to 127: it is cut short, or of another kind",
+        unclosed: r"unclosed\.npy: bytes 10 to 127 are missing: the file is cut short, or of another kind",
         tmp_path / "nowhere.bin": r"nowhere\.bin: there is no such file",
         tmp_path / "nowhere.npy": r"nowhere\.npy: there is no such file",
         tmp_path / "nowhere.idx": r"nowhere\.idx: there is no such file",
@@ -338,34 +337,32 @@ def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
         with pytest.raises(SourceError, match=message):
             open_tokens([path], 4, dtype="uint16")
     for other, message in {
-        wide: r"flat\.bin holds uint16 tokens and .*wide\.npy int64; the files of a stream must be alike",
-        big: r"flat\.bin holds uint16 tokens and .*big\.npy uint16 \(big-endian\); the files of a stream must be alike",
+        wide: r"flat\.bin contains uint16 tokens and .*wide\.npy int64; a stream has one dtype",
+        big: r"flat\.bin contains uint16 tokens and .*big\.npy uint16 \(big-endian\); a stream has one dtype",
     }.items():
         with pytest.raises(
-            SourceError, match=message if other is big else r"wide\.npy holds int64 tokens, and dtype=uint16"
+            SourceError, match=message if other is big else r"wide\.npy contains int64 tokens, but dtype=uint16"
         ):
             open_tokens([flat, other], 4, dtype="uint16")
     narrow = write_npy(tmp_path / "narrow.npy", stream(20))
     with pytest.raises(
-        SourceError, match=r"narrow\.npy holds uint16 tokens and .*wide\.npy int64; the files of a stream must be alike"
+        SourceError, match=r"narrow\.npy contains uint16 tokens and .*wide\.npy int64; a stream has one dtype"
     ):
         open_tokens([narrow, wide], 4)
-    with pytest.raises(
-        SourceError, match=r"flat\.bin: there is no \.idx file beside it, so it isn't known where its documents begin"
-    ):
+    with pytest.raises(SourceError, match=r"flat\.bin: there is no \.idx file next to it with the document offsets"):
         open_tokens(flat, 4, dtype="uint16", segment_ids=True)
     (tmp_path / "loop.bin").symlink_to(tmp_path / "loop.bin")
-    with pytest.raises(SourceError, match=r"loop\.bin: it can't be opened: .*Too many levels of symbolic links"):
+    with pytest.raises(SourceError, match=r"loop\.bin: the file can't be opened: .*Too many levels of symbolic links"):
         open_tokens(tmp_path / "loop.bin", 4, dtype="uint16")
     os.mkfifo(tmp_path / "pipe.bin")
-    with pytest.raises(SourceError, match=r"pipe\.bin: it can.t be opened: it is a pipe"):
+    with pytest.raises(SourceError, match=r"pipe\.bin: the file can.t be opened: it is a pipe"):
         open_tokens(tmp_path / "pipe.bin", 4, dtype="uint16")
 
 
 def test_a_file_that_shrinks_is_an_error_and_no_crash(tmp_path: Path) -> None:
     paths = [write_bin(tmp_path / f"{number}.bin", stream(5000)) for number in range(2)]
     message = re.escape(
-        "1.bin: it has 4000 bytes now, but had 10000 or more when it was opened; data must not change while it is read"
+        "1.bin: the file has 4000 bytes, but had at least 10000 when it was opened; data must not change"
     )
     met = open_tokens(paths, 10, dtype="uint16")
     unmet = open_tokens(paths, 10, dtype="uint16")
@@ -381,7 +378,7 @@ def test_a_file_that_vanishes_before_it_is_mapped(tmp_path: Path) -> None:
     path = write_bin(tmp_path / "x.bin", stream(50))
     source: TokenSource = open_tokens(path, 10, dtype="uint16")
     path.unlink()
-    with pytest.raises(SourceError, match=r"x\.bin: it can't be mapped into memory: .*No such file"):
+    with pytest.raises(SourceError, match=r"x\.bin: the file can't be memory-mapped: .*No such file"):
         source.read(np.array([0]))
 
 
@@ -395,7 +392,7 @@ def test_more_files_than_a_process_may_open(tmp_path: Path) -> None:
     try:
         with pytest.raises(
             SourceError,
-            match=r"\.bin: it can't be mapped into memory: .*; a process may have more files open after `ulimit",
+            match=r"\.bin: the file can't be memory-mapped: .*; raise the limit with `ulimit",
         ):
             source.read(np.arange(len(source)))
     finally:

@@ -33,7 +33,7 @@ def test_a_half_written_store(tmp_path: Path) -> None:
     (tmp_path / "loadax.partial.json").write_text("{}")
     with pytest.raises(
         SourceError,
-        match=r"^here: it was not written to its end \(no loadax\.json\); go on with `loadax convert … --resume` or "
+        match=r"^here: the store is unfinished \(loadax\.json is missing\); resume with `loadax convert … --resume` or "
         r"write_zarr\(\.\.\., resume=True\), or delete it$",
     ):
         check(tmp_path)
@@ -44,12 +44,12 @@ def test_a_half_written_store(tmp_path: Path) -> None:
     [
         (
             '{"version": 2}',
-            r"here: loadax\.json has version 2, this loadax reads 1; read the store with the loadax that wrote it",
+            r"here: loadax\.json has version 2, and this loadax reads 1; read the store with the loadax version that",
         ),
-        ("{}", r"here: loadax\.json has version None, this loadax reads 1"),
-        ("{", r"here: loadax\.json is no JSON \(.*\); was it cut short\? Copy it again"),
-        ("\xff", r"here: loadax\.json is no JSON"),
-        ("[1]", r"here: loadax\.json holds a list, not an object; copy it again"),
+        ("{}", r"here: loadax\.json has version None, and this loadax reads 1"),
+        ("{", r"here: loadax\.json is not valid JSON \(.*\); was it cut short\? Copy it again"),
+        ("\xff", r"here: loadax\.json is not valid JSON"),
+        ("[1]", r"here: loadax\.json contains a list, not an object; copy it again"),
     ],
 )
 def test_a_manifest_that_cannot_be_read(content: str, message: str, tmp_path: Path) -> None:

@@ -229,29 +229,29 @@ TOKENS = np.arange(10, dtype=np.uint16)
         (
             lambda _: (TOKENS,),
             ArgumentError,
-            "offsets=None: where the documents begin in ndarray data is not known; pass offsets=",
+            "offsets=None, but ndarray data has no document boundaries; pass offsets=",
         ),
-        (lambda _: ([TOKENS],), ArgumentError, "offsets=None: where the documents begin in list data is not known"),
+        (lambda _: ([TOKENS],), ArgumentError, "offsets=None, but list data has no document boundaries"),
         (
             lambda _: (TOKENS, [0.0, 10.0]),
             ArgumentError,
-            r"offsets are float64\[2\]; pass the entry that each document begins with",
+            r"offsets are float64\[2\]; pass the first entry of each document",
         ),
         (lambda _: (TOKENS, [0]), ArgumentError, r"offsets are int64\[1\]"),
         (lambda _: (TOKENS, [[0, 10]]), ArgumentError, r"offsets are int64\[1, 2\]"),
         (
             lambda _: (TOKENS, [0, 5]),
             SourceError,
-            "the offsets go from 0 to 5, and there are 10 entries; they must ascend",
+            "the offsets go from 0 to 5, but the data has 10 entries; pass offsets that ascend",
         ),
-        (lambda _: (TOKENS, [2, 10]), SourceError, "the offsets go from 2 to 10, and there are 10"),
-        (lambda _: (TOKENS, [0, 7, 3, 10]), SourceError, "the offsets go back from 7 to 3, and there are 10"),
+        (lambda _: (TOKENS, [2, 10]), SourceError, "the offsets go from 2 to 10, but the data has 10"),
+        (lambda _: (TOKENS, [0, 7, 3, 10]), SourceError, "the offsets go back from 7 to 3, but the data has 10"),
         (
             lambda _: (TOKENS.reshape(2, 5), [0, 10]),
             ArgumentError,
-            r"data is uint16\[2, 5\]: documents lie in a flat array",
+            r"data is uint16\[2, 5\], but documents need a flat array",
         ),
-        (lambda _: ({"a": 3}, [0, 10]), ArgumentError, "data is a int; pass a flat array, the path of one, or a dict"),
+        (lambda _: ({"a": 3}, [0, 10]), ArgumentError, "data is a int; pass a flat array, its path, or a dict"),
         (
             lambda _: ({"a": TOKENS, "b": TOKENS[:3]}, [0, 10]),
             SourceError,
@@ -260,7 +260,7 @@ TOKENS = np.arange(10, dtype=np.uint16)
         (
             lambda folder: (write_npy(folder / "x.npy", TOKENS),),
             SourceError,
-            r"x\.npy: there is no \.idx file beside it, so it isn't known where its documents begin; .* pass offsets=",
+            r"x\.npy: there is no \.idx file next to it with the document offsets; .* pass offsets=",
         ),
     ],
 )
@@ -273,7 +273,7 @@ def test_documents_are_no_rows() -> None:
     data = from_documents(*flat(documents()))
     with pytest.raises(
         SourceError,
-        match=r"lengths, so the 2 that were asked for make no array; pack them .* with \.pack\(seq_len\), pad or crop",
+        match=r"2 requested documents have different lengths .*; pack them .* with \.pack\(seq_len\), pad or crop",
     ):
         data.read([0, 1])
     assert data.spec.shape == (len(documents()[0]),)  # of one, as it is found for any data that don't say
@@ -299,20 +299,20 @@ ONE = np.arange(3)
     [
         (
             [ONE, np.zeros((4, 2))],
-            r"row 1: leaf \['tokens'\] is float64\[4, 2\], and a document's leaves are one-dimensional arrays",
+            r"row 1: leaf \['tokens'\] is float64\[4, 2\], but a document's leaves are one-dimensional arrays",
         ),
-        ([{"a": ONE, "b": 3}], r"row 0: leaf \['b'\] is int64\[\], and a document's leaves"),
-        ([{"a": ONE, "b": "text"}], r"row 0: leaf \['b'\] is str 'text', and a document's leaves"),
-        ([{"a": [ONE.tolist(), ["x"]]}], r"row 0: leaf \['a'\] is list \[\[.*\], \['x'\]\], and a document's"),
+        ([{"a": ONE, "b": 3}], r"row 0: leaf \['b'\] is int64\[\], but a document's leaves"),
+        ([{"a": ONE, "b": "text"}], r"row 0: leaf \['b'\] is str 'text', but a document's leaves"),
+        ([{"a": [ONE.tolist(), ["x"]]}], r"row 0: leaf \['a'\] is list \[\[.*\], \['x'\]\], but a document's"),
         (
             [{"a": ONE, "b": ONE}, {"a": ONE, "b": ONE[:2]}],
-            r"row 1 has leaves of different lengths \(\['a'\]: 3, \['b'\]: 2\); all leaves",
+            r"row 1 has leaves of different lengths \(\['a'\]: 3, \['b'\]: 2\); make all leaves",
         ),
         ([{"a": ONE}, {"b": ONE}], r"row 1 is a document with the leaves \[\"\['b'\]\"\], others have \[\"\['a'\]\"\]"),
         ([ONE, ONE * 1.5], r"row 1: leaf \['tokens'\] is float64, in other documents it is int64; cast it in a map"),
         (
             ["ab", "c"],
-            r"row 0 is str 'ab': pack\(\) wants tokens; make them in a map before it: \.map\(tokenize\)\.pack",
+            r"row 0 is str 'ab', but pack\(\) needs tokens; tokenize in a map first: \.map\(tokenize\)\.pack",
         ),
         (
             [(ONE, ONE)],
@@ -329,9 +329,7 @@ def test_what_is_no_document(given: list[Any], message: str) -> None:
 
 def test_leaves_that_pack_adds_by_itself() -> None:
     for name in ("segment_ids", "positions", "loss_mask"):
-        with pytest.raises(
-            ArgumentError, match=f"the documents have a leaf '{name}', which pack\\(\\) adds by itself; rename"
-        ):
+        with pytest.raises(ArgumentError, match=f"the documents have a leaf '{name}', which pack\\(\\) adds; rename"):
             from_source([{"tokens": ONE, name: ONE}]).pack(4)
 
 

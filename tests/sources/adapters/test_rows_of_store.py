@@ -199,10 +199,10 @@ def test_single_values_have_no_rows(tmp_path: Path) -> None:
         scalars = [file["x"], file["none"], zarr.array(5), xarray.DataArray(5)]
         for scalar in scalars:
             with pytest.raises(
-                SourceError, match=r"leaf given is a single value of (h5py|zarr|xarray): it has no rows; leave it out"
+                SourceError, match=r"leaf given is a scalar of (h5py|zarr|xarray) without rows; leave it out"
             ):
                 loadax.as_dataset(scalar)
-            with pytest.raises(SourceError, match=r"leaf \['s'\] is a single value"):
+            with pytest.raises(SourceError, match=r"leaf \['s'\] is a scalar"):
                 loadax.from_arrays({"s": scalar, "x": np.arange(5)})
 
 

@@ -107,7 +107,7 @@ def test_nan_of_numpys_own_dtype_is_a_number() -> None:
 def test_a_column_of_strings_is_an_error_that_names_it(name: str) -> None:
     frame = FRAMES[name]({"x": [1, 2], "name": ["a", "bc"]})
     with pytest.raises(
-        LeafTypeError, match=r"column 'name' holds .*, which is no array of numbers; leave it out:"
+        LeafTypeError, match=r"column 'name' contains .*, which is not numeric; leave it out:"
     ) as caught:
         loadax.as_dataset(frame)
     left_out, mapped = follow(
@@ -121,7 +121,7 @@ def test_a_column_of_strings_is_an_error_that_names_it(name: str) -> None:
 def test_a_column_of_lists_is_an_error_that_names_it(name: str) -> None:
     frame = FRAMES[name]({"x": [1, 2], "vector": [[1.0, 2.0], [3.0, 4.0]]})
     with pytest.raises(
-        LeafTypeError, match=r"column 'vector' holds .*; lists of one length become an array by numpy\.stack"
+        LeafTypeError, match=r"column 'vector' contains .*; lists of one length become an array by numpy\.stack"
     ) as caught:
         loadax.as_dataset(frame)
     line = str(caught.value)[str(caught.value).index("numpy.stack") :]
@@ -145,7 +145,7 @@ def test_a_column_of_lists_is_an_error_that_names_it(name: str) -> None:
     ],
 )
 def test_other_columns_that_are_no_numbers(frame: Any) -> None:
-    with pytest.raises(LeafTypeError, match="column 'bad' holds "):
+    with pytest.raises(LeafTypeError, match="column 'bad' contains "):
         loadax.Dataloader(frame, 1)
 
 
@@ -235,7 +235,7 @@ def test_tensors_of_torch_and_tensorflow_are_trusted(monkeypatch: pytest.MonkeyP
         assert loadax.as_dataset(Tensor([1, 2])).read([1]).tolist() == [2]
         for error in (TypeError("Got unsupported ScalarType BFloat16"), RuntimeError("requires grad")):
             with pytest.raises(
-                SourceError, match=rf"leaf \['x'\] is a Tensor that NumPy can't take \({error}\); convert it first"
+                SourceError, match=rf"leaf \['x'\] is a Tensor that NumPy can't convert \({error}\); convert it first"
             ):
                 loadax.as_dataset({"x": Tensor([1, 2], error)})
 

@@ -320,7 +320,7 @@ class TestMessages:
                     "copy it again, or pass missing='fill' if those are right"
                 ),
             ),
-            ("Failed to find valid ZIP EOCD", "the file is no zip file, or was cut short: copy it again"),
+            ("Failed to find valid ZIP EOCD", "the file is not a zip file, or was cut short: copy it again"),
             ("DATA_LOSS: Error decoding", "the stored bytes are damaged: copy that file again"),
             (
                 "PERMISSION_DENIED: 403",

@@ -129,7 +129,7 @@ def test_a_trace_names_the_files_of_every_part_in_its_epoch(tmp_path: Path) -> N
     joined = loadax.concat([pairs, pairs])
     assert joined.source.locate_visit(64 + 7, 1) == pairs.source.locate_visit(7, 1)
     assert Dataloader(joined, 16, num_epochs=2).trace(12)[3].where == tuple(pairs.source.locate_visit(3, 1))
-    with pytest.raises(loadax.errors.ArgumentError, match="is what this dataset reads"):
+    with pytest.raises(loadax.errors.ArgumentError, match="which this dataset reads"):
         loadax.write_zarr(pairs, tmp_path / "other", overwrite=True)
 
 

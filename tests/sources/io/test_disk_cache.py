@@ -85,7 +85,7 @@ def test_a_damaged_block_is_not_used(damage: str, tmp_path: Path, caplog: pytest
         stored[0 if damage == "checksum" else 5000] ^= 1
     path.write_bytes({"cut": stored[:-1], "grow": stored + b"x", "empty": bytearray()}.get(damage, stored))
     assert cache.get(name(0), where(0)) is None
-    assert f"{path}: this block of the cache is damaged, http://x/y, bytes 0 to 131071 are fetched anew" in caplog.text
+    assert f"{path}: this cached block is damaged; fetching http://x/y, bytes 0 to 131071 again" in caplog.text
     assert not path.exists()
     cache.put(name(0), content(0))
     assert cache.get(name(0), where(0)) == content(0)
@@ -163,7 +163,7 @@ def test_a_full_disk_stops_nothing(
         patched.setattr("tempfile.mkstemp", full)
         for number in range(3):
             cache.put(name(number), content(number))
-    assert caplog.text.count("the cache can't be used in full, and what it lacks is fetched again: ") == 1
+    assert caplog.text.count("the cache can't store or read a block; such blocks are fetched again: ") == 1
     assert "No space left on device" in caplog.text
     cache.put(name(0), content(0))
     assert cache.get(name(0), where(0)) == content(0)
@@ -227,7 +227,9 @@ def test_a_file_that_is_gone_or_emptied_after_it_was_opened(tmp_path: Path, http
     path = write_bin(tmp_path / "x.bin", stream(5000))
     source = open_tokens(f"{http_proxy.url}/x.bin", 100, dtype="uint16", cache=tmp_path / "cache")
     path.write_bytes(b"")
-    with pytest.raises(SourceError, match=r"x\.bin: it has no bytes 0 to 0: it is cut short, or of another kind"):
+    with pytest.raises(
+        SourceError, match=r"x\.bin: bytes 0 to 0 are missing: the file is cut short, or of another kind"
+    ):
         source.read(np.array([0]))
     path.unlink()
     with pytest.raises(SourceError, match=r"x\.bin: there is no such file"):

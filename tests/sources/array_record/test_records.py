@@ -291,9 +291,9 @@ def test_rows_that_are_not_there(folder: Path) -> None:
     for arguments in ({}, {"dtype": np.uint16}, {"decode": count_and_entries, "pad_to": {"tokens": PAD}}):
         source = open_source(folder, **arguments)
         for row in (120, -1):
-            with pytest.raises(RowIndexError, match=f"row {row} is not there"):
+            with pytest.raises(RowIndexError, match=f"row {row} is out of range"):
                 source.read(np.array([0, row]))
-            with pytest.raises(RowIndexError, match=f"row {row} is not there"):
+            with pytest.raises(RowIndexError, match=f"row {row} is out of range"):
                 source.locate(row)
 
 
@@ -303,24 +303,24 @@ def test_rows_that_are_not_there(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"pad_to": 8}, r"pad_to=8 needs dtype=.* say dtype='uint16'"),
-        ({"pad_to": {"x": 8}}, r"pad_to=\{'x': 8\} names leaves, .*; pass decode= too, or one length and dtype="),
+        ({"pad_to": 8}, r"pad_to=8 needs dtype=.* such as dtype='uint16'"),
+        ({"pad_to": {"x": 8}}, r"pad_to=\{'x': 8\} names leaves of .*; pass decode= too, or one length and dtype="),
         ({"dtype": "u2", "pad_to": {"x": 8}}, r"pad_to=\{'x': 8\} names leaves"),
-        ({"dtype": "u2", "pad_to": 0}, r"pad_to=0: pass how many entries a row has, an int of 1 or more"),
-        ({"dtype": "u2", "pad_to": 2.5}, r"pad_to=2\.5: pass how many"),
-        ({"dtype": "u2", "pad_to": True}, r"pad_to=True: pass how many"),
+        ({"dtype": "u2", "pad_to": 0}, r"pad_to=0: pass the number of entries of a row, an int of 1 or more"),
+        ({"dtype": "u2", "pad_to": 2.5}, r"pad_to=2\.5: pass the number of entries"),
+        ({"dtype": "u2", "pad_to": True}, r"pad_to=True: pass the number of entries"),
         ({"dtype": "many"}, r"dtype='many' is not a dtype; pass for example 'uint16'"),
-        ({"dtype": "U4"}, r"dtype='U4' is <U4, and entries are numbers; .*decode the bytes in a map"),
-        ({"dtype": object}, r"is object, and entries are numbers"),
+        ({"dtype": "U4"}, r"dtype='U4' is <U4, but entries are numbers; .*decode the bytes in a map"),
+        ({"dtype": object}, r"is object, but entries are numbers"),
         (
             {"decode": bytes},
-            r"decode= is for what pad_to= pads; without it, write from_array_record\(paths\)\.map\(decode\)",
+            r"decode= needs pad_to=, the leaves to pad; without padding, write from_array_record\(paths\)\.map",
         ),
         ({"decode": bytes, "pad_to": 8}, r"pad_to=8: beside decode=, pass a dict of leaves and their lengths"),
         ({"decode": bytes, "pad_to": {}}, r"pad_to=\{\}: beside decode="),
-        ({"decode": bytes, "pad_to": {"x": -1}}, r"pad_to\['x'\]=-1: pass how many"),
+        ({"decode": bytes, "pad_to": {"x": -1}}, r"pad_to\['x'\]=-1: pass the number of entries"),
         ({"decode": bytes, "dtype": "u2", "pad_to": 8}, r"dtype='u2' and decode= were both passed"),
-        ({"truncate": True}, r"truncate=True says what becomes of records longer than pad_to=, which was not passed"),
+        ({"truncate": True}, r"truncate=True truncates records to pad_to=, which was not passed; pass pad_to= too"),
     ],
 )
 def test_arguments_that_can_not_be_used(arguments: dict[str, Any], message: str, folder: Path) -> None:
@@ -383,7 +383,7 @@ def test_files_of_another_kind(folder: Path, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(
             SourceError,
-            match=rf"/{name}: it can't be opened as ArrayRecord: \w.*; it is of another kind, or its writer",
+            match=rf"/{name} can't be opened as ArrayRecord: \w.*; it has another format, or its writer",
         ):
             loadax.from_array_record([folder, tmp_path / name])
 
@@ -392,7 +392,7 @@ def test_a_file_whose_writer_was_not_closed(tmp_path: Path) -> None:
     writer = ArrayRecordWriter(str(tmp_path / "x"), "group_size:1")
     writer.write(bytes(10))
     (tmp_path / "y").write_bytes((tmp_path / "x").read_bytes() + bytes(1))
-    with pytest.raises(SourceError, match=r"y: it can't be opened as ArrayRecord"):
+    with pytest.raises(SourceError, match=r"y can't be opened as ArrayRecord"):
         loadax.from_array_record(tmp_path / "y")
     writer.close()
 
@@ -402,9 +402,9 @@ def test_files_without_anything(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"/empty: the file is empty"):
         loadax.from_array_record(tmp_path / "empty")
     paths = [write(tmp_path / f"none-{number}", []) for number in range(3)]
-    with pytest.raises(SourceError, match=r"/none-0: there is no record in it"):
+    with pytest.raises(SourceError, match=r"/none-0 has no records"):
         loadax.from_array_record(paths[0])
-    with pytest.raises(SourceError, match=r"/none-0 \(and 2 more\): there is no record in it"):
+    with pytest.raises(SourceError, match=r"/none-0 \(and 2 more\) has no records"):
         loadax.from_array_record(paths)
 
 
@@ -422,7 +422,7 @@ def test_a_damaged_record_is_named(
     source = open_source(path)
     rows = np.array([*range(0, 80, 4), 120, 121, 190])
     with pytest.raises(
-        SourceError, match=rf"/x: {named} be read: .*; the file is damaged, or was changed: copy it again"
+        SourceError, match=rf"/x: {named} be read: .*; the file is damaged or has changed: copy it again"
     ):
         source.read(rows)
     good = np.array([*range(0, 80, 4), 190])
@@ -434,7 +434,7 @@ def test_a_file_that_got_shorter_since(tmp_path: Path) -> None:
     path = write(tmp_path / "x", records)
     source = open_source(path)
     write(path, records[:20])
-    with pytest.raises(SourceError, match=r"/x: record 40 can't be read: .*was changed"):
+    with pytest.raises(SourceError, match=r"/x: record 40 can't be read: .*has changed"):
         source.read(np.array([40]))
 
 
@@ -490,7 +490,7 @@ def test_bytes_that_are_no_whole_entries(tmp_path: Path) -> None:
         data = loadax.from_array_record(path, **arguments)
         with pytest.raises(
             SourceError,
-            match=r"row 1 \(.*/x, record 1\) has 7 bytes, .* no whole number of uint16 entries of 2; is dtype=",
+            match=r"row 1 \(.*/x, record 1\) has 7 bytes, not a multiple of 2, the size of a uint16 entry; check",
         ):
             data[1]
 
@@ -499,15 +499,15 @@ def test_bytes_that_are_no_whole_entries(tmp_path: Path) -> None:
     ("decode", "message"),
     [
         (len, r"row 1 \(.*/x, record 1\): decode returned a int; pad_to= names leaves of a dict"),
-        (lambda record: {"x": record}, r"leaf 'x' is \|S3\[\], and pad_to= pads the first dimension of arrays"),
-        (lambda record: {"x": len(record)}, r"leaf 'x' is int64\[\], and pad_to="),
+        (lambda record: {"x": record}, r"leaf 'x' is \|S3\[\], but pad_to= pads the first dimension of numeric arrays"),
+        (lambda record: {"x": len(record)}, r"leaf 'x' is int64\[\], but pad_to="),
         (
             lambda record: {"y": len(record)},
-            r"decode returned the leaves \['y'\]; for pad_to=\{'x': 8\} there must be 'x'",
+            r"decode returned the leaves \['y'\]; pad_to=\{'x': 8\} needs a leaf 'x'",
         ),
         (
             lambda record: {"x": [1], "x_length": 1},
-            r"there must be 'x', and no 'x_length', which is what its length will be called",
+            r"needs a leaf 'x', and adds 'x_length' with its length, which must not exist yet",
         ),
     ],
 )

@@ -97,7 +97,7 @@ def test_local_and_remote_files_say_the_same(tmp_path: Path, http_proxy: FaultPr
             b"\xc6\xc7",
         ]
         with pytest.raises(
-            SourceError, match=r"x\.bin: it has no bytes 199 to 200: it is cut short, or of another kind"
+            SourceError, match=r"x\.bin: bytes 199 to 200 are missing: the file is cut short, or of another kind"
         ):
             files.read([ByteRange(x, 199, 201)])
         for ask in (files.read, files.contains):
@@ -293,11 +293,11 @@ def test_remote_arrays_that_can_not_be_read_by_rows(tmp_path: Path, http_proxy: 
     (tmp_path / "text.npy").write_text("this is a text, and no array")
     write_npy(tmp_path / "short.npy", values[:4])
     for name, message in {
-        "fortran": r" is in Fortran order, so the bytes of a row lie all over the file; save numpy\.ascontiguousarray",
-        "one": " is a single value: it has no rows",
-        "objects": " holds Python objects; write it with numpy.save, as an array of numbers",
-        "cut": r": it is cut short: its header says float32\[6, 4\], which ends at byte 224",
-        "text": ": it is no .npy file, it begins with b'this i'",
+        "fortran": r" is in Fortran order, so the bytes of a row are scattered over the file; save numpy",
+        "one": " is a scalar without rows",
+        "objects": " contains Python objects; save an array of numbers with numpy.save",
+        "cut": r": the file is cut short: float32\[6, 4\] of its header needs 224 bytes",
+        "text": " is not a .npy file: it begins with b'this i'",
         "nowhere": ".*: there is no such file",
     }.items():
         with pytest.raises(SourceError, match=rf"{http_proxy.url}/{name}\.npy{message}"):
@@ -354,7 +354,7 @@ def test_a_remote_file_that_shrinks(tmp_path: Path, http_proxy: FaultProxy) -> N
     source = open_tokens(f"{http_proxy.url}/x.bin", 1000, dtype="uint16")
     path.write_bytes(path.read_bytes()[:7000])
     with pytest.raises(
-        SourceError, match=r"/x\.bin: it has no bytes 6000 to 8001: it is cut short, or of another kind"
+        SourceError, match=r"/x\.bin: bytes 6000 to 8001 are missing: the file is cut short, or of another kind"
     ):
         source.read(np.array([3]))
 
@@ -437,7 +437,7 @@ def test_a_server_that_knows_no_ranges(tmp_path: Path) -> None:
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}/x.bin"
         with pytest.raises(
-            SourceError, match=rf"{url}, bytes 0 to 0: the server sends whole files only, .*; use a server that knows"
+            SourceError, match=rf"{url}, bytes 0 to 0: the server ignores Range requests .*; use a server that supports"
         ):
             open_tokens(url, 10, dtype="uint16")
         server.shutdown()

@@ -145,7 +145,7 @@ def test_links_are_followed_and_those_that_lead_back_refused(tmp_path: Path) -> 
     (tmp_path / "data/b").symlink_to(tmp_path / "elsewhere")
     assert loadax.from_images(tmp_path / "data").read([1])["label"].tolist() == [1]
     (tmp_path / "data/a/back").symlink_to(tmp_path / "data/a")
-    with pytest.raises(SourceError, match=r"data/a/back links back to a folder that it lies in, so .* remove the link"):
+    with pytest.raises(SourceError, match=r"data/a/back links to one of its parent folders, .* remove the link"):
         loadax.from_images(tmp_path / "data")
 
 
@@ -157,10 +157,10 @@ def test_links_are_followed_and_those_that_lead_back_refused(tmp_path: Path) -> 
             lambda folder: write(folder, {"x.png": b""}) / "x.png",
             r"x\.png: it can't be listed: .*; pass a folder of images",
         ),
-        (lambda folder: write(folder, {"a/x.txt": b""}), r"there is no image in it; their names end in \.jpg, "),
+        (lambda folder: write(folder, {"a/x.txt": b""}), r"has no images; pass a folder of files that end in \.jpg, "),
         (
             lambda folder: write(folder, {"a/x.png": b"", "y.png": b""}),
-            r"in folders \(a, …\) and beside them \(y\.png, …\), so",
+            r"both in folders \(a, …\) and outside \(y\.png, …\), so",
         ),
     ],
 )
@@ -170,9 +170,7 @@ def test_folders_that_are_none(make: Callable[[Path], Path], message: str, tmp_p
 
 
 def test_a_folder_elsewhere_is_refused() -> None:
-    with pytest.raises(
-        UnsupportedError, match=r"s3://bucket/images is not on this machine, .*; copy the folder to a local disk"
-    ):
+    with pytest.raises(UnsupportedError, match=r"s3://bucket/images is remote, .*; copy the folder to a local disk"):
         loadax.from_images("s3://bucket/images")
 
 
@@ -199,7 +197,7 @@ def test_a_library_that_is_missing(module: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(
         UnsupportedError,
-        match=rf"by Pillow, .*can't be imported \(import of {module} .*\); "
+        match=rf"images need Pillow, .*can't be imported \(import of {module} .*\); "
         r"pip install opencv-python-headless pillow simplejpeg",
     ):
         loadax.from_images(tmp_path)
@@ -431,7 +429,7 @@ def test_all_files_that_are_damaged_are_found(animals: Path) -> None:
     found = data.source.damaged()  # type: ignore[attr-defined]
     assert list(found) == [3, 5, 6, 9]
     assert found[3].startswith(f"{animals}/a/3.png: ")
-    assert found[5] == f"{animals}/b/0.png: it does not begin as a file of JPEG, PNG, WEBP or BMP does"
+    assert found[5] == f"{animals}/b/0.png: it has no header of JPEG, PNG, WEBP or BMP"
     assert "the image is 30x20 pixels" in found[6]
     assert "No such file" in found[9]
     whole = data.exclude(list(found))
@@ -444,7 +442,7 @@ def test_a_first_image_that_is_damaged_is_in_the_way_of_no_size_only(tmp_path: P
     write(tmp_path, {"0.png": b"", "1.png": encoded(noise(1), "PNG")})
     with pytest.raises(SourceError, match=r"row 0, .*0\.png: it can't be decoded") as caught:
         loadax.from_images(tmp_path)
-    assert "with size=(height, width) it need not be read to open the folder" in caught.value.__notes__[0]
+    assert "without size=, opening the folder reads the first image" in caught.value.__notes__[0]
     assert len(loadax.from_images(tmp_path, 8).exclude([0])) == 1
 
 
@@ -465,7 +463,7 @@ def test_damage_that_is_accepted(quality: Any, tmp_path: Path) -> None:
 def test_a_file_that_is_gone(animals: Path) -> None:
     data = loadax.from_images(animals)
     (animals / "b/2.png").unlink()
-    with pytest.raises(SourceError, match=r"row 7, .*b/2\.png: there is no such file any more; open the folder anew"):
+    with pytest.raises(SourceError, match=r"row 7, .*b/2\.png: the file no longer exists; open the folder again"):
         data.read([7])
 
 

@@ -53,7 +53,9 @@ def write(path: Path, content: bytes) -> Path:
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"nowhere\.npy: there is no such file; write it with numpy\.save"):
+    with pytest.raises(
+        SourceError, match=r"nowhere\.npy: there is no such file; save an array of numbers with numpy\.save"
+    ):
         open_npy({"x": tmp_path / "nowhere.npy"})
 
 
@@ -70,7 +72,7 @@ def test_files_that_are_no_npy(tmp_path: Path) -> None:
     }.items():
         path = write(tmp_path / name, content)
         with pytest.raises(
-            SourceError, match=rf"{name}: it can't be opened as \.npy: .*; write it with numpy\.save, as an array"
+            SourceError, match=rf"{name}: it can't be opened as \.npy: .*; save an array of numbers with numpy\.save"
         ):
             open_npy({"x": path})
 
@@ -83,7 +85,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 def test_several_arrays_in_one_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "both.npz", a=VALUES, b=VALUES)
     with pytest.raises(
-        SourceError, match=r"both\.npz holds several arrays \(\.npz\), which can't be mapped; save each"
+        SourceError, match=r"both\.npz contains several arrays \(\.npz\), which can't be memory-mapped; save each"
     ):
         open_npy(tmp_path / "both.npz")
 
@@ -92,7 +94,7 @@ def test_a_single_value_and_unequal_lengths_name_the_leaf(tmp_path: Path) -> Non
     np.save(tmp_path / "one.npy", np.float32(1))
     np.save(tmp_path / "x.npy", VALUES)
     np.save(tmp_path / "y.npy", VALUES[:4])
-    with pytest.raises(SourceError, match=r"leaf \['one'\] is a single value"):
+    with pytest.raises(SourceError, match=r"leaf \['one'\] is a scalar"):
         open_npy({"one": tmp_path / "one.npy"})
     with pytest.raises(SourceError, match=r"\(\['x'\]: 12, \['y'\]: 4\)"):
         open_npy({"x": tmp_path / "x.npy", "y": tmp_path / "y.npy"})
