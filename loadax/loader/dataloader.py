@@ -47,7 +47,7 @@ from loadax.loader.options import (
 from loadax.loader.pipeline import Pipeline, forms_of
 from loadax.loader.state import OrderHash, step_of
 from loadax.plan.batches import BatchPlan, Remainder
-from loadax.plan.find import Place
+from loadax.plan.find import StepPosition
 from loadax.plan.skips import step_ranges
 from loadax.protocols import Integers, Tree
 from loadax.sharding.mesh import PlannedMesh, current_mesh, grid_of, resolve_mesh
@@ -208,7 +208,7 @@ class Dataloader:
         self._ledger: Ledger | None = None
         self._warm: deque[DataIterator] = deque()  # an iterator that reads ahead already, or none
         if self._mesh is not None or self._made_in is not None:
-            for segment in self._plan.stretches:
+            for segment in self._plan.segments:
                 self._shard(segment.first)
 
     def __bool__(self) -> bool:
@@ -446,7 +446,7 @@ class Dataloader:
             >>> Dataloader(data, 8).trace(2)[1]
             Record(position=1, dataset='web', row=13, epoch=0, id=13, where=None, documents=None)
         """
-        size = self._plan.stretch(self._checked(step))[0].batch_size
+        size = self._plan.segment_of(self._checked(step))[0].batch_size
         chosen = np.arange(size) if positions is None else np.asarray(positions)
         if chosen.size and (chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= size):
             raise RowIndexError(
@@ -454,7 +454,9 @@ class Dataloader:
             )
         return trace(self._plan, self.dataset.source, int(step), chosen.astype(np.int64).reshape(-1))
 
-    def find(self, row: int, dataset: str | None = None, *, epochs: Any = None, steps: Any = None) -> list[Place]:
+    def find(
+        self, row: int, dataset: str | None = None, *, epochs: Any = None, steps: Any = None
+    ) -> list[StepPosition]:
         """Finds the steps and batch positions at which the run reads a record.
 
         The inverse of `rows`, computed without reading data.
@@ -545,7 +547,7 @@ class Dataloader:
         self._checked(chosen[-1])
         chosen_positions = None if positions is None else np.asarray(positions)
         if chosen_positions is not None:
-            sizes = [self._plan.stretch(step)[0].batch_size for step in (*self._plan.first_steps, chosen[0])]
+            sizes = [self._plan.segment_of(step)[0].batch_size for step in (*self._plan.first_steps, chosen[0])]
             if (
                 chosen_positions.ndim != 1
                 or chosen_positions.dtype.kind not in "iu"
@@ -597,7 +599,7 @@ class Dataloader:
     def _positions(self, step: int) -> Integers:
         shard = self._pipeline.options.shard
         if shard is not None and self._mesh is None and (current_mesh() or self._made_in) is None:
-            size = self._plan.stretch(step)[0].batch_size // shard.count
+            size = self._plan.segment_of(step)[0].batch_size // shard.count
             return np.arange(shard.index * size, (shard.index + 1) * size, dtype=np.int64)
         return self._shard(step).positions
 

@@ -164,7 +164,7 @@ class DataIterator:
     @property
     def epoch(self) -> int:
         """Epoch of the next batch."""
-        return self._plan.place(self._step)[0]
+        return self._plan.position_of_step(self._step)[0]
 
     def get_state(self) -> dict[str, Any]:
         """JSON-serialisable state, equal on all hosts. Counts batches handed out, not prefetched ones."""
@@ -228,7 +228,7 @@ class DataIterator:
     def batch_size(self) -> int:
         """Rows of the next global batch; of the last one if the run is over."""
         last = self._step if self.num_steps is None else min(self._step, self.num_steps - 1)
-        return self._plan.stretch(last)[0].batch_size
+        return self._plan.segment_of(last)[0].batch_size
 
     def close(self) -> None:
         """Stops all workers. Idempotent; also called on garbage collection and at exit."""

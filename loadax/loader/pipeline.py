@@ -88,7 +88,7 @@ class Pipeline:
 
     def form(self, step: int) -> BatchForm:
         """The form of the batch of a step."""
-        return value_at(self.forms, self.plan.stretch(step)[0].first)
+        return value_at(self.forms, self.plan.segment_of(step)[0].first)
 
     def shard(self, mesh: Any, step: int) -> HostShard:
         """This process's shard of the batch of a step on a mesh, which may be a planned one.
@@ -98,7 +98,7 @@ class Pipeline:
                 from this process's part on the mesh; names the leaf.
             ArgumentError: If `cache_bytes` is too low for the open chunks.
         """
-        segment = self.plan.stretch(step)[0]
+        segment = self.plan.segment_of(step)[0]
         form = value_at(self.forms, segment.first)
         key = (mesh, segment.batch_size, form)
         if key not in self._shards:
@@ -127,7 +127,7 @@ class Pipeline:
 
     def producer(self, mesh: Mesh, step: int, executor: PieceExecutor) -> BatchProducer:
         """The producer of a step and of the following steps with the same shapes."""
-        segment, end = self.plan.stretch(step)
+        segment, end = self.plan.segment_of(step)
         shard, options = self.shard(mesh, step), self.options
         if options.keep_on_device:
             gather = self._cache_on(mesh, step).gather(shard)

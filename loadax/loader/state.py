@@ -72,7 +72,7 @@ def make_state(plan: BatchPlan, order: OrderHash, step: int) -> dict[str, Any]:
     With skipped steps, it is directly after the last step that was handed out, so that later skips may still change.
     """
     whole_step = plan.skips.whole_step(step - 1) + 1 if step else 0
-    epoch, position = plan.place_of(whole_step)
+    epoch, position = plan.position_of_whole_step(whole_step)
     fields = (VERSION, step, plan.batch_size_of(whole_step), epoch, position, order(epoch, position))
     skipped = _skipped(plan, whole_step)
     verbs = _short_hashes(order.parts(epoch, position))
@@ -83,8 +83,10 @@ def _skipped(plan: BatchPlan, whole_step: int) -> list[list[int]]:
     """Skipped ranges before a step, as (epoch, position, epoch, position), which don't depend on the batch size."""
     ranges = []
     for start, stop in plan.skips.before(whole_step).ranges:
-        epoch, position = plan.place_of(stop - 1)
-        ranges.append([*plan.place_of(start), epoch, min(position + plan.batch_size_of(stop - 1), plan.order.size)])
+        epoch, position = plan.position_of_whole_step(stop - 1)
+        ranges.append(
+            [*plan.position_of_whole_step(start), epoch, min(position + plan.batch_size_of(stop - 1), plan.order.size)]
+        )
     return ranges
 
 

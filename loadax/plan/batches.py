@@ -85,7 +85,7 @@ class BatchPlan:
             raise ArgumentError(
                 "the dataset has no rows; check the data that it reads, or the slice or split that left none"
             )
-        _ = self.stretches
+        _ = self.segments
         if self.num_steps is not None and self.num_steps > LARGEST:
             raise ArgumentError(
                 f"num_epochs={shown(self.num_epochs)} makes more than 2**63 steps; pass None for endless epochs"
@@ -97,7 +97,7 @@ class BatchPlan:
         return ((0, self.batch_size),) if isinstance(self.batch_size, int) else self.batch_size
 
     @cached_property
-    def stretches(self) -> tuple[BatchSizeSegment, ...]:
+    def segments(self) -> tuple[BatchSizeSegment, ...]:
         """One segment for each entry of the schedule."""
         segments: list[BatchSizeSegment] = []
         for first, batch_size in self.schedule:
@@ -105,7 +105,7 @@ class BatchPlan:
                 raise ArgumentError(
                     f"a batch size or length is scheduled from step {first} on, which no run reaches; leave it out"
                 )
-            epoch, start = _place(segments[-1], first) if segments else (0, 0)
+            epoch, start = _epoch_positions(segments[-1], first) if segments else (0, 0)
             if segments and self.num_epochs is not None and first >= segments[-1].begin(self.num_epochs):
                 raise ArgumentError(
                     f"a batch size or length is scheduled from step {first} on, but there are only "
@@ -114,17 +114,17 @@ class BatchPlan:
             steps, epoch_steps = (self._steps(rows, batch_size) for rows in (self.order.size - start, self.order.size))
             segments.append(BatchSizeSegment(first, epoch, start, batch_size, steps, epoch_steps))
         if self.remainder == "error":
-            for stretch, following in zip_longest(segments, segments[1:]):
-                self._check_ends(stretch, self.num_epochs if following is None else following.epoch)
+            for segment, following in zip_longest(segments, segments[1:]):
+                self._check_ends(segment, self.num_epochs if following is None else following.epoch)
         return tuple(segments)
 
-    def _check_ends(self, stretch: BatchSizeSegment, end: int | None) -> None:
+    def _check_ends(self, segment: BatchSizeSegment, end: int | None) -> None:
         """Raises if a segment leaves rows over at the end of an epoch before epoch `end`."""
-        for epoch, rows in ((stretch.epoch, self.order.size - stretch.start), (stretch.epoch + 1, self.order.size)):
-            if (end is None or epoch < end) and rows % stretch.batch_size:
+        for epoch, rows in ((segment.epoch, self.order.size - segment.start), (segment.epoch + 1, self.order.size)):
+            if (end is None or epoch < end) and rows % segment.batch_size:
                 raise ArgumentError(
-                    f"remainder='error': {rows} rows leave {rows % stretch.batch_size} "
-                    f"over after batches of batch_size={stretch.batch_size}; "
+                    f"remainder='error': {rows} rows leave {rows % segment.batch_size} "
+                    f"over after batches of batch_size={segment.batch_size}; "
                     "pass remainder='drop' or 'pad', or a batch_size that divides the rows",
                     argument="remainder",
                 )
@@ -147,7 +147,7 @@ class BatchPlan:
     @cached_property
     def num_steps(self) -> int | None:
         """Steps of all epochs; None: endless."""
-        return None if self.num_epochs is None else self.stretches[-1].begin(self.num_epochs) - self.skips.count
+        return None if self.num_epochs is None else self.segments[-1].begin(self.num_epochs) - self.skips.count
 
     @property
     def end(self) -> int:
@@ -158,7 +158,7 @@ class BatchPlan:
     @property
     def first_steps(self) -> list[int]:
         """First step of each batch size that has steps left."""
-        firsts = sorted({self.skips.left(stretch.first) for stretch in self.stretches})
+        firsts = sorted({self.skips.left(segment.first) for segment in self.segments})
         return [step for step in firsts if self.num_steps is None or step < self.num_steps]
 
     def epoch_steps(self, epoch: int) -> range:
@@ -167,40 +167,40 @@ class BatchPlan:
 
     def _begin(self, epoch: int) -> int:
         """First whole step of an epoch."""
-        for stretch, following in zip_longest(self.stretches, self.stretches[1:]):
-            first = stretch.first if epoch <= stretch.epoch else stretch.begin(epoch)
+        for segment, following in zip_longest(self.segments, self.segments[1:]):
+            first = segment.first if epoch <= segment.epoch else segment.begin(epoch)
             if following is None or first < following.first:
                 return first
         raise AssertionError("the last segment has no end")
 
-    def stretch(self, step: int) -> tuple[BatchSizeSegment, int | None]:
+    def segment_of(self, step: int) -> tuple[BatchSizeSegment, int | None]:
         """The segment of a step, and the step after the segment's last; None: it has no end."""
-        which = self._stretch(self.skips.whole_step(step))
-        last = which + 1 == len(self.stretches)
-        return self.stretches[which], self.num_steps if last else self.skips.left(self.stretches[which + 1].first)
+        which = self._segment_index(self.skips.whole_step(step))
+        last = which + 1 == len(self.segments)
+        return self.segments[which], self.num_steps if last else self.skips.left(self.segments[which + 1].first)
 
-    def _stretch(self, whole_step: int) -> int:
+    def _segment_index(self, whole_step: int) -> int:
         """Index of the segment of a whole step."""
-        return bisect_right(self.stretches, whole_step, key=lambda stretch: stretch.first) - 1
+        return bisect_right(self.segments, whole_step, key=lambda segment: segment.first) - 1
 
-    def place(self, step: int) -> tuple[int, int]:
+    def position_of_step(self, step: int) -> tuple[int, int]:
         """Epoch of a step, and the position in that epoch at which the step begins."""
-        return self.place_of(self.skips.whole_step(step))
+        return self.position_of_whole_step(self.skips.whole_step(step))
 
-    def place_of(self, whole_step: int) -> tuple[int, int]:
-        """Same as `place`, for a whole step, which may be skipped."""
-        return _place(self.stretches[self._stretch(whole_step)], whole_step)
+    def position_of_whole_step(self, whole_step: int) -> tuple[int, int]:
+        """Same as `position_of_step`, for a whole step, which may be skipped."""
+        return _epoch_positions(self.segments[self._segment_index(whole_step)], whole_step)
 
     def batch_size_of(self, whole_step: int) -> int:
         """Number of positions of a whole step."""
-        return self.stretches[self._stretch(whole_step)].batch_size
+        return self.segments[self._segment_index(whole_step)].batch_size
 
     def step_at(self, epoch: int, position: int) -> tuple[int, int]:
         """Whole step that holds a position of an epoch, and the position's index in it before sorting by lane."""
-        which = bisect_right(self.stretches, (epoch, position), key=lambda stretch: (stretch.epoch, stretch.start)) - 1
-        stretch = self.stretches[which]
-        begin, start = (stretch.first, stretch.start) if epoch == stretch.epoch else (stretch.begin(epoch), 0)
-        steps, between = divmod(position - start, stretch.batch_size)
+        which = bisect_right(self.segments, (epoch, position), key=lambda segment: (segment.epoch, segment.start)) - 1
+        segment = self.segments[which]
+        begin, start = (segment.first, segment.start) if epoch == segment.epoch else (segment.begin(epoch), 0)
+        steps, between = divmod(position - start, segment.batch_size)
         return begin + steps, between
 
     def check(self, step: int) -> int:
@@ -212,12 +212,12 @@ class BatchPlan:
 
     def valid(self, step: int) -> int:
         """Number of the step's positions that hold a row; the rest, at its end, are padding."""
-        return min(self.stretch(step)[0].batch_size, self.order.size - self.place(step)[1])
+        return min(self.segment_of(step)[0].batch_size, self.order.size - self.position_of_step(step)[1])
 
     def visits(self, step: int, positions: Integers | None = None) -> Visits:
         """Visits at `positions` of the batch (None: all), in that order; padding has row -1."""
         if positions is None:
-            positions = np.arange(self.stretch(step)[0].batch_size, dtype=np.int64)
+            positions = np.arange(self.segment_of(step)[0].batch_size, dtype=np.int64)
         return self.visits_of(range(step, step + 1), positions)
 
     def visits_of(self, steps: range, positions: Integers) -> Visits:
@@ -225,9 +225,11 @@ class BatchPlan:
 
         The cost is proportional to `len(steps) * len(positions)`, not to the size of the batch or the dataset.
         """
-        stretch, _ = self.stretch(steps.start)
-        epochs, starts = _place(stretch, self.skips.whole_steps(np.arange(steps.start, steps.stop, dtype=np.int64)))
-        valid = np.minimum(stretch.batch_size, self.order.size - starts)
+        segment, _ = self.segment_of(steps.start)
+        epochs, starts = _epoch_positions(
+            segment, self.skips.whole_steps(np.arange(steps.start, steps.stop, dtype=np.int64))
+        )
+        valid = np.minimum(segment.batch_size, self.order.size - starts)
         offsets = np.empty((len(steps), len(positions)), np.int64)
         for index, (epoch, start, count) in enumerate(
             zip(epochs.tolist(), starts.tolist(), valid.tolist(), strict=True)
@@ -236,7 +238,7 @@ class BatchPlan:
             offsets[index] = by_lane(start, count, assignments, positions) if assignments else positions
         in_epoch = (starts[:, None] + offsets).ravel()
         epoch_of = np.repeat(epochs, len(positions))
-        if (valid == stretch.batch_size).all():
+        if (valid == segment.batch_size).all():
             return self.order.visits(epoch_of, in_epoch)
         valid_positions = (offsets < valid[:, None]).ravel()
         rows = np.full(len(in_epoch), -1, np.int64)
@@ -247,11 +249,11 @@ class BatchPlan:
         return Visits(rows, inside)
 
 
-def _place(stretch: BatchSizeSegment, step: Any) -> tuple[Any, Any]:
+def _epoch_positions(segment: BatchSizeSegment, step: Any) -> tuple[Any, Any]:
     """Epochs of steps (an int, or int64[n]) of a segment, and the positions at which they begin."""
-    offset = step - stretch.first
-    later = offset >= stretch.steps
-    turns, inner = np.divmod(offset - stretch.steps, max(1, stretch.epoch_steps))
-    epochs = np.where(later, stretch.epoch + 1 + turns, stretch.epoch)
-    starts = np.where(later, inner * stretch.batch_size, stretch.start + offset * stretch.batch_size)
+    offset = step - segment.first
+    later = offset >= segment.steps
+    turns, inner = np.divmod(offset - segment.steps, max(1, segment.epoch_steps))
+    epochs = np.where(later, segment.epoch + 1 + turns, segment.epoch)
+    starts = np.where(later, inner * segment.batch_size, segment.start + offset * segment.batch_size)
     return (epochs, starts) if isinstance(step, np.ndarray) else (int(epochs), int(starts))

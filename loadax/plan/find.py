@@ -12,14 +12,14 @@ from loadax.plan.batches import BatchPlan
 from loadax.plan.lanes import in_step
 
 
-class Place(NamedTuple):
+class StepPosition(NamedTuple):
     """One read of a record: the step, and the position in its batch."""
 
     step: int
     position: int
 
 
-def find(plan: BatchPlan, row: int, steps: range) -> list[Place]:
+def find(plan: BatchPlan, row: int, steps: range) -> list[StepPosition]:
     """Finds all reads of a row in some steps, in ascending order.
 
     Args:
@@ -30,26 +30,26 @@ def find(plan: BatchPlan, row: int, steps: range) -> list[Place]:
     if not len(steps):
         return []
     first, last = plan.skips.whole_step(steps[0]), plan.skips.whole_step(steps[-1])
-    (first_epoch, low), (last_epoch, high) = plan.place_of(first), plan.place_of(last)
+    (first_epoch, low), (last_epoch, high) = plan.position_of_whole_step(first), plan.position_of_whole_step(last)
     size = plan.order.size
     window = (low, min(high + plan.batch_size_of(last), size)) if first_epoch == last_epoch else (0, size)
     epochs = np.arange(first_epoch, last_epoch + 1, dtype=np.int64)
     hits = plan.order.inverse(np.full_like(epochs, row), epochs, window)
-    places = [
-        _place(plan, int(epochs[asked]), position)
+    positions = [
+        _step_position(plan, int(epochs[asked]), position)
         for asked, position in zip(hits.asked, hits.positions.tolist(), strict=True)
     ]
-    return sorted(place for place in places if place is not None and place.step in steps)
+    return sorted(position for position in positions if position is not None and position.step in steps)
 
 
-def _place(plan: BatchPlan, epoch: int, position: int) -> Place | None:
+def _step_position(plan: BatchPlan, epoch: int, position: int) -> StepPosition | None:
     """Step and batch position of a position of an epoch; None if its step is dropped or skipped."""
     whole_step, offset = plan.step_at(epoch, position)
-    if plan.place_of(whole_step) != (epoch, position - offset) or plan.skips.holds(whole_step):
+    if plan.position_of_whole_step(whole_step) != (epoch, position - offset) or plan.skips.holds(whole_step):
         return None
     start = position - offset
     count = min(plan.batch_size_of(whole_step), plan.order.size - start)
     assignments = plan.order.lane_assignments(epoch, start, start + count)
     if assignments:
         offset = int(in_step(start, count, assignments, np.array([offset], np.int64))[0])
-    return Place(plan.skips.left(whole_step), offset)
+    return StepPosition(plan.skips.left(whole_step), offset)

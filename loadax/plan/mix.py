@@ -328,6 +328,6 @@ def _seed_of(part: Order) -> int | None:
     return shuffle.seed if -(1 << 63) <= shuffle.seed < 1 << 63 else None
 
 
-def rows_text(count: int) -> str:
+def length_text(count: int) -> str:
     """Size of an order as text: `1,000`, or `endless`."""
     return f"{count:,}" if count < ENDLESS else "endless"

@@ -280,7 +280,7 @@ def certify(
         # The order's hash covers the verbs.
         decisive = {name: value for name, value in state.items() if name != "verbs"}
         described = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:16]
-        batch_size = plan.stretch(steps.start)[0].batch_size
+        batch_size = plan.segment_of(steps.start)[0].batch_size
         for piece, (rows, *halves) in zip(pieces, np.moveaxis(np.concatenate(hashed, axis=1), 2, 0), strict=True):
             digests = tuple(
                 Digests(*(high << 64 | low for high, low in zip(step[::2], step[1::2], strict=True)))

@@ -79,14 +79,14 @@ def check_run(plan: BatchPlan, shard_at: Callable[[int], HostShard], steps: int 
             than hold it; shows step and position.
     """
     segments = [
-        (segment.first, plan.stretch(segment.first)[1] or segment.first + segment.epoch_steps)
-        for segment in plan.stretches
+        (segment.first, plan.segment_of(segment.first)[1] or segment.first + segment.epoch_steps)
+        for segment in plan.segments
     ]
     rows: list[Integers] = []
     copies: list[Integers] = []
     counts: list[tuple[int, int, int]] = []  # hosts, shares, and shares checked per step
     for first, end in segments:
-        hosts = AllHosts(shard_at(first), plan.stretch(first)[0].batch_size)
+        hosts = AllHosts(shard_at(first), plan.segment_of(first)[0].batch_size)
         shares = _shares(hosts)
         most = steps or max(1, min(_MOST_ROWS // hosts.batch_size, max(_FEW_STEPS, _MOST_CALLS // len(shares))))
         chosen = spaced(range(first, end), -(-most // len(segments)))

@@ -89,8 +89,8 @@ def reads_columns(dataset: Dataset) -> bool:
 
 def _batches(setting: Setting) -> Batches:
     plan = setting.plan
-    segment, end = plan.stretch(setting.at)
-    epoch = plan.epoch_steps(plan.place(setting.at)[0])
+    segment, end = plan.segment_of(setting.at)
+    epoch = plan.epoch_steps(plan.position_of_step(setting.at)[0])
     last = epoch.stop - 1  # of its epoch, which may end with another batch size
     valid = plan.valid(last)
     return Batches(
@@ -101,8 +101,8 @@ def _batches(setting: Setting) -> Batches:
         steps_per_epoch=len(epoch),
         num_epochs=plan.num_epochs,
         rows_per_epoch=plan.order.size,
-        dropped=plan.order.size - plan.place(last)[1] - valid if plan.remainder == "drop" else 0,
-        padded=plan.stretch(last)[0].batch_size - valid if plan.remainder == "pad" else 0,
+        dropped=plan.order.size - plan.position_of_step(last)[1] - valid if plan.remainder == "drop" else 0,
+        padded=plan.segment_of(last)[0].batch_size - valid if plan.remainder == "pad" else 0,
     )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from loadax.core.formatting import count_text, size_text, table
 from loadax.loader.inspection.partition_picture import PartitionPicture
-from loadax.plan.mix import rows_text
+from loadax.plan.mix import length_text
 
 
 class Spread(NamedTuple):
@@ -218,7 +218,7 @@ class Explanation:
             else ""
         )
         yield (
-            f"an epoch: {rows_text(batches.rows_per_epoch)} rows, {rows_text(batches.steps_per_epoch)} steps"
+            f"an epoch: {length_text(batches.rows_per_epoch)} rows, {length_text(batches.steps_per_epoch)} steps"
             + f", {left}" * bool(left)
         )
         if batches.first or (batches.last is not None and batches.last + 1 != batches.steps):

@@ -10,7 +10,7 @@ from loadax.core.arguments import LARGEST, integer, shown
 from loadax.core.formatting import table
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.batches import BatchPlan
-from loadax.plan.find import Place, find
+from loadax.plan.find import StepPosition, find
 from loadax.plan.mix import ENDLESS
 from loadax.protocols import Integers, Location
 from loadax.redaction import redact
@@ -166,7 +166,7 @@ def _look_up(
 
 def find_places(
     plan: BatchPlan, source: BaseSource, row: int, dataset: str | None, epochs: Any, steps: Any
-) -> list[Place]:
+) -> list[StepPosition]:
     """Finds the steps and positions at which a run reads a row; see `Dataloader.find`.
 
     Raises:

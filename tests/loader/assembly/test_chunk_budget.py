@@ -474,7 +474,7 @@ def test_the_parts_of_a_mixture_share_the_memory() -> None:
     mixed = mix([*parts, from_source(large)], (1, 1, 1, 1))
     needed = 3 * 8 * 32 * 64
     loader = Dataloader(mixed, batch_size=32, cache_bytes=needed, shard_index=0, shard_count=2)
-    found = loader._pipeline.open_chunks(loader._shard(), loader._plan.stretches[0])
+    found = loader._pipeline.open_chunks(loader._shard(), loader._plan.segments[0])
     reader = keep_open_chunks(mixed.reader, found, needed, None)
     held = [cache for cache in walk(reader.source) if isinstance(cache, ChunkCache)]
     assert len(held) == 3

@@ -12,7 +12,7 @@ import pytest
 from loadax import Dataloader, Dataset, concat, from_arrays, from_documents, from_npy, from_source, from_tokens, mix
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, RowIndexError, StateError
-from loadax.plan.find import Place
+from loadax.plan.find import StepPosition
 from loadax.protocols import Location
 from loadax.sharding import data_parallel
 from tests.loader.oracle import NONE, Oracle, arrays, assert_placed, mesh_of
@@ -140,10 +140,10 @@ def test_a_trace_is_a_table_and_json(tmp_path: Path) -> None:
 
 def test_a_row_of_a_part_is_found_where_the_trace_says_so() -> None:
     loader = loader_of(mixture(stop="all"), 8, num_epochs=2)
-    met: dict[tuple[str, int], list[Place]] = {}
+    met: dict[tuple[str, int], list[StepPosition]] = {}
     for step in range(len(loader)):
         for record in loader.trace(step):
-            met.setdefault((record.dataset, record.row), []).append(Place(step, record.position))
+            met.setdefault((record.dataset, record.row), []).append(StepPosition(step, record.position))
     for name, rows in {"web/part 0": 30, "web/part 1": 20, "code": 40, "books": 9}.items():
         for row in range(rows):
             assert loader.find(row, name) == met.get((name, row), [])
@@ -153,7 +153,9 @@ def test_a_row_of_a_part_is_found_where_the_trace_says_so() -> None:
 
 def test_find_looks_where_it_is_told() -> None:
     loader = loader_of(line(20).shuffle(1), 6, num_epochs=None)
-    everything = [Place(step, at) for step in range(30) for at in np.flatnonzero(loader.rows(step) == 7).tolist()]
+    everything = [
+        StepPosition(step, at) for step in range(30) for at in np.flatnonzero(loader.rows(step) == 7).tolist()
+    ]
     assert loader.find(7, epochs=range(10)) == everything
     assert loader.find(7, epochs=4) == [place for place in everything if place.step // 3 == 4]
     assert loader.find(7, steps=range(5, 12)) == [place for place in everything if 5 <= place.step < 12]
