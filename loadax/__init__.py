@@ -116,7 +116,7 @@ if not TYPE_CHECKING:  # so that type checkers see the imports above, and catch 
             return import_module(f"loadax.{name}")
         if name in _HOME:
             return getattr(import_module(_HOME[name]), name)
-        from loadax.core.habits import for_module
+        from loadax.core.replacements import for_module
 
         hint = for_module(name)
         text = f"module 'loadax' has no attribute {name!r}" + (f": {hint}" if hint else "")

@@ -14,7 +14,7 @@ from loadax.core.arguments import MOST_POSITIONS, choice, flag, function, intege
 from loadax.core.arguments import path as checked_path
 from loadax.core.fingerprint import fingerprint
 from loadax.core.formatting import name_of
-from loadax.core.habits import for_dataset
+from loadax.core.replacements import for_dataset
 from loadax.core.spec import flatten_spec, leaf_arrays, normalise_spec
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, RowIndexError
@@ -40,7 +40,7 @@ from loadax.sources.adapters.grain_transforms import (
 )
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
-from loadax.sources.io.places import check_elsewhere
+from loadax.sources.io.path_overlap import check_elsewhere
 from loadax.transforms import BatchMap, Map, Transform, takes
 from loadax.writing.identity import digest_of, identify, sample_size, spread
 

@@ -32,7 +32,7 @@ def from_arrays(tree: Tree) -> Dataset:
         >>> len(from_arrays({"image": np.zeros((10, 8, 8), np.uint8), "label": np.arange(10)}))
         10
     """
-    from loadax.sources.adapters.known import open_tree
+    from loadax.sources.adapters.supported import open_tree
 
     try:
         return from_source(open_tree(tree))
@@ -389,7 +389,7 @@ def from_source(obj: Any) -> Dataset:
     """
     dataset = _recognise(obj)
     if dataset is None:
-        from loadax.sources.adapters.refusals import refuse_mapping
+        from loadax.sources.adapters.unsupported import refuse_mapping
 
         refuse_mapping(obj)
         return _from_objects(obj)
@@ -442,11 +442,11 @@ def _recognise(data: Any) -> Dataset | None:
     if type(data).__module__ == "loadax.loader.dataloader":  # which this module can't import
         raise ArgumentError("data is already a Dataloader; pass its dataset: data.dataset")
     from loadax.sources.adapters.grain_map import is_grain
-    from loadax.sources.adapters.known import open_known
+    from loadax.sources.adapters.supported import open_supported
 
     if is_grain(data):
         return from_grain(data)
-    known = open_known(data)
+    known = open_supported(data)
     if known is None and not (hasattr(data, "read") and hasattr(data, "__len__")):
         return None
     source = as_source(data if known is None else known)
@@ -465,7 +465,7 @@ def _is_tree(data: Any) -> bool:
 
 
 def _from_objects(data: Any) -> Dataset:
-    from loadax.sources.adapters.refusals import refuse_unreadable
+    from loadax.sources.adapters.unsupported import refuse_unreadable
     from loadax.sources.objects import ObjectSource
 
     refuse_unreadable(data)

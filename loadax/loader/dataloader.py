@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from loadax.core.arguments import flag, integer, shown
-from loadax.core.habits import for_dataloader
+from loadax.core.replacements import for_dataloader
 from loadax.errors import ArgumentError, RowIndexError, UnsupportedError
 from loadax.io import as_dataset
 from loadax.loader.assembly.host_shard import HostShard

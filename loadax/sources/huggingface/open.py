@@ -8,7 +8,7 @@ import numpy as np
 from loadax.core.arguments import entries
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.adapters.libraries import comes_from
-from loadax.sources.adapters.refusals import refuse_known
+from loadax.sources.adapters.unsupported import refuse_known
 from loadax.sources.huggingface.columns import count_nulls, layout, runs_of
 from loadax.sources.huggingface.source import HuggingFaceSource, mapping_of
 

@@ -10,7 +10,7 @@ import pytest
 
 import loadax
 from loadax import Dataloader, from_arrays
-from loadax.core.habits import for_dataloader, for_dataset
+from loadax.core.replacements import for_dataloader, for_dataset
 from loadax.errors import ArgumentError, SourceError
 
 DATA = from_arrays({"x": np.arange(64)})

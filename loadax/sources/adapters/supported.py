@@ -9,12 +9,12 @@ from loadax.errors import SourceError
 from loadax.protocols import Source, Tree
 from loadax.sources.adapters.columns import columns_of, is_column, is_frame
 from loadax.sources.adapters.libraries import comes_from
-from loadax.sources.adapters.refusals import refuse_known
 from loadax.sources.adapters.rows_of_store import StoreSource, is_stored
+from loadax.sources.adapters.unsupported import refuse_known
 from loadax.sources.arrays import ArraySource, is_array
 
 
-def open_known(data: Any) -> Source | None:
+def open_supported(data: Any) -> Source | None:
     """The source of something whose class says what its rows are; None when it doesn't.
 
     Raises:
