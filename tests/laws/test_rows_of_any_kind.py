@@ -268,7 +268,7 @@ def test_the_advice_of_ragged_rows_followed(tmp_path: Path) -> None:
     given = [tokens(number) for number in range(COUNT)]
     data = loadax.from_source(given)
     with pytest.raises(
-        LeafError, match=r"pad or crop them in a map, pass pad_to= where the source takes it, or pack them"
+        LeafError, match=r"pad or crop them in a map, pass pad_to= if the source accepts it, or pack them"
     ):
         data.read(range(COUNT))
     assert data.map(pad).read(range(COUNT)).shape == (COUNT, 10)

@@ -242,7 +242,7 @@ def test_lists_that_happen_to_be_alike_are_batches_and_others_name_their_row() -
     assert [batch["x"].shape for batch in alike] == [(8, 2), (8, 2)]
     other = loadax.from_huggingface(datasets.Dataset.from_dict({"x": [[1], [1, 2]]}))
     with pytest.raises(
-        LeafError, match=r"^row 1: leaf \['x'\] is int64\[2\], expected int64\[1\]; make all rows alike"
+        LeafError, match=r"^row 1: leaf \['x'\] is int64\[2\], expected int64\[1\]; rows are ragged: pad or crop"
     ):
         other.source.read(np.array([0, 1]))
     assert other.source.read(np.empty(0, np.int64))["x"].shape == (0, 1)
@@ -466,7 +466,7 @@ def test_a_transform_of_its_own_is_refused_and_applied_by_objects() -> None:
 def test_rows_that_are_not_there() -> None:
     source = loadax.from_huggingface(numbers()).source
     for rows in ([-1], [ROWS]):
-        with pytest.raises(RowIndexError, match=rf"^row {rows[0]} is not there"):
+        with pytest.raises(RowIndexError, match=rf"^row {rows[0]} is out of range"):
             source.read(np.array(rows))
 
 
@@ -499,7 +499,7 @@ def test_an_index_notices_other_rows(tmp_path: Path, caplog: pytest.LogCaptureFi
         assert kept(first) == ROWS // 2
         assert re.search("index .*: read", caplog.text)
         assert kept(second) == ROWS // 2
-        assert "is another one (contents of a sample" in caplog.text
+        assert "does not match (contents of a sample" in caplog.text
     assert loadax.from_huggingface(datasets.load_from_disk(folder)).source.addresses
 
 
