@@ -136,7 +136,11 @@ class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no
         epoch, position = divmod(int(index) if index >= 0 else int(index) % self._size, self._size)
         block = self._block(epoch, position // self._block_rows)
         example = block.rows.pop(position, _NOT_THERE)
-        return self._miss(block, epoch, position) if example is _NOT_THERE else example
+        if example is _NOT_THERE:
+            example = self._miss(block, epoch, position)
+        if block.filled and not block.rows:  # asked for again, its rows are read at once again
+            self._drop(block, epoch, position // self._block_rows)
+        return example
 
     def __getitems__(self, indices: Sequence[int]) -> list[Tree]:
         """The examples at many indices, read at once."""
@@ -170,6 +174,11 @@ class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no
                     self._blocks.popitem(last=False)
             return block
 
+    def _drop(self, block: "_Block", epoch: int, number: int) -> None:
+        with self._lock:
+            if self._blocks.get((epoch, number)) is block:
+                del self._blocks[epoch, number]
+
     def _miss(self, block: "_Block", epoch: int, position: int) -> Tree:
         with block.lock:
             if not block.read and block.last is not None and abs(position - block.last) <= _NEAR:
@@ -187,6 +196,7 @@ class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no
         with suppress(Exception):  # the ask for the row that can't be read raises it again, and no other one
             examples = self.__getitems__([each + epoch * self._size for each in positions])
             block.rows.update(zip(positions, examples, strict=True))
+            block.filled = True
 
 
 @final
@@ -196,5 +206,6 @@ class _Block:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.rows: dict[int, Tree] = {}
-        self.read = False
+        self.read = False  # or tried to
+        self.filled = False
         self.last: int | None = None

@@ -125,6 +125,27 @@ def test_rows_that_follow_each_other_are_read_at_once() -> None:
     assert sum(source.reads) <= 2048 + 2
 
 
+@pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[2]], ids=str)
+def test_every_pass_reads_blocks(options: Any) -> None:
+    source = Counting(5000)
+    out = to_map_dataset(source)
+    for _ in range(3):
+        source.reads.clear()
+        assert [row["x"] for row in out.to_iter_dataset(options)] == list(range(5000))
+        assert len(source.reads) < 500  # threads may ask for a few rows while their block is read
+    source.reads.clear()
+    assert [row["x"] for row in out] == list(range(5000))
+    assert len(source.reads) <= 2 * (5000 // interop._BLOCK_ROWS + 1) + 1
+
+
+def test_a_block_that_can_not_be_read_is_tried_once() -> None:
+    source = Counting(100, bad=99)
+    out = to_map_dataset(source)
+    for _ in range(2):
+        assert [out[row]["x"] for row in range(99)] == list(range(99))
+    assert sum(size > 1 for size in source.reads) == 1
+
+
 def test_rows_far_apart_are_read_alone() -> None:
     source = Counting(100_000)
     out = to_map_dataset(source)
