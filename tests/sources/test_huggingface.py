@@ -248,15 +248,23 @@ def test_lists_that_happen_to_be_alike_are_batches_and_others_name_their_row() -
     assert other.source.read(np.empty(0, np.int64))["x"].shape == (0, 1)
 
 
-@pytest.mark.parametrize(("shape", "where"), [((2, 4), "1 arrays of int16[2, 4]"), ((None, 2), "2 arrays of int16[2]")])
-def test_arrays_of_another_shape_than_their_type_says(shape: Any, where: str) -> None:
-    data = datasets.Dataset.from_dict(
-        {"z": [[[1, 2, 3], [4, 5, 6]]]}, features=Features({"z": Array2D(shape, "int16")})
-    )
-    with pytest.raises(
-        SourceError, match=rf"^{re.escape(where)} should have \d numbers, and have 6; write the dataset"
-    ):
-        loadax.from_huggingface(data)[0]
+@pytest.mark.parametrize(
+    ("shape", "rows", "message"),
+    [
+        ((2, 4), [[[1, 2, 3], [4, 5, 6]]], "int16[2, 4] has 3 entries in dimension 1, not 4"),
+        ((None, 2), [[[1, 2, 3], [4, 5, 6]]], "int16[2] has 3 entries in dimension 0, not 2"),
+        # As many numbers as arrays of the shape would have.
+        ((1, 4), [[[1, 2, 3]], [[1, 2, 3, 4, 5]]], "int16[1, 4] has 3 entries in dimension 1, not 4"),
+        ((2, 2), [[[1, 2, 3, 4]], [[1], [2], [3, 4]]], "int16[2, 2] has 1 entries in dimension 0, not 2"),
+        ((None, 2), [[[1, 2, 3], [4]]], "int16[2] has 3 entries in dimension 0, not 2"),
+        ((1, 4), [[[True] * 3], [[True] * 5]], "bool[1, 4] has 3 entries in dimension 1, not 4"),
+    ],
+)
+def test_arrays_of_another_shape_than_their_type_says(shape: Any, rows: Any, message: str) -> None:
+    dtype = message.partition("[")[0]
+    data = datasets.Dataset.from_dict({"z": rows}, features=Features({"z": Array2D(shape, dtype)}))
+    with pytest.raises(SourceError, match=rf"^an array of {re.escape(message)}; write the dataset"):
+        loadax.from_huggingface(data).read(range(len(rows)))
 
 
 @pytest.mark.parametrize("columns", [["tokens"], ["tokens", "types"]])
@@ -501,6 +509,43 @@ def test_an_index_notices_other_rows(tmp_path: Path, caplog: pytest.LogCaptureFi
         assert kept(second) == ROWS // 2
         assert "does not match (contents of a sample" in caplog.text
     assert loadax.from_huggingface(datasets.load_from_disk(folder)).source.addresses
+
+
+@pytest.mark.parametrize("view", ["with an indices file", "behind a mapped block", "beside a mapped block"])
+def test_an_index_notices_values_in_memory_beside_files(view: str, tmp_path: Path) -> None:
+    """A sample alone would not notice one value of many."""
+    rows = 5000
+    datasets.Dataset.from_dict({"x": np.zeros(10, np.int64)}).save_to_disk(tmp_path / "mapped")
+    datasets.Dataset.from_dict({"z": np.zeros(rows, np.int64)}).save_to_disk(tmp_path / "columns")
+
+    def evens(changed: int) -> int:
+        x = np.zeros(rows, np.int64)
+        x[1234] = changed
+        data = datasets.Dataset.from_dict({"x": x})
+        if view == "with an indices file":
+            data = data.select(np.arange(rows)[::-1], indices_cache_file_name=str(tmp_path / "indices.arrow"))
+        elif view == "behind a mapped block":
+            data = datasets.concatenate_datasets([datasets.load_from_disk(tmp_path / "mapped"), data])
+        else:
+            data = datasets.concatenate_datasets([datasets.load_from_disk(tmp_path / "columns"), data], axis=1)
+        assert data.cache_files
+        found = loadax.from_huggingface(data, columns="x").filter(lambda row: row["x"] % 2 == 0, index=tmp_path / "ix")
+        return len(data) - len(found)
+
+    assert evens(0) == 0
+    assert evens(1) == 1
+
+
+def test_an_index_of_ragged_lists_in_memory(tmp_path: Path) -> None:
+    lists = [[[1], [2, 3]], [[4]], [[5, 6], [7]], []]
+    for changed, kept in (([4], 3), ([], 2)):
+        data = datasets.Dataset.from_dict({"x": [lists[0], [changed] if changed else [], *lists[2:]]})
+        found = loadax.from_huggingface(data).map(sizes).filter(lambda row: row["n"] > 0, index=tmp_path / "index")
+        assert len(found) == kept
+
+
+def sizes(row: Any) -> Any:
+    return {"n": np.int64(len(row["x"]))}
 
 
 def test_rows_are_looked_up_by_record_batch() -> None:

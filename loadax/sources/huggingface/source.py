@@ -7,9 +7,10 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.spec import spec_of, stack
+from loadax.core.spec import leaf_arrays, spec_of, stack
 from loadax.core.tree import flatten, map_leaves
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
+from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.huggingface.columns import Column, Lists, Numbers, Objects, Run, column_of, runs_of
@@ -132,13 +133,16 @@ class HuggingFaceSource(BaseSource):
         if self._mapping is not None:
             kept = np.linspace(0, len(self) - 1, min(len(self), most // 8)).astype(np.int64)
             yield self._mapped(kept)
-        if not self._data.cache_files and len(self):
+        if not _is_mapped(self._data.data) and len(self):
             each = max(1, self._data.data.nbytes // max(1, self._data.data.num_rows))
             rows = np.unique(np.linspace(0, len(self) - 1, max(2, min(len(self), most // each))).astype(np.int64))
             runs = self._runs(rows)
             for column in self._columns:
                 values = column.read(runs, len(rows))
-                yield from column.examples(runs, len(rows)) if values is None else [values]
+                if values is None:
+                    yield from leaf_arrays(column.examples(runs, len(rows)))
+                else:
+                    yield values
 
     def __getstate__(self) -> dict[str, Any]:
         # A dataset that is mapped from files takes their paths along, and what is mapped is found again.
@@ -157,6 +161,13 @@ class HuggingFaceSource(BaseSource):
 
     def _examples(self, runs: Sequence[Run], count: int) -> list[Tree]:
         return self._structure.build_all([column.examples(runs, count) for column in self._columns], count)
+
+
+def _is_mapped(table: Any) -> bool:
+    """Whether a table is memory-mapped from files whole; `cache_files` also lists those of one block, or of indices."""
+    if comes_from(table, "datasets.table", "ConcatenationTable"):
+        return all(_is_mapped(block) for row in table.blocks for block in row)
+    return comes_from(table, "datasets.table", "MemoryMappedTable")
 
 
 def mapping_of(data: Any) -> tuple[Integers, Numbers] | None:
