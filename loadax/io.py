@@ -156,7 +156,7 @@ def from_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> D
     Raises:
         ArgumentError: If a column does not exist, or the data are several splits, a stream, or have a transform of
             their own. Says what to write.
-        SourceError: If a column has nulls. Names it, says how many, and what to write.
+        SourceError: If columns of numbers have nulls. Names them, says how many, and what to write.
 
     Examples:
         >>> import datasets

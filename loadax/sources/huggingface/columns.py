@@ -216,7 +216,7 @@ class Objects:
             taken = self._arrays[batch].take(pa.array(rows)).to_pylist()
             indices = range(count) if isinstance(places, slice) else places.tolist()
             for index, value in zip(indices, taken, strict=True):
-                found[index] = value if self.decode is None else self.decode(value)
+                found[index] = value if self.decode is None or value is None else self.decode(value)
         return found
 
 

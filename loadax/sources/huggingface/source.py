@@ -1,10 +1,13 @@
 """A map-style Hugging Face dataset: its Arrow table and its mapping of indices."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+import pyarrow as pa
+from datasets.features.features import decode_nested_example, require_decoding
 from numpy.typing import NDArray
 
 from loadax.core.spec import leaf_arrays, spec_of, stack
@@ -24,7 +27,7 @@ class HuggingFaceSource(BaseSource):
 
     Args:
         data: The dataset; its format decides nothing.
-        columns: Names of those that are read, which have no nulls.
+        columns: Names of those that are read; those of numbers have no nulls.
     """
 
     def __init__(self, data: Any, columns: Sequence[str]):
@@ -78,10 +81,12 @@ class HuggingFaceSource(BaseSource):
     def read(self, rows: Integers) -> Tree:
         """The rows, stacked; lists and images must be alike."""
         rows = check_rows(rows, len(self))
-        if not len(rows) and self.spec is None:
+        if not len(rows) and len(self) and self.spec is None:
             return map_leaves(lambda leaf: leaf[:0], self.read(np.zeros(1, np.int64)))
         runs = self._runs(rows)
         leaves = [column.read(runs, len(rows)) for column in self._columns]
+        if not len(self):  # no row says what the objects are
+            leaves = [np.empty(0, object) if leaf is None else leaf for leaf in leaves]
         if any(leaf is None for leaf in leaves):
             examples = self._examples(runs, len(rows))
             return stack(examples, spec_of(examples[0]), rows.tolist())
@@ -193,8 +198,15 @@ def _columns(arrays: Sequence[Any], field: Any, feature: Any) -> Any:
             name: _columns([_member(array, field.type, name) for array in arrays], _field(field.type, name), inner)
             for name, inner in feature.items()
         }
-    decode = feature.decode_example if getattr(feature, "decode", False) else None
-    return column_of(arrays, field.type, decode)
+    decode = partial(decode_nested_example, feature) if require_decoding(feature) else None
+    return column_of([_without_views(array) for array in arrays], field.type, decode)
+
+
+def _without_views(array: Any) -> Any:
+    """Texts and bytes in a form that Arrow can take rows of: it can't of views of them."""
+    if array.type == pa.string_view():
+        return array.cast(pa.large_string())
+    return array.cast(pa.large_binary()) if array.type == pa.binary_view() else array
 
 
 def _member(array: Any, kind: Any, name: str) -> Any:
