@@ -75,8 +75,8 @@ class ObjectSource(BaseSource):
         if missing:
             raise LeafError(
                 f"row {missing[0]}: {type(self._items).__name__} returned None instead of an example; "
-                "return one for every row (Grain's filter leaves None: "
-                "apply it to a Grain IterDataset, or keep a list of the good rows)"
+                "return one for every row, or leave the others out, which holds all examples in memory: "
+                "loadax.from_source([data[row] for row in range(len(data)) if data[row] is not None])"
             )
         return examples
 
