@@ -10,12 +10,13 @@ import logging
 import pathlib
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from loadax.core.arguments import shown
+from loadax.core.formatting import name_of
 
 _BY_TEXT = (
     *(type(None), bool, int, float, complex, str, bytes, range, slice, type(...)),
@@ -45,6 +46,14 @@ def fingerprint(function: Callable[..., Any]) -> Fingerprint:
     walk = _Walk(_package(_unwrapped(function)))
     text = repr(walk.text(function, ()))
     return Fingerprint(hashlib.sha256(text.encode()).hexdigest()[:16], walk.unknown)
+
+
+def unrecognised(functions: Iterable[Callable[..., Any]]) -> str | None:
+    """The first of the functions whose changes can be invisible, with the reason, for a message; None: none."""
+    for function in functions:
+        if unknown := fingerprint(function).unknown:
+            return f"changes of {name_of(function)} can't be detected (it depends on {unknown})"
+    return None
 
 
 @final
