@@ -119,7 +119,7 @@ class Dataset:
 
     @property
     def verbs(self) -> tuple[str, ...]:
-        """The rows it begins with, and each verb and map behind them, as text."""
+        """The source's rows, and each verb and map applied to them, as text."""
         return (*self.order.text(), *map(_map_text, self.maps))
 
     @property
@@ -240,7 +240,7 @@ class Dataset:
         See `loadax.zip`, for more than two datasets and for examples that are dicts.
 
         Raises:
-            ArgumentError: when the other is no Dataset, or has another length.
+            ArgumentError: If the other is not a Dataset, or has another length.
         """
         if not isinstance(other, Dataset):
             raise ArgumentError(
