@@ -1,5 +1,6 @@
 """Dataset: a frozen recipe of a source, an order and maps."""
 
+import logging
 import math
 import os
 import warnings
@@ -12,7 +13,7 @@ import numpy as np
 
 from loadax.core.arguments import MOST_POSITIONS, choice, flag, function, integer, number, optional_flag, shown, text
 from loadax.core.arguments import path as checked_path
-from loadax.core.fingerprint import fingerprint
+from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.formatting import name_of
 from loadax.core.replacements import for_dataset
 from loadax.core.spec import flatten_spec, leaf_arrays, normalise_spec
@@ -43,6 +44,8 @@ from loadax.sources.checks import chunk_starts
 from loadax.sources.io.path_overlap import check_elsewhere
 from loadax.transforms import BatchMap, Map, Transform, takes
 from loadax.writing.identity import digest_of, identify, sample_size, spread
+
+_log = logging.getLogger("loadax")
 
 _LANES = 128
 _OPEN_BYTES = 1 << 30  # default limit of the windows of all lanes, over all hosts
@@ -116,7 +119,7 @@ class Dataset:
 
     @property
     def verbs(self) -> tuple[str, ...]:
-        """The rows it begins with, and each verb and map behind them, as text."""
+        """The source's rows, and each verb and map applied to them, as text."""
         return (*self.order.text(), *map(_map_text, self.maps))
 
     @property
@@ -237,7 +240,7 @@ class Dataset:
         See `loadax.zip`, for more than two datasets and for examples that are dicts.
 
         Raises:
-            ArgumentError: when the other is no Dataset, or has another length.
+            ArgumentError: If the other is not a Dataset, or has another length.
         """
         if not isinstance(other, Dataset):
             raise ArgumentError(
@@ -391,6 +394,8 @@ class Dataset:
         overwrite = flag("overwrite", overwrite)
         rows = Written(self)
         rows.check_elsewhere(path)
+        if reason := unrecognised(transform.function for transform in self.maps):
+            _log.warning("cache %s: %s; pass overwrite=True when you change it", path, reason)
         write_zarr(
             rows,
             path,

@@ -169,6 +169,6 @@ def measure(real: DataIterator, replay: Callable[[], Replay], train: Callable[[T
 
 
 def _go(batches: DataIterator | Replay, train: Callable[[Tree], Any], steps: int) -> None:
-    # One batch more than measured steps: a step ends when the next batch is requested.
+    # The statistics leave out the first `UNMEASURED` steps.
     for _, batch in zip(range(steps), batches, strict=False):
         jax.block_until_ready(train(batch))

@@ -312,7 +312,7 @@ class Epoch:
         return self._batches.get_state()
 
     def stats(self) -> Stats:
-        """Statistics of the run; see `DataIterator.stats`."""
+        """Statistics of the run; see `DataIterator.stats`. They restart after an epoch that is left early."""
         return self._batches.stats()
 
     def report(self) -> Report:

@@ -101,7 +101,8 @@ class Pipeline:
         segment = self.plan.segment_of(step)[0]
         form = value_at(self.forms, segment.first)
         key = (mesh, segment.batch_size, form)
-        if key not in self._shards:
+        shard = self._shards.get(key)  # kept in a local: another thread may be on another mesh
+        if shard is None:
             options = self.options
             shard = resolve_shard(
                 form.batch, segment.batch_size, mesh, options.partition, options.shard, options.microbatches
@@ -110,10 +111,10 @@ class Pipeline:
                 check_memory(self.open_chunks(shard, segment), options.cache_bytes, options.readers)
             if self.device_map is not None:
                 self.device_map.on(shard)  # raises early if the partition does not fit
-            for other in [known for known in self._shards if known[0] != mesh]:
+            for other in [known for known in list(self._shards) if known[0] != mesh]:
                 self._shards.pop(other, None)
             self._shards[key] = shard
-        return self._shards[key]
+        return shard
 
     def shape_dtypes(self, shard: HostShard) -> Tree:
         """Shapes, dtypes and shardings of the batches of a shard."""
@@ -179,7 +180,8 @@ class Pipeline:
     def _cache_on(self, mesh: Mesh, step: int) -> DeviceCache:
         """The dataset in device memory, read on first use."""
         form = self.form(step)
-        if (mesh, form) not in self._caches:
+        cache = self._caches.get((mesh, form))
+        if cache is None:
             self._caches.clear()  # there may not be enough memory for two
-            self._caches[mesh, form] = DeviceCache(form.dataset, self.shard(mesh, step), self.options)
-        return self._caches[mesh, form]
+            cache = self._caches[mesh, form] = DeviceCache(form.dataset, self.shard(mesh, step), self.options)
+        return cache

@@ -165,6 +165,11 @@ class BatchPlan:
         """Steps of an epoch."""
         return range(self.skips.left(self._begin(epoch)), self.skips.left(self._begin(epoch + 1)))
 
+    def last_batch(self, epoch: int) -> tuple[int, int]:
+        """Batch size of the last whole step of an epoch, and the number of rows from its first one to the end."""
+        last = self._begin(epoch + 1) - 1
+        return self.batch_size_of(last), self.order.size - self.position_of_whole_step(last)[1]
+
     def _begin(self, epoch: int) -> int:
         """First whole step of an epoch."""
         for segment, following in zip_longest(self.segments, self.segments[1:]):

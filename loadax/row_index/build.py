@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.distributed import Process, this_process
-from loadax.core.fingerprint import fingerprint
+from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.progress import progress_bar
 from loadax.core.spec import flatten_spec, leaf_arrays
 from loadax.errors import ArgumentError
@@ -93,7 +93,7 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
         _log.info("%s %s: read %d rows; pass index=PATH to store the result", question.verb, question.name, met.sum())
         return Answers(values, digest_values(values))
     folder = IndexFolder(options.index)
-    known_as = _known_as(question, folder.path(question.verb), process)
+    known_as = _known_as(question, reader, folder.path(question.verb), process)
     if known_as is None:
         values = _look(question, reader, met, options)
         return Answers(values, digest_values(values))
@@ -117,16 +117,16 @@ def _not_built(question: Question, process: Process, without: str) -> ArgumentEr
     )
 
 
-def _known_as(question: Question, path: Path, process: Process) -> list[str] | None:
-    """Identity of the question; None, with a warning, if it can't be determined."""
-    if question.known_as is not None:
+def _known_as(question: Question, reader: Reader, path: Path, process: Process) -> list[str] | None:
+    """Identity of the question; None, with a warning, if changes of it or of a map can be invisible."""
+    own = [] if question.function is None else [question.function]
+    reason = unrecognised([*own, *(transform.function for transform in reader.maps)])
+    if question.known_as is not None and (reason is None or question.verb == "filter"):
         return question.known_as
-    assert question.function is not None
-    digest, unknown = fingerprint(question.function)
-    if unknown is None:
-        return ["code", digest]
+    if reason is None:
+        return ["code", *(fingerprint(function).digest for function in own)]
     hint = "pass key=, a text that you change with it" if question.verb == "filter" else "use a plain function"
-    text = f"changes of {question.verb} {question.name} can't be detected (it depends on {unknown}); {hint}"
+    text = f"{reason}; {hint}"
     if process.count > 1:
         raise ArgumentError(f"{text}: {process.count} processes read its index, and must detect a stale one")
     _log.warning("index %s is neither read nor written, and all rows are read: %s", path, text)

@@ -10,8 +10,12 @@ import hashlib
 import itertools
 import os
 from collections.abc import Iterable
-from pathlib import Path
+from datetime import date, time, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path, PurePath
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 
@@ -29,6 +33,7 @@ _MOST_FILES = 1 << 14
 _MOST_MEMORY = 64 << 20  # bytes
 _SAMPLE_BYTES = 64 << 20  # that a sample of rows may decode
 _LEAST_ROWS = 3
+_PLAIN = (str, bytes, int, float, complex, type(None), *(Decimal, Fraction, date, time, timedelta, UUID, PurePath))
 
 
 def identify(source: BaseSource) -> dict[str, str | None]:
@@ -67,7 +72,17 @@ def digest_of(arrays: Iterable[Any]) -> str:
 
 def _content(value: Any) -> Any:
     """Reduces an object to what is equal in every process: the `repr` of others contains addresses."""
-    return value if isinstance(value, str | bytes | int | float) else type(value).__qualname__
+    match value:
+        case dict():
+            return [(_content(key), _content(entry)) for key, entry in value.items()]
+        case list() | tuple():
+            return [type(value).__qualname__, *map(_content, value)]
+        case np.ndarray() | np.generic():
+            return digest_of([value])
+        case _ if isinstance(value, _PLAIN):
+            return value
+        case _:
+            return type(value).__qualname__
 
 
 def _memory(source: BaseSource) -> str | None:

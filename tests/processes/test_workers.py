@@ -599,6 +599,20 @@ def test_set_state_while_they_are_busy_does_not_wait_for_them(stuck: Stuck) -> N
     wait_for_the_end()
 
 
+def test_a_reopened_iterator_starts_as_many_as_were_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadax.loader.options.usable_cores", lambda: 2)
+    batches = iter(loader(maps.who, rows=8000, num_workers=None))
+    next(batches)
+    assert batches._autotuner is not None
+    batches._autotuner.size = 4  # two processes, as if a trial had shown that they are of use
+    batches.close()
+    wait_for_the_end()
+    batches.set_state(3)
+    with batches:
+        reads_on(batches, 3)
+        until(lambda: len(workers()) == 2)
+
+
 # Python 3.12 and later warn.
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork:DeprecationWarning")
 def test_a_copy_of_the_trainer_by_fork_ends_none_of_them() -> None:

@@ -274,7 +274,7 @@ def test_what_can_not_be_recognised_is_computed_anew_and_said(tmp_path: Path, lo
         ((level, text),) = said(log)
         assert level == logging.WARNING
         assert text.startswith(
-            f"index {index / 'filter.json'} is neither read nor written, and all rows are read: changes of filter <"
+            f"index {index / 'filter.json'} is neither read nor written, and all rows are read: changes of <"
         )
         assert "it depends on <" in text
         assert text.endswith("of type Threshold); pass key=, a text that you change with it")
@@ -451,3 +451,28 @@ def test_memory_is_bounded() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 60
+
+
+class Add:
+    """A function whose parameter can't be seen from outside."""
+
+    def __init__(self, row: int):
+        self.row = row
+
+    def __call__(self, example: Any) -> Any:
+        return {"x": example["x"] + 1000 * (example["x"] == self.row)}
+
+
+def test_an_index_behind_a_map_whose_changes_are_invisible_needs_a_key(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def kept(row: int, **options: Any) -> int:
+        data = from_arrays({"x": np.arange(1000)}).map(Add(row))
+        return len(data.filter(lambda example: bool(example["x"] < 1000), index=tmp_path / "index", **options))
+
+    assert kept(501) == kept(502) == 999
+    assert "can't be detected (it depends on" in caplog.text
+    assert "pass key=, a text that you change with it" in caplog.text
+    assert not (tmp_path / "index").exists()
+    assert kept(501, key="501") == 999
+    assert (tmp_path / "index").is_dir()

@@ -128,12 +128,12 @@ class BatchBuffers:
         self._tiles = layout.tiles
 
     def rows(self, index: int) -> NDArray[Any] | None:
-        """All rows of tile `number` over all steps and boxes, as one writable array; None if boxes have gaps."""
+        """All rows of tile `index` over all steps and boxes, as one writable array; None if boxes have gaps."""
         tile, view = self._tiles[index], self._views[index]
         return view.reshape(len(view) * tile.rows, *tile.extents) if tile.gapless else None
 
     def write(self, index: int, low: int, high: int, values: NDArray[Any]) -> None:
-        """Writes `values` to rows `low` to `high` of tile `number`, counted over all steps.
+        """Writes `values` to rows `low` to `high` of tile `index`, counted over all steps.
 
         Raises:
             LeafError: If a value does not fit the device's dtype; names the leaf.

@@ -59,7 +59,7 @@ class DeviceGather:
 
     Args:
         shard: Shard of the batches.
-        numbers: Source of the row indices.
+        source: Source of the row indices.
         placed: Shapes and shardings of `arrays`.
         arrays: Leaves of the cached rows, with row 0 of zeros.
 
@@ -68,9 +68,7 @@ class DeviceGather:
         shard: Shard of the batches of row indices.
     """
 
-    def __init__(
-        self, shard: HostShard, numbers: RowIndexSource, placed: Sequence[Placed], arrays: Sequence[jax.Array]
-    ):
+    def __init__(self, shard: HostShard, source: RowIndexSource, placed: Sequence[Placed], arrays: Sequence[jax.Array]):
         assert isinstance(shard.mesh, Mesh)
         self._arrays = list(arrays)
         data = [
@@ -80,7 +78,7 @@ class DeviceGather:
         ]
         # A device needs the indices of the rows that it holds: one leaf per partition of the rows.
         cuts = list(dict.fromkeys(spec for _, spec in data))
-        self.reader = Reader(replace(numbers, leaves=len(cuts)), (), None)
+        self.reader = Reader(replace(source, leaves=len(cuts)), (), None)
         self.shard = _index_shard(shard, self.reader.spec, cuts)
         leaves = self.shard.batch.leaves
         generated = {leaf.generated: index for index, leaf in enumerate(leaves) if leaf.generated}

@@ -81,7 +81,8 @@ class PrefetchScheduler:
         # Read here; only the monitor updates them.
         self._pace, self._autotuner = self._monitor.pace, self._monitor.autotuner
         self._piece_sizes = self._monitor.piece_sizes
-        self._prepared = self._autotuner.size  # number of threads whose workers are started
+        # Number of threads whose workers are started: a new executor starts its first ones by itself.
+        self._prepared = min(self._autotuner.size, producer.executor.first)
         self._groups: deque[StepGroup] = deque()
         self._ready: deque[tuple[int, Tree]] = deque()
         self._placing = False
@@ -127,10 +128,12 @@ class PrefetchScheduler:
         """
         began = perf_counter()
         starved, away = 0.0, began - self._monitor.left
-        if self._workers:
-            self._monitor.requested()
+        requested = False
         while True:
             with self._work:
+                if self._workers and not requested:
+                    self._monitor.requested()
+                    requested = True
                 if self._ready:
                     taken = self._ready.popleft()
                     self._consumer_waiting = False

@@ -78,18 +78,15 @@ def check_run(plan: BatchPlan, shard_at: Callable[[int], HostShard], steps: int 
         ConformanceError: If a host would read other rows than the batch has, or a row is read by more or fewer hosts
             than hold it; shows step and position.
     """
-    segments = [
-        (segment.first, plan.segment_of(segment.first)[1] or segment.first + segment.epoch_steps)
-        for segment in plan.segments
-    ]
+    segments = [(first, *plan.segment_of(first)) for first in plan.first_steps]
     rows: list[Integers] = []
     copies: list[Integers] = []
     counts: list[tuple[int, int, int]] = []  # hosts, shares, and shares checked per step
-    for first, end in segments:
-        hosts = AllHosts(shard_at(first), plan.segment_of(first)[0].batch_size)
+    for first, segment, end in segments:
+        hosts = AllHosts(shard_at(first), segment.batch_size)
         shares = _shares(hosts)
         most = steps or max(1, min(_MOST_ROWS // hosts.batch_size, max(_FEW_STEPS, _MOST_CALLS // len(shares))))
-        chosen = spaced(range(first, end), -(-most // len(segments)))
+        chosen = spaced(range(first, end or first + segment.epoch_steps), -(-most // len(segments)))
         asked = len(shares) if steps else min(len(shares), max(1, _MOST_CALLS // len(chosen)))
         for turn, step in enumerate(chosen):
             checked = [shares[(turn * asked + index) % len(shares)] for index in range(asked)]

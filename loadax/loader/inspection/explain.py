@@ -90,19 +90,18 @@ def reads_columns(dataset: Dataset) -> bool:
 def _batches(setting: Setting) -> Batches:
     plan = setting.plan
     segment, end = plan.segment_of(setting.at)
-    epoch = plan.epoch_steps(plan.position_of_step(setting.at)[0])
-    last = epoch.stop - 1  # of its epoch, which may end with another batch size
-    valid = plan.valid(last)
+    epoch = plan.position_of_step(setting.at)[0]
+    last_size, left = plan.last_batch(epoch)  # the epoch may end with another batch size
     return Batches(
         batch_size=segment.batch_size,
-        first=segment.first,
+        first=plan.skips.left(segment.first),
         last=None if end is None else end - 1,
         steps=plan.num_steps,
-        steps_per_epoch=len(epoch),
+        steps_per_epoch=len(plan.epoch_steps(epoch)),
         num_epochs=plan.num_epochs,
         rows_per_epoch=plan.order.size,
-        dropped=plan.order.size - plan.position_of_step(last)[1] - valid if plan.remainder == "drop" else 0,
-        padded=plan.segment_of(last)[0].batch_size - valid if plan.remainder == "pad" else 0,
+        dropped=left - last_size if plan.remainder == "drop" else 0,
+        padded=last_size - left if plan.remainder == "pad" else 0,
     )
 
 

@@ -151,7 +151,7 @@ def trace(plan: BatchPlan, source: BaseSource, step: int, positions: Integers) -
 def _look_up(
     source: BaseSource, name: str, indices: Integers, rows: Integers, datasets: list[str], sources: list[Any]
 ) -> None:
-    """Sets the name and the source of the part at each of `places`, and converts the row to one of that source."""
+    """Sets the name and the source of the part at each of `indices`, and converts the row to one of that source."""
     parts = _parts(source)
     if not parts:
         for index in indices.tolist():

@@ -531,3 +531,22 @@ def test_an_epoch_of_several_batch_sizes_is_counted_as_it_is() -> None:
     batches = loader.explain().batches
     assert (batches.steps, batches.steps_per_epoch, batches.first, batches.last) == (35, 35, 0, 2)
     assert batches.dropped == 1000 - sum(len(loader.rows(step)) for step in range(35))
+
+
+@pytest.mark.parametrize(
+    ("skipped", "first"), [(range(15), 0), (range(10, 27), 10), (range(5), 0), (range(30, 36), 20)]
+)
+def test_skipped_steps_are_not_counted(skipped: range, first: int) -> None:
+    loader = Dataloader(np.arange(400), {0: 8, 10: 16, 20: 8}).skip(skipped)
+    batches = loader.explain(at=first).batches
+    assert (batches.first, batches.steps, batches.dropped) == (first, len(loader), 0)
+    check = loader.check_plan()
+    assert "checked all steps" in str(check)
+    assert "occurs in these steps at most once" in str(check)
+
+
+def test_a_skipped_end_of_an_epoch_is_not_dropped() -> None:
+    assert Dataloader(np.arange(400), 8).skip(range(30, 50)).explain().batches.dropped == 0
+    assert Dataloader(np.arange(405), 8).skip(range(30, 50)).explain().batches.dropped == 5
+    padded = Dataloader({"x": np.arange(405)}, 8, remainder="pad").skip(range(30, 51))
+    assert padded.explain().batches.padded == 3
