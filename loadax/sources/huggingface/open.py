@@ -10,7 +10,8 @@ from loadax.core.arguments import entries
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.adapters.unsupported import refuse_known
-from loadax.sources.huggingface.columns import count_nulls, layout, runs_of
+from loadax.sources.arrow.columns import runs_of
+from loadax.sources.arrow.layout import count_nulls, layout
 from loadax.sources.huggingface.source import HuggingFaceSource, mapping_of
 
 _TOGETHER = 1 << 16  # rows that are looked at together for nulls
