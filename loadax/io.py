@@ -90,6 +90,42 @@ def from_array_record(
     return from_source(open_array_record(paths, dtype=dtype, decode=decode, pad_to=pad_to, truncate=truncate))
 
 
+def from_arrow(data: Any, columns: Sequence[str] | str | None = None, *, nulls: Any = None) -> Dataset:
+    """Opens a table in memory, of pyarrow, polars, pandas or DuckDB, or with Arrow's C stream interface.
+
+    Examples are dicts of the columns. Numbers, bools and lists of a fixed length are arrays of their own dtypes; lists
+    of any length are arrays for `pack`, or for a map. Structs are dicts. Texts and bytes are `str` and `bytes`, for a
+    map. Categories (dictionaries of texts) are int32, and `dataset.source.classes` has their names. Times are ints that
+    count their units, and `dataset.source.units` has their types. Most columns are read in place; a table of many small
+    record batches is copied once.
+
+    Args:
+        data: `pyarrow.Table`, `RecordBatch`, `RecordBatchReader` (read to its end) or array of structs; data frame of
+            polars or pandas (without its index); relation of DuckDB; or any object with `__arrow_c_stream__`.
+        columns: Names of the columns to read. None: all.
+        nulls: Value in place of nulls, for all columns, or a dict of values by column ("column.member" in structs). In
+            a list of numbers it replaces entries, and a list that is null becomes empty. None: a null is an error.
+
+    Raises:
+        ArgumentError: If the data is not a table, or an argument can't be used. Says what to write.
+        SourceError: If a column has nulls. Names it and the first row, and says what to write.
+        LeafTypeError: If a column has a type without an array, such as decimals. Names it, and says what to write.
+        UnsupportedError: If pyarrow is not installed.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> table = pa.table({"x": [1, 2, None], "tokens": [[7], [8, 9], []]})
+        >>> from_arrow(table, nulls={"x": -1})[2]
+        {'tokens': array([], dtype=int64), 'x': np.int64(-1)}
+    """
+    from loadax.sources.adapters.libraries import require_pyarrow
+
+    require_pyarrow("a table")
+    from loadax.sources.arrow.open import open_arrow
+
+    return from_source(open_arrow(data, columns, nulls))
+
+
 def from_grain(
     data: Any,
     *,
@@ -405,8 +441,7 @@ def as_dataset(data: Any) -> Dataset:
     | `Source`, or an object with `__len__` and `__getitem__`: a list, a dataset of torch | `from_source` |
     | map-style Hugging Face dataset | `from_huggingface` |
     | arrays, or a dict, tuple, dataclass or other mapping of them | `from_arrays` |
-    | data frame of pandas or polars, Arrow `Table` or `RecordBatch` | dict of its columns with their dtypes, without
-    nulls |
+    | data frame of pandas or polars, `Table` or `RecordBatch` of Arrow, relation of DuckDB | `from_arrow` |
     | open array of TensorStore, zarr, h5py or xarray | its rows, read on request |
     | `xarray.Dataset`, `zarr.Group` or `h5py.Group` | dict of its arrays, which must have equal first dimensions |
     | `grain.MapDataset` | `from_grain` |

@@ -115,8 +115,8 @@ class Numbers:
             if _consecutive(rows):
                 out[places] = part[(slice(int(rows[0]), int(rows[-1]) + 1), *box)]
             elif columns is None and isinstance(places, slice) and out.flags.c_contiguous:
-                # Any mode but "raise" writes to `out` itself; that the rows are there was checked.
-                np.take(part, rows, axis=0, out=out[places], mode="clip")
+                # Any mode but "raise" writes to `out` itself, "wrap" the fastest; that the rows are there was checked.
+                np.take(part, rows, axis=0, out=out[places], mode="wrap")
             else:
                 out[places] = part[(rows, *box)]
 
@@ -238,15 +238,19 @@ class Objects:
         return found
 
 
-def column_of(arrays: Sequence[Any], kind: Any, decode: Callable[[Any], Any] | None) -> Column:
+def column_of(
+    arrays: Sequence[Any], kind: Any, decode: Callable[[Any], Any] | None, dtype: np.dtype[Any] | None = None
+) -> Column:
     """The column of these arrays, one a record batch.
 
     Args:
         arrays: Of one type.
         kind: That type.
         decode: Makes a row of what Arrow gives for one; None: it is what Arrow gives.
+        dtype: Dtype of the numbers; None: that of the type.
     """
-    shape, dtype = layout(kind)
+    shape, stored = layout(kind)
+    dtype = dtype or stored
     if decode is not None:
         return Objects(None, arrays, decode)
     if dtype is None:

@@ -79,12 +79,14 @@ def layout(kind: Any) -> tuple[tuple[int | None, ...], np.dtype[Any] | None]:
 
 
 def value_type(kind: Any) -> Any:
+    """The type of the innermost entries of lists."""
     while isinstance(kind, pa.BaseExtensionType) or is_list(kind):
         kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind.value_type
     return kind
 
 
 def number_dtype(kind: Any) -> np.dtype[Any] | None:
+    """The dtype of a type of numbers or times; None for another one."""
     types = pa.types
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return np.dtype(kind.to_pandas_dtype())

@@ -300,7 +300,7 @@ class _Open:
                 and destination.flags.c_contiguous
                 and destination.dtype == arena.dtype
             ):
-                np.take(arena, places, axis=0, out=destination, mode="clip")
+                np.take(arena, places, axis=0, out=destination, mode="wrap")
                 continue
             cuts = (slice(start - first, stop - first) for (start, stop), (first, _) in zip(columns, kept, strict=True))
             index: Any = (places, *cuts)
