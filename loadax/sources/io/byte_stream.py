@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import Integers, Location
-from loadax.sources.io.files import ByteRange, open_regular
+from loadax.sources.io.byte_ranges import ByteRange
+from loadax.sources.io.files import open_regular
 from loadax.sources.io.paths import local_path
 
 _LONG = 500  # entries of a part: NumPy copies this many without the GIL, and slices are faster than an index array
