@@ -387,7 +387,8 @@ except loadax.errors.SourceError as error:
 else:
     raise AssertionError
 """
-    with closing(FaultProxy(gcs_server.url)) as proxy:
+    missing = {"Last-Modified": "Sun, 22 Nov 2026 12:00:00 GMT", "ETag": '"one"'}  # which Google sends
+    with closing(FaultProxy(gcs_server.url, missing)) as proxy:
         proxy.add(failing := Fault("status", first_time()))
         run_python(code, gcs_server.environment(proxy.url))
     assert failing.hits > 8
