@@ -408,6 +408,57 @@ def from_zarr(
     return from_source(open_zarr(path, variables, missing))
 
 
+def from_parquet(
+    paths: Any,
+    columns: Sequence[str] | str | None = None,
+    *,
+    nulls: Any = None,
+    memory_bytes: int = 1 << 30,
+    cache: Any = None,
+    cache_bytes: int = 16 << 30,
+) -> Dataset:
+    """Opens Parquet files, in the order of the files. Columns become leaves as in `from_arrow`; others are not read.
+
+    A row group is decoded whole. `shuffle(seed, block="chunks")` decodes each row group once an epoch. A full shuffle
+    needs row groups that fit into `memory_bytes`; other data is best written again by `loadax convert`.
+
+    Args:
+        paths: File, folder (its files ending in `.parquet` or `.pq`), or glob pattern (both sorted by name), URL
+            (`s3://`, `gs://`, `az://`, `http(s)://`, `file://`) of one of these, or a list of these, in its order.
+        columns: Names of the columns to read. None: all, which must be the same in all files.
+        nulls: Value in place of nulls, see `from_arrow`. None: a null is an error.
+        memory_bytes: Memory in bytes for decoded row groups, in each process that reads; the least recently used ones
+            are dropped first. A block shuffle keeps those that it has open in any case.
+        cache: Local folder that caches bytes of remote files across runs. Processes may share it.
+        cache_bytes: Size limit of the cache in bytes. The least recently used bytes are evicted first.
+
+    Raises:
+        ArgumentError: If an argument can't be used.
+        SourceError: If a file is missing, damaged or not Parquet, its columns differ from those of the first file, or a
+            column has nulls (at the latest when their row group is read). Names the file, the column and the row.
+        LeafTypeError: If a column has a type without an array, such as decimals. Names it, and says what to write.
+        UnsupportedError: If pyarrow is not installed.
+
+    Examples:
+        >>> import tempfile
+        >>> import pyarrow as pa
+        >>> from pyarrow import parquet
+        >>> path = tempfile.mkdtemp() + "/squares.parquet"
+        >>> table = pa.table({"x": range(100), "y": [x**2 for x in range(100)]})
+        >>> parquet.write_table(table, path, row_group_size=10)
+        >>> data = from_parquet(path)
+        >>> len(data), data[7]
+        (100, {'x': np.int64(7), 'y': np.int64(49)})
+    """
+    from loadax.sources.adapters.libraries import require_pyarrow
+
+    require_pyarrow("a Parquet file")
+    from loadax.sources.parquet.open import open_parquet
+
+    source = open_parquet(paths, columns, nulls=nulls, memory_bytes=memory_bytes, cache=cache, cache_bytes=cache_bytes)
+    return from_source(source)
+
+
 def from_source(obj: Any) -> Dataset:
     """Makes a dataset of your own data.
 

@@ -85,7 +85,7 @@ class ArraySource(BaseSource):
             if columns is None or destination is None:
                 continue
             if columns == tuple((0, extent) for extent in array.shape[1:]) and _takes(array, destination):
-                # Any mode but "raise" writes to `out` directly instead of to a copy, "wrap" the fastest; the rows were checked above.
+                # Any mode but "raise" writes to `out` without a copy, "wrap" fastest; the rows were checked above.
                 np.take(array, rows, axis=0, out=destination, mode="wrap")
             else:
                 index: Any = (rows, *(slice(*column) for column in columns))

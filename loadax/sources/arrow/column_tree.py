@@ -28,10 +28,23 @@ class ColumnTree:
     def __init__(self, tree: Tree, starts: Integers, length: int):
         found, self._structure = flatten(tree, is_leaf=lambda node: isinstance(node, _KINDS))
         self.columns: list[Column] = found
-        self._starts, self._length = starts, length
+        self.starts, self._length = starts, length
 
     def __len__(self) -> int:
         return self._length
+
+    def join(self, others: Sequence["ColumnTree"]) -> "ColumnTree":
+        """The rows of this tree, and then those of others with the same columns."""
+        trees = (self, *others)
+        firsts = np.cumsum([0, *map(len, trees)])[:-1]
+        starts = np.concatenate([tree.starts + first for tree, first in zip(trees, firsts, strict=True)])
+        columns = [first.join(rest) for first, *rest in zip(*(tree.columns for tree in trees), strict=True)]
+        return ColumnTree(self._structure.build(columns), starts, sum(map(len, trees)))
+
+    def open(self) -> None:
+        """Views the memory of all columns now, so that trees joined of this one need not."""
+        for column in self.columns:
+            column.open()
 
     @cached_property
     def specs(self) -> list[ArraySpec | None]:
@@ -75,7 +88,7 @@ class ColumnTree:
         """
         if not len(rows) and self._length and self.is_ragged:
             return map_leaves(lambda leaf: leaf[:0], self.read(np.zeros(1, np.int64)))
-        runs = runs_of(self._starts, rows)
+        runs = runs_of(self.starts, rows)
         leaves = [column.read(runs, len(rows)) for column in self.columns]
         if not self._length:  # no row tells the type of the objects
             leaves = [np.empty(0, object) if leaf is None else leaf for leaf in leaves]
@@ -86,7 +99,7 @@ class ColumnTree:
 
     def fill(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Writes rows to memory, of numeric columns alone; see `loadax.protocols.Source.read_into`."""
-        runs = runs_of(self._starts, rows)
+        runs = runs_of(self.starts, rows)
         for column, box, destination in zip(self.columns, boxes, out, strict=True):
             if box is not None and destination is not None:
                 assert isinstance(column, Numbers)
@@ -95,13 +108,13 @@ class ColumnTree:
 
     def examples(self, rows: Integers) -> list[Tree]:
         """Reads rows one by one, in memory that nothing else references."""
-        return self._examples(runs_of(self._starts, rows), len(rows))
+        return self._examples(runs_of(self.starts, rows), len(rows))
 
     def lengths(self, rows: Integers) -> Integers | None:
         """Entries of the lists at `rows`, if all columns are flat lists of equal lengths; else None."""
         if not self.reads_parts:
             return None
-        runs = runs_of(self._starts, rows)
+        runs = runs_of(self.starts, rows)
         first, *others = (column.lengths(runs, len(rows)) for column in self.columns if isinstance(column, Lists))
         return first if all((other == first).all() for other in others) else None
 
@@ -109,7 +122,7 @@ class ColumnTree:
         self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
     ) -> list[NDArray[Any] | None]:
         """Reads parts of flat lists, concatenated, an array for each wanted column."""
-        runs = runs_of(self._starts, rows)
+        runs = runs_of(self.starts, rows)
         return [
             column.parts(runs, starts, lengths) if want and isinstance(column, Lists) else None
             for column, want in zip(self.columns, wanted, strict=True)
@@ -117,7 +130,7 @@ class ColumnTree:
 
     def sample(self, rows: Integers) -> Iterator[NDArray[Any]]:
         """Yields the values of rows as arrays, to hash them."""
-        runs = runs_of(self._starts, rows)
+        runs = runs_of(self.starts, rows)
         for column in self.columns:
             values = column.read(runs, len(rows))
             if values is None:

@@ -81,6 +81,18 @@ class Column(Protocol):
         """`count` rows one by one, in memory that nobody else holds."""
         ...
 
+    def open(self) -> None:
+        """Views the memory of all record batches now, and not when they are first read."""
+        ...
+
+    def join(self, others: Sequence[Any]) -> "Column":
+        """The column of the record batches of this one and others of its kind."""
+        ...
+
+
+def _joined(parts: Sequence[Sequence[Any]]) -> list[Any]:
+    return [each for part in parts for each in part]
+
 
 def _consecutive(rows: Integers) -> bool:
     return len(rows) > 0 and int(rows[-1]) - int(rows[0]) + 1 == len(rows) and bool((np.diff(rows) == 1).all())
@@ -97,8 +109,14 @@ class Numbers:
 
     def __init__(self, spec: ArraySpec, arrays: Sequence[Any]):
         self.spec = spec
-        self._arrays = arrays
-        self._views: list[NDArray[Any] | None] = [None] * len(arrays)
+        self.arrays = arrays
+        self.views: list[NDArray[Any] | None] = [None] * len(arrays)
+
+    def join(self, others: Sequence["Numbers"]) -> "Numbers":
+        """The column of the record batches of this one and others."""
+        joined = Numbers(self.spec, _joined([each.arrays for each in (self, *others)]))
+        joined.views = _joined([each.views for each in (self, *others)])
+        return joined
 
     def read(self, runs: Sequence[Run], count: int) -> NDArray[Any]:
         out = np.empty((count, *self.spec.shape), self.spec.dtype)
@@ -108,7 +126,7 @@ class Numbers:
     def fill(self, runs: Sequence[Run], columns: Columns | None, out: NDArray[Any]) -> None:
         """Writes rows to `out`: all of each (None), or a column box of it."""
         for batch, places, rows in runs:
-            part = self._views[batch]
+            part = self.views[batch]
             if part is None:
                 part, rows = self._open(batch, rows)  # noqa: PLW2901
             box: Any = () if columns is None else tuple(slice(*each) for each in columns)
@@ -123,13 +141,17 @@ class Numbers:
     def examples(self, runs: Sequence[Run], count: int) -> list[Any]:
         return list(self.read(runs, count))
 
+    def open(self) -> None:
+        for batch in range(len(self.arrays)):
+            self._open(batch, np.empty(0, np.int64))
+
     def _open(self, batch: int, rows: Integers) -> tuple[NDArray[Any], Integers]:
         """The numbers of a record batch, or of some of its rows alone, and the index of the rows in them."""
-        array = self._arrays[batch]
+        array = self.arrays[batch]
         values = view(innermost(array), self.spec.dtype)
         size = int(np.prod(self.spec.shape, dtype=np.int64))
         if values is not None and len(values) == len(array) * size and wrong_size(array, self.spec) is None:
-            self._views[batch] = values.reshape(len(array), *self.spec.shape)
+            self.views[batch] = values.reshape(len(array), *self.spec.shape)
             return values.reshape(len(array), *self.spec.shape), rows
         # Bits and days become bytes and dates, and rows of null that nobody reads have no place among lists.
         wanted = array.take(pa.array(rows))
@@ -151,8 +173,14 @@ class Lists:
 
     def __init__(self, inner: ArraySpec, arrays: Sequence[Any]):
         self.inner = inner
-        self._arrays = arrays
-        self._views: list[tuple[Integers, NDArray[Any]] | None] = [None] * len(arrays)
+        self.arrays = arrays
+        self.views: list[tuple[Integers, NDArray[Any]] | None] = [None] * len(arrays)
+
+    def join(self, others: Sequence["Lists"]) -> "Lists":
+        """The column of the record batches of this one and others."""
+        joined = Lists(self.inner, _joined([each.arrays for each in (self, *others)]))
+        joined.views = _joined([each.views for each in (self, *others)])
+        return joined
 
     def read(self, runs: Sequence[Run], count: int) -> NDArray[Any] | None:
         lengths = self.lengths(runs, count)
@@ -166,6 +194,10 @@ class Lists:
         joined = self.parts(runs, np.zeros(count, np.int64), lengths)
         ends = np.cumsum(lengths).tolist()
         return [joined[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+
+    def open(self) -> None:
+        for batch in range(len(self.arrays)):
+            self._open(batch)
 
     def lengths(self, runs: Sequence[Run], count: int) -> Integers:
         """Entries of each row, as int64[count]."""
@@ -194,14 +226,14 @@ class Lists:
 
     def _open(self, batch: int) -> tuple[Integers, NDArray[Any]]:
         """Where the lists of a record batch begin and end, and all of their entries."""
-        opened = self._views[batch]
+        opened = self.views[batch]
         if opened is None:
-            array = storage(self._arrays[batch])
+            array = storage(self.arrays[batch])
             check_shape(array.values, self.inner)
             values = view(innermost(array.values), self.inner.dtype)
             assert values is not None
             offsets = array.offsets.to_numpy().astype(np.int64)
-            opened = self._views[batch] = offsets, values.reshape(-1, *self.inner.shape)
+            opened = self.views[batch] = offsets, values.reshape(-1, *self.inner.shape)
         return opened
 
 
@@ -218,7 +250,11 @@ class Objects:
     def __init__(self, spec: ArraySpec | None, arrays: Sequence[Any], decode: Callable[[Any], Any] | None):
         self.spec = spec
         self.decode = decode
-        self._arrays = arrays
+        self.arrays = arrays
+
+    def join(self, others: Sequence["Objects"]) -> "Objects":
+        """The column of the record batches of this one and others."""
+        return Objects(self.spec, _joined([each.arrays for each in (self, *others)]), self.decode)
 
     def read(self, runs: Sequence[Run], count: int) -> NDArray[Any] | None:
         if self.spec is None:
@@ -228,10 +264,13 @@ class Objects:
             out[row] = example
         return out
 
+    def open(self) -> None:
+        """Does nothing: objects are made when they are read."""
+
     def examples(self, runs: Sequence[Run], count: int) -> list[Any]:
         found = [None] * count
         for batch, places, rows in runs:
-            taken = self._arrays[batch].take(pa.array(rows)).to_pylist()
+            taken = self.arrays[batch].take(pa.array(rows)).to_pylist()
             indices = range(count)[places] if isinstance(places, slice) else places.tolist()
             for index, value in zip(indices, taken, strict=True):
                 found[index] = value if self.decode is None or value is None else self.decode(value)

@@ -1,7 +1,7 @@
 """Nulls of a table: refused with the row of the first, or replaced by a value."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import pyarrow as pa
@@ -51,9 +51,19 @@ class Nulls:
             ArgumentError: When a value has another type than its column.
         """
         counts = {path: sum(map(nulls_of, batches)) for path, batches in arrays.items()}
-        refused = {path: arrays[path] for path, count in counts.items() if count and self._value(path) is _NOTHING}
+        refused = {path: arrays[path] for path, count in counts.items() if count and not self.accepts(path)}
         if refused:
-            raise SourceError(self._message(refused, first_row, origin))
+            raise SourceError(
+                self.refusal(
+                    Found(
+                        path,
+                        batches[0].type,
+                        counts[path],
+                        f"row {first_row + first_null(batches)}{f' of {origin}' if origin else ''}",
+                    )
+                    for path, batches in refused.items()
+                )
+            )
         return {
             path: [_filled(array, self._value(path), path) for array in batches] if counts[path] else list(batches)
             for path, batches in arrays.items()
@@ -64,19 +74,38 @@ class Nulls:
             return self._given.get(path, _NOTHING)
         return _NOTHING if self._given is None else self._given
 
-    def _message(self, refused: Mapping[str, Sequence[Any]], first_row: int, origin: str) -> str:
-        found = []
-        for path, batches in refused.items():
-            count = sum(map(nulls_of, batches))
-            where = f"row {first_row + _first_null(batches)}{f' of {origin}' if origin else ''}"
-            found.append(f"column {path!r} has {'a null' if count == 1 else f'{count} nulls, the first'} in {where}")
-        known = dict(self._given) if isinstance(self._given, Mapping) else {}
-        values = {path: _example(batches[0].type) for path, batches in refused.items()}
-        leave_out = self._call.without(*dict.fromkeys(path.partition(".")[0] for path in refused))
+    def accepts(self, path: str) -> bool:
+        """Whether there is a value for the nulls of a leaf."""
+        return self._value(path) is not _NOTHING
+
+    def refusal(self, found: Iterable["Found"]) -> str:
+        """The message for nulls without a value."""
+        values, texts = dict(self._given) if isinstance(self._given, Mapping) else {}, []
+        columns: dict[str, None] = {}
+        for path, kind, number, where in found:
+            texts.append(f"column {path!r} has {'a null' if number == 1 else f'{number} nulls, the first'} in {where}")
+            values[path] = _example(kind)
+            columns[path.partition(".")[0]] = None
         return (
-            f"{' and '.join(found)}, which an array can't hold; say what nulls become: "
-            f"{self._call.code(nulls={**known, **values})}{leave_out}"
+            f"{' and '.join(texts)}, which an array can't hold; say what nulls become: "
+            f"{self._call.code(nulls=values)}{self._call.without(*columns)}"
         )
+
+
+class Found(NamedTuple):
+    """Nulls of a leaf.
+
+    Args:
+        path: Path of the leaf.
+        type: Arrow type that it is read as.
+        number: Number of nulls.
+        where: Row of the first one, as text.
+    """
+
+    path: str
+    type: Any
+    number: int
+    where: str
 
 
 def nulls_of(array: Any) -> int:
@@ -84,7 +113,7 @@ def nulls_of(array: Any) -> int:
     return count_nulls(array) if layout(array.type)[1] is not None else int(array.null_count)
 
 
-def _first_null(batches: Sequence[Any]) -> int:
+def first_null(batches: Sequence[Any]) -> int:
     """The first row that is null, or whose lists contain one."""
     before = 0
     for array in batches:

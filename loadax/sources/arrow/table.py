@@ -1,6 +1,6 @@
 """ArrowSource: rows of an Arrow table in memory."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -39,7 +39,7 @@ class ArrowSource(BaseSource):
         self.addresses = list(addresses)
         table = table if table.nbytes > _COMBINED_BYTES else _with_large_batches(table)
         batches = [batch for batch in table.to_batches() if len(batch)]
-        tree = leaves_of(table.schema, call, _categories(table))
+        tree = leaves_of(table.schema, call, categories([table]))
         self.leaves: list[Leaf]
         """The leaves of the examples, in leaf order."""
         self.leaves, structure = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))
@@ -133,13 +133,20 @@ def _leaf_text(leaf: Leaf) -> str:
     return f"{leaf.stored} as {leaf.type}" if leaf.is_temporal else str(leaf.stored)
 
 
-def _categories(table: Any) -> Mapping[str, list[str]]:
+def leaves_in(tree: Tree) -> list[Leaf]:
+    """The leaves of a tree of them, in leaf order."""
+    leaves: list[Leaf] = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))[0]
+    return leaves
+
+
+def categories(tables: Iterable[Any]) -> dict[str, list[str]]:
     """Names of the categories of each leaf of dictionary type, in the order in which record batches have them."""
     found: dict[str, dict[str, None]] = {}
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        for path, chunk in _dictionaries(column.chunks, column.type, name):
-            names = chunk.dictionary.to_pylist() if chunk is not None else []
-            found.setdefault(path, {}).update(dict.fromkeys(each for each in names if each is not None))
+    for table in tables:
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            for path, chunk in _dictionaries(column.chunks, column.type, name):
+                names = chunk.dictionary.to_pylist() if chunk is not None else []
+                found.setdefault(path, {}).update(dict.fromkeys(each for each in names if each is not None))
     return {path: list(names) for path, names in found.items()}
 
 
