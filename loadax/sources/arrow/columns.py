@@ -32,11 +32,13 @@ class Run(NamedTuple):
         batch: Which record batch.
         places: Index of these rows among all that are read together.
         rows: int64[n], within the record batch.
+        span: The same rows where they are consecutive; else None.
     """
 
     batch: int
     places: slice | Integers
     rows: Integers
+    span: slice | None = None
 
 
 def runs_of(starts: Integers, rows: Integers) -> list[Run]:
@@ -51,7 +53,7 @@ def runs_of(starts: Integers, rows: Integers) -> list[Run]:
     which = np.searchsorted(starts, rows, side="right") - 1
     first = int(which[0])
     if (which == first).all():
-        return [Run(first, slice(None), rows - starts[first])]
+        return [_run(first, slice(None), rows - starts[first])]
     order = np.argsort(which, kind="stable")
     ends = np.flatnonzero(np.diff(which[order], append=-1)) + 1
     begins = [0, *ends[:-1].tolist()]
@@ -61,8 +63,14 @@ def runs_of(starts: Integers, rows: Integers) -> list[Run]:
         batch, low, high = int(which[order[begin]]), int(order[begin]), int(order[end - 1]) + 1
         if high - low == end - begin:
             places = slice(low, high)
-        runs.append(Run(batch, places, rows[places] - starts[batch]))
+        runs.append(_run(batch, places, rows[places] - starts[batch]))
     return runs
+
+
+def _run(batch: int, places: slice | Integers, rows: Integers) -> Run:
+    first, last = int(rows[0]), int(rows[-1])
+    consecutive = last - first + 1 == len(rows) and bool((rows[1:] > rows[:-1]).all())
+    return Run(batch, places, rows, slice(first, last + 1) if consecutive else None)
 
 
 class Column(Protocol):
@@ -94,10 +102,6 @@ def _joined(parts: Sequence[Sequence[Any]]) -> list[Any]:
     return [each for part in parts for each in part]
 
 
-def _consecutive(rows: Integers) -> bool:
-    return len(rows) > 0 and int(rows[-1]) - int(rows[0]) + 1 == len(rows) and bool((np.diff(rows) == 1).all())
-
-
 @final
 class Numbers:
     """Numbers, or arrays of them that all have one shape.
@@ -125,13 +129,14 @@ class Numbers:
 
     def fill(self, runs: Sequence[Run], columns: Columns | None, out: NDArray[Any]) -> None:
         """Writes rows to `out`: all of each (None), or a column box of it."""
-        for batch, places, rows in runs:
+        box: Any = () if columns is None else tuple(slice(*each) for each in columns)
+        for batch, places, rows, span in runs:
             part = self.views[batch]
             if part is None:
                 part, rows = self._open(batch, rows)  # noqa: PLW2901
-            box: Any = () if columns is None else tuple(slice(*each) for each in columns)
-            if _consecutive(rows):
-                out[places] = part[(slice(int(rows[0]), int(rows[-1]) + 1), *box)]
+                span = span if part is self.views[batch] else slice(0, len(rows))  # noqa: PLW2901
+            if span is not None:
+                out[places] = part[(span, *box)]
             elif columns is None and isinstance(places, slice) and out.flags.c_contiguous:
                 # Any mode but "raise" writes to `out` itself, "wrap" the fastest; that the rows are there was checked.
                 np.take(part, rows, axis=0, out=out[places], mode="wrap")
@@ -148,11 +153,14 @@ class Numbers:
     def _open(self, batch: int, rows: Integers) -> tuple[NDArray[Any], Integers]:
         """The numbers of a record batch, or of some of its rows alone, and the index of the rows in them."""
         array = self.arrays[batch]
+        if not self.spec.shape and (numbers := view(storage(array), self.spec.dtype)) is not None:
+            self.views[batch] = numbers
+            return numbers, rows
         values = view(innermost(array), self.spec.dtype)
         size = int(np.prod(self.spec.shape, dtype=np.int64))
         if values is not None and len(values) == len(array) * size and wrong_size(array, self.spec) is None:
-            self.views[batch] = values.reshape(len(array), *self.spec.shape)
-            return values.reshape(len(array), *self.spec.shape), rows
+            opened = self.views[batch] = values.reshape(len(array), *self.spec.shape)
+            return opened, rows
         # Bits and days become bytes and dates, and rows of null that nobody reads have no place among lists.
         wanted = array.take(pa.array(rows))
         check_shape(wanted, self.spec)
@@ -202,7 +210,7 @@ class Lists:
     def lengths(self, runs: Sequence[Run], count: int) -> Integers:
         """Entries of each row, as int64[count]."""
         found = np.empty(count, np.int64)
-        for batch, places, rows in runs:
+        for batch, places, rows, _ in runs:
             offsets = self._open(batch)[0]
             found[places] = offsets[rows + 1] - offsets[rows]
         return found
@@ -211,7 +219,7 @@ class Lists:
         """`lengths[i]` entries of row i from entry `starts[i]` on, one row's part behind another."""
         ends = np.cumsum(lengths)
         out = np.empty((int(ends[-1]) if len(ends) else 0, *self.inner.shape), self.inner.dtype)
-        for batch, places, rows in runs:
+        for batch, places, rows, _ in runs:
             offsets, values = self._open(batch)
             begins, sizes = offsets[rows] + starts[places], lengths[places]
             contiguous = (begins[1:] == (begins + sizes)[:-1]).all()
@@ -269,7 +277,7 @@ class Objects:
 
     def examples(self, runs: Sequence[Run], count: int) -> list[Any]:
         found = [None] * count
-        for batch, places, rows in runs:
+        for batch, places, rows, _ in runs:
             taken = self.arrays[batch].take(pa.array(rows)).to_pylist()
             indices = range(count)[places] if isinstance(places, slice) else places.tolist()
             for index, value in zip(indices, taken, strict=True):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -43,6 +44,12 @@ class Leaf:
         """Whether its ints count units of time: those of the stored type."""
         return bool(pa.types.is_temporal(_scalar_type(self.stored)))
 
+    @cached_property
+    def _form(self) -> tuple[Any, np.dtype[Any] | None]:
+        """The type with bytes for bits, and the dtype of its numbers where that is another one."""
+        is_bool = pa.types.is_boolean(_scalar_type(self.type))
+        return bytes_for_bits(self.type), np.dtype(bool) if is_bool else None
+
     def array_of(self, batch: Any) -> Any:
         """The array of a record batch, as `type`, with its nulls; null where a struct above it is."""
         array = batch.column(batch.schema.get_field_index(self.names[0]))
@@ -52,29 +59,32 @@ class Leaf:
 
     def column(self, arrays: Sequence[Any]) -> Column:
         """The column of arrays of `type` without nulls, one for each record batch."""
-        stored = bytes_for_bits(self.type)
-        dtype = np.dtype(bool) if pa.types.is_boolean(_scalar_type(self.type)) else None
+        stored, dtype = self._form
         converted = arrays if stored == self.type else [array.cast(stored) for array in arrays]
         return column_of(converted, stored, None, dtype)
 
     def plain(self, array: Any) -> Any:
         """An array as `type`, with its nulls."""
         kind = array.type
-        if pa.types.is_run_end_encoded(kind):
-            return self.plain(pc.run_end_decode(array))
-        if pa.types.is_dictionary(kind):
-            if self.classes is None:
-                return self.plain(array.dictionary_decode())
+        if pa.types.is_dictionary(kind) and self.classes is not None:
             names = array.dictionary.cast(pa.large_string())
             return pc.index_in(names, pa.array(self.classes, names.type)).take(array.indices)
+        if pa.types.is_run_end_encoded(kind) or pa.types.is_dictionary(kind):
+            runs = pa.types.is_run_end_encoded(kind)
+            return self.plain(pc.run_end_decode(array) if runs else array.dictionary_decode())
         if isinstance(kind, pa.FixedShapeTensorType):
             return _nested(array.storage, kind.shape)
         if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
-            lengths = pc.list_value_length(array)
-            offsets = np.concatenate([[0], np.cumsum(lengths.fill_null(0).to_numpy().astype(np.int64))])
-            mask = array.is_null() if array.null_count else None
-            return self.plain(pa.LargeListArray.from_arrays(pa.array(offsets), array.flatten(), mask=mask))
-        return array if kind == self.type else array.cast(self.type)
+            array = _without_views(array)
+        return array if array.type == self.type else array.cast(self.type)
+
+
+def _without_views(array: Any) -> Any:
+    """Lists with offsets; pyarrow's own cast of list views makes arrays that are not valid."""
+    lengths = pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
+    mask = array.is_null() if array.null_count else None
+    return pa.LargeListArray.from_arrays(offsets, array.flatten(), mask=mask)
 
 
 def leaves_of(schema: Any, call: Call, classes: Mapping[str, Sequence[str]]) -> Tree:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from loadax.core.tree import flatten
 from loadax.protocols import Columns, Integers, Tree
 from loadax.sources.arrow.column_tree import ColumnTree
-from loadax.sources.arrow.columns import Numbers, Run, runs_of
+from loadax.sources.arrow.columns import Numbers, runs_of
 from loadax.sources.arrow.leaves import Leaf, columns_of
 from loadax.sources.arrow.nulls import Nulls
 from loadax.sources.base import BaseSource
@@ -54,8 +54,11 @@ class RowGroups(BaseSource):
         return self.empty.spec
 
     @property
-    def chunks(self) -> Integers:
-        return self.starts
+    def chunks(self) -> Integers | range:
+        """First rows of the row groups, as a range where all but the last have the same number of rows."""
+        step = int(self.starts[1]) if len(self.starts) > 1 else max(1, self._length)
+        even = range(0, self._length, step)
+        return even if np.array_equal(self.starts, even) else self.starts
 
     def read(self, rows: Integers) -> Tree:
         specs = [column.spec for column in self.empty.columns]
@@ -72,14 +75,14 @@ class RowGroups(BaseSource):
             return
         runs = runs_of(self.starts, rows)
         decoded = self.decode([run.batch for run in runs], [self.leaves[index] for index in wanted])
-        for (_, places, inside), tree in zip(runs, decoded, strict=True):
+        for run, tree in zip(runs, decoded, strict=True):
             for index, column in zip(wanted, tree.columns, strict=True):
                 box, destination = boxes[index], out[index]
                 assert isinstance(column, Numbers)
                 assert destination is not None
                 whole = box == tuple((0, extent) for extent in column.spec.shape)
                 straight = whole and destination.dtype == column.spec.dtype
-                column.fill([Run(0, places, inside)], None if straight else box, destination)
+                column.fill([run._replace(batch=0)], None if straight else box, destination)
 
     def decode(self, indices: Sequence[int], leaves: Sequence[Leaf] | None = None) -> Iterator[ColumnTree]:
         """Decodes leaves (None: all) of row groups, one after the other.

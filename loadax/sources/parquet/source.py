@@ -1,7 +1,7 @@
 """ParquetSource: rows of Parquet files, whose row groups are decoded whole and kept in memory within a limit."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -77,9 +77,8 @@ class ParquetSource(BaseSource):
         return self._empty.runs_python
 
     @property
-    def chunks(self) -> Integers | None:
-        """First rows of the row groups."""
-        return self._groups.starts if len(self._groups.starts) > 1 else None
+    def chunks(self) -> Integers | range | None:
+        return self._groups.chunks if len(self._groups.starts) > 1 else None
 
     @property
     def concurrent_reads(self) -> int:
@@ -150,13 +149,13 @@ class ParquetSource(BaseSource):
         self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
     ) -> list[NDArray[Any] | None]:
         rows = check_rows(rows, len(self))
-        parts = list(self._waves(rows))
-        if len(parts) == 1:
-            return parts[0][0].parts(parts[0][1], starts, lengths, wanted)
-        if not parts:
+        if not len(rows):
             return self._empty.parts(rows, starts, lengths, wanted)
+        if self._is_one_wave(rows):
+            tree, inside, _ = next(self._waves(rows))
+            return tree.parts(inside, starts, lengths, wanted)
         pieces: list[Any] = [[None] * len(rows) for _ in wanted]
-        for tree, inside, places in parts:
+        for tree, inside, places in self._waves(rows):
             read = tree.parts(inside, starts[places], lengths[places], wanted)
             cuts = np.cumsum(lengths[places])[:-1]
             for column, values in zip(pieces, read, strict=True):
@@ -176,7 +175,11 @@ class ParquetSource(BaseSource):
                 found[place] = example
         return found
 
-    def _waves(self, rows: Integers) -> Any:
+    def _is_one_wave(self, rows: Integers) -> bool:
+        met = np.unique(np.searchsorted(self._groups.starts, rows, side="right") - 1).tolist()
+        return len(met) == 1 or sum(map(self._groups.size, met)) <= self._memory_bytes
+
+    def _waves(self, rows: Integers) -> Iterator[tuple[ColumnTree, Integers, Integers]]:
         """Yields row groups of limited memory, joined, the rows to read of these, and their places in `rows`."""
         assert self._recent is not None
         starts = self._groups.starts
