@@ -31,16 +31,22 @@ def open_images(
         UnsupportedError: When the folder is remote, or a decoder is not installed.
         SourceError: When the folder does not exist, has no images, or mixes images and class folders; names it.
     """
-    for name, value, allowed in (
-        ("fit", fit, ("crop", "stretch", "pad")),
-        ("quality", quality, ("high", "fast")),
-        ("damaged", damaged, ("error", "accept")),
-    ):
-        choice(name, value, allowed)
+    return ImageSource(find_images(folder), open_rendering(size, fit, quality, damaged))
+
+
+def open_rendering(size: Any, fit: Any, quality: Any, damaged: Any) -> Rendering:
+    """Makes the decoder of images from the arguments of `loadax.from_images`.
+
+    Raises:
+        ArgumentError: When an argument is invalid; shows it.
+        UnsupportedError: When a decoder is not installed.
+    """
+    choice("fit", fit, ("crop", "stretch", "pad"))
+    choice("quality", quality, ("high", "fast"))
+    choice("damaged", damaged, ("error", "accept"))
     wanted = None if size is None else _size(size)
     require_decoders()
-    rendering = Rendering(wanted, fit, fast=quality == "fast", strict=damaged == "error")
-    return ImageSource(find_images(folder), rendering)
+    return Rendering(wanted, fit, fast=quality == "fast", strict=damaged == "error")
 
 
 def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
