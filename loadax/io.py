@@ -188,7 +188,7 @@ def from_images(
     are ignored.
 
     Args:
-        folder: Local folder.
+        folder: Local folder, or URL of a folder in a bucket, whose images are read as many at once as a batch has.
         size: (height, width) that images are resized to, or one int for squares. None: original sizes, which a map must
             make equal.
         fit: How to handle another aspect ratio: "crop" crops the centre, "stretch" distorts, "pad" adds black borders.
@@ -200,9 +200,9 @@ def from_images(
 
     Raises:
         ArgumentError: If an argument can't be used.
-        UnsupportedError: If the folder is a URL, or Pillow, simplejpeg or OpenCV is not installed.
-        SourceError: If the folder does not exist or has no images; on reading, if a file can't be decoded, or differs
-            in size from the first one while `size` is None. Names it.
+        UnsupportedError: If Pillow, simplejpeg or OpenCV is not installed.
+        SourceError: If the folder does not exist, can't be listed or has no images; on reading, if a file can't be
+            decoded, or differs in size from the first one while `size` is None. Names it.
 
     Examples:
         >>> import tempfile
@@ -350,8 +350,8 @@ def from_tfrecord(
     opening them reads the size of every record, and of remote files everything: pass `index` to do so once.
 
     Args:
-        paths: Path or URL of a file, folder (its files with `.tfrecord` in their names), or glob pattern (both sorted by
-            name), or a list of these, in its order.
+        paths: Path or URL of a file, folder (its files with `.tfrecord` in their names), or glob pattern (both sorted
+            by name), or a list of these, in its order.
         index: Local folder of the index, written on the first open and checked on all others: another size, name, time
             of change or ETag of a file makes it again. None: no index is kept.
         features: Features to parse, by name. Each is `bytes`; a dtype, for one number; or `(dtype, shape)`, for an
@@ -429,8 +429,8 @@ def from_webdataset(
 
     Raises:
         ArgumentError: If an argument can't be used, or remote files have no index in a run of several processes.
-        SourceError: If a file is missing, cut short, damaged, compressed, has no examples, or one lacks an extension that
-            others have; on reading, if a file can't be decoded. Names the file and the byte.
+        SourceError: If a file is missing, cut short, damaged, compressed, has no examples, or one lacks an extension
+            that others have; on reading, if a file can't be decoded. Names the file and the byte.
         LeafError: On reading examples of different shapes. Names the row.
         UnsupportedError: If images are decoded, and Pillow, simplejpeg or OpenCV is not installed.
 

@@ -47,6 +47,8 @@ def scan_members(location: str, size: int) -> Scan[list[Member]]:
         if header == _END:
             return members
         after = f" after {members[-1].name!r}" if members else ""
+        if not at:
+            _refuse_compressed(header, location)
         if len(header) < _BLOCK:
             raise SourceError(
                 f"{location}: the tar file is cut short at byte {size}{after}, where its end is not marked; copy it "
@@ -76,6 +78,15 @@ def scan_members(location: str, size: int) -> Scan[list[Member]]:
             extended = {}
 
 
+def _refuse_compressed(header: bytes, location: str) -> None:
+    for magic, name, command in _COMPRESSED:
+        if header.startswith(magic):
+            raise SourceError(
+                f"{location} is compressed by {name}, so that no member can be read without those before it; "
+                f"decompress it: {command} {location}"
+            )
+
+
 def _check(header: bytes, location: str, at: int, after: str) -> None:
     stored = header[_CHECKSUM].strip(b"\0 ")
     # The checksum counts its own field as spaces.
@@ -84,12 +95,6 @@ def _check(header: bytes, location: str, at: int, after: str) -> None:
         return
     if at:
         raise SourceError(f"{location}: the tar file is damaged at byte {at}{after}: copy it again, or write it again")
-    for magic, name, command in _COMPRESSED:
-        if header.startswith(magic):
-            raise SourceError(
-                f"{location} is compressed by {name}, so that no member can be read without those before it; "
-                f"decompress it: {command} {location}"
-            )
     raise SourceError(f"{location} is not a tar file: it begins with {header[:8]!r}")
 
 

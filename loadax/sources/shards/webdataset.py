@@ -195,6 +195,7 @@ def _columns(columns: Any) -> list[str] | None:
     if columns is None:
         return None
     names = [columns] if isinstance(columns, str) else list(columns)
-    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+    plain = [name.removeprefix(".") for name in names if isinstance(name, str)]
+    if not plain or len(set(plain)) < len(names):
         raise ArgumentError(f"columns={columns!r}: pass extensions, each once, such as ['jpg', 'cls']")
-    return [name.removeprefix(".") for name in names]
+    return plain
