@@ -86,7 +86,7 @@ class RemoteSegments:
     def _read(self, starts: Integers, stops: Integers) -> Iterator[tuple[Integers, int, bytes]]:
         """Yields `(indices of parts, offset in the stream, bytes)` for each coalesced range; each part once."""
         order = np.argsort(starts, kind="stable")
-        for wave in _waves(_groups(starts[order], stops[order])):
+        for wave in _waves(_groups(starts[order], stops[order], self.ends)):
             for group, content in zip(wave, self._fetch(wave), strict=True):
                 yield order[group.first : group.last], group.start, content
 
@@ -99,9 +99,10 @@ class RemoteSegments:
             yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _groups(starts: Integers, stops: Integers) -> list[_Group]:
-    """Coalesces nearby parts, sorted by start, into ranges of bounded length."""
-    apart = starts[1:] > np.maximum.accumulate(stops)[:-1] + GAP
+def _groups(starts: Integers, stops: Integers, files: Ends) -> list[_Group]:
+    """Coalesces nearby parts, sorted by start, into ranges of bounded length; a gap does not cross a file boundary."""
+    before = np.maximum.accumulate(stops)[:-1]
+    apart = (starts[1:] > before + GAP) | (files.owners(starts[1:]) > files.owners(before - 1))
     run = np.concatenate([[0], np.cumsum(apart)])
     begin = starts[np.flatnonzero(np.concatenate([[True], apart]))][run]
     cut = (starts - begin) // JOINED
