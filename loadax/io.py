@@ -126,6 +126,112 @@ def from_arrow(data: Any, columns: Sequence[str] | str | None = None, *, nulls: 
     return from_source(open_arrow(data, columns, nulls))
 
 
+def from_csv(
+    paths: Any,
+    columns: Sequence[str] | str | None = None,
+    *,
+    dtypes: Mapping[str, Any] | None = None,
+    nulls: Any = None,
+    delimiter: str | None = None,
+) -> Dataset:
+    r"""Reads CSV files into memory, in the order of the files. Columns become leaves as in `from_arrow`.
+
+    The first line of each file names the columns. An empty entry of a column of numbers is a null.
+
+    Args:
+        paths: File, folder (its files ending in `.csv` or `.tsv`, also with `.gz` or `.zst`), or glob pattern (both
+            sorted by name), URL of one of these, or a list of these, in its order.
+        columns: Names of the columns to read. None: all.
+        dtypes: Dtypes by column: numbers, bools, or `str`. Others are inferred from the first rows of each file.
+        nulls: Value in place of nulls, see `from_arrow`. None: a null is an error.
+        delimiter: Character between entries. None: a tab in `.tsv` files, else a comma.
+
+    Raises:
+        ArgumentError: If an argument can't be used.
+        SourceError: If a file is missing or empty, a line is damaged or has an entry of another type, columns differ
+            from those of the first file, or a column has nulls. Names the file and the row.
+        UnsupportedError: If pyarrow is not installed.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> path = Path(tempfile.mkdtemp()) / "flowers.csv"
+        >>> _ = path.write_text("length,species\n1.5,setosa\n4.0,virginica\n")
+        >>> from_csv(path)[1]
+        {'length': np.float64(4.0), 'species': 'virginica'}
+    """
+    from loadax.sources.adapters.libraries import require_pyarrow
+
+    require_pyarrow("a CSV file")
+    from loadax.sources.text.csv import open_csv
+
+    return from_source(open_csv(paths, columns, dtypes=dtypes, nulls=nulls, delimiter=delimiter))
+
+
+def from_jsonl(
+    paths: Any,
+    columns: Sequence[str] | str | None = None,
+    *,
+    dtypes: Mapping[str, Any] | None = None,
+    nulls: Any = None,
+    index: Any = None,
+    cache: Any = None,
+    cache_bytes: int = 16 << 30,
+    progress: bool | None = None,
+) -> Dataset:
+    r"""Opens files of JSON lines: row i is the object in line i that is not blank, in the order of the files.
+
+    Columns become leaves as in `from_arrow`; texts that look like times stay texts. Opening finds the beginnings of all
+    lines; rows are parsed when they are read, many in one call. Data that fits in memory is read faster as a table:
+    `from_arrow(pyarrow.json.read_json(path))`.
+
+    Args:
+        paths: File, folder (its files ending in `.jsonl` or `.ndjson`, also with `.gz` or `.zst`), or glob pattern
+            (both sorted by name), URL of one of these, or a list of these, in its order.
+        columns: Names of the columns to read. None: all of the first 1,024 rows, and of 1,024 evenly spaced ones.
+        dtypes: Dtypes by column (of a list: of its entries): numbers, bools, or `str`. Others are inferred from the
+            same rows.
+        nulls: Value in place of nulls and missing entries, see `from_arrow`. None: they are an error.
+        index: Local folder of the index of lines, written on the first open and checked on all others: another size,
+            name, time of change or ETag of a file makes it again. None: no index is kept.
+        cache: Local folder that caches bytes of remote files across runs, and the content of compressed files, which
+            are decompressed once. Processes may share it.
+        cache_bytes: Size limit of the cache of remote bytes. The least recently used bytes are evicted first.
+        progress: Whether to show progress bars of decompression and indexing. None: if stderr is a terminal.
+
+    Raises:
+        ArgumentError: If an argument can't be used, a file is compressed and `cache` is None, or remote files have no
+            index in a run of several processes.
+        SourceError: If a file is missing, or has no lines; on reading, if a line is not JSON, has a value of another
+            type, or has nulls. Names the file and the line.
+        UnsupportedError: If pyarrow is not installed.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> path = Path(tempfile.mkdtemp()) / "corpus.jsonl"
+        >>> _ = path.write_text('{"tokens": [1, 2, 3]}\n{"tokens": [4]}\n')
+        >>> from_jsonl(path, dtypes={"tokens": "uint16"}).pack(4)[0]["tokens"]
+        array([1, 2, 3, 4], dtype=uint16)
+    """
+    from loadax.sources.adapters.libraries import require_pyarrow
+
+    require_pyarrow("a file of JSON lines")
+    from loadax.sources.text.jsonl import open_jsonl
+
+    source = open_jsonl(
+        paths,
+        columns,
+        dtypes=dtypes,
+        nulls=nulls,
+        index=index,
+        cache=cache,
+        cache_bytes=cache_bytes,
+        progress=progress,
+    )
+    return from_source(source)
+
+
 def from_grain(
     data: Any,
     *,

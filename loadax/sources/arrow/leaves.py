@@ -1,6 +1,6 @@
 """Leaves of a table: the array that each Arrow type becomes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -206,7 +206,7 @@ def _nested(array: Any, shape: Sequence[int]) -> Any:
 
 
 def columns_of(
-    leaves: Sequence[Leaf], batches: Sequence[Any], nulls: Nulls, first_row: int = 0, origin: str = ""
+    leaves: Sequence[Leaf], batches: Sequence[Any], nulls: Nulls, where: Callable[[int], str] | None = None
 ) -> list[Column]:
     """The columns of record batches, one for each leaf.
 
@@ -214,14 +214,13 @@ def columns_of(
         leaves: Leaves to read.
         batches: Record batches, which have their columns.
         nulls: What nulls become.
-        first_row: Row of the first entry, for messages.
-        origin: File of the rows, for messages; empty for a table in memory.
+        where: The name of a row for messages, by its index among those of the batches; None: its number.
 
     Raises:
         SourceError: When there are nulls, and no value for them; names every such column and its first row.
     """
     arrays = {leaf.path: [leaf.array_of(batch) for batch in batches] for leaf in leaves}
-    filled = nulls.fill(arrays, first_row, origin)
+    filled = nulls.fill(arrays, where)
     return [leaf.column(filled[leaf.path]) for leaf in leaves]
 
 

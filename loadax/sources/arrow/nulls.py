@@ -1,6 +1,6 @@
 """Nulls of a table: refused with the row of the first, or replaced by a value."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -38,29 +38,24 @@ class Nulls:
                         f"nulls={shown(given)}: there is no column {name!r}; there are {list(paths)}", argument="nulls"
                     )
 
-    def fill(self, arrays: Mapping[str, Sequence[Any]], first_row: int = 0, origin: str = "") -> dict[str, list[Any]]:
+    def fill(self, arrays: Mapping[str, Sequence[Any]], where: Callable[[int], str] | None = None) -> dict[str, Any]:
         """The arrays with values in place of their nulls.
 
         Args:
             arrays: Arrays of each leaf by path, one for each record batch; of plain types, see `leaves.plain_type`.
-            first_row: Row of the first entry, for messages.
-            origin: File of the rows, for messages; empty for a table in memory.
+            where: The name of a row for messages, by its index among those of the arrays; None: its number.
 
         Raises:
             SourceError: When there are nulls, and no value for them; names every such column and its first row.
             ArgumentError: When a value has another type than its column.
         """
+        name = where or "row {}".format
         counts = {path: sum(map(nulls_of, batches)) for path, batches in arrays.items()}
         refused = {path: arrays[path] for path, count in counts.items() if count and not self.accepts(path)}
         if refused:
             raise SourceError(
                 self.refusal(
-                    Found(
-                        path,
-                        batches[0].type,
-                        counts[path],
-                        f"row {first_row + first_null(batches)}{f' of {origin}' if origin else ''}",
-                    )
+                    Found(path, batches[0].type, counts[path], name(first_null(batches)))
                     for path, batches in refused.items()
                 )
             )

@@ -1,6 +1,6 @@
 """ArrowSource: rows of an Arrow table in memory."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -29,12 +29,20 @@ class ArrowSource(BaseSource):
         nulls: What nulls become; see `Nulls`.
         call: The call that opens the table, for messages.
         addresses: Files that the table was read from.
+        where: The name of a row for messages; None: its number.
     """
 
     owns_memory = True
     addresses: Sequence[str] = ()
 
-    def __init__(self, table: Any, nulls: Any, call: Call, addresses: Sequence[str] = ()):
+    def __init__(
+        self,
+        table: Any,
+        nulls: Any,
+        call: Call,
+        addresses: Sequence[str] = (),
+        where: Callable[[int], str] | None = None,
+    ):
         self._state = table, nulls, call, addresses
         self.addresses = list(addresses)
         table = table if table.nbytes > _COMBINED_BYTES else _with_large_batches(table)
@@ -44,7 +52,7 @@ class ArrowSource(BaseSource):
         """The leaves of the examples, in leaf order."""
         self.leaves, structure = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))
         filler = Nulls(nulls, [leaf.path for leaf in self.leaves], call)
-        columns = columns_of(self.leaves, batches, filler)
+        columns = columns_of(self.leaves, batches, filler, where)
         starts = np.cumsum([0, *map(len, batches)])[:-1]
         self._tree = ColumnTree(structure.build(columns), starts, table.num_rows)
 

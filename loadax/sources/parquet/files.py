@@ -19,7 +19,7 @@ from loadax.sources.io.cached_files import CachedFiles
 from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.io.files import Files
 from loadax.sources.io.paths import local_path
-from loadax.sources.parquet.range_file import RangeFile
+from loadax.sources.io.range_file import RangeFile
 
 _TAIL = 64 << 10  # last bytes of a remote file, which contain most footers
 _END = 8  # length of the footer, and "PAR1"

@@ -5,6 +5,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -43,7 +44,7 @@ class RowGroups(BaseSource):
         rows = np.array([group.rows for group in files.groups], np.int64)
         self.starts = np.cumsum(rows) - rows
         self._length = int(rows.sum())
-        self.empty = self._tree([self.files.schema.empty_table()], self.leaves, 0, "")
+        self.empty = self._tree(self.files.schema.empty_table(), self.leaves)
         """The columns without rows, which tell the spec."""
 
     def __len__(self) -> int:
@@ -95,13 +96,15 @@ class RowGroups(BaseSource):
             groups = [self.files.groups[index] for index in indices[first : first + _TOGETHER]]
             tables = self.files.read(groups, [leaf.path for leaf in leaves])
             for group, table in zip(groups, tables, strict=True):
-                yield self._tree([table], leaves, group.first_row, self.files.location(group))
+                yield self._tree(table, leaves, partial(self._row_text, group))
 
-    def _tree(self, tables: Sequence[Any], leaves: Sequence[Leaf], first_row: int, origin: str) -> ColumnTree:
-        """The columns of record batches; a single record batch where columns have only one."""
+    def _row_text(self, group: RowGroup, row: int) -> str:
+        return f"row {group.first_row + row} of {self.files.location(group)}"
+
+    def _tree(self, table: Any, leaves: Sequence[Leaf], where: Callable[[int], str] | None = None) -> ColumnTree:
         # Only texts of more than 2 GiB are decoded to several chunks.
-        batches = [batch for table in tables for batch in table.combine_chunks().to_batches() if len(batch)]
-        columns = columns_of(leaves, batches, self.nulls, first_row, origin)
+        batches = [batch for batch in table.combine_chunks().to_batches() if len(batch)]
+        columns = columns_of(leaves, batches, self.nulls, where)
         starts = np.cumsum([0, *map(len, batches)])[:-1]
         structure = self._structure if len(leaves) == len(self.leaves) else None
         tree = columns if structure is None else structure.build(columns)
