@@ -15,14 +15,12 @@ from loadax.sources.io.files import Files
 from loadax.sources.parquet.files import ParquetFiles
 from loadax.sources.parquet.groups import RowGroups
 from loadax.sources.parquet.source import ParquetSource
-
-ENDINGS = (".parquet", ".pq")
-"""Ends of the names of Parquet files in a folder."""
+from loadax.sources.table_files import PARQUET
 
 _FILES = FileKind(
     "paths",
     "a Parquet file",
-    lambda name: name.lower().endswith(ENDINGS) and not name.startswith((".", "_")),
+    lambda name: name.lower().endswith(PARQUET) and not name.startswith((".", "_")),
     (".parquet file", "the files, or a pattern such as folder/**/*.parquet"),
 )
 

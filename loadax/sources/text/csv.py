@@ -14,16 +14,13 @@ from loadax.sources.arrow.table import ArrowSource
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.expand import FileKind, expand
 from loadax.sources.io.files import Files
-from loadax.sources.text.decompress import COMPRESSED
+from loadax.sources.table_files import CSV
 from loadax.sources.text.dtypes import arrow_types
-
-ENDINGS = (".csv", ".tsv")
-"""Ends of the names of CSV files, before those of a compression."""
 
 _FILES = FileKind(
     "paths",
     "a CSV file",
-    lambda name: name.lower().endswith((*ENDINGS, *(end + more for end in ENDINGS for more in COMPRESSED))),
+    lambda name: name.lower().endswith(CSV),
     (".csv file", "the files, or a pattern such as *.txt"),
 )
 

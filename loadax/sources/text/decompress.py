@@ -19,9 +19,7 @@ from loadax.sources.io.expand import file_name
 from loadax.sources.io.files import Files
 from loadax.sources.io.paths import local_folder
 from loadax.sources.io.range_file import RangeFile
-
-COMPRESSED = (".gz", ".zst")
-"""Ends of the names of compressed files."""
+from loadax.sources.table_files import COMPRESSED
 
 _FOLDER = "loadax-decompressed"
 _WINDOW = 8 << 20

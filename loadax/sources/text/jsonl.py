@@ -26,16 +26,14 @@ from loadax.sources.io.file_index import Scan, index_files
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import Entry
 from loadax.sources.shards.records import Records
-from loadax.sources.text.decompress import COMPRESSED, decompressed
+from loadax.sources.table_files import JSONL
+from loadax.sources.text.decompress import decompressed
 from loadax.sources.text.dtypes import arrow_types, with_types
-
-ENDINGS = (".jsonl", ".ndjson")
-"""Ends of the names of files of JSON lines, before those of a compression."""
 
 _FILES = FileKind(
     "paths",
     "a file of JSON lines",
-    lambda name: name.lower().endswith((*ENDINGS, *(end + more for end in ENDINGS for more in COMPRESSED))),
+    lambda name: name.lower().endswith(JSONL),
     (".jsonl file", "the files, or a pattern such as *.json"),
 )
 _WINDOW = 8 << 20  # bytes that are searched for ends of lines at a time
