@@ -189,8 +189,8 @@ def from_jsonl(
         paths: File, folder (its files ending in `.jsonl` or `.ndjson`, also with `.gz` or `.zst`), or glob pattern
             (both sorted by name), URL of one of these, or a list of these, in its order.
         columns: Names of the columns to read. None: all of the first 1,024 rows, and of 1,024 evenly spaced ones.
-        dtypes: Dtypes by column (of a list: of its entries): numbers, bools, or `str`. Others are inferred from the
-            same rows.
+        dtypes: Dtypes of numbers or bools by column; of a list, that of its entries. Others are inferred from the same
+            rows.
         nulls: Value in place of nulls and missing entries, see `from_arrow`. None: they are an error.
         index: Local folder of the index of lines, written on the first open and checked on all others: another size,
             name, time of change or ETag of a file makes it again. None: no index is kept.

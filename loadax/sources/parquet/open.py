@@ -108,7 +108,8 @@ def _check_nulls(groups: RowGroups, filler: Nulls) -> None:
 
 
 def _first_nulls(groups: RowGroups, leaves: Mapping[str, Leaf], refused: Mapping[str, Any]) -> Iterator[Found]:
-    for path, (group, count) in refused.items():
+    for path in sorted(refused, key=list(leaves).index):
+        group, count = refused[path]
         table = next(iter(groups.files.read([group], [path])))
         arrays = [leaves[path].array_of(batch) for batch in table.to_batches()]
         row = group.first_row + first_null(arrays)

@@ -39,7 +39,7 @@ def open_csv(
         ArgumentError: When an argument is invalid.
         SourceError: When a file is missing, a line is damaged, columns differ, or one has nulls; names file and row.
     """
-    types = arrow_types(dtypes)
+    types = arrow_types(dtypes, text=True)
     if delimiter is not None and (not isinstance(delimiter, str) or len(delimiter) != 1):
         raise ArgumentError(f"delimiter={shown(delimiter)}: pass a single character", argument="delimiter")
     files = Files()
@@ -51,6 +51,7 @@ def open_csv(
             raise ArgumentError(
                 f"dtypes: there is no column {name!r}; there are {tables[0].column_names}", argument="dtypes"
             )
+    tables = [_with_types(table, tables) for table in tables]
     _check_schemas(locations, tables, names)
     starts = np.cumsum([0, *map(len, tables)])
 
@@ -85,6 +86,16 @@ def _read(files: Files, location: str, types: dict[str, Any], delimiter: str | N
                     "dtypes={'x': str}"
                 ) from error
     raise AssertionError(location)
+
+
+def _with_types(table: Any, tables: Sequence[Any]) -> Any:
+    """A table whose columns of nulls alone have the type that they have in other files."""
+    for index, field in enumerate(table.schema):
+        if pa.types.is_null(field.type):
+            known = [other.schema.field(field.name).type for other in tables if field.name in other.column_names]
+            kind = next((each for each in known if not pa.types.is_null(each)), field.type)
+            table = table.set_column(index, field.name, table.column(index).cast(kind))
+    return table
 
 
 def _compression(location: str) -> str | None:

@@ -11,8 +11,12 @@ from loadax.errors import ArgumentError
 from loadax.sources.arrow.layout import is_list
 
 
-def arrow_types(dtypes: Any) -> dict[str, Any]:
-    """Arrow types by column, of a dict of dtypes; `str` is text.
+def arrow_types(dtypes: Any, text: bool) -> dict[str, Any]:
+    """Arrow types by column.
+
+    Args:
+        dtypes: Dict of dtypes by column, or None.
+        text: Whether `str` may be one of them.
 
     Raises:
         ArgumentError: When it is not a dict of names and dtypes of numbers, bools or text.
@@ -24,9 +28,10 @@ def arrow_types(dtypes: Any) -> dict[str, Any]:
     types = {}
     for name, value in dtypes.items():
         dtype = checked_dtype(f"dtypes[{name!r}]", value)
-        if dtype.kind not in "biufU":
+        if dtype.kind not in ("biufU" if text else "biuf"):
             raise ArgumentError(
-                f"dtypes[{name!r}]={shown(value)}: pass a dtype of numbers or bools, such as 'float32', or str",
+                f"dtypes[{name!r}]={shown(value)}: pass a dtype of numbers or bools, such as 'float32'"
+                f"{', or str' if text else ''}",
                 argument="dtypes",
             )
         types[name] = pa.string() if dtype.kind == "U" else pa.from_numpy_dtype(dtype)

@@ -162,7 +162,7 @@ def open_jsonl(
         SourceError: When a file is missing or damaged, or a line is not JSON; names the file and the line.
         LeafTypeError: When a column has a type without an array.
     """
-    types = arrow_types(dtypes)
+    types = arrow_types(dtypes, text=False)
     blocks = open_cache(cache, cache_bytes)
     files = Files()
     locations = decompressed(files, expand(paths, _FILES, files), cache, progress)
@@ -260,17 +260,19 @@ def _without_times(kind: Any) -> Any:
 def _scan(location: str, size: int) -> Scan[_Lines]:  # noqa: ARG001 - the signature of scans
     """Finds the lines of a file that are not blank."""
     begins, sizes = [], []
-    open_line = 0  # first byte of the line that a window leaves open
+    open_line, open_byte = 0, 0  # offset of the line that a window leaves open, and the first byte of it
     for low in range(0, size, _WINDOW):
         content = np.frombuffer((yield low, min(low + _WINDOW, size)), np.uint8)
         ends = np.flatnonzero(content == _NEWLINE) + low
         if low + len(content) == size and (not len(ends) or ends[-1] < size - 1):
             ends = np.append(ends, size)
         starts = np.concatenate([[open_line], ends[:-1] + 1])[: len(ends)]
-        open_line = int(ends[-1]) + 1 if len(ends) else open_line
         lengths = ends - starts
+        first = np.where(starts < low, open_byte, content[np.clip(starts - low, 0, len(content) - 1)])
+        open_line = int(ends[-1]) + 1 if len(ends) else open_line
+        if low <= open_line < low + len(content):
+            open_byte = int(content[open_line - low])
         # "\r" is the whole of a blank line of Windows. Longer ones of spaces are refused when they are read.
-        first = content[np.clip(starts - low, 0, len(content) - 1)]
         filled = (lengths > 1) | ((lengths == 1) & (first != ord("\r")))
         begins.append(starts[filled].astype(np.int64))
         sizes.append(lengths[filled].astype(np.int64))
