@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,7 +36,11 @@ Parquet, JSON lines, CSV or ArrayRecord files (one, a folder or a pattern), or M
 loadax.Dataset"""
 _ZARR = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")  # every zarr store has one of these files
 _OPTIONS = ("variables", "columns", "seq_len", "dtype", "size", "pad_to")
-_TABLES = {"from_parquet": from_parquet, "from_jsonl": from_jsonl, "from_csv": from_csv}
+_TABLES: dict[str, Callable[..., Dataset]] = {
+    "from_parquet": from_parquet,
+    "from_jsonl": from_jsonl,
+    "from_csv": from_csv,
+}
 
 
 def add_source_options(command: argparse.ArgumentParser) -> None:

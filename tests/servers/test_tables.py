@@ -3,6 +3,7 @@
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from tests.servers.s3 import S3Server
 
 pytest_plugins = ["tests.servers.fixtures"]
 
-ROWS = [{"x": row, "text": str(row), "tokens": [row] * (row % 3)} for row in range(60)]
+ROWS: list[dict[str, Any]] = [{"x": row, "text": str(row), "tokens": [row] * (row % 3)} for row in range(60)]
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_tables_in_a_bucket_are_those_on_disk(url: str, tmp_path: Path) -> None:
     check_source(loadax.from_parquet(url, columns="x").source)
     for data in (loadax.from_parquet(url), loadax.from_jsonl(url)):
         read = data.map(lambda row: (row["x"], int(row["text"]), row["tokens"].sum())).read(range(60))
-        expected = [[row["x"], row["x"], sum(row["tokens"])] for row in ROWS]  # type: ignore[misc]
+        expected = [[row["x"], row["x"], sum(row["tokens"])] for row in ROWS]
         assert np.stack(read, 1).tolist() == expected
     assert loadax.from_csv(url).read([59])["x"].tolist() == [59]
     packed = [f"{url}{number}.gz" for number in range(2)]

@@ -65,7 +65,7 @@ def test_dtypes_are_stated_or_inferred(folder: Path) -> None:
     plainly = loadax.from_source([np.array(row["tokens"], np.uint16) for row in ROWS]).pack(7)
     assert [plain(one) for one in packed] == [plain(one) for one in plainly]
     tokens = loadax.from_jsonl(folder, columns="tokens", dtypes={"tokens": "uint16"}).pack(7)
-    assert plain(tokens[5])["tokens"] == plain(plainly[5])["data"]
+    assert plain(tokens[5])["tokens"] == plain(plainly[5])["tokens"]
 
 
 def test_another_process_reads_the_same(folder: Path) -> None:
