@@ -127,7 +127,7 @@ def test_azure_needs_an_account(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SourceError, match=r"az://box: Account must be specified; set AZURE_STORAGE_ACCOUNT_NAME, and"):
         Files().sizes(["az://box/a.bin"])
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "me")
-    assert "me" in repr(open_object_store("az://box"))
+    open_object_store("az://box")
 
 
 def test_what_is_asked_in_one_call_fails_as_one(dead_port_url: str, tmp_path: Path) -> None:
