@@ -13,8 +13,9 @@ import tensorstore as ts
 
 from loadax.cli.inspect_table import table_lines
 from loadax.cli.options import add_command
-from loadax.cli.source import open_table
+from loadax.cli.source import open_records, open_table
 from loadax.core.formatting import count_text, size_text, table
+from loadax.core.spec import flatten_spec
 from loadax.io import from_zarr
 from loadax.redaction import redact
 from loadax.sources.checks import chunk_starts
@@ -47,10 +48,13 @@ def add(commands: Any) -> None:
         "show the arrays of a zarr store or the columns of tables, and the cost of shuffling them",
         "Shows the arrays of a zarr store from any writer: shapes, chunks, shards, compression, "
         "and the cost of reading rows in random order. Reads metadata only. "
-        "Of Parquet, JSON lines and CSV files it shows columns, rows and row groups.",
+        "Of Parquet, JSON lines and CSV files it shows columns, rows and row groups, "
+        "of files of ArrayRecord, TFRecord or WebDataset (.tar) the leaves of a row.",
         _EXAMPLES,
     )
-    command.add_argument("path", metavar="PATH", help="path or URL of a zarr array or group, or of tables")
+    command.add_argument(
+        "path", metavar="PATH", help="path or URL of a zarr array or group, of tables, or of files of records"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -62,6 +66,15 @@ def run(options: argparse.Namespace) -> int:
     opened = open_table(options.path)
     if opened is not None:
         sys.stdout.writelines(table_lines(options.path, *opened))
+        return 0
+    records = open_records(options.path)
+    if records is not None:
+        specs, structure = flatten_spec(records.spec)
+        lines = [
+            [path or "(itself)", " x ".join(map(str, spec.shape)) or "a single value", str(spec.dtype)]
+            for path, spec in zip(structure.paths, specs, strict=True)
+        ]
+        sys.stdout.write(f"{redact(options.path)}: {records.source!r}\n\n{table(_HEADER[:3], lines)}")
         return 0
     stored = open_stored(options.path, half_written=True)
     sys.stdout.write(f"{redact(stored.location)}: {_kind(stored)}\n{_state(stored)}\n")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from PIL import Image
 from pyarrow import parquet
 
 import loadax
@@ -63,3 +64,11 @@ def test_options_of_other_kinds_are_refused(folder: Path, capsys: Any) -> None:
     assert "is a table, to which --variables does not apply; leave it out" in capsys.readouterr().err
     assert main(["inspect", str(folder / "none.parquet")]) != 0
     assert "none.parquet: there is no such file" in capsys.readouterr().err
+
+
+def test_a_list_beside_images_is_not_the_data(folder: Path, capsys: Any) -> None:
+    (folder / "photos").mkdir()
+    Image.new("RGB", (8, 8)).save(folder / "photos" / "0.png")
+    (folder / "photos" / "labels.csv").write_text("file,label\n0.png,cat\n")
+    assert main(["convert", str(folder / "photos"), str(folder / "out.zarr")]) == 0
+    assert loadax.from_zarr(folder / "out.zarr").read([0])["image"].shape == (1, 8, 8, 3)

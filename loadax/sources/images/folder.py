@@ -65,7 +65,8 @@ def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
     if root is None:
         url = os.fspath(folder).rstrip("/") + "/"
         sizes = _list_remote(url)
-        loose, by_class = [], dict[str, list[str]]()
+        loose: list[str] = []
+        by_class: dict[str, list[str]] = {}
         for name in sizes:
             label, slash, inside = name.partition("/")
             names = by_class.setdefault(label, []) if slash else loose

@@ -1,4 +1,4 @@
-"""ByteRange: bytes of a file, and what goes wrong with them; joins ranges that are near each other."""
+"""Byte ranges and sizes of files, errors about them, and the joining of ranges that are near each other."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -21,6 +21,13 @@ class ByteRange(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.location}, bytes {self.start} to {self.stop - 1}"
+
+
+class FileInfo(NamedTuple):
+    """Size of a file in bytes, and its generation (ETag), empty if the server sends none."""
+
+    size: int
+    generation: bytes
 
 
 def joined(ranges: Sequence[ByteRange]) -> Iterator[tuple[ByteRange, list[int]]]:

@@ -172,6 +172,14 @@ class MappedSegments:
             return self._gather_of(int(met[0]), starts, lengths, dtype)
         out = np.empty(int(lengths.sum()), dtype)
         places = np.cumsum(lengths) - lengths
+        if len(out) >= _LONG * len(starts):
+            memories = {index: self._memory(index).view(dtype) for index in met.tolist()}
+            begins = starts - self.ends.begins[owners] // dtype.itemsize
+            for index, place, begin, length in zip(
+                owners.tolist(), places.tolist(), begins.tolist(), lengths.tolist(), strict=True
+            ):
+                out[place : place + length] = memories[index][begin : begin + length]
+            return out
         for index in met.tolist():
             owned = owners == index
             out[indices(places[owned], lengths[owned])] = self._gather_of(index, starts[owned], lengths[owned], dtype)

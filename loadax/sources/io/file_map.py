@@ -28,13 +28,14 @@ class FileMap:
 
     def __init__(self, path: str | os.PathLike[str]):
         self._address = 0
+        self._libc = _libc()  # at the interpreter's exit, the globals of a module may be gone before the maps
         self.path = Path(path).absolute()
         descriptor = open_regular(self.path)
         try:
             status = os.fstat(descriptor)
             self._identity = status.st_dev, status.st_ino
             self.length = status.st_size
-            self._address = _map(descriptor, self.length)
+            self._address = self._map(descriptor)
         finally:
             os.close(descriptor)
 
@@ -43,7 +44,14 @@ class FileMap:
 
     def __del__(self) -> None:
         if self._address:
-            _libc().munmap(self._address, self.length)
+            self._libc.munmap(self._address, self.length)
+
+    def _map(self, descriptor: int) -> int:
+        address = self._libc.mmap(None, self.length, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+        if address in (None, _FAILED):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        return int(address)
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -70,14 +78,6 @@ class FileMap:
         except OSError:
             return self.length  # deleted: nobody can truncate it any more
         return status.st_size if (status.st_dev, status.st_ino) == self._identity else self.length
-
-
-def _map(descriptor: int, length: int) -> int:
-    address = _libc().mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
-    if address in (None, _FAILED):
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    return int(address)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Access to local paths and URLs through TensorStore's key-value stores, with timeouts and retries.
+"""Access to zarr stores at local paths and URLs through TensorStore, with timeouts and retries.
 
 All backends share `key_value_spec` (from a path or URL to a store), `new_context` (cache, retries, concurrency) and
 `wait` (timeouts and error messages).
@@ -16,10 +16,8 @@ import tensorstore as ts
 from loadax.core.arguments import path as checked_path
 from loadax.errors import SourceError
 from loadax.redaction import redact, redacted
+from loadax.sources.io.object_stores import PATIENCE
 from loadax.sources.io.paths import local_path
-
-PATIENCE = 300.0
-"""Timeout of one read in seconds: far longer than the six tries below take."""
 
 _NOTICE = 5.0  # seconds of waiting before the first log line; doubled for each following one
 _TRIES = 6
@@ -116,11 +114,6 @@ def at_endpoint(spec: Any) -> Any:
         # The default looks in files first, and warns about each that does not exist.
         filled["aws_credentials"] = {"type": "environment"}
     return filled
-
-
-def open_key_value_store(location: str | os.PathLike[str], context: ts.Context) -> ts.KvStore:
-    """Opens the key-value store at a path or URL; opening sends no request."""
-    return wait(ts.KvStore.open(key_value_spec(location), context=context), str(location))
 
 
 def wait(future: Any, name: str, patience: float = PATIENCE) -> Any:

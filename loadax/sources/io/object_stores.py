@@ -3,8 +3,6 @@
 import configparser
 import os
 import re
-import urllib.error
-import urllib.request
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,9 @@ from urllib.parse import unquote, urlsplit
 
 from loadax.errors import SourceError
 from loadax.redaction import redact, redacted
-from loadax.sources.io.kvstore import PATIENCE
+
+PATIENCE = 300.0
+"""Timeout of one read in seconds: far longer than the six tries below take."""
 
 _TRIES = 6
 _RETRIES: Any = {  # about two seconds of waiting in all, with jitter; a server that is overloaded gets up to six
@@ -168,6 +168,9 @@ def _aws_profile() -> dict[str, str]:
 
 def _region_of(bucket: str) -> str:
     """Asks S3 for the region of a bucket: it says so in any answer, also without credentials."""
+    import urllib.error
+    import urllib.request
+
     request = urllib.request.Request(_REGION_URL.format(bucket=bucket), method="HEAD")  # noqa: S310 - https
     try:
         with urllib.request.urlopen(request, timeout=_STALLED) as response:  # noqa: S310

@@ -12,9 +12,8 @@ from urllib.parse import quote, urlsplit
 
 from loadax.errors import SourceError
 from loadax.redaction import redact
-from loadax.sources.io.byte_ranges import ByteRange, joined, no_such_file, too_short
-from loadax.sources.io.kvstore import PATIENCE
-from loadax.sources.io.object_stores import cause, failure, open_object_store, split_url
+from loadax.sources.io.byte_ranges import ByteRange, FileInfo, joined, no_such_file, too_short
+from loadax.sources.io.object_stores import PATIENCE, cause, failure, open_object_store, split_url
 
 _REQUESTS = 64  # concurrent requests: a step of 64 scattered rows then takes about one round trip
 _SECOND_TRY = 0.2  # seconds before the one retry of a request that obstore does not retry, such as a stray 404
@@ -24,13 +23,6 @@ _PAST_THE_END = re.compile("status code: 416")
 _ASKED = TypeVar("_ASKED")
 
 _log = logging.getLogger("loadax")
-
-
-class FileInfo(NamedTuple):
-    """Size of a file in bytes, and its generation (ETag), empty if the server sends none."""
-
-    size: int
-    generation: bytes
 
 
 class _Answer(NamedTuple):

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.servers.child import run_python
+from tests.sources.shards.corpora import write_tar, write_tfrecord
 
 FILES, LIMIT = 300, 128
 
@@ -22,6 +23,8 @@ def test_they_are_all_read(tmp_path: Path) -> None:
         writer = ArrayRecordWriter(str(tmp_path / "records" / f"{index:03}.array_record"), "group_size:1")
         writer.write(values.tobytes())
         writer.close()
+        write_tar(tmp_path / "tar" / f"{index:03}.tar", {"0.bin": values.tobytes()})
+        write_tfrecord(tmp_path / "tfrecord" / f"{index:03}.tfrecord", [values.tobytes()])
     code = f"""
 import json, resource
 from pathlib import Path
@@ -33,6 +36,8 @@ rows = np.random.default_rng(0).permutation({FILES})
 opened = {{
     "tokens": loadax.from_tokens(folder / "tokens", 3, stride=4, dtype="int32").map_batch(lambda rows: rows["tokens"]),
     "npy": loadax.concat([loadax.from_npy(path)[::4] for path in sorted((folder / "npy").iterdir())]),
+    "tar": loadax.from_webdataset(folder / "tar").map(lambda example: np.frombuffer(example["bin"], np.int32)),
+    "tfrecord": loadax.from_tfrecord(folder / "tfrecord").map(lambda record: np.frombuffer(record, np.int32)),
     "records": loadax.from_array_record(folder / "records", dtype="int32"),
 }}
 read = {{}}
