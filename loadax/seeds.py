@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.formatting import type_text
 from loadax.errors import ArgumentError, RowIndexError
 
 ORDER_VERSION = 1
@@ -305,7 +306,7 @@ def _integers(value: Any, name: str) -> NDArray[Any]:
         raise ArgumentError(f"{name} is {value!r:.80}, which is ragged: pass an int or an array of integers") from None
     if array.dtype.kind in "iu" or (isinstance(value, int) and array.dtype.kind == "O"):
         return array
-    what = f"an array of dtype {array.dtype}" if array.ndim else f"{value!r:.80}, a {type(value).__name__}"
+    what = f"an array of dtype {array.dtype}" if array.ndim else f"{value!r:.80}, {type_text(value)}"
     raise ArgumentError(f"{name} is {what}: pass an int or an array of integers")
 
 

@@ -284,8 +284,8 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
             r"elementwise=True with rng=True: .*depend on the mesh; choose one",
         ),
         (lambda ds: concat([]), r"concat\(\) got no datasets; pass at least one"),
-        (lambda ds: concat([ds, cast(Any, 5)]), "the data is a int without __len__ and __getitem__"),
-        (lambda ds: from_source(5), "the data is a int without"),
+        (lambda ds: concat([ds, cast(Any, 5)]), "the data is an int without __len__ and __getitem__"),
+        (lambda ds: from_source(5), "the data is an int without"),
     ],
 )
 def test_what_verbs_refuse(verb: Any, message: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from loadax.core.formatting import type_text
 from loadax.errors import ArgumentError
 
 LARGEST = (1 << 63) - 1
@@ -28,7 +29,7 @@ def shown(value: Any) -> str:
             return f"an array of shape {list(value.shape)}"
         text = " ".join(repr(value).split())
     except Exception:  # noqa: BLE001 - any object can be passed as an argument, and its methods can raise anything
-        text = f"a {type(value).__name__}"
+        text = f"{type_text(value)}"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
@@ -131,7 +132,7 @@ def path(name: str, value: Any, wanted: str = "a path") -> str:
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str):
         raise ArgumentError(
-            f"{name}={shown(value)} is a {type(value).__name__}: pass {wanted}, as a str or a pathlib.Path",
+            f"{name}={shown(value)} is {type_text(value)}: pass {wanted}, as a str or a pathlib.Path",
             argument=name,
         )
     if not text or "\0" in text:

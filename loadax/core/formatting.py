@@ -46,6 +46,16 @@ def rows_text(rows: Any) -> str:
     return f"row {rows[0]}" if len(rows) == 1 else f"{len(rows)} rows ({some(rows)})"
 
 
+def with_article(noun: str) -> str:
+    """A noun with its indefinite article: `an int32 entry`, `a uint8 entry`."""
+    return f"{'an' if noun.lower().startswith(tuple('aeio')) else 'a'} {noun}"
+
+
+def type_text(value: Any) -> str:
+    """The name of a value's type with its article: `an int`, `a list`."""
+    return with_article(type(value).__name__)
+
+
 def name_of(function: Callable[..., Any]) -> str:
     """A function's qualified name and, if known, its file and line."""
     name = getattr(function, "__qualname__", None) or repr(function)

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from loadax.core.formatting import type_text
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, MeshError, PartitionError
@@ -51,7 +52,7 @@ def batch_spec(example: Tree, generated: Sequence[str]) -> BatchSpec:
                 if isinstance(tree, dict)
                 else "is one bare array"
                 if isinstance(tree, int)
-                else f"is a {type(tree).__name__}"
+                else f"is {type_text(tree)}"
             )
             otherwise = "choose remainder='drop'" if name == MASK else "leave key_seed out"
             raise ArgumentError(

@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from loadax.core.arguments import flag
 from loadax.core.casting import leaf_name
-from loadax.core.formatting import name_of
+from loadax.core.formatting import name_of, type_text
 from loadax.core.tree import Structure, flatten
 from loadax.errors import ArgumentError, LeafError, PartitionError
 from loadax.loader.assembly.host_shard import HostShard
@@ -311,7 +311,7 @@ def _strong(value: Any, name: str) -> jax.Array:
     try:
         array = jnp.asarray(value)
     except TypeError:
-        raise LeafError(f"{name} of the result is a {type(value).__name__}, {value!r}; return arrays") from None
+        raise LeafError(f"{name} of the result is {type_text(value)}, {value!r}; return arrays") from None
     return jnp.asarray(array, dtype=array.dtype) if array.weak_type else array
 
 
