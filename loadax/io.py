@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from loadax.core.arguments import flag
 from loadax.core.arguments import path as checked_path
+from loadax.core.formatting import type_text
 from loadax.core.tree import flatten, jax_knows
 from loadax.dataset import Dataset, Written
 from loadax.errors import ArgumentError, SourceError
@@ -128,10 +129,17 @@ def from_grain(
     flag("unbatch", unbatch)
     if not is_grain(data):
         refuse_grain(data)
+        if unbatch:
+            raise ArgumentError(
+                f"unbatch=True takes apart the batches of a grain.MapDataset, and the data is {type_text(data)}; "
+                "leave unbatch out"
+            )
+        _refuse_index(index, key)
         return from_source(data)
     source, presence = open_grain(data, unbatch)
     dataset = Dataset(source, Sequential(len(source), source.own_epochs))
     if presence is None:
+        _refuse_index(index, key)
         return dataset
     if index is not None and key is None:
         raise ArgumentError(
@@ -140,6 +148,16 @@ def from_grain(
         )
     found = Dataset(presence, dataset.order).filter(is_there, key, index=index, progress=progress)
     return Dataset(source, found.order)
+
+
+def _refuse_index(index: Any, key: Any) -> None:
+    """Refuses arguments about the filter of a Grain dataset that has none."""
+    for name, value in (("index", index), ("key", key)):
+        if value is not None:
+            raise ArgumentError(
+                f"{name}={value!r} is for the list of rows that a filter of Grain keeps, and the data has no filter; "
+                f"leave {name} out"
+            )
 
 
 def from_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> Dataset:
@@ -441,6 +459,8 @@ def _recognise(data: Any) -> Dataset | None:
         return data
     if type(data).__module__ == "loadax.loader.dataloader":  # which this module can't import
         raise ArgumentError("data is already a Dataloader; pass its dataset: data.dataset")
+    if type(data).__module__ == "loadax.loader.iterator":
+        raise ArgumentError(f"data is {type_text(data)} of a Dataloader; pass the loader's dataset: loader.dataset")
     from loadax.sources.adapters.grain_map import is_grain
     from loadax.sources.adapters.supported import open_supported
 

@@ -10,6 +10,7 @@ from typing import Any, final
 import grain
 import numpy as np
 
+from loadax.core.formatting import type_text
 from loadax.core.spec import leaf_arrays
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
@@ -72,8 +73,7 @@ class GrainIterator(grain.DatasetIterator):  # type: ignore[misc] # Grain ships 
     def __init__(self, batches: DataIterator):
         if not isinstance(batches, DataIterator):
             raise ArgumentError(
-                f"batches is a {type(batches).__name__}; pass the iterator of a Dataloader: "
-                "as_grain_iterator(iter(loader))"
+                f"batches is {type_text(batches)}; pass the iterator of a Dataloader: as_grain_iterator(iter(loader))"
             )
         super().__init__()
         self._batches = batches

@@ -323,7 +323,7 @@ def test_batches_are_taken_apart_when_that_is_asked_for(drop: bool, wrap: Any) -
 
 def test_what_can_not_be_taken_apart() -> None:
     base = grain.MapDataset.range(8).map(lambda x: {"x": x})
-    with pytest.raises(ArgumentError, match="unbatch=True: the Grain dataset makes no batches; leave unbatch out$"):
+    with pytest.raises(ArgumentError, match=r"unbatch=True: the Grain dataset makes no batches; leave unbatch out$"):
         loadax.from_grain(base, unbatch=True)
     filtered = base.batch(2).filter(lambda batch: batch["x"][0] > 2)
     with pytest.raises(ArgumentError, match=r"unbatch=True: .* leaves batches out by \.filter; ") as caught:
@@ -350,6 +350,17 @@ def test_what_can_not_be_taken_apart() -> None:
         ArgumentError, match=r"the leaves \[\"\['n'\]\", .* of batch 0 have no first dimension in common"
     ):
         loadax.from_grain(single, unbatch=True)
+
+
+def test_arguments_that_would_do_nothing_are_refused(tmp_path: Path) -> None:
+    base = grain.MapDataset.range(8).map(lambda x: {"x": x})
+    for data in (base, [{"x": 1}]):
+        with pytest.raises(ArgumentError, match=r"^index=.* the data has no filter; leave index out"):
+            loadax.from_grain(data, index=tmp_path)
+        with pytest.raises(ArgumentError, match=r"^key='a' is for .* the data has no filter; leave key out"):
+            loadax.from_grain(data, key="a")
+    with pytest.raises(ArgumentError, match=r"^unbatch=True takes apart .*, and the data is a list; leave unbatch out"):
+        loadax.from_grain([{"x": 1}], unbatch=True)
 
 
 def test_what_grain_iterates_over_is_refused() -> None:
