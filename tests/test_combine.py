@@ -4,14 +4,17 @@ import json
 from fractions import Fraction
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
+import xarray
 
 import loadax
 from loadax import Dataloader, from_arrays, mix
 from loadax.combine import _segments
 from loadax.errors import ArgumentError, LeafError, StateError
 from tests.loader.oracle import mesh_of
+from tests.sources.advice import follow
 
 
 def data(first: int, count: int) -> loadax.Dataset:
@@ -187,6 +190,9 @@ def pairs() -> loadax.Dataset:
     [
         (lambda: loadax.zip({}), r"zip\(\) got no datasets"),
         (lambda: loadax.zip(pairs()), r"datasets=Dataset\(40 rows .*: pass a dict, tuple or list of datasets"),
+        (lambda: loadax.zip(pairs(), pairs()), r"datasets=Dataset\(40 .* list of datasets: zip\(\(one, other\)\)$"),
+        (lambda: loadax.zip({"a": pairs(), "b": {"c": "x.npy"}}), r"^\['b'\]\['c'\]: data='x.npy' is a path; open it"),
+        (lambda: loadax.zip((pairs(), None)), r"^\[1\]: the data is a NoneType without __len__"),
         (
             lambda: loadax.zip({"b": [np.zeros(4)], "a": np.zeros(3)}),
             r"one length: \['a'\] has 3 rows, and \['b'\]\[0\] has 4; cut the longer one: ds\[:3\]",
@@ -215,6 +221,26 @@ def test_what_zip_refuses(make: Any, message: str) -> None:
 def test_the_advice_for_lengths_that_differ_works() -> None:
     assert len(pairs()[:30].zip(pairs()[:30])) == 30
     assert len(pairs().zip(mix({"a": pairs()}, {"a": 1}, stop="never")[:40])) == 40
+
+
+def test_a_list_of_examples_is_handed_to_zip_as_the_error_says() -> None:
+    labels = [{"label": row} for row in range(40)]
+    with pytest.raises(ArgumentError, match=r"^\['b'\]\[0\]\['label'\]: the data is an int .*; in zip") as caught:
+        loadax.zip({"a": pairs(), "b": labels})
+    (examples,) = follow(caught.value, examples=labels)
+    assert loadax.zip({"a": pairs(), "b": examples})[3]["b"] == {"label": 3}
+
+
+def test_splits_are_not_zipped_and_a_dataset_of_xarray_is() -> None:
+    table = datasets.Dataset.from_dict({"z": list(range(40))})
+    splits = datasets.DatasetDict(train=table, test=table)
+    with pytest.raises(ArgumentError, match=r"^\['b'\]: the data is a DatasetDict of 'train', 'test'") as caught:
+        loadax.zip({"a": pairs(), "b": splits})
+    assert loadax.zip({"a": pairs(), "b": follow(caught.value, data=splits)[0]})[3]["b"] == {"z": 3}
+    with pytest.raises(ArgumentError, match=r"^datasets: the data is a DatasetDict of 'train', 'test'"):
+        loadax.zip(splits)
+    weather = xarray.Dataset({"u": ("time", np.arange(40))})
+    assert loadax.zip({"a": pairs(), "b": weather})[3]["b"] == {"u": 3}
 
 
 def test_rows_stay_side_by_side() -> None:
