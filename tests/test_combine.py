@@ -1,10 +1,13 @@
 """`mix` and `zip`, from the outside: weights of any form, what is refused, and both in a run."""
 
 import json
+from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import datasets
+import grain
 import numpy as np
 import pytest
 import xarray
@@ -205,7 +208,7 @@ def pairs() -> loadax.Dataset:
         ),
         (
             lambda: pairs().shuffle(1).zip(pairs()).filter(bool),
-            r"filter\(\) selects rows, but a zipped dataset",
+            r"filter\(\) needs the same rows in every epoch, but the order of zipped datasets changes",
         ),
         (
             lambda: mix({"a": pairs()}, {"a": 1}).zip(pairs()).shuffle(0),
@@ -263,6 +266,56 @@ def test_each_part_of_a_zip_keeps_its_order_its_maps_and_its_epochs() -> None:
     shuffled = both.shuffle(5)
     visits = shuffled.order.visits(np.full(40, 2), np.arange(40))
     np.testing.assert_array_equal(shuffled.read(range(40), 2)[0]["x"], left.read(visits.rows, 2)["x"])
+
+
+VERBS: dict[str, Callable[[loadax.Dataset, Path], loadax.Dataset]] = {
+    "split()": lambda zipped, _: zipped.split(0.5)[0],
+    "filter()": lambda zipped, _: zipped.filter(lambda pair: pair["x"][0] % 2 == 0),
+    "cache()": lambda zipped, folder: zipped.cache(folder / "cache"),
+    "windows()": lambda zipped, _: zipped.windows(2),
+    "pack()": lambda zipped, _: zipped.pack(8),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_verbs_about_rows_of_zipped_shuffles_say_what_to_do_first(verb: str, tmp_path: Path) -> None:
+    rows = from_arrays(np.arange(40, dtype=np.int32).reshape(20, 2))
+    for changing in (rows.shuffle(1), mix({"a": rows[:10], "b": rows[10:]}, (1, 1), stop="all")):
+        with pytest.raises(ArgumentError) as caught:
+            VERBS[verb](loadax.zip({"x": rows, "y": changing}), tmp_path)
+        assert str(caught.value) == (
+            f"{verb} needs the same rows in every epoch, but the order of zipped datasets changes with the epoch, so "
+            "row 5 is another record in every epoch; zip the datasets before they are shuffled or mixed, "
+            f"and shuffle and map with loadax after {verb}: .shuffle(seed).map(fn, rng=True)"
+        )
+    # To the letter.
+    chosen = VERBS[verb](loadax.zip({"x": rows, "y": rows}), tmp_path)
+    made = chosen.shuffle(0).map(lambda row, rng: row | {"noise": rng.random()}, rng=True)
+    batch = made.read(range(4), epoch=1)
+    np.testing.assert_array_equal(batch["x"], batch["y"])
+
+
+def test_zipped_shuffles_are_kept_on_devices_as_the_error_says() -> None:
+    rows = data(0, 40)
+    with pytest.raises(ArgumentError) as caught:
+        Dataloader(rows.zip(rows.shuffle(1)), 8, keep_on_device=True)
+    assert str(caught.value) == (
+        "keep_on_device needs the same rows in every epoch, but the order of zipped datasets changes with the epoch, "
+        "so row 5 is another record in every epoch; zip the datasets before they are shuffled or mixed, "
+        "and shuffle with loadax after that: .shuffle(seed), or leave keep_on_device out"
+    )
+    assert Dataloader(rows.zip(rows.shuffle(1)), 8)[0][0]["x"].tolist() == list(range(8))
+    pairs = rows[:20].zip(rows[:20]), rows[20:].zip(rows[20:])
+    for kept in (rows.zip(rows).shuffle(2), mix(pairs, (3, 1))):
+        batch = Dataloader(kept, 8, keep_on_device=True)[1]
+        np.testing.assert_array_equal(batch[0]["x"], batch[1]["x"])
+        np.testing.assert_array_equal(batch[0]["x"], Dataloader(kept, 8)[1][0]["x"])
+
+
+def test_a_shuffle_of_grain_within_a_zip_is_named() -> None:
+    with pytest.raises(ArgumentError, match=r"the Grain dataset shuffles or maps at random, .* without that step"):
+        loadax.zip((grain.MapDataset.range(40).shuffle(seed=1), data(0, 40).shuffle(1))).exclude([1])
+    assert len(loadax.zip((grain.MapDataset.range(40), data(0, 40))).exclude([1]).shuffle(0)) == 39
 
 
 def test_a_zip_in_a_run() -> None:

@@ -396,8 +396,10 @@ def test_verbs_about_rows_need_rows_that_stay() -> None:
     for name, call in verbs.items():
         with pytest.raises(ArgumentError) as caught:
             call()
-        assert str(caught.value).startswith(f"{name} selects rows, but the Grain dataset shuffles or maps at random")
-        assert ".shuffle(seed).map(fn, rng=True)" in str(caught.value)
+        reason = f"{name} needs the same rows in every epoch, but the Grain dataset shuffles or maps at random"
+        assert str(caught.value).startswith(reason)
+        remedy = "or leave keep_on_device out" if name == "keep_on_device" else ".shuffle(seed).map(fn, rng=True)"
+        assert str(caught.value).endswith(remedy)
 
 
 def test_rows_that_stay_are_split_filtered_packed_and_kept() -> None:
