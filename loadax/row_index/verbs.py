@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
+from loadax.core.arguments import function as checked_function
 from loadax.core.formatting import name_of
 from loadax.errors import ArgumentError, LeafTypeError, RowIndexError
 from loadax.plan.split import again, below
@@ -81,6 +82,7 @@ def split_groups(
         path, judge = by_leaf(reader.spec, key)
         question = Question("split_by", key, judge, np.uint64, ["leaf", path], None)
     elif callable(key):
+        checked_function("key", key, "the name of a leaf, or a function of one example", "example")
         question = Question("split_by", name_of(key), by_function(key), np.uint64, None, key)
     else:
         raise ArgumentError(f"key={key!r}: pass the name of a leaf, or a function of one example")
