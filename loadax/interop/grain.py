@@ -47,8 +47,8 @@ def to_map_dataset(data: Any) -> grain.MapDataset:
 def as_grain_iterator(batches: DataIterator) -> "GrainIterator":
     """A loader's iterator as a `grain.DatasetIterator`, for what asks for that type: checkpoint handlers and trainers.
 
-    Its state is the loader's: Grain's checkpoint handler, and `save` and `load` of Orbax, write it once a process, and
-    another process count can't read such files. Keep `get_state()` by `JsonSave` where that matters.
+    Its state is the loader's. Grain's checkpoint handler, and `save` and `load` of Orbax, write one file per process,
+    which only the same number of processes can restore; where that matters, save `get_state()` with `JsonSave`.
 
     Args:
         batches: What `iter(loader)` or `loader.iterate(…)` gives.
