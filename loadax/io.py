@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from loadax.core.arguments import flag
+from loadax.core.arguments import flag, optional_flag, text
 from loadax.core.arguments import path as checked_path
 from loadax.core.formatting import type_text
 from loadax.core.tree import flatten, jax_knows
@@ -124,6 +124,8 @@ def from_grain(
         >>> len(data), data[1]
         (3, {'x': np.int64(2)})
     """
+    from loadax.row_index.build import Options
+    from loadax.row_index.verbs import keep
     from loadax.sources.adapters.grain_map import is_grain, is_there, open_grain, refuse_grain
 
     flag("unbatch", unbatch)
@@ -146,8 +148,11 @@ def from_grain(
             f"index={index!r} needs key=, since nobody can tell when a filter of Grain changes: "
             "pass a text that you change with the data and its functions"
         )
-    found = Dataset(presence, dataset.order).filter(is_there, key, index=index, progress=progress)
-    return Dataset(source, found.order)
+    options = Options(index, None, optional_flag("progress", progress))
+    if key is not None:
+        text("key", key, "a str that you change with the data and its functions")
+    remedy = "check what the .filter of the Grain dataset returns for one element before it: fn(base[0])"
+    return Dataset(source, keep(dataset.order, Dataset(presence, dataset.order).reader, is_there, key, options, remedy))
 
 
 def _refuse_index(index: Any, key: Any) -> None:

@@ -197,6 +197,19 @@ def test_an_index_keeps_the_list_of_a_filter_of_grain(tmp_path: Path) -> None:
         loadax.from_grain(base, index=index)
 
 
+def test_a_filter_that_keeps_nothing() -> None:
+    def large(x: int) -> bool:
+        return x > 8
+
+    base = grain.MapDataset.range(9)
+    message = r"keeps none of 9 rows; check what the \.filter of the Grain dataset returns .*: fn\(base\[0\]\)$"
+    with pytest.raises(ArgumentError, match=message):
+        loadax.from_grain(base.filter(large))
+    assert large(base[0]) is False
+    with pytest.raises(ArgumentError, match="key=3: pass a str that you change with the data and its functions"):
+        loadax.from_grain(base.filter(large), key=3)  # type: ignore[arg-type]
+
+
 def test_a_filter_that_leaves_out_other_rows_in_every_epoch_is_refused() -> None:
     base = grain.MapDataset.range(16).map(lambda x: {"x": x})
     for sparse in (
