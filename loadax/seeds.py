@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.arguments import MOST_POSITIONS
 from loadax.core.formatting import type_text
 from loadax.errors import ArgumentError, RowIndexError
 
 ORDER_VERSION = 1
 """Version of `derive` and `permute`, which saved states record. A change of any of their values increments it."""
-
-MAX_SIZE = 1 << 62
-"""Maximum number of rows of one order."""
 
 Words = NDArray[np.uint64]
 
@@ -311,7 +309,7 @@ def _integers(value: Any, name: str) -> NDArray[Any]:
 
 
 def _check_range(indices: NDArray[Any], sizes: NDArray[Any]) -> None:
-    wrong = np.asarray((sizes < 1) | (sizes > MAX_SIZE))
+    wrong = np.asarray((sizes < 1) | (sizes > MOST_POSITIONS))
     if wrong.any():
         raise ArgumentError(f"size is {int(sizes[wrong].flat[0])}: an order has from 1 to 2**62 rows")
     wrong = np.asarray((indices < 0) | (indices >= sizes))

@@ -30,6 +30,11 @@ def size_text(size: float) -> str:
     return f"{size:.1f} {unit}" if size < 10 else f"{size:.0f} {unit}"
 
 
+def percent_text(share: float) -> str:
+    """A share as text: `0.4%`, `38%`."""
+    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
+
+
 def count_text(count: int, noun: str) -> str:
     """A count with its noun: `1 row`, `2,000 rows`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
