@@ -3,12 +3,14 @@
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
+from pathlib import Path
 from typing import Any, final
 
 from jax.sharding import Mesh
 
 from loadax.errors import ClosedError, MeshError
+from loadax.loader.checkpoint import FutureFolder, read_state, write_state
 from loadax.loader.execution.autotune import WorkerAutotuner
 from loadax.loader.execution.executor import PieceExecutor, open_executor
 from loadax.loader.execution.monitor import RunMonitor
@@ -183,6 +185,22 @@ class DataIterator:
             self._interrupted = True  # what is being read does not belong to the step that follows
             self._step, self._error = step, None
             self._reopen()
+
+    async def save(self, directory: FutureFolder) -> Awaitable[None]:
+        """Saves the present state to a folder: Orbax calls this, since iterators are `StatefulCheckpointable`.
+
+        The state is that of now, however many batches are handed out before it is written. Process 0 writes one file,
+        which any number of hosts can load.
+        """
+        return write_state(self.get_state(), directory)
+
+    async def load(self, directory: Path) -> Awaitable[None]:
+        """Sets the state that is saved in a folder: Orbax calls this.
+
+        Raises:
+            StateError: If there is none, or it belongs to other data; raised where the result is awaited.
+        """
+        return read_state(directory, self.set_state)
 
     def _reopen(self, earlier: RunMonitor | None = None) -> None:
         """As `_open`; the workers of the executor stay, unless they are busy for long."""

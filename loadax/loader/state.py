@@ -31,7 +31,7 @@ class OrderHash:
         self._order, self._described = dataset.order, dataset.describe()
 
     def __call__(self, epoch: int, position: int) -> str:
-        """One hash of all of it."""
+        """One hash of all of it, as 16 hexadecimal digits."""
         # What is scheduled for an epoch's very first example is not of the past, but says where the epoch before it
         # ends.
         schedule = self._order.schedule
@@ -54,9 +54,13 @@ class OrderHash:
         return self._order if schedule is None else schedule.until(epoch, position)
 
 
+def _short(digest: str) -> int:
+    """31 bits of a hash: enough to tell one dataset from another, and an int that JSON, and int32, hold."""
+    return int(digest, 16) >> 33
+
+
 def _short_hashes(parts: list[Any]) -> list[int]:
-    """31 bits for each part: enough to tell which one differs, and an int that JSON, and int32, hold."""
-    return [int(_hash(part), 16) >> 33 for part in parts]
+    return [_short(_hash(part)) for part in parts]
 
 
 @lru_cache(maxsize=64)
@@ -76,7 +80,7 @@ def make_state(plan: BatchPlan, order: OrderHash, step: int) -> dict[str, Any]:
     """
     whole_step = plan.skips.whole_step(step - 1) + 1 if step else 0
     epoch, position = plan.place_of(whole_step)
-    fields = (VERSION, step, plan.batch_size_of(whole_step), epoch, position, order(epoch, position))
+    fields = (VERSION, step, plan.batch_size_of(whole_step), epoch, position, _short(order(epoch, position)))
     skipped = _skipped(plan, whole_step)
     verbs = _short_hashes(order.parts(epoch, position))
     return dict(zip(_FIELDS, fields, strict=True)) | {"verbs": verbs} | ({"skipped": skipped} if skipped else {})
@@ -135,11 +139,13 @@ def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
             raise StateError(
                 f"the state's {name!r} is {shown(state[name])}; it must be an int of at least 0 and below 2**63"
             )
-    mine = order(state["epoch"], state["position"])
-    if state["order"] != mine:
-        past = state["epoch"], state["position"]
+    past = state["epoch"], state["position"]
+    digest = order(*past)
+    # An older loadax saved the whole digest.
+    own_order = digest if isinstance(state["order"], str) else _short(digest)
+    if state["order"] != own_order:
         raise StateError(
-            f"the state's 'order' is {shown(state['order'])}, this dataset's is {mine!r}: "
+            f"the state's 'order' is {shown(state['order'])}, this dataset's is {own_order!r}: "
             f"{_difference(state.get('verbs'), order.parts(*past), order.texts(*past))}; "
             "build the dataset as it was then"
         )
@@ -160,10 +166,10 @@ def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
             f"inside a batch of batch_size={plan.batch_size_of(whole_step)} (it was saved with {state['batch_size']}); "
             f"pass a batch_size that divides {state['position']}, or save at such a step"
         )
-    past, here = state.get("skipped", []), _skipped(plan, whole_step)
-    if past != here:
+    skipped, here = state.get("skipped", []), _skipped(plan, whole_step)
+    if skipped != here:
         raise StateError(
-            f"the state's 'skipped' is {past!r}, and this loader leaves out {here!r} before "
+            f"the state's 'skipped' is {skipped!r}, and this loader leaves out {here!r} before "
             "it (from epoch and position to epoch and position): leave out with skip() "
             "the steps that the saved run left out before the state, and otherwise only later ones"
         )
