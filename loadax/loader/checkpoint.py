@@ -1,7 +1,6 @@
 """Files of saved states: what Orbax's `StatefulCheckpointable` protocol asks for, without importing Orbax."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,16 +27,13 @@ async def write_state(state: dict[str, Any], folder: FutureFolder) -> None:
         (created / FILE).write_text(json.dumps(state))
 
 
-async def read_state(folder: Path, set_state: Callable[[Any], None]) -> None:
-    """Reads the state in a folder, and sets it.
+def read_state(folder: Path) -> Any:
+    """Reads the state in a folder.
 
     Raises:
-        StateError: If the folder has no state of a loader, or one that `set_state` refuses.
+        StateError: If there is none.
     """
-    set_state(_read(folder / FILE))
-
-
-def _read(path: Path) -> Any:
+    path = folder / FILE
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -52,3 +48,7 @@ def _read(path: Path) -> Any:
             f"{path} holds {shown(text)}, which is not JSON; load another checkpoint, or start the iterator at the "
             "step of this one: loader.iterate(start=step)"
         ) from None
+
+
+async def loaded() -> None:
+    """Nothing is left to load in the background."""

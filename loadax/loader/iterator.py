@@ -10,7 +10,7 @@ from typing import Any, final
 from jax.sharding import Mesh
 
 from loadax.errors import ClosedError, MeshError
-from loadax.loader.checkpoint import FutureFolder, read_state, write_state
+from loadax.loader.checkpoint import FutureFolder, loaded, read_state, write_state
 from loadax.loader.execution.autotune import WorkerAutotuner
 from loadax.loader.execution.executor import PieceExecutor, open_executor
 from loadax.loader.execution.monitor import RunMonitor
@@ -198,9 +198,11 @@ class DataIterator:
         """Sets the state that is saved in a folder: Orbax calls this.
 
         Raises:
-            StateError: If there is none, or it belongs to other data; raised where the result is awaited.
+            StateError: If there is none, or it belongs to other data; then nothing has changed.
         """
-        return read_state(directory, self.set_state)
+        # At once: what fails in the awaitable that this returns, Orbax reports as a handler that does not fit.
+        self.set_state(read_state(directory))
+        return loaded()
 
     def _reopen(self, earlier: RunMonitor | None = None) -> None:
         """As `_open`; the workers of the executor stay, unless they are busy for long."""
