@@ -73,16 +73,16 @@ class Iterator(kd.data.iterators.Iterator):  # type: ignore[misc] # Kauldron shi
     def __next__(self) -> Tree:
         return next(self.batches)
 
-    def __kd_ocp_handlers__(self) -> ocp.CheckpointHandler:  # noqa: PLW3201 - Kauldron's names
+    def __kd_ocp_handlers__(self) -> ocp.CheckpointHandler:
         return ocp.JsonCheckpointHandler()
 
-    def __kd_ocp_save_args__(self) -> ocp.args.CheckpointArgs:  # noqa: PLW3201
+    def __kd_ocp_save_args__(self) -> ocp.args.CheckpointArgs:
         return ocp.args.JsonSave(self.batches.get_state())
 
-    def __kd_ocp_restore_args__(self) -> ocp.args.CheckpointArgs:  # noqa: PLW3201
+    def __kd_ocp_restore_args__(self) -> ocp.args.CheckpointArgs:
         return ocp.args.JsonRestore()
 
-    def __kd_ocp_restore_post__(self, value: Any) -> Self:  # noqa: PLW3201
+    def __kd_ocp_restore_post__(self, value: Any) -> Self:
         self.batches.set_state(value)
         return self
 

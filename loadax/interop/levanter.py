@@ -34,7 +34,7 @@ def batches(loader: Dataloader, axes: _Axes, start: Any = 0) -> Iterator[Tree]:
 
 
 @final
-class AsyncDataset(levanter_dataset.AsyncDataset[Any]):
+class AsyncDataset(levanter_dataset.AsyncDataset[Any]):  # type: ignore[misc] # Levanter may be absent
     """A dataset for Levanter's own `DataLoader`: example `position + epoch * len` is that position of that epoch.
 
     Args:

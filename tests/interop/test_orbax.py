@@ -16,13 +16,6 @@ from orbax.checkpoint import v1
 from loadax import DataIterator, Dataloader, Dataset, from_arrays
 from loadax.errors import StateError
 
-# Orbax's own: asyncio loops of its threads that it never closes, and deprecations inside of it.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:orbax"),
-]
-
 
 def data(rows: int = 64) -> Dataset:
     return from_arrays({"x": np.arange(rows)}).shuffle(seed=5)

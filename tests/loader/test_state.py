@@ -163,7 +163,7 @@ def test_a_state_of_an_older_loadax_is_restored() -> None:
     state = state_at(loader, 5)
     del state["verbs"]
     state["order"] = loader._order(0, 40)  # 16 hexadecimal digits, of which `order` is now the first 31 bits
-    assert int(state["order"], 16) >> 33 == state_at(loader, 5)["order"]
+    assert int(str(state["order"]), 16) >> 33 == state_at(loader, 5)["order"]
     with loader.iterate(state) as batches:
         assert batches.step == 5
     with pytest.raises(StateError, match="its length, element spec, verbs, seeds or weights are not those of the run"):
