@@ -8,7 +8,7 @@ from typing import Any, Self, final
 import jax
 import numpy as np
 from etils import enp
-from kauldron import kd
+from kauldron.data import iterators, pipelines
 from orbax import checkpoint as ocp
 
 from loadax.errors import ArgumentError
@@ -19,7 +19,7 @@ from loadax.protocols import Tree
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Pipeline(kd.data.Pipeline):  # type: ignore[misc] # Kauldron ships no types
+class Pipeline(pipelines.Pipeline):  # type: ignore[misc] # Kauldron ships no types
     """A Kauldron pipeline over a loadax dataset.
 
     Kauldron places batches itself, so each host's batches hold its part of the global batch. On one host they are
@@ -65,7 +65,7 @@ class Pipeline(kd.data.Pipeline):  # type: ignore[misc] # Kauldron ships no type
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Iterator(kd.data.iterators.Iterator):  # type: ignore[misc] # Kauldron ships no types
+class Iterator(iterators.Iterator):  # type: ignore[misc] # Kauldron ships no types
     """A loader's iterator with the checkpoint methods that Kauldron asks for."""
 
     batches: DataIterator
