@@ -1,6 +1,7 @@
 """Trains a tiny model in Kauldron with loadax and with its own pipeline: equal weights, also after resuming."""
 
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import optax
 import loadax
 from loadax.interop.kauldron import Pipeline
 
-ROWS, BATCH, STEPS = 64, 16, 8
+ROWS, BATCH, STEPS, SAVED = 64, 16, 8, 4
 
 
 class Model(nn.Module):
@@ -54,7 +55,7 @@ def train(pipeline: Any, folder: str, stop_after: int | None = None) -> Any:
         num_train_steps=STEPS,
         stop_after_steps=stop_after,
         workdir=folder,
-        checkpointer=kd.ckpts.Checkpointer(save_interval_steps=4),
+        checkpointer=kd.ckpts.Checkpointer(save_interval_steps=SAVED),
         evals={"eval": evaluation},
     )
     state, _ = trainer.train()
@@ -66,7 +67,8 @@ def main() -> None:
         expected = train(own(), expected_at)
         with tempfile.TemporaryDirectory() as whole_at:
             whole = train(loadax_pipeline(), whole_at)
-        train(loadax_pipeline(), at, STEPS // 2)
+        train(loadax_pipeline(), at, SAVED + 1)
+        assert Path(at, f"checkpoints/ckpt_{SAVED}").exists(), list(Path(at).rglob("*"))
         resumed = train(loadax_pipeline(), at)
     assert jax.tree.all(jax.tree.map(np.array_equal, whole, expected)), (whole, expected)
     assert jax.tree.all(jax.tree.map(np.array_equal, resumed, expected)), (resumed, expected)

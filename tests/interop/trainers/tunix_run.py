@@ -66,9 +66,10 @@ def train(
         checkpointing_options=ocp.CheckpointManagerOptions(save_interval_steps=1),
     )
     model = test_common.ToyTransformer(test_common.ModelConfig(), rngs=nnx.Rngs(0))
-    replicated = jax.sharding.NamedSharding(mesh, P())
-    nnx.update(model, jax.device_put(nnx.state(model), replicated))
     trainer = peft_trainer.PeftTrainer(model, optax.sgd(0.1), config)
+    replicated = jax.sharding.NamedSharding(mesh, P())
+    for part in (model, trainer.optimizer):
+        nnx.update(part, jax.device_put(nnx.state(part), replicated))
     trainer = trainer.with_gen_model_input_fn(
         lambda batch: {
             "input_tokens": batch.input_tokens,
