@@ -1,1 +1,1 @@
-"""Integrations: progress bars and metrics."""
+"""Integrations: progress bars, metrics and trainers."""

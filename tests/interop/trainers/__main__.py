@@ -1,7 +1,7 @@
 """Trains with real trainers, each in a virtual environment of its own, since together they need 5 GB of packages.
 
-    python -m tests.interop.trainers                  # all; installs with uv, which must be there
-    python -m tests.interop.trainers tunix --at /tmp/trainers
+python -m tests.interop.trainers                  # all; installs with uv, which must be there
+python -m tests.interop.trainers tunix --at /tmp/trainers
 """
 
 import argparse

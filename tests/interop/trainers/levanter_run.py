@@ -37,6 +37,7 @@ def loss_of(model: hax.nn.Linear, example: dict[str, Any], *, key: Any = None) -
 
 def trainer(folder: str) -> Trainer:
     config = TrainerConfig(
+        id="run",
         tracker=NoopConfig(),
         train_batch_size=Batch.size,
         num_train_steps=STEPS,
