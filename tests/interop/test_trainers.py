@@ -27,7 +27,7 @@ def loader(**options: Any) -> Dataloader:
 
 
 def values(batch: Any) -> list[int]:
-    return np.asarray(batch["inputs"]).tolist()  # type: ignore[no-any-return]
+    return np.asarray(batch["inputs"]).tolist()
 
 
 def pointers(array: jax.Array) -> list[int]:
@@ -89,7 +89,7 @@ class StandInForMaxTextDataLoader:
 
 
 class StandInForMultiHostDataLoadIterator:
-    """`__next__` of MaxText's iterator, which places host batches (src/maxtext/input_pipeline/multihost_dataloading.py)."""
+    """`__next__` of MaxText's (src/maxtext/input_pipeline/multihost_dataloading.py): places batches of a host."""
 
     def __init__(self, dataloader: Any, mesh: Any):
         self.mesh, self.local_iterator = mesh, iter(dataloader)

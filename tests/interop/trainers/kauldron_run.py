@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 from flax import linen as nn
 from kauldron import kd, kontext
-import optax
 
 import loadax
 from loadax.interop.kauldron import Pipeline

@@ -10,7 +10,6 @@ import haliax as hax
 import jax
 import numpy as np
 import optax
-from haliax.partitioning import ResourceAxis
 from jax.sharding import PartitionSpec as P
 from levanter.checkpoint import CheckpointerConfig
 from levanter.data import DataLoader
@@ -30,9 +29,15 @@ def data() -> loadax.Dataset:
     return loadax.from_arrays({"x": x, "y": x.sum(1)})
 
 
-def loss_of(model: hax.nn.Linear, example: dict[str, Any], *, key: Any = None) -> Any:
+class Model(eqx.Module):  # type: ignore[misc] # Levanter may be absent
+    """A weight for each feature."""
+
+    weights: hax.NamedArray
+
+
+def loss_of(model: Model, example: dict[str, Any], *, key: Any = None) -> Any:
     del key
-    return hax.mean(hax.square(hax.dot(model, example["x"], axis=Features) - example["y"]))
+    return hax.mean(hax.square(hax.dot(model.weights, example["x"], axis=Features) - example["y"]))
 
 
 def trainer(folder: str) -> Trainer:
@@ -63,7 +68,7 @@ def main() -> None:
         mapping = run.compute_axis_mapping
 
         def begin() -> Any:
-            return run.initial_state(jax.random.PRNGKey(0), model_init=lambda: hax.zeros(Features))
+            return run.initial_state(jax.random.PRNGKey(0), model_init=lambda: Model(hax.zeros(Features)))
 
         partition = P(hax.partitioning.physical_axis_name(Batch, mapping))
         loader = loadax.Dataloader(data(), Batch.size, mesh=run.device_mesh, partition=partition, num_epochs=None)
