@@ -28,10 +28,8 @@ def run(name: str, folder: Path) -> bool:
         subprocess.run(["uv", "pip", "install", "--python", python, *TRAINERS[name], *BESIDE], check=True)
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "PYTHONPATH": str(ROOT)}
     # By its path: another package that is installed with a trainer is called `tests` too.
-    return (
-        subprocess.run([python, Path(__file__).with_name(f"{name}_run.py")], env=environment, check=False).returncode
-        == 0
-    )
+    script = Path(__file__).with_name(f"{name}_run.py")
+    return subprocess.run([python, script], env=environment, check=False).returncode == 0
 
 
 def main() -> int:
