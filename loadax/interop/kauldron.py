@@ -7,14 +7,18 @@ from typing import Any, Self, final
 
 import jax
 import numpy as np
-from etils import enp
-from kauldron.data import iterators, pipelines
-from orbax import checkpoint as ocp
 
-from loadax.errors import ArgumentError
+from loadax.errors import ArgumentError, UnsupportedError
 from loadax.loader.dataloader import Dataloader
 from loadax.loader.iterator import DataIterator
 from loadax.protocols import Tree
+
+try:
+    from etils import enp
+    from kauldron.data import iterators, pipelines
+    from orbax import checkpoint as ocp
+except ModuleNotFoundError as error:
+    raise UnsupportedError(f"loadax.interop.kauldron needs Kauldron ({error}); pip install kauldron") from error
 
 
 @final

@@ -4,15 +4,21 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any, final
 
-import haliax
 import jax
 import numpy as np
-from levanter.data import dataset as levanter_dataset
 
-from loadax.errors import RowIndexError
+from loadax.errors import RowIndexError, UnsupportedError
 from loadax.io import as_dataset
 from loadax.loader.dataloader import Dataloader
 from loadax.protocols import Tree
+
+try:
+    import haliax
+    from levanter.data import dataset as levanter_dataset
+except ModuleNotFoundError as error:
+    raise UnsupportedError(
+        f"loadax.interop.levanter needs Levanter ({error}); pip install levanter haliax gitpython chex"
+    ) from error
 
 _Axes = Any  # a pytree like a batch, or a prefix of it, of tuples of `haliax.Axis`; None: not named
 

@@ -2,11 +2,15 @@
 
 from typing import Any, final
 
-from tunix.sft import hooks
-
+from loadax.errors import UnsupportedError
 from loadax.loader.dataloader import Dataloader
 from loadax.loader.iterator import DataIterator
 from loadax.protocols import Tree
+
+try:
+    from tunix.sft import hooks
+except ModuleNotFoundError as error:
+    raise UnsupportedError(f"loadax.interop.tunix needs Tunix ({error}); pip install google-tunix") from error
 
 
 @final

@@ -15,6 +15,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, Dataset, from_arrays
+from loadax.errors import UnsupportedError
 from loadax.sharding import data_parallel
 
 
@@ -43,9 +44,8 @@ def tunix(monkeypatch: pytest.MonkeyPatch) -> Any:
     sft.hooks = hooks  # type: ignore[attr-defined]
     for module in (ModuleType("tunix"), sft, hooks):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.delitem(sys.modules, "loadax.interop.tunix", raising=False)
     adapter = importlib.import_module("loadax.interop.tunix")
-    monkeypatch.delitem(sys.modules, "loadax.interop.tunix")
+    del sys.modules["loadax.interop.tunix"]
     return adapter
 
 
@@ -76,6 +76,15 @@ def test_tunix_evaluates_all_batches_each_time(tunix: Any) -> None:
             used += values(batch)
         assert sorted(used) == list(range(64))
     assert tunix.DataHooks(loader()).load_next_eval_batch(None) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "packages"),
+    [("tunix", "google-tunix"), ("kauldron", "kauldron"), ("levanter", "levanter haliax gitpython chex")],
+)
+def test_a_trainer_that_is_not_installed(name: str, packages: str) -> None:
+    with pytest.raises(UnsupportedError, match=rf"loadax.interop.{name} needs .* pip install {packages}$"):
+        importlib.import_module(f"loadax.interop.{name}")
 
 
 class StandInForMaxTextDataLoader:

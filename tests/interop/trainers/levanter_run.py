@@ -29,7 +29,7 @@ def data() -> loadax.Dataset:
     return loadax.from_arrays({"x": x, "y": x.sum(1)})
 
 
-class Model(eqx.Module):  # type: ignore[misc] # Levanter may be absent
+class Model(eqx.Module):
     """A weight for each feature."""
 
     weights: hax.NamedArray
