@@ -1,8 +1,7 @@
-"""How many bytes each host of a block shuffle reads for each one it uses, counted at the store; prints JSON.
+"""Measures read amplification of a block shuffle: bytes that each host reads per byte it uses. Started by run.py.
 
-Started by run.py.
-
-Hosts are played one after the other, each with a store opened for itself, so that none finds what another one has read.
+Bytes are counted at the store. Hosts are simulated one after another, each with its own open store, so that they don't
+share caches. Prints JSON.
 """
 
 import json
@@ -23,17 +22,19 @@ _EPOCHS = 2
 
 
 def main() -> None:
-    """For each number of hosts, what each of them reads for each byte used."""
+    """Read amplification of each host, by number of hosts."""
     name, path, size = sys.argv[1:]
     workload, folder = find(name, size == "quick"), Path(path)
     assert isinstance(workload, Stored)
     stored = sum(file.stat().st_size for file in folder.joinpath("store", "c").rglob("*") if file.is_file())
-    found = {hosts: [amplification(workload, folder, stored, host, hosts) for host in range(hosts)] for hosts in _HOSTS}
-    print(json.dumps(found))
+    results = {
+        hosts: [amplification(workload, folder, stored, host, hosts) for host in range(hosts)] for hosts in _HOSTS
+    }
+    print(json.dumps(results))
 
 
 def amplification(workload: Stored, folder: Path, stored: int, host: int, hosts: int) -> float:
-    """Bytes that one host reads in whole epochs, for each of its share of the store."""
+    """Bytes that one host reads in whole epochs, per byte of its share of the store."""
     before = _bytes_read()
     data = loadax.from_zarr(folder / "store").shuffle(0, block="chunks", window=workload.window, lanes=workload.lanes)
     sharding = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec("data"))

@@ -1,6 +1,6 @@
-"""How many calls cross from one file of loadax to another in one plain `next()`: `python benchmarks/calls_per_next.py`.
+"""Counts the calls between files of loadax in one `next()`: `python benchmarks/calls_per_next.py`.
 
-A zarr store with two variables, one device, no workers and no maps: all calls are made on this thread. See README.md.
+A zarr store with two variables, one device, no workers and no maps: all calls run on this thread. See README.md.
 """
 
 import os
@@ -28,21 +28,21 @@ _ROWS = 128  # of a batch: every leaf of it is laid out without gaps, on eight d
 
 def crossings(work: Callable[[], Any]) -> Counter[tuple[str, str]]:
     """Counts calls between files of the package, by the caller's file and the callee's file and function."""
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
 
     def watch(frame: FrameType, event: str, _argument: Any) -> None:
         if event != "call" or frame.f_back is None:
             return
         caller, callee = _file(frame.f_back.f_code), _file(frame.f_code)
         if caller and callee and caller != callee:
-            found[caller, f"{callee}:{frame.f_code.co_qualname}"] += 1
+            counts[caller, f"{callee}:{frame.f_code.co_qualname}"] += 1
 
     sys.setprofile(watch)
     try:
         work()
     finally:
         sys.setprofile(None)
-    return found
+    return counts
 
 
 def _file(code: CodeType) -> str | None:
@@ -51,7 +51,7 @@ def _file(code: CodeType) -> str | None:
 
 
 def main() -> None:
-    """Prints the calls, and how many there are."""
+    """Prints the calls and their number."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="print every call")
     options = parser.parse_args()
@@ -62,12 +62,12 @@ def main() -> None:
         with iter(loadax.Dataloader(data, _ROWS, num_workers=0)) as batches:
             for _ in range(_WARMUP):
                 next(batches)
-            found = crossings(lambda: next(batches))
+            counts = crossings(lambda: next(batches))
     if options.list:
-        for (caller, callee), count in found.items():
+        for (caller, callee), count in counts.items():
             print(f"{count:>3}  {caller} -> {callee}")
-    files = {file for caller, callee in found for file in (caller, callee.split(":")[0])}
-    print(f"{sum(found.values())} calls between {len(files)} files of loadax in one next()")
+    files = {file for caller, callee in counts for file in (caller, callee.split(":")[0])}
+    print(f"{sum(counts.values())} calls between {len(files)} files of loadax in one next()")
 
 
 if __name__ == "__main__":

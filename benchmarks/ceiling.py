@@ -1,6 +1,6 @@
-"""What two cores can do at most: the user's function in two plain processes that do nothing else.
+"""Upper bound for two cores: the user's function in two processes that do nothing else.
 
-Started by itself, it is one of them.
+Run as a script, this file is one of them.
 """
 
 import subprocess
@@ -15,7 +15,7 @@ _PROCESSES = 2
 
 
 def two_processes(workload: Transform, folder: Path, _sharding: Any) -> Any:
-    """As many rows as a batch has, worked on by the two, over and over; nothing is placed."""
+    """Processes the rows of a batch in two processes, repeatedly; nothing is placed on devices."""
     share = workload.batch_size // _PROCESSES
 
     def batches() -> Iterator[None]:

@@ -1,8 +1,6 @@
-"""One contestant in a process of its own.
+"""Process of one contestant: reads a command per line from stdin, and replies with a line of JSON on stdout.
 
-Takes a command a line from stdin, answers each with a line of JSON on stdout.
-
-Started through turns.py, with the names of the contestant and of the workload, its folder, and "quick" or "full".
+Started by turns.py, with the names of the contestant and of the workload, its folder, and "quick" or "full".
 """
 
 import gc
@@ -19,78 +17,74 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, final
 
-_FEWEST = 3  # batches of a lead-in and of a timed window, however slow
-_LONGEST = 8.0  # seconds that may go into first batches
+_FEWEST = 3  # minimum number of batches in a lead-in and in a timed window
+_LONGEST = 8.0  # maximum number of seconds for first batches
 
 
 @final
 class Measured:
-    """What the commands do; every batch that is taken is waited for."""
+    """Implementation of the commands, which wait for every batch."""
 
     def __init__(self, workload: Any, folder: Path, opener: Callable[..., Iterator[Any]]):
-        import jax  # not above: worker processes of some peers import this file anew, and need no JAX
+        import jax  # not above: worker processes of some peers import this file, and need no JAX
 
         self._wait: Callable[[Any], Any] = jax.block_until_ready
         self._workload, self._folder, self._open = workload, folder, opener
         self._batches: Any = None
 
     def ready(self) -> str:
-        """Answers as soon as the process can."""
+        """Replies once the process is ready."""
         return str(self._workload.name)
 
     def first(self, times: int) -> dict[str, Any]:
-        """Seconds from a fresh iterator to its first batch on the devices.
-
-        The process's very first, and the median of more.
-        """
+        """Seconds to the first batch of a new iterator: the first time in the process, and the median of later ones."""
         seconds: list[float] = []
         while len(seconds) < 2 or (len(seconds) <= times and sum(seconds) < _LONGEST):
             seconds.append(self._seconds_to_first())
         return {"cold": seconds[0], "warm": statistics.median(seconds[1:])}
 
     def resume(self, step: int, times: int) -> dict[str, float]:
-        """Seconds to the first batch from a step far on and from the beginning, in turns.
-
-        The median of each and of the differences.
-        """
+        """Median seconds to the first batch from step `step` and from step 0, and of their difference."""
         far, near = [], []
         for _ in range(times):
             far.append(self._seconds_to_first(step))
             near.append(self._seconds_to_first(0))
         differences = [one - other for one, other in zip(far, near, strict=True)]
-        return {name: statistics.median(each) for name, each in (("far", far), ("near", near), ("more", differences))}
+        return {
+            name: statistics.median(seconds) for name, seconds in (("far", far), ("near", near), ("more", differences))
+        }
 
     def check(self, batches: int) -> dict[str, Any]:
-        """Compares the first batches with the rows they say they hold.
+        """Compares the first batches with the rows that their contents name.
 
         Raises:
-            ValueError: when a row has other contents than the source, or comes twice.
+            ValueError: When a row differs from the source, or is repeated.
         """
         import jax
         import numpy as np
 
         data, served = self._workload.data(self._folder), []
-        found: dict[str, float] = {}
+        figures: dict[str, float] = {}
         stream = self._open()
         for _ in range(min(batches, self._workload.rows // self._workload.batch_size)):
             batch = jax.tree.map(np.asarray, self._wait(next(stream)))
             rows = self._workload.rows_of(batch)
             for name, value in self._workload.compare(batch, data.batch(rows)).items():
-                found[name] = min(value, found.get(name, value))
+                figures[name] = min(value, figures.get(name, value))
             served.append(rows)
         _end(stream)
         rows = np.sort(np.concatenate(served))
         if (np.diff(rows) == 0).any():
             raise ValueError("the first epoch served a row twice")
-        return {"rows": len(rows), "digest": hashlib.sha256(rows.tobytes()).hexdigest()[:16], **found}
+        return {"rows": len(rows), "digest": hashlib.sha256(rows.tobytes()).hexdigest()[:16], **figures}
 
     def round(self, seconds: float, lead: float, whole: int = 1) -> dict[str, float]:
-        """Takes batches for `lead` seconds, until the queues are steady, and then for `seconds` against the clock.
+        """Takes batches for `lead` seconds, until the queues are steady, and then measures for `seconds`.
 
         Args:
-            seconds: the least that is timed.
-            lead: seconds before.
-            whole: a multiple of so many batches is timed.
+            seconds: Minimum length of the measurement.
+            lead: Seconds of the lead-in.
+            whole: Number of batches of which a multiple is timed.
         """
         if self._batches is None:
             self._batches = self._open()
@@ -104,15 +98,15 @@ class Measured:
         return {"rows": rows, **spent, "memory": _memory(), "others": others}
 
     def sleep(self, steps: int, seconds: float) -> dict[str, Any]:
-        """What a training step that only sleeps waits for its batch: in `next` and until the batch is there.
+        """Measures how long a training step that only sleeps waits for its batch, until it is on the devices.
 
         Args:
-            steps: how many.
-            seconds: that a step sleeps.
+            steps: Number of steps.
+            seconds: Seconds that a step sleeps.
 
         Returns:
             "share" of the time spent waiting, "median" and "most" seconds of a wait; and the same under "floor" for an
-            iterator that has nothing to do, which is what the measuring itself costs on this machine.
+            iterator that does nothing: the overhead of the measurement.
         """
         batches = self._open()
         waits = self._waits(batches, steps, seconds)
@@ -121,9 +115,9 @@ class Measured:
         return {**waits, "floor": self._waits(itertools.repeat(batch), max(1, steps // 3), seconds)}
 
     def hour(self, steps: int, seconds: float) -> dict[str, float]:
-        """Takes so many steps that sleep, and says the most memory in the first sixtieth of them and in all.
+        """Peak memory in the first sixtieth of `steps` sleeping steps, and in all of them.
 
-        Both are of the process and its children, without what is mapped from files.
+        Both include child processes, and exclude memory-mapped files.
         """
         self.end()
         batches, minute = self._open(), max(1, steps // 60)
@@ -147,7 +141,7 @@ class Measured:
         _end(batches)
         del batches
         gc.collect()
-        time.sleep(0.05)  # threads of the one before come to rest
+        time.sleep(0.05)  # until the threads of the previous iterator end
         return seconds
 
     def _waits(self, batches: Iterator[Any], steps: int, seconds: float) -> dict[str, float]:
@@ -163,9 +157,9 @@ class Measured:
             batch = self._wait(next(batches))
             if step >= _FEWEST:
                 waits.append(time.perf_counter() - asked)
-            del batch  # what freeing it takes is no waiting
+            del batch  # the time to free it is not a wait
             time.sleep(seconds)
-            # Waking up takes a machine up to 0.1 ms, and a training step has it behind it when its result is there.
+            # Waking up takes up to 0.1 ms, and a real training step includes it.
             self._wait(loss)
         share = sum(waits) / (time.perf_counter() - began)
         return {"share": share, "median": statistics.median(waits), "most": max(waits)}
@@ -179,7 +173,7 @@ class Measured:
         return count, elapsed
 
     def end(self) -> None:
-        """Closes what is open."""
+        """Closes the open iterator."""
         if self._batches is not None:
             _end(self._batches)
             self._batches = None
@@ -198,41 +192,41 @@ def _family() -> list[Any]:
 
 
 def _cpu_seconds() -> float:
-    """Of this process, its children, and those of them that ended."""
+    """CPU seconds of this process and its children, including ended ones."""
     ended = os.times()
-    children = [each.cpu_times() for each in _family()[1:]]
+    children = [times.cpu_times() for times in _family()[1:]]
     return (
         time.process_time()
         + ended.children_user
         + ended.children_system
-        + sum(each.user + each.system for each in children)
+        + sum(times.user + times.system for times in children)
     )
 
 
 def _busy_seconds() -> float:
-    """Of all processors of this machine, whoever had them."""
+    """CPU seconds of all processes of this machine."""
     user, nice, system, _, _, irq, soft, stolen = map(int, Path("/proc/stat").read_text().split(maxsplit=9)[1:9])
     return (user + nice + system + irq + soft + stolen) / os.sysconf("SC_CLK_TCK")
 
 
 def _memory() -> int:
-    """Bytes of this process and its children that are no file's; what several of them share counts once."""
+    """Bytes of anonymous and shared memory of this process and its children; shared memory counts once."""
     total = 0
-    for each in _family():
+    for process in _family():
         try:
-            lines = Path(f"/proc/{each.pid}/smaps_rollup").read_text().splitlines()
+            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
         except OSError:
-            continue  # it ended just now
+            continue  # the process has ended
         total += sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
     return total << 10
 
 
 def main() -> None:
-    """Answers commands until there are none."""
-    # Libraries may print: the answers get the real stdout for themselves, and whatever is printed goes to stderr.
+    """Executes commands until stdin ends."""
+    # Libraries may print: the replies get the real stdout, and prints go to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    # of a process that is stopped between its turns, every read takes long
+    # loadax would warn about slow reads, since the process is stopped between its turns
     logging.getLogger("loadax").setLevel(logging.ERROR)
     # torch forks by default, and its children leave JAX alone
     warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)

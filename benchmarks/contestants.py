@@ -1,8 +1,8 @@
-"""Who feeds which workload, and in which module it stands.
+"""The contestants of each workload, and their modules.
 
-A contestant is `prepare(workload, folder, sharding, **options) -> open`; `open()` gives an endless iterator over
-batches on the devices, shuffled anew each epoch. What `prepare` does happens once a process; `open` is what the time to
-the first batch begins with.
+A contestant is `prepare(workload, folder, sharding, **options) -> open`; `open()` returns an endless iterator over
+batches on the devices, in a new order each epoch. `prepare` runs once per process; the time to the first batch includes
+`open`.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,14 +19,14 @@ from workloads.base import Workload
 @final
 @dataclass(frozen=True)
 class Contestant:
-    """Where a contestant's code is.
+    """Location of a contestant's code.
 
     Args:
-        module: of this folder.
-        form: the function that prepares it.
-        needs: the package without which it can't take part.
-        options: for the function.
-        feeds: whether it feeds batches; not, when it is only there to be compared with.
+        module: Module in this folder.
+        form: Name of the function that prepares it.
+        needs: Package that it requires.
+        options: Keyword arguments of the function.
+        feeds: Whether it feeds batches, or is only a reference.
     """
 
     module: str
@@ -36,7 +36,7 @@ class Contestant:
     feeds: bool = True
 
     def prepare(self, workload: Workload, folder: Path, sharding: NamedSharding) -> Callable[..., Iterator[Any]]:
-        """What opens its iterators."""
+        """Prepares the contestant; returns the function that opens its iterators."""
         form: Callable[..., Callable[..., Iterator[Any]]] = getattr(import_module(self.module), self.form)
         return form(workload, folder, sharding, **self.options)
 
@@ -47,7 +47,7 @@ def grain(form: str, **options: Any) -> Contestant:
 
 
 def torch(form: str, workers: int, **options: Any) -> Contestant:
-    """Torch's `DataLoader`, with so many processes; 0: none."""
+    """Torch's `DataLoader` with `workers` processes."""
     return Contestant("peers.torch_forms", form, "torch", {"workers": workers, **options})
 
 
@@ -157,5 +157,5 @@ CONTESTANTS: dict[str, dict[str, Contestant]] = {
 
 
 def missing(contestants: dict[str, Contestant]) -> dict[str, str]:
-    """Those that can't take part, and the package that each lacks."""
-    return {name: each.needs for name, each in contestants.items() if find_spec(each.needs) is None}
+    """Contestants whose package is not installed, and the package."""
+    return {name: contestant.needs for name, contestant in contestants.items() if find_spec(contestant.needs) is None}

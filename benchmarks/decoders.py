@@ -1,7 +1,7 @@
-"""What decoding a JPEG costs, and resizing it, by library: `python benchmarks/decoders.py`.
+"""Cost of decoding and resizing JPEGs, by library: `python benchmarks/decoders.py`.
 
-Sixteen photographs of 500x375 (quality 90, 4:2:0), to 224x224. Every way decodes and cuts the middle to a square, but
-for those that only decode.
+Sixteen photographs of 500x375 (quality 90, 4:2:0), to 224x224. Each decoder also crops the central square, except those
+that only decode.
 """
 
 import io
@@ -33,9 +33,9 @@ def photographs() -> list[bytes]:
     files = []
     for name in ("astronaut", "chelsea", "coffee", "rocket"):
         image = ImageOps.fit(Image.fromarray(getattr(data, name)()), (WIDTH, HEIGHT), Image.Resampling.BICUBIC)
-        for number in range(4):
-            varied = ImageOps.mirror(image) if number % 2 else image
-            noisy = np.asarray(varied) + random.normal(0, number, (HEIGHT, WIDTH, 3))
+        for variation in range(4):
+            varied = ImageOps.mirror(image) if variation % 2 else image
+            noisy = np.asarray(varied) + random.normal(0, variation, (HEIGHT, WIDTH, 3))
             file = io.BytesIO()
             Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=90, subsampling="4:2:0")
             files.append(file.getvalue())
@@ -43,8 +43,8 @@ def photographs() -> list[bytes]:
 
 
 def ways() -> dict[str, Way]:
-    """The ways from bytes to pixels, by name; those whose library is not installed are left out."""
-    found: dict[str, Way] = {
+    """Decoders by name, without those whose library is not installed."""
+    decoders: dict[str, Way] = {
         "Pillow, as the peers' users write it": pillow,
         "loadax, quality='high'": Rendering((SIDE, SIDE), "crop", fast=False, strict=True),
         "loadax, quality='fast'": Rendering((SIDE, SIDE), "crop", fast=True, strict=True),
@@ -59,46 +59,46 @@ def ways() -> dict[str, Way]:
         "OpenCV, decoding only": opencv,
     }
     if find_spec("imagecodecs"):
-        found["imagecodecs, decoding only"] = imagecodecs
+        decoders["imagecodecs, decoding only"] = imagecodecs
     if find_spec("pyvips"):
-        found["libvips, thumbnail"] = libvips
-    return found
+        decoders["libvips, thumbnail"] = libvips
+    return decoders
 
 
 def pillow(content: bytes) -> NDArray[np.uint8]:
-    """Decoded, cut and resized with antialiasing, which the others are compared with."""
+    """Pillow: decodes, crops and resizes with antialiasing; the reference for the others."""
     with Image.open(io.BytesIO(content)) as image:
         return np.asarray(ImageOps.fit(image.convert("RGB"), (SIDE, SIDE), Image.Resampling.BILINEAR))
 
 
 def simplejpeg(content: bytes) -> NDArray[np.uint8]:
-    """By libjpeg-turbo, as exactly as it can."""
+    """libjpeg-turbo at its most exact."""
     from simplejpeg import decode_jpeg
 
     return decode_jpeg(content)
 
 
 def simplejpeg_fast(content: bytes) -> NDArray[np.uint8]:
-    """By libjpeg-turbo, as fast as it can."""
+    """libjpeg-turbo at its fastest."""
     from simplejpeg import decode_jpeg
 
     return decode_jpeg(content, fastdct=True, fastupsample=True)
 
 
 def simplejpeg_pillow(content: bytes) -> NDArray[np.uint8]:
-    """Decoded by one and resized by the other."""
+    """Decodes with one library and resizes with the other."""
     return np.asarray(ImageOps.fit(Image.fromarray(simplejpeg(content)), (SIDE, SIDE), Image.Resampling.BILINEAR))
 
 
 def opencv(content: bytes) -> Any:
-    """By OpenCV, which has a libjpeg-turbo too."""
+    """OpenCV, which bundles libjpeg-turbo."""
     import cv2
 
     return cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR_RGB)
 
 
 def opencv_resize(pixels: NDArray[np.uint8], how: str) -> Any:
-    """The middle, from whole pixels on."""
+    """The central square, in whole pixels."""
     import cv2
 
     left = (WIDTH - HEIGHT) // 2
@@ -106,23 +106,23 @@ def opencv_resize(pixels: NDArray[np.uint8], how: str) -> Any:
 
 
 def imagecodecs(content: bytes) -> Any:
-    """By its libjpeg-turbo."""
+    """Its bundled libjpeg-turbo."""
     return import_module("imagecodecs").jpeg8_decode(content)
 
 
 def libvips(content: bytes) -> Any:
-    """Shrunk while it is decoded; its own threads are not in the first column."""
+    """Shrinks while decoding; the first column excludes its own threads."""
     return import_module("pyvips").Image.thumbnail_buffer(content, SIDE, height=SIDE, crop="centre").numpy()
 
 
-def psnr(found: NDArray[np.uint8], expected: NDArray[np.uint8]) -> float:
-    """Of a picture, in dB."""
-    error = np.square(found.astype(np.float64) - expected).mean()
+def psnr(actual: NDArray[np.uint8], expected: NDArray[np.uint8]) -> float:
+    """PSNR of a picture in dB."""
+    error = np.square(actual.astype(np.float64) - expected).mean()
     return 99.0 if error == 0 else float(10 * np.log10(255**2 / error))
 
 
 def alone(way: Way, files: list[bytes]) -> float:
-    """Seconds of this thread's processor time for a file."""
+    """CPU seconds of this thread per file."""
     began = time.thread_time()
     for content in files:
         way(content)
@@ -130,10 +130,10 @@ def alone(way: Way, files: list[bytes]) -> float:
 
 
 def together(way: Way, files: list[bytes], pool: ThreadPoolExecutor) -> float:
-    """Seconds of the clock for a file, on `THREADS` threads."""
+    """Wall-clock seconds per file on `THREADS` threads."""
 
-    def share(number: int) -> None:
-        for content in files[number::THREADS] * 2:
+    def share(thread: int) -> None:
+        for content in files[thread::THREADS] * 2:
             way(content)
 
     began = time.perf_counter()
@@ -142,19 +142,19 @@ def together(way: Way, files: list[bytes], pool: ThreadPoolExecutor) -> float:
 
 
 def main() -> None:
-    """Prints a table: rounds in which each way has a turn, and of these the medians."""
-    files, found = photographs(), ways()
-    decoded = {name: [way(content) for content in files] for name, way in found.items()}
+    """Prints a table of medians over rounds in which each decoder has a turn."""
+    files, decoders = photographs(), ways()
+    decoded = {name: [way(content) for content in files] for name, way in decoders.items()}
     expected = decoded["Pillow, as the peers' users write it"]
-    cpu: dict[str, list[float]] = {name: [] for name in found}
-    clock: dict[str, list[float]] = {name: [] for name in found}
+    cpu: dict[str, list[float]] = {name: [] for name in decoders}
+    clock: dict[str, list[float]] = {name: [] for name in decoders}
     with ThreadPoolExecutor(THREADS) as pool:
         for _ in range(ROUNDS):
-            for name, way in found.items():
+            for name, way in decoders.items():
                 cpu[name].append(alone(way, files))
                 clock[name].append(together(way, files, pool))
     print(f"| | ms of one thread | ms on {THREADS} threads | least PSNR, dB |\n|---|---|---|---|")
-    for name in found:
+    for name in decoders:
         quality = "-"
         if decoded[name][0].shape == expected[0].shape:
             quality = f"{min(map(psnr, decoded[name], expected)):.1f}"

@@ -1,4 +1,4 @@
-"""What each stage of a batch costs by itself, on one thread: `python benchmarks/micro.py [PART ...]`.
+"""Cost of each stage of a batch in isolation, on one thread: `python benchmarks/micro.py [PART ...]`.
 
 See README.md in this folder.
 """
@@ -27,7 +27,7 @@ from workloads import find
 from workloads.base import Data, Workload, steps_per_epoch
 
 from loadax import seeds
-from loadax.loader.assembly.host_shard import batch_spec, resolve_share
+from loadax.loader.assembly.host_shard import batch_spec, resolve_shard
 from loadax.loader.execution.executor import ThreadExecutor
 from loadax.loader.execution.producer import BatchProducer
 from loadax.loader.options import LoaderOptions
@@ -50,11 +50,11 @@ _WORKLOADS = ("tokens", "images", "records")
 
 @final
 class Clock:
-    """Prints what pieces of work take, and keeps it.
+    """Measures, prints and records the time of functions.
 
     Args:
-        seconds: that each is repeated for; three times at least.
-        quick: whether the data are to be small.
+        seconds: Seconds for which each function is repeated, at least three times.
+        quick: Whether to use little data.
     """
 
     def __init__(self, seconds: float, quick: bool):
@@ -63,7 +63,7 @@ class Clock:
         self._seconds = seconds
 
     def show(self, what: str, rows: int, work: Callable[..., Any], *arguments: Any) -> None:
-        """What `work(*arguments)` takes, and what that is for a row: the median."""
+        """Measures the median time of `work(*arguments)`, also per row."""
         work(*arguments)
         taken: list[float] = []
         stop = time.perf_counter() + self._seconds
@@ -84,7 +84,7 @@ def permute(clock: Clock) -> None:
 
 
 def plan(clock: Clock) -> None:
-    """A step's rows, for some orders, one step a call and many."""
+    """Rows of steps for several orders, with one step per call and with many."""
     rows = Sequential(_ROWS)
     orders: dict[str, Order] = {
         "sequential": rows,
@@ -109,7 +109,7 @@ def plan(clock: Clock) -> None:
 
 
 def stages(clock: Clock) -> None:
-    """Assembling and placing the batches of the side-by-side workloads, and the same by hand; other rows each time."""
+    """Assembling and placing batches of the compared workloads, and the same in plain NumPy; other rows each time."""
     for name in _WORKLOADS:
         with _producer(find(name, clock.quick)) as (workload, producer, data, sharding):
             size, steps = workload.batch_size, count()
@@ -145,18 +145,18 @@ def stages(clock: Clock) -> None:
 
 @contextmanager
 def _producer(workload: Workload) -> Iterator[tuple[Workload, BatchProducer, Data, Any]]:
-    """What turns steps into batches, the rows it reads, and their sharding."""
+    """The batch producer of a workload, the rows that it reads, and their sharding."""
     with tempfile.TemporaryDirectory(prefix="loadax-benchmark-") as name:
         folder = Path(name)
         workload.write(folder)
         rows = dataset(workload, folder).shuffle(seed=0)
-        share = resolve_share(batch_spec(rows.spec, made=[]), workload.batch_size, data_parallel(), None, None)
+        shard = resolve_shard(batch_spec(rows.spec, generated=[]), workload.batch_size, data_parallel(), None, None)
         order = BatchPlan(rows.order, workload.batch_size, num_epochs=None)
         yield (
             workload,
-            BatchProducer(order, rows.reader, share, LoaderOptions(), ThreadExecutor(), end=None),
+            BatchProducer(order, rows.reader, shard, LoaderOptions(), ThreadExecutor(), end=None),
             workload.data(folder),
-            share.shardings[0],
+            shard.shardings[0],
         )
 
 
@@ -164,11 +164,11 @@ PARTS = {"permute": permute, "plan": plan, "stages": stages}
 
 
 def main() -> None:
-    """Prints the parts that the command line asks for."""
+    """Runs the parts that the command line names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="to see that it runs; its numbers mean nothing")
-    parser.add_argument("--json", type=Path, help="a file for what was measured")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"parts to run: {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="smoke test with little data; ignore its figures")
+    parser.add_argument("--json", type=Path, help="file to write the figures to")
     options = parser.parse_args()
     clock = Clock(0.0 if options.quick else 0.2, options.quick)
     for part in options.parts or PARTS:

@@ -1,7 +1,4 @@
-"""loadax, and the loops that one writes by hand.
-
-Each a `prepare(workload, folder, sharding)`, as contestants.py says.
-"""
+"""loadax, and handwritten loops, each as a `prepare(workload, folder, sharding)` (see contestants.py)."""
 
 import warnings
 from collections import deque
@@ -28,7 +25,7 @@ _IN_FLIGHT = 4  # reads, of the loop over a store by hand
 
 
 def defaults(workload: Workload, folder: Path, sharding: NamedSharding, **options: Any) -> Open:
-    """loadax, with every option that has a default left at it, but for those that the contestant names."""
+    """Default options of loadax, except those of the contestant."""
     with warnings.catch_warnings():
         # The benchmark measures just what this warns of.
         warnings.filterwarnings("ignore", "shuffle.* of data whose chunks hold", UserWarning)
@@ -36,26 +33,26 @@ def defaults(workload: Workload, folder: Path, sharding: NamedSharding, **option
 
 
 def chunks(workload: Stored, folder: Path, sharding: NamedSharding) -> Open:
-    """loadax: chunks shuffled, and the rows of those that are open."""
+    """Block shuffle of chunks."""
     data = loadax.from_zarr(folder / "store").shuffle(0, block="chunks", window=workload.window, lanes=workload.lanes)
     return _loader(data, workload, sharding)
 
 
 def fast(workload: Jpegs, folder: Path, sharding: NamedSharding) -> Open:
-    """Loadax's own decoder, in its fast quality."""
+    """The fast decoder of loadax."""
     return _loader(
         loadax.from_images(workload.folder(folder), size=SIZE, quality="fast").shuffle(seed=0), workload, sharding
     )
 
 
 def own_function(workload: Jpegs, folder: Path, sharding: NamedSharding) -> Open:
-    """Loadax with the Pillow function that the peers have, on its threads."""
+    """The Pillow function of the peers, on threads of loadax."""
     data = loadax.from_source(workload.paths(folder)).shuffle(seed=0).map(_decoded)
     return _loader(data, workload, sharding)
 
 
 def numpy_loop(workload: Workload, folder: Path, sharding: NamedSharding) -> Open:
-    """The loop that one writes by hand: an order an epoch, rows gathered, `jax.device_put`."""
+    """Handwritten loop: a permutation per epoch, gathered rows, `jax.device_put`."""
     data, batch_size = workload.data(folder), workload.batch_size
 
     def batches() -> Iterator[Any]:
@@ -69,10 +66,7 @@ def numpy_loop(workload: Workload, folder: Path, sharding: NamedSharding) -> Ope
 
 
 def tensorstore_loop(workload: Stored, folder: Path, sharding: NamedSharding) -> Open:
-    """The loop that one writes by hand over a store.
-
-    A whole batch a read, four under way, and shard indexes cached for good.
-    """
+    """Handwritten loop over a store: one read per batch, four in flight, with a cache of shard indexes."""
     import tensorstore as ts
 
     context = ts.Context({"cache_pool": {"total_bytes_limit": 64 << 20}})
@@ -95,7 +89,7 @@ def tensorstore_loop(workload: Stored, folder: Path, sharding: NamedSharding) ->
 
 
 def dataset(workload: Workload, folder: Path) -> "loadax.Dataset":
-    """The rows of a workload, in their own order."""
+    """Rows of a workload in stored order."""
     if isinstance(workload, Images):
         arrays: Any = workload.data(folder)
         return loadax.from_arrays(arrays.batch(np.arange(workload.rows)))

@@ -1,4 +1,4 @@
-"""What packing costs, and how full rows become beside Grain's packers on the same lengths.
+"""Cost of packing, and fill of the packed rows, compared with Grain's packers on the same lengths.
 
 python benchmarks/packing.py [--documents 10_000_000] [--seq-len 2048] [--grain 100_000]
 """
@@ -25,7 +25,7 @@ Lengths = NDArray[np.int64]
 
 
 def lognormal(count: int, longest: int) -> Lengths:
-    """Lengths as of documents of the web: 600 on average, many short and a few very long, those cut to a row."""
+    """Lengths like those of web documents: 600 on average, many short and a few very long, clipped to a row."""
     drawn = np.random.default_rng(0).lognormal(np.log(600) - 0.5, 1, count)
     return np.clip(drawn, 1, longest).astype(np.int64)
 
@@ -44,7 +44,7 @@ class Ones:
 
 
 def grain_fill(lengths: Lengths, seq_len: int, method: str) -> tuple[float, float]:
-    """How full Grain's rows are, and the seconds that it took."""
+    """Fill of Grain's rows, and the seconds it takes."""
     parent = grain.MapDataset.source(Ones(lengths)).to_iter_dataset(
         grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
     )
@@ -61,21 +61,21 @@ def grain_fill(lengths: Lengths, seq_len: int, method: str) -> tuple[float, floa
 
 
 def loadax_fill(lengths: Lengths, seq_len: int, method: Any) -> tuple[float, float]:
-    """How full loadax's rows are, and the seconds that it took to plan them."""
+    """Fill of loadax's rows, and the seconds to plan them."""
     began = time.perf_counter()
     plan = packed(method, seq_len, plan_arrays(lengths, seq_len, method, "error", 1 << 20))
     return float(lengths.sum() / (plan.size * seq_len)), time.perf_counter() - began
 
 
 def report(documents: int, seq_len: int, grain_documents: int) -> Iterator[str]:
-    """The lines of the tables."""
+    """Lines of the tables."""
     few, many = lognormal(grain_documents, seq_len), lognormal(documents, seq_len)
     yield f"{grain_documents} documents into rows of {seq_len}"
     yield f"{'method':<10} {'loadax full':>12} {'planned in':>11} {'Grain full':>11} {'packed in':>10}"
     for method in ("split", "first_fit", "best_fit"):
-        mine, took = loadax_fill(few, seq_len, method)
+        ours, took = loadax_fill(few, seq_len, method)
         other, other_took = grain_fill(few, seq_len, method)
-        yield f"{method:<10} {mine:>12.3%} {took:>10.2f}s {other:>11.3%} {other_took:>9.1f}s"
+        yield f"{method:<10} {ours:>12.3%} {took:>10.2f}s {other:>11.3%} {other_took:>9.1f}s"
     yield ""
     yield f"{documents} documents into rows of {seq_len}"
     yield (
@@ -104,7 +104,7 @@ def report(documents: int, seq_len: int, grain_documents: int) -> Iterator[str]:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """What one call takes."""
+    """Seconds of one call."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began

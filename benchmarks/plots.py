@@ -1,4 +1,4 @@
-"""A picture of each workload: rows per second of everybody, to be read on a light page and on a dark one."""
+"""Plots of each workload: rows per second of all contestants, legible on light and dark pages."""
 
 import statistics
 from pathlib import Path
@@ -11,22 +11,24 @@ _HAND = {"numpy", "pillow", "ceiling", "tensorstore", "row-shuffle"}  # not anot
 
 
 def draw(results: dict[str, list[Run]], folder: Path) -> None:
-    """An SVG file `benchmarks-WORKLOAD.svg` for each workload of several contestants."""
+    """Writes an SVG file `benchmarks-WORKLOAD.svg` for each workload with several contestants."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     folder.mkdir(parents=True, exist_ok=True)
-    # Text stays text, and the same results give the same file.
+    # Keep text as text, and make files reproducible.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "loadax", "font.size": 9, "text.color": _GRAY}):
         for name, runs in results.items():
-            medians = {each: _median(runs, each) for each in runs[0]["contestants"]}
-            timed = sorted((speed, each) for each, speed in medians.items() if speed is not None)
+            medians = {contestant: _median(runs, contestant) for contestant in runs[0]["contestants"]}
+            timed = sorted((speed, contestant) for contestant, speed in medians.items() if speed is not None)
             if len(timed) < 3:
                 continue
             figure = Figure(figsize=(7, 0.3 + 0.24 * len(timed)))
             axes = figure.add_axes((0.24, 0.02, 0.64, 0.96))
             bars = axes.barh(
-                [each for _, each in timed], [speed for speed, _ in timed], color=[_colour(each) for _, each in timed]
+                [contestant for _, contestant in timed],
+                [speed for speed, _ in timed],
+                color=[_colour(contestant) for _, contestant in timed],
             )
             axes.bar_label(bars, [f"{speed:,.0f}" for speed, _ in timed], padding=3, color=_GRAY)
             axes.tick_params(colors=_GRAY, length=0, labelbottom=False)
@@ -37,10 +39,10 @@ def draw(results: dict[str, list[Run]], folder: Path) -> None:
 
 
 def _median(runs: list[Run], name: str) -> float | None:
-    found: list[Any] = [
+    medians: list[Any] = [
         statistics.median(speeds(run, name)) for run in runs if name in run["contestants"] and speeds(run, name)
     ]
-    return statistics.median(found) if found else None
+    return statistics.median(medians) if medians else None
 
 
 def _colour(name: str) -> str:

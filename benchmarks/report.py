@@ -1,4 +1,4 @@
-"""What a run says: medians, ratios round by round, and a table."""
+"""Statistics of a run: medians, ratios per round, and a table."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -16,43 +16,40 @@ def speeds(run: Run, name: str) -> list[float]:
 
 
 def ratios(run: Run, name: str, other: str) -> list[float]:
-    """How many times the other's rows per second a contestant had, round by round."""
+    """Ratios of a contestant's rows per second to the other's, round by round."""
     return [one / another for one, another in zip(speeds(run, name), speeds(run, other), strict=True)]
 
 
 def ratio(run: Run, name: str, other: str) -> float:
-    """The median of that."""
+    """Median of `ratios`."""
     return statistics.median(ratios(run, name, other))
 
 
 def cpu_seconds(run: Run, name: str) -> float:
-    """Of processor time that a million rows take, the median."""
+    """Median CPU seconds per million rows."""
     return statistics.median(one["cpu_seconds"] / one["rows"] * _MILLION for one in run["contestants"][name]["rounds"])
 
 
 def trainer_seconds(run: Run, name: str) -> float:
-    """Of processor time that a row takes the process that the batches come to, without its children; the median."""
+    """Median CPU seconds per row of the training process, without its children."""
     return statistics.median(one["trainer_seconds"] / one["rows"] for one in run["contestants"][name]["rounds"])
 
 
 def memory(run: Run, name: str) -> int:
-    """The most bytes at the end of a turn."""
+    """Maximum memory in bytes at the end of a turn."""
     return max(one["memory"] for one in run["contestants"][name]["rounds"])
 
 
 def others(run: Run) -> float:
-    """The share of the machine that somebody else used during the turns, the median.
-
-    What is measured on a busy machine is worth little.
-    """
-    found = [one["others"] for each in run["contestants"].values() for one in each["rounds"]]
-    return statistics.median(found) if found else 0.0
+    """Median share of the machine's CPU time that other processes used during the turns."""
+    shares = [one["others"] for contestant in run["contestants"].values() for one in contestant["rounds"]]
+    return statistics.median(shares) if shares else 0.0
 
 
 def peers(
     run: Run, starting: str | Sequence[str] = ("grain", "torch", "jax-dataloader", "tf.data", "spdl")
 ) -> list[str]:
-    """The contestants that are other libraries, or some of them by the beginning of their names."""
+    """Contestants that are other libraries, filtered by prefix."""
     return [
         name
         for name in run["contestants"]
@@ -61,18 +58,18 @@ def peers(
 
 
 def best(run: Run, among: Iterable[str]) -> str | None:
-    """The fastest of them by its median; None: none took part."""
+    """The contestant with the highest median speed; None: none took part."""
     timed = [name for name in among if name in run["contestants"] and speeds(run, name)]
     return max(timed, key=lambda name: statistics.median(speeds(run, name)), default=None)
 
 
 def table(run: Run) -> str:
-    """The medians of one workload as text."""
+    """Table of the medians of one workload."""
     return aligned([_HEADINGS, *(line(run, name) for name in run["contestants"])])
 
 
 def line(run: Run, name: str) -> tuple[str, ...]:
-    """A contestant's cells, under the headings."""
+    """A contestant's row of the table."""
     measured = run["contestants"][name]
     timed = bool(measured["rounds"])
     against = ratios(run, "loadax", name) if timed and name != "loadax" and "loadax" in run["contestants"] else []
@@ -90,7 +87,7 @@ def line(run: Run, name: str) -> tuple[str, ...]:
 
 
 def remarks(run: Run) -> list[str]:
-    """What else there is to say, a line each."""
+    """Further results, one per line."""
     lines = [f"{name}: not installed: {package}" for name, package in run["missing"].items()]
     lines += [f"{name}: failed: {why}" for name, why in run["failed"].items()]
     for name, measured in run["contestants"].items():
@@ -117,13 +114,14 @@ def remarks(run: Run) -> list[str]:
         )
     if "amplification" in extras:
         lines += [
-            f"{hosts} hosts read for each byte used: " + "  ".join(f"{each:.3f}" for each in found)
-            for hosts, found in extras["amplification"].items()
+            f"{hosts} hosts read for each byte used: "
+            + "  ".join(f"{ratio_of_host:.3f}" for ratio_of_host in amplification)
+            for hosts, amplification in extras["amplification"].items()
         ]
     return lines
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """Lines of cells in columns: the first to the left, the others to the right."""
+    """Table whose first column is left-aligned, and the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]) for cells in lines)

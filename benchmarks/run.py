@@ -1,13 +1,10 @@
-"""loadax beside loops written by hand and beside its peers: `python benchmarks/run.py [WORKLOAD ...]`.
+"""Compares loadax with handwritten loops and peers: `python benchmarks/run.py [WORKLOAD ...]`. See README.md.
 
-See README.md in this folder.
+Every contestant has its own long-lived process with eight virtual CPU devices, and they take turns: a round is one turn
+each, in an order that changes between rounds, so that other load of the machine affects all equally. A ratio compares
+two turns of one round.
 
-Every contestant has a long-lived process of its own, with eight virtual CPU devices, and they take turns: a round is
-one turn each, in an order that changes from round to round, so that what else the machine does meets them all alike. A
-ratio compares two turns of one round.
-
-What was measured goes to a file for each workload as soon as its run is over, and a run that is there already is not
-made again.
+The results of each workload are written as soon as its run is over, and existing results are not measured again.
 """
 
 import argparse
@@ -53,7 +50,9 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """A run of one workload."""
     began, workload = monotonic(), find(name, options.quick)
     chosen = {
-        each: form for each, form in CONTESTANTS[name].items() if each in (options.contestants or CONTESTANTS[name])
+        contestant: form
+        for contestant, form in CONTESTANTS[name].items()
+        if contestant in (options.contestants or CONTESTANTS[name])
     }
     absent = missing(chosen)
     run: dict[str, Any] = {
@@ -68,64 +67,70 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         workload.write(folder)
         race = Race(
             {
-                each: stack.enter_context(child(each, name, folder, options.quick))
-                for each in chosen
-                if each not in absent
+                contestant: stack.enter_context(child(contestant, name, folder, options.quick))
+                for contestant in chosen
+                if contestant not in absent
             }
         )
-        for each in race.names:
-            race.ask(each, "ready")  # nobody is timed while others still start
-        turns = {each: _turn(name, each, workload, options.quick) for each in race.names}
-        for each in race.names:
-            asked = chosen[each].feeds and race.ask(each, "first", times=1 if options.quick else 5)
-            checked = chosen[each].feeds and race.ask(each, "check", batches=8)
-            run["contestants"][each] = {"first": asked or None, "check": checked or None, "rounds": []}
+        for contestant in race.names:
+            race.ask(contestant, "ready")  # nobody is timed while others still start
+        turns = {contestant: _turn(name, contestant, workload, options.quick) for contestant in race.names}
+        for contestant in race.names:
+            asked = chosen[contestant].feeds and race.ask(contestant, "first", times=1 if options.quick else 5)
+            checked = chosen[contestant].feeds and race.ask(contestant, "check", batches=8)
+            run["contestants"][contestant] = {"first": asked or None, "check": checked or None, "rounds": []}
             # One turn to warm up.
-            race.ask(each, "round", **{**turns[each], "lead": turns[each]["seconds"] if options.rounds else 0})
-        for each, turn in race.turns(options.rounds, turns, began + options.budget):
-            run["contestants"][each]["rounds"].append(turn)
+            race.ask(
+                contestant,
+                "round",
+                **{**turns[contestant], "lead": turns[contestant]["seconds"] if options.rounds else 0},
+            )
+        for contestant, turn in race.turns(options.rounds, turns, began + options.budget):
+            run["contestants"][contestant]["rounds"].append(turn)
         if "loadax" in race.names:
             for extra, arguments in _EXTRAS.get(name, {}).items():
                 run["extras"][extra] = race.ask("loadax", extra, **_shortened(arguments, options.quick))
         if isinstance(workload, Stored) and workload.lanes and "loadax" in race.names:
             run["extras"]["amplification"] = _amplification(name, folder, options.quick)
     run["failed"] = race.failed
-    run["contestants"] = {each: found for each, found in run["contestants"].items() if each not in race.failed}
+    run["contestants"] = {
+        contestant: measured for contestant, measured in run["contestants"].items() if contestant not in race.failed
+    }
     return run
 
 
 def main() -> None:
-    """Runs what the command line asks for, and prints what came of it."""
+    """Runs the command line, and prints the results."""
     options = _options()
     options.json.mkdir(parents=True, exist_ok=True)
     for name in options.workloads or FULL:
         path = options.json / f"{name}.json"
         results: dict[str, Any] = {"workload": name, "text": str(find(name, options.quick)), "runs": []}
         if path.exists() and not options.fresh:
-            found = json.loads(path.read_text())
+            existing = json.loads(path.read_text())
             # Of another commit, or made in another way: they are not to be mixed.
-            results["runs"] = [each for each in found["runs"] if _same(each, options)]
+            results["runs"] = [previous for previous in existing["runs"] if _same(previous, options)]
         print(f"\n{results['text']}", flush=True)
-        for number in range(options.runs):
-            if number == len(results["runs"]):
+        for index in range(options.runs):
+            if index == len(results["runs"]):
                 results["runs"].append(measure(name, options))
                 path.write_text(json.dumps(rounded(results), indent=1) + "\n")
-            run = results["runs"][number]
-            print(f"\nrun {number + 1} of {options.runs}, commit {run['machine']['commit']}\n{table(run)}", flush=True)
+            run = results["runs"][index]
+            print(f"\nrun {index + 1} of {options.runs}, commit {run['machine']['commit']}\n{table(run)}", flush=True)
             print("\n".join(remarks(run)), flush=True)
 
 
 def rounded(value: Any) -> Any:
-    """The same with every float to six digits, which is more than is known."""
+    """Rounds every float to six digits, beyond the accuracy of the measurements."""
     if isinstance(value, dict):
-        return {name: rounded(each) for name, each in value.items()}
+        return {name: rounded(entry) for name, entry in value.items()}
     if isinstance(value, list):
-        return [rounded(each) for each in value]
+        return [rounded(entry) for entry in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _turn(name: str, contestant: str, workload: Any, quick: bool) -> dict[str, Any]:
-    """How long a contestant's turn is."""
+    """Length of a contestant's turn."""
     turn: dict[str, Any] = _TURNS.get(name, _TURN)
     if isinstance(workload, Stored):
         # Where chunks are kept open, some steps read many and others none: only whole epochs can be compared.
@@ -142,7 +147,7 @@ def _shortened(arguments: dict[str, Any], quick: bool) -> dict[str, Any]:
 
 
 def _amplification(name: str, folder: Path, quick: bool) -> dict[str, list[float]]:
-    """Bytes read for each one used, of each host, by how many hosts there are."""
+    """Read amplification of each host, by number of hosts."""
     command = [sys.executable, str(_HERE / "amplification.py"), name, str(folder), "quick" if quick else "full"]
     result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment())
     found: dict[str, list[float]] = json.loads(result.stdout)
@@ -150,7 +155,7 @@ def _amplification(name: str, folder: Path, quick: bool) -> dict[str, list[float
 
 
 def _lasting(options: argparse.Namespace) -> dict[str, Any]:
-    """What two runs must have in common to be runs of the same thing."""
+    """Settings that must be equal to combine two runs."""
     return {
         "rounds": options.rounds,
         "quick": options.quick,
@@ -166,22 +171,22 @@ def _same(run: dict[str, Any], options: argparse.Namespace) -> bool:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(FULL)} (default: all)")
-    parser.add_argument(
-        "--rounds", type=int, help="turns of each contestant (default 7; 0: only first batches and checks)"
-    )
+    parser.add_argument("--rounds", type=int, help="rounds (default 7; 0: only first batches and checks)")
     parser.add_argument(
         "--runs", type=int, default=1, help="whole runs of each workload, with new processes (default 1)"
     )
     parser.add_argument(
-        "--budget", type=float, default=120, help="seconds after which a run begins no more rounds (default 120)"
+        "--budget", type=float, default=120, help="seconds after which a run starts no more rounds (default 120)"
     )
-    parser.add_argument("--contestants", nargs="+", metavar="NAME", help="only these (default: all that are installed)")
-    parser.add_argument("--json", type=Path, default=_HERE / "results", metavar="FOLDER", help="where the results go")
-    parser.add_argument("--fresh", action="store_true", help="measure again what is there already")
+    parser.add_argument(
+        "--contestants", nargs="+", metavar="NAME", help="contestants to run (default: all that are installed)"
+    )
+    parser.add_argument("--json", type=Path, default=_HERE / "results", metavar="FOLDER", help="folder for the results")
+    parser.add_argument("--fresh", action="store_true", help="replace existing results")
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="little data and short turns, to see that it runs; its numbers mean nothing",
+        help="smoke test with little data and short turns; ignore its figures",
     )
     options = parser.parse_args()
     unknown = [name for name in options.workloads if name not in FULL]

@@ -1,6 +1,6 @@
-"""What statistics, timeline and profiler marks cost: `python benchmarks/seeing.py [ROUNDS]`.
+"""Cost of statistics, timeline and profiler annotations: `python benchmarks/seeing.py [ROUNDS]`.
 
-Small batches, with all of it and without, in turns.
+Feeds small batches with and without them, in turns.
 """
 
 import os
@@ -32,7 +32,7 @@ def _nothing(*_: object) -> None:
 
 @contextmanager
 def blind() -> Iterator[None]:
-    """Turns off the marks, the processor times, the timeline and the separate count of the first steps."""
+    """Turns off annotations, CPU times, the timeline and the separate count of the first steps."""
 
     def counted(stats: Stats, _step: int, waited: float, _away: float) -> None:
         stats.steps += 1
@@ -49,7 +49,7 @@ def blind() -> Iterator[None]:
 
 
 def turn(batches: DataIterator) -> tuple[float, float]:
-    """Seconds and processor seconds that a step takes."""
+    """Wall-clock and CPU seconds per step."""
     steps, began, cpu = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() < began + _SECONDS:
         for _ in range(20):
@@ -59,23 +59,23 @@ def turn(batches: DataIterator) -> tuple[float, float]:
 
 
 def compare(batch_size: int, workers: int, rounds: int) -> None:
-    """Prints what a step takes, and the median over the rounds of how much more it takes with everything on."""
+    """Prints the time per step, and the median overhead over the rounds."""
     data = from_arrays({"x": np.zeros((100_000, 16), np.float32), "y": np.zeros(100_000, np.int32)}).shuffle(seed=0)
     with Dataloader(data, batch_size, num_epochs=None, num_workers=workers).iterate() as batches:
         turn(batches)
         seen, unseen = [], []
-        for number in range(rounds):
-            for on in (True, False) if number % 2 else (False, True):
+        for round_number in range(rounds):
+            for on in (True, False) if round_number % 2 else (False, True):
                 if on:
                     seen.append(turn(batches))
                 else:
                     with blind():
                         unseen.append(turn(batches))
-    for what, which in (("time", 0), ("processor time", 1)):
+    for label, which in (("time", 0), ("processor time", 1)):
         more = statistics.median(one[which] / other[which] for one, other in zip(seen, unseen, strict=True)) - 1
         step = statistics.median(one[which] for one in seen)
         print(
-            f"batch {batch_size:>4}, {workers} workers: {what} {step * 1e6:7.1f} us a step, {more:+.2%} for seeing",
+            f"batch {batch_size:>4}, {workers} workers: {label} {step * 1e6:7.1f} us a step, {more:+.2%} for seeing",
             flush=True,
         )
 

@@ -1,6 +1,6 @@
 """Writes what was measured into docs/benchmarks.md, and draws it: `python benchmarks/tables.py [RESULTS.json ...]`.
 
-A table stands between `<!-- measured: NAME -->` and `<!-- end -->`, and is replaced. Those of workloads without results
+A table is between `<!-- measured: NAME -->` and `<!-- end -->`, and is replaced. Those of workloads without results
 stay as they are.
 """
 
@@ -214,19 +214,19 @@ def shows(results: Results) -> list[str]:
 
 def stores(results: Results) -> list[str]:
     """The same for stores."""
-    rows = [(what, name, asked, against(other), times) for what, name, asked, other in _STORE_ROWS]
+    rows = [(label, name, asked, against(other), times) for label, name, asked, other in _STORE_ROWS]
     return _compared(results, "| loadax has, times the rows/s of | asked | |", rows)
 
 
 def contestants(runs: list[Run]) -> list[str]:
     """Everybody's medians; of the run in the middle, when there are several."""
-    run = sorted(runs, key=lambda each: statistics.median(speeds(each, "loadax")))[len(runs) // 2]
+    run = sorted(runs, key=lambda repeat: statistics.median(speeds(repeat, "loadax")))[len(runs) // 2]
     lines = [
         "| | rows/s | loadax has | in rounds | CPU s/Mrow | memory | first batch | the very first |",
         "|---|" + "---:|" * 7,
     ]
     lines += [
-        "| " + " | ".join(f"`{cell}`" if not place else cell for place, cell in enumerate(line(run, name))) + " |"
+        "| " + " | ".join(f"`{cell}`" if not column else cell for column, cell in enumerate(line(run, name))) + " |"
         for name in run["contestants"]
     ]
     return lines
@@ -234,7 +234,7 @@ def contestants(runs: list[Run]) -> list[str]:
 
 def setting(results: Results) -> list[str]:
     """What the numbers were measured on."""
-    runs = [run for each in results.values() for run in each]
+    runs = [run for repeats in results.values() for run in repeats]
     seen: dict[str, list[str]] = {}
     for run in runs:
         for name, value in run["machine"].items():
@@ -246,7 +246,7 @@ def setting(results: Results) -> list[str]:
         for name, values in seen.items()
         if name != "loadax"
     )
-    most = max(len(each) for each in results.values())
+    most = max(len(repeats) for repeats in results.values())
     return [
         (
             f"Measured on {told}, at {' and '.join(commits)}; {most} {'run' if most == 1 else 'runs'} of each "
@@ -258,10 +258,11 @@ def setting(results: Results) -> list[str]:
 def stages(taken: dict[str, dict[str, float]]) -> list[str]:
     """What micro.py measured of the pieces that a batch is made by."""
     lines = ["| | | a row |", "|---|---:|---:|"]
-    for what, each in taken.items():
-        if not what.startswith("permute 1 "):
+    for label, figures in taken.items():
+        if not label.startswith("permute 1 "):
             lines.append(
-                f"| {what} | {each['seconds'] * 1e6:,.0f} µs | {each['seconds'] / each['rows'] * 1e9:,.0f} ns |"
+                f"| {label} | {figures['seconds'] * 1e6:,.0f} µs "
+                f"| {figures['seconds'] / figures['rows'] * 1e9:,.0f} ns |"
             )
     return lines
 
@@ -300,9 +301,9 @@ def main() -> None:
         "--page", type=Path, default=_PAGE, help="the page that is rewritten (default: docs/benchmarks.md)"
     )
     options = parser.parse_args()
-    found = [json.loads(path.read_text()) for path in options.results or sorted((_HERE / "results").glob("*.json"))]
-    results: Results = {each["workload"]: each["runs"] for each in found if "workload" in each and each["runs"]}
-    taken = {what: each for measured in found for what, each in measured.get("stages", {}).items()}
+    files = [json.loads(path.read_text()) for path in options.results or sorted((_HERE / "results").glob("*.json"))]
+    results: Results = {entry["workload"]: entry["runs"] for entry in files if "workload" in entry and entry["runs"]}
+    taken = {label: entry for measured in files for label, entry in measured.get("stages", {}).items()}
     if not results and not taken:
         parser.error("there are no results; run benchmarks/run.py first")
     options.page.write_text(rewritten(options.page.read_text(), blocks(results, taken)))
@@ -313,9 +314,9 @@ def _compared(
     results: Results, heading: str, rows: Sequence[tuple[str, str, str, Value, Callable[[float], str]]]
 ) -> list[str]:
     lines = [heading, "|---|---|---|"]
-    for what, name, asked, value, text in rows:
-        found = [value(run) for run in results.get(name, ())]
-        lines.append(f"| {what} | {asked} | {' · '.join(text(each) for each in found if each is not None) or '-'} |")
+    for label, name, asked, value, text in rows:
+        values = [value(run) for run in results.get(name, ())]
+        lines.append(f"| {label} | {asked} | {' · '.join(text(one) for one in values if one is not None) or '-'} |")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Contestants in processes of their own, which take turns."""
+"""Runs contestants in turns, each in its own process."""
 
 import json
 import os
@@ -20,7 +20,7 @@ import psutil
 _HERE = Path(__file__).parent
 _DEVICES = 8
 _LIMIT = 120.0  # seconds that an answer may take; the bugs of loaders are hangs
-_PARTING = 5.0  # seconds that a process may take to end by itself
+_PARTING = 5.0  # seconds that a process may take to exit
 _FEWEST = 3  # rounds, however long they take
 
 
@@ -28,18 +28,17 @@ _FEWEST = 3  # rounds, however long they take
 class Child:
     """A contestant's process, to which commands are sent.
 
-    It is stopped whenever it is not asked anything, and the processes that it started with it: not even reading ahead
-    goes on.
+    Between commands, it and its child processes are stopped by SIGSTOP, so that they don't even read ahead.
     """
 
     def __init__(self, name: str, process: "subprocess.Popen[str]"):
         self._name, self._process = name, process
 
     def ask(self, do: str, **arguments: Any) -> Any:
-        """The answer to one command.
+        """Executes a command; returns the reply.
 
         Raises:
-            RuntimeError: when the process ended, or took so long that it was ended.
+            RuntimeError: When the process ended or timed out.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -59,14 +58,14 @@ class Child:
         self.signal(signal.SIGSTOP)
         return json.loads(line)
 
-    def signal(self, number: int) -> None:
-        """To the process and all that descend from it, whichever group they are in."""
-        for each in _family(self._process.pid, number):
+    def signal(self, signal_number: int) -> None:
+        """Sends a signal to the process and all its descendants, in any process group."""
+        for process in _family(self._process.pid, signal_number):
             with suppress(psutil.NoSuchProcess):
-                each.send_signal(number)
+                process.send_signal(signal_number)
 
     def end(self) -> None:
-        """Lets it end by itself, so that it takes its shared memory along; ends it where it does not."""
+        """Lets the process exit, so that it frees its shared memory; kills it after a timeout."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         family = _family(self._process.pid)
@@ -77,29 +76,29 @@ class Child:
         self._process.kill()
         self._process.wait()
         _, alive = psutil.wait_procs(family, _PARTING)
-        for each in alive:
+        for process in alive:
             with suppress(psutil.NoSuchProcess):
-                each.kill()
+                process.kill()
         self._process.stdout.close()
 
 
 @contextmanager
 def child(name: str, workload: str, folder: Path, quick: bool) -> Iterator[Child]:
-    """A process for a contestant, ended afterwards."""
+    """Starts the process of a contestant, and ends it afterwards."""
     command = [sys.executable, str(_HERE / "contestant.py"), name, workload, str(folder), "quick" if quick else "full"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    # A group of its own, of this session: should this process be killed, the system ends what stands still in it.
+    # Its own process group in this session: if this process is killed, the kernel ends stopped processes of the group.
     process = subprocess.Popen(command, env=environment(), process_group=0, **pipes)
-    each = Child(name, process)
+    contestant = Child(name, process)
     try:
-        yield each
+        yield contestant
     finally:
-        each.end()
+        contestant.end()
 
 
 @final
 class Race:
-    """The contestants that take part. One that fails is out of it, and why is kept."""
+    """The contestants of a run. One that fails is dropped, and its error is recorded."""
 
     def __init__(self, children: dict[str, Child]):
         self._children = children
@@ -107,11 +106,11 @@ class Race:
 
     @property
     def names(self) -> list[str]:
-        """Of those that did not fail."""
+        """Names of contestants that have not failed."""
         return [name for name in self._children if name not in self.failed]
 
     def ask(self, name: str, do: str, **arguments: Any) -> Any:
-        """The answer of one to a command; None when it failed, now or before."""
+        """A contestant's reply to a command; None if it failed, now or before."""
         if name in self.failed:
             return None
         try:
@@ -121,35 +120,35 @@ class Race:
             return None
 
     def turns(self, rounds: int, arguments: dict[str, dict[str, Any]], until: float) -> Iterator[tuple[str, Any]]:
-        """In each round a turn of every contestant, in an order that changes.
+        """Runs rounds with a turn of every contestant, in an order that changes.
 
         Args:
-            rounds: how many.
-            arguments: of the command "round", by name.
-            until: a time of the monotonic clock after which no round begins, but for the first three.
+            rounds: Number of rounds.
+            arguments: Keyword arguments of the command "round".
+            until: Time of the monotonic clock after which no round starts, except the first three.
 
         Yields:
-            the name and what it measured.
+            Name of the contestant, and its measurements.
         """
         order = random.Random(0)
-        for number in range(rounds):
-            if number >= _FEWEST and monotonic() > until:
+        for index in range(rounds):
+            if index >= _FEWEST and monotonic() > until:
                 return
             for name in order.sample(self.names, len(self.names)):
                 turn = self.ask(name, "round", **arguments[name])
                 if turn is not None:
                     yield name, turn
             if sys.stderr.isatty():
-                print(f"\rround {number + 1} of {rounds}", end="\r", file=sys.stderr, flush=True)
+                print(f"\rround {index + 1} of {rounds}", end="\r", file=sys.stderr, flush=True)
 
 
 def environment() -> dict[str, str]:
-    """Of a process that measures: eight virtual CPU devices, and no chatter."""
+    """Environment of a contestant's process: eight virtual CPU devices, and little logging."""
     return {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(_DEVICES), "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def machine() -> dict[str, str]:
-    """What the numbers were measured on, with the versions of the packages that matter."""
+    """The machine, and the versions of relevant packages."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=_HERE, capture_output=True, text=True, check=False
     )
@@ -168,7 +167,7 @@ def machine() -> dict[str, str]:
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "python": platform.python_version(),
-        **{name: found for name in packages if (found := _version(name))},
+        **{name: installed for name in packages if (installed := _version(name))},
         "commit": commit.stdout.strip() or "unknown",
     }
 
@@ -180,15 +179,12 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _family(pid: int, number: int = 0) -> list[psutil.Process]:
-    """A process and all that descend from it.
-
-    The process gets a signal before the others are looked for, since one that is stopped starts none.
-    """
+def _family(pid: int, signal_number: int = 0) -> list[psutil.Process]:
+    """A process and all its descendants. Stop it first, so that it starts no others meanwhile."""
     try:
         process = psutil.Process(pid)
-        if number:
-            process.send_signal(number)
+        if signal_number:
+            process.send_signal(signal_number)
         return [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []  # which the next question finds out

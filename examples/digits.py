@@ -6,8 +6,7 @@
 
 The digits are 1,797 scans of 8 x 8 pixels that come inside scikit-learn, so nothing is downloaded. Batches are cut over
 the mesh's "data" axis and weights over its "model" axis, as in Flax's guide "Scale up on multiple devices". The
-training loop does not know how many processes there are: loadax hands each of them its part of the very same global
-batches.
+training loop does not depend on the number of processes: loadax gives each its shard of the same global batches.
 
 It ends like this, after about 10 seconds on two cores:
 
@@ -22,7 +21,7 @@ processes, and ends with the same loss. To see that:
     python examples/digits.py --checkpoints /tmp/digits --processes 2 --die-at 205
     JAX_NUM_CPU_DEVICES=4 python examples/digits.py --checkpoints /tmp/digits
 
-By itself it uses virtual CPU devices. For accelerators: `JAX_PLATFORMS=cuda python examples/digits.py`.
+By default it uses virtual CPU devices. For accelerators: `JAX_PLATFORMS=cuda python examples/digits.py`.
 """
 
 import os
@@ -95,7 +94,7 @@ def train_step(model: Classifier, optimizer: nnx.Optimizer[Classifier], batch: d
 
 @nnx.jit
 def count_correct(model: Classifier, batch: dict[str, jax.Array]) -> jax.Array:
-    """How many real rows of a padded batch the model gets right."""
+    """Number of real rows of a padded batch that the model classifies correctly."""
     right = model(batch["image"]).argmax(axis=-1) == batch["label"]
     return jnp.sum(right & batch["mask"])
 

@@ -1,12 +1,11 @@
-"""Writes fields of a small make-believe atmosphere to zarr, and learns to forecast them with latitude cut over devices.
+"""Writes fields of a simulated atmosphere to zarr, and learns to forecast them, with latitude sharded over devices.
 
     python examples/fields.py
 
-A tracer (smoke, say) lies over a map of 64 latitudes x 64 longitudes, in a wind; the model sees tracer and wind, and
+A tracer such as smoke drifts in a wind over a map of 64 latitudes x 64 longitudes; the model sees tracer and wind, and
 predicts the tracer a little later. The samples are written to a zarr 3 store in a temporary folder. On a mesh of 2 x 4
-devices, `P("data", "space")` cuts a batch into rows over "data" and into bands of latitude over "space". loadax reads
-for each device just that: on a cluster, a host reads only the bands of its own devices, from the chunks in which they
-lie.
+devices, `P("data", "space")` shards a batch by rows over "data" and by bands of latitude over "space". On a cluster, a
+host reads only the bands of its own devices, from the chunks that contain them.
 
 It ends like this, after about 12 seconds on two cores; an error of 1 is that of forecasting no change:
 
@@ -14,7 +13,7 @@ It ends like this, after about 12 seconds on two cores; an error of 1 is that of
     error 0.0378 on 64 held-out samples
     training waited 0.004 s of 7.0 s for data (0.1%)
 
-By itself it uses virtual CPU devices. For accelerators: `JAX_PLATFORMS=cuda python examples/fields.py`.
+By default it uses virtual CPU devices. For accelerators: `JAX_PLATFORMS=cuda python examples/fields.py`.
 """
 
 import os
@@ -73,7 +72,7 @@ def make_samples(count: int, rng: np.random.Generator) -> dict[str, Fields]:
         amplitude, phase = draw(0.04)
         east -= amplitude * m * np.cos(m * y) * np.cos(k * x + phase)
         north -= amplitude * k * np.sin(m * y) * np.sin(k * x + phase)
-    # What will be here then is now where the wind comes from.
+    # The later tracer at a point is the current tracer upwind of it.
     for k, m in [(1, 1), (2, 3), (3, 2), (4, 4), (5, 1), (2, 6)]:
         amplitude, phase = draw(1 / np.hypot(k, m))
         now += amplitude * np.cos(m * y) * np.cos(k * x + phase)
@@ -113,9 +112,9 @@ class Forecaster(nnx.Module):
 
 
 def around(field: jax.Array, reach: int) -> jax.Array:
-    """Continues a field by `reach` points: the world is round from west to east, and mirrored at the walls.
+    """Pads a field by `reach` points: periodic from west to east, and mirrored at the walls.
 
-    Latitude lies on several devices; XLA lets neighbours exchange the edges of their bands.
+    Latitude is sharded over devices; XLA lets neighbours exchange the edges of their bands.
     """
     field = jnp.pad(field, ((0, 0), (0, 0), (reach, reach), (0, 0)), mode="wrap")
     return jnp.pad(field, ((0, 0), (reach, reach), (0, 0), (0, 0)), mode="symmetric")

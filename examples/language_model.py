@@ -1,30 +1,28 @@
-"""Trains a small language model on the source of Python's standard library, with the sequence cut over devices.
+"""Trains a small language model on the source of Python's standard library, with the sequence sharded over devices.
 
     python examples/language_model.py                                 # 8 virtual CPU devices, one process
     python examples/language_model.py --processes 2                   # in two processes of 4 devices each: the same
     losses python examples/language_model.py --processes 2 --resume-with 1   # begun in two, ended in a fresh one: the
     same losses
 
-The text is on every machine that has Python. Documents are what stands between blank lines, a function mostly, as
-tokens, one a byte, one behind the other in flat files. `pack` fits them together in rows: `segment_ids` and `positions`
-say which document a token is of, and attention and loss stay inside it. Two such datasets are mixed, by weights that
-change on the way, and batches grow; the step is compiled for both sizes before training begins, because `loader.specs`
-tells them.
+The text is on every machine that has Python. Documents are the paragraphs between blank lines, mostly functions, with a
+token per byte, concatenated in flat files. `pack` packs them into rows: `segment_ids` and `positions` identify the
+document of a token, and attention and loss stay inside it. Two such datasets are mixed by weights that change during
+training, and batches grow; the step is compiled for both sizes, from `loader.specs`, before training begins.
 
-On a mesh of 2 x 4 devices, `P("data", "sequence")` cuts a batch into rows over "data" and into stretches of text over
-"sequence": loadax reads for each device just that, so on a cluster a host reads no tokens of other hosts' stretches.
-Half-way the run is given up, and goes on from the loader's state, a few integers in JSON: by itself in another
-iterator, with `--resume-with` in processes that know nothing but weights and state, and as many as you like.
+On a mesh of 2 x 4 devices, `P("data", "sequence")` shards a batch by rows over "data" and by text over "sequence":
+loadax reads only that for each device, so on a cluster a host reads no tokens of other hosts' devices. Half-way the run
+stops, and resumes from the loader's state, a few integers in JSON: by default in another iterator, with `--resume-with`
+in any number of new processes, which get only weights and state.
 
-The model must do better than a table of which byte follows which. It ends like this, on Python 3.11, after half a
-minute on two cores:
+The model must beat a bigram table. It ends like this, on Python 3.11, after half a minute on two cores:
 
     step 175: 2.945 bits per byte
     step 200: 3.009 bits per byte
     training waited 0.029 s of 25.4 s for data (0.1%)
     3.001 bits per byte on 256 held-out rows, where bigrams take 3.533
 
-By itself it uses virtual CPU devices. For accelerators: `JAX_PLATFORMS=cuda python examples/language_model.py`.
+By default it uses virtual CPU devices. For accelerators: `JAX_PLATFORMS=cuda python examples/language_model.py`.
 """
 
 import os
@@ -100,7 +98,7 @@ def write_library(folder: Path) -> None:
 
 
 def packed_rows(file: Path, seed: int) -> loadax.Dataset:
-    """The documents of a file, side by side in rows; in another order each epoch."""
+    """The documents of a file, packed into rows, in another order in each epoch."""
     documents = loadax.from_documents(file, file.with_suffix(".npy"), dtype="uint16")
     return documents.shuffle(seed).pack(SEQUENCE, method="best_fit", long="cut").shuffle(seed)
 
@@ -234,14 +232,14 @@ def show_batches(loader: loadax.Dataloader) -> None:
 
 
 def save(folder: Path, trained: Trained, state: str, history: list[float]) -> None:
-    """Leaves in a folder all that other processes need to go on."""
+    """Saves a checkpoint for other processes to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "weights.npz", *map(np.asarray, jax.tree.leaves(nnx.state(trained))))
     (folder / STATE).write_text(json.dumps([state, history]))
 
 
 def restore(folder: Path, trained: Trained) -> tuple[str, list[float]]:
-    """Takes up what `save` left; returns the loader's state, and the bits per byte of the steps so far."""
+    """Restores a checkpoint of `save`; returns the loader's state, and the bits per byte of the steps so far."""
     with np.load(folder / "weights.npz") as weights:
         nnx.update(trained, jax.tree.unflatten(jax.tree.structure(nnx.state(trained)), list(weights.values())))
     state, history = json.loads((folder / STATE).read_text())

@@ -1,14 +1,13 @@
-"""Learns to tell from which photograph a snippet comes.
-
-JPEG files in class folders, decoded by threads, augmented by the devices.
+"""Trains a classifier on JPEG files in class folders, decoded by threads and augmented on the devices.
 
     python examples/photos.py [--timeline run.html]
 
-The photographs come inside scikit-image, so nothing is downloaded. Snippets of them are saved as JPEG files, a folder
-for each photograph; `loadax.from_images` finds, decodes and resizes them. They go to the devices as bytes: `device_map`
-flips, brightens and normalises them there, with a random key for each row that `key_seed` makes. `loader.warmup()`
-reads ahead while the step is compiled, `loadax.progress` shows a bar where somebody watches, and at the end `report()`
-says whether training has waited for data. It ends like this, after about half a minute on two cores:
+The model learns which photograph a snippet is from. The photographs are part of scikit-image, so nothing is downloaded.
+Snippets of them are saved as JPEG files, in a folder for each photograph; `loadax.from_images` finds, decodes and
+resizes them. They go to the devices as bytes: `device_map` flips, brightens and normalises them there, with a random
+key for each row from `key_seed`. `loader.warmup()` reads ahead while the step is compiled, `loadax.progress` shows a
+bar on a terminal, and at the end `report()` tells whether training waited for data. It ends like this, after about half
+a minute on two cores:
 
     1800 snippets of 6 photographs in /tmp/…, 5.8 MiB
     a batch is (64, 48, 48, 3) float32 on the devices, and crossed the wire as uint8
@@ -16,7 +15,7 @@ says whether training has waited for data. It ends like this, after about half a
     training waited 0.3% of the time: the loader is not the bottleneck
     96% of 190 held-out snippets were recognised
 
-By itself it uses virtual CPU devices. For accelerators: `JAX_PLATFORMS=cuda python examples/photos.py`.
+By default it uses virtual CPU devices. For accelerators: `JAX_PLATFORMS=cuda python examples/photos.py`.
 """
 
 import os
@@ -112,7 +111,7 @@ def train_step(model: Classifier, optimizer: nnx.Optimizer[Classifier], batch: B
 
 @nnx.jit
 def hits(model: Classifier, batch: Batch) -> jax.Array:
-    """How many rows of a batch are recognised; padding is none."""
+    """Number of correctly classified rows of a batch, without padding."""
     guess = model(batch["image"]).argmax(axis=-1)
     return jnp.sum(
         with_sharding_constraint((guess == batch["label"]) & batch["mask"], jax.sharding.PartitionSpec("data"))

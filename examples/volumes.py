@@ -2,11 +2,11 @@
 
     python examples/volumes.py
 
-The photographs come inside scikit-image, which also makes the volume, so nothing is downloaded. `loadax.write_zarr`
-writes both as zarr groups, 16 patches in a compressed chunk; a shuffle of single rows would decode a chunk for each of
-them. `shuffle(seed, block="chunks")` mixes the patches of chunks that are open together, and decodes each chunk once an
-epoch: loadax logs what that takes. A map gives every patch its noise, another in each epoch, from a generator that is
-the same on any mesh and any host.
+The photographs are part of scikit-image, which also makes the volume, so nothing is downloaded. `loadax.write_zarr`
+writes both as zarr groups, 16 patches per compressed chunk; a shuffle of single rows would decode a chunk for each of
+them. `shuffle(seed, block="chunks")` shuffles patches among open chunks, and decodes each chunk once per epoch: loadax
+logs the cost. A map adds noise to every patch, different in each epoch, from a generator that is the same on any mesh
+and any host.
 
 On a mesh of 2 x 4 devices, `P("data", "space")` cuts a batch into patches over "data" and each patch into bands over
 "space". The model is a few convolutions, to which the layers of the volume are channels. On a photograph and a storey
@@ -23,7 +23,7 @@ a minute on two busy cores:
     volume: 20.32 dB at the first step, 24.52 dB at the last; training waited 0.136 s of 18.8 s for data (0.7%)
     volume: 24.61 dB on 64 held-out patches, where the best blur has 24.19 dB
 
-By itself it uses virtual CPU devices. For accelerators: `JAX_PLATFORMS=cuda python examples/volumes.py`.
+By default it uses virtual CPU devices. For accelerators: `JAX_PLATFORMS=cuda python examples/volumes.py`.
 """
 
 import os
@@ -97,10 +97,7 @@ def photographs() -> tuple[dict[str, NDArray[Any]], int]:
 
 
 def volume(seed: int) -> tuple[dict[str, NDArray[Any]], int]:
-    """Bricks of 16 layers of 16 x 16 points of a porous body, and in which storey each lies.
-
-    How many are of the last storey.
-    """
+    """Bricks of 16 layers of 16 x 16 points of a porous body, the storey of each, and the number in the last storey."""
     make: Callable[..., NDArray[np.bool_]] = pictures.binary_blobs
     body = make(length=128, n_dim=3, volume_fraction=0.4, rng=seed)
     bricks = cut(np.where(body, 192, 64).astype(np.uint8)[..., None], 16)[..., 0]
@@ -110,10 +107,7 @@ def volume(seed: int) -> tuple[dict[str, NDArray[Any]], int]:
 
 
 def add_noise(example: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """The patch as a poor camera would have taken it, beside the patch itself.
-
-    `rng` follows from seed, epoch and row alone.
-    """
+    """The patch with noise, and the patch itself. `rng` depends on seed, epoch and row alone."""
     patch = example["patch"]
     noisy = np.clip(np.rint(patch + rng.normal(0, NOISE, patch.shape)), 0, 255).astype(np.uint8)
     return {"noisy": noisy, "clean": patch, "picture": example["picture"]}
@@ -133,7 +127,7 @@ class Denoiser(nnx.Module):
     def __call__(self, noisy: jax.Array) -> jax.Array:
         """(B, height, width, channels), bytes -> the same shape, float32.
 
-        The bands of a patch lie on several devices; XLA lets neighbours exchange their edges.
+        The bands of a patch are on several devices; XLA lets neighbours exchange their edges.
         """
         seen = jnp.pad(noisy.astype(jnp.float32) / 255 - 0.5, ((0, 0), (4, 4), (4, 4), (0, 0)), mode="symmetric")
         added = self.combine(nnx.relu(self.look_again(nnx.relu(self.look(seen)))))
@@ -141,7 +135,7 @@ class Denoiser(nnx.Module):
 
 
 def squared_error(model: Denoiser, batch: Batch) -> jax.Array:
-    """Of each patch, the mean over its points."""
+    """Mean of each patch over its points."""
     missed = model(batch["noisy"]) - batch["clean"]
     return jnp.mean(missed**2, axis=tuple(range(1, missed.ndim)))
 
@@ -184,7 +178,7 @@ def learn(name: str, store: Path, kept: int, options: argparse.Namespace) -> flo
     Returns the decibels gained over the best blur on those.
     """
     data = loadax.from_zarr(store).map(add_noise, rng=True, seed=options.seed)
-    # The store is small: 8 lanes of 4 open chunks mix it well. For large ones there is no need to say it.
+    # The store is small: 8 lanes of 4 open chunks mix it well. For large ones, the defaults do.
     mixed = data[:-kept].shuffle(options.seed, block="chunks", lanes=8)
     space = P("data", "space")  # cut to the rank of each leaf: "picture" has rows alone
     loader = loadax.Dataloader(mixed, BATCH, partition=space, num_epochs=None)

@@ -1,6 +1,6 @@
 """loadax: a data loader for JAX whose every batch is already a globally sharded `jax.Array`.
 
-The public names, resolved when they are first used, so that `import loadax` costs nothing.
+Public names are imported on first use, so that `import loadax` is fast.
 """
 
 import sys
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
         from_array_record,
         from_arrays,
         from_documents,
+        from_grain,
+        from_huggingface,
         from_images,
         from_npy,
         from_source,
@@ -55,6 +57,8 @@ _HOME = {
     "from_array_record": "loadax.io",
     "from_arrays": "loadax.io",
     "from_documents": "loadax.io",
+    "from_grain": "loadax.io",
+    "from_huggingface": "loadax.io",
     "from_images": "loadax.io",
     "from_npy": "loadax.io",
     "from_source": "loadax.io",
@@ -87,6 +91,8 @@ __all__ = [
     "from_array_record",
     "from_arrays",
     "from_documents",
+    "from_grain",
+    "from_huggingface",
     "from_images",
     "from_npy",
     "from_source",
@@ -103,14 +109,14 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a type checker then sees the imports above, and a misspelt name
+if not TYPE_CHECKING:  # so that type checkers see the imports above, and catch misspelt names
 
     def __getattr__(name: str) -> Any:
         if name in _MODULES:
             return import_module(f"loadax.{name}")
         if name in _HOME:
             return getattr(import_module(_HOME[name]), name)
-        from loadax.core.habits import for_module
+        from loadax.core.replacements import for_module
 
         hint = for_module(name)
         text = f"module 'loadax' has no attribute {name!r}" + (f": {hint}" if hint else "")

@@ -18,21 +18,21 @@ _MOST_UNITS = 1 << 16  # positions of a block of a mixture: weights are exact to
 
 
 def concat(datasets: Sequence[Any]) -> Dataset:
-    """One dataset behind another. Each part keeps its own order and maps; rows are numbered on from part to part.
+    """Concatenates datasets. Each part keeps its own order and maps.
 
-    A part's random maps count its own rows: give the maps of different parts different seeds, or map the whole.
+    A part's random maps use its own row numbers: give the maps of different parts different seeds, or map the whole.
 
     Raises:
-        ArgumentError: when there is none, or an entry is no dataset.
-        LeafError: when their element specs differ; names the part and the leaf.
+        ArgumentError: When `datasets` is empty, or an entry is not a dataset.
+        LeafError: When their element specs differ.
     """
-    parts = [as_dataset(each) for each in _listed(datasets, "datasets: concat([one, other])")]
+    parts = [as_dataset(dataset) for dataset in _listed(datasets, "datasets: concat([one, other])")]
     if not parts:
-        raise ArgumentError("concat() got no dataset; pass at least one")
-    for place, part in enumerate(parts[:-1]):
+        raise ArgumentError("concat() got no datasets; pass at least one")
+    for index, part in enumerate(parts[:-1]):
         if len(part) >= ENDLESS:
             raise ArgumentError(
-                f"concat: part {place} never ends, so nothing behind it would be met; mix() it, or cut it: ds[:n]"
+                f"concat: part {index} is endless, so no later part would ever be read; mix() it, or slice it: ds[:n]"
             )
     order = Concatenated(tuple(part.order for part in parts), tuple(len(part.source) for part in parts))
     return Dataset(ConcatenatedSource([part.reader for part in parts]), order)
@@ -41,26 +41,25 @@ def concat(datasets: Sequence[Any]) -> Dataset:
 def mix(
     datasets: Mapping[str, Any] | Sequence[Any], weights: Any, seed: int = 0, stop: Stop = "first", by: str = "example"
 ) -> Dataset:
-    """Datasets mixed by weights, in exact proportions: every block of positions holds exactly its share of each.
+    """Mixes datasets in exact proportions: every block of positions has exactly its share of each.
 
-    Each dataset keeps its own order and maps and goes through its own epochs, each shuffled anew if it was shuffled:
-    shuffle the datasets, not the mixture. Any position is computed at once, whatever came before.
+    Each dataset keeps its own order and maps, and goes through its own epochs, with another shuffle in each if it is
+    shuffled: shuffle the datasets, not the mixture. Any position is computed directly, without those before it.
 
     Args:
-        datasets: with equal element specs; a dict names them, in a sequence they are called "0", "1" and so on.
-        weights: one for each dataset, as a dict by name or a sequence: numbers of at least 0, in any unit. They become
-            integers once: exactly when they are decimals or fractions with few digits, else to a 65,536th of their sum.
-            Or a schedule of such weights, `{0: …, 1_000_000: …}`: from which example of the mixture on they hold.
-            Changing what is scheduled later leaves all that comes before as it was, and each dataset goes on where it
-            was.
-        seed: of the order in which the datasets take turns.
-        by: what a schedule counts: "example", or "step", which a `Dataloader` converts when nothing stands between.
-        stop: where an epoch of the mixture ends: "first": when one dataset has been through; "all": when every one has,
-            the others go on from their beginning meanwhile; "never": the mixture has no end.
+        datasets: Datasets with equal element specs, as a dict by name, or as a sequence, with names "0", "1", ….
+        weights: Weights of at least 0 in any unit, as a dict by name or a sequence. They are converted to integers:
+            exactly if they are decimals or fractions with few digits, else to a 65,536th of their sum. Or a schedule of
+            weights by the first example that they apply to, `{0: …, 1_000_000: …}`. Changing a later entry does not
+            change earlier examples, and each dataset continues where it was.
+        seed: Seed of the order in which the datasets take turns.
+        by: Unit of the schedule: "example", or "step", which needs a `Dataloader` directly after `mix`.
+        stop: End of an epoch of the mixture. "first": when one dataset is exhausted; "all": when all have been
+            exhausted once, while the others start over; "never": the mixture is endless.
 
     Raises:
-        ArgumentError: when a weight is negative or no number, all are zero, a name is wrong, or a dataset has no rows.
-        LeafError: when their element specs differ; names the dataset and the leaf.
+        ArgumentError: When a weight is negative or not a number, all are zero, a name is wrong, or a dataset is empty.
+        LeafError: When their element specs differ.
 
     Examples:
         >>> import numpy as np
@@ -73,16 +72,16 @@ def mix(
     named = (
         dict(datasets)
         if isinstance(datasets, Mapping)
-        else {str(place): each for place, each in enumerate(_listed(datasets, "datasets, or a dict of them"))}
+        else {str(index): dataset for index, dataset in enumerate(_listed(datasets, "datasets, or a dict of them"))}
     )
     if not named:
-        raise ArgumentError("mix() got no dataset; pass at least one")
+        raise ArgumentError("mix() got no datasets; pass at least one")
     for name in named:
         if not isinstance(name, str):
             raise ArgumentError(
-                f"mix: a dataset is called {name!r}; call it by a str, since weights by int are a schedule"
+                f"mix: a dataset is named {name!r}; pass names of type str, since weights by int are a schedule"
             )
-    parts = {name: as_dataset(each) for name, each in named.items()}
+    parts = {name: as_dataset(dataset) for name, dataset in named.items()}
     for name, part in parts.items():
         if not len(part):
             raise ArgumentError(f"mix: dataset {name!r} has no rows; leave it out")
@@ -100,23 +99,23 @@ def mix(
         by_step=by == "step",
     )
     if not order.by_step:
-        _ = order.size  # a mixture that would not end is refused now
+        _ = order.size  # raises for a mixture that would not end
     return Dataset(source, order)
 
 
 def zip(datasets: Any) -> Dataset:
-    """Datasets side by side: example p is a tree of the examples at position p of each.
+    """Zips datasets: example p is a tree of the examples at position p of each.
 
-    Each dataset keeps its own order, maps and epochs. Behind `zip`, rows are positions: `shuffle` keeps together what
-    stands side by side, and `filter`, `split` and other verbs that look at rows keep or leave out whole examples. They
-    need rows that are the same in every epoch, so shuffle behind `zip`, not before it.
+    Each dataset keeps its own order, maps and epochs. After `zip`, rows are positions: `shuffle`, `filter`, `split` and
+    other verbs move, keep or drop whole zipped examples. `filter`, `split` and similar verbs need rows that are the
+    same in every epoch, so shuffle after `zip`, not before it.
 
     Args:
-        datasets: Datasets of equal lengths in a dict, tuple or list, which may be nested. Each may be whatever a
-            `Dataloader` takes, but a list of examples is `from_source(examples)` here.
+        datasets: Datasets of equal lengths in a dict, tuple or list, which may be nested. Everything that a
+            `Dataloader` accepts is a dataset, except a list of examples: pass `from_source(examples)`.
 
     Raises:
-        ArgumentError: when there is none, their lengths differ, or an entry is no dataset.
+        ArgumentError: When there are no datasets, their lengths differ, or an entry is not a dataset.
 
     Examples:
         >>> import numpy as np
@@ -130,14 +129,14 @@ def zip(datasets: Any) -> Dataset:
         raise ArgumentError(f"datasets={shown(datasets)}: pass a dict, tuple or list of datasets: zip((one, other))")
     parts, structure = flatten(datasets, lambda node: not isinstance(node, Mapping | tuple | list))
     if not parts:
-        raise ArgumentError("zip() got no dataset; pass at least one")
+        raise ArgumentError("zip() got no datasets; pass at least one")
     return zipped([as_dataset(part) for part in parts], structure)
 
 
-def _listed(datasets: Any, what: str) -> list[Any]:
-    if isinstance(datasets, Dataset):  # it is iterable too: by its examples
-        raise ArgumentError(f"datasets={shown(datasets)} is one dataset: pass a list of {what}")
-    return entries("datasets", datasets, what)
+def _listed(datasets: Any, noun: str) -> list[Any]:
+    if isinstance(datasets, Dataset):  # it is iterable, but yields examples
+        raise ArgumentError(f"datasets={shown(datasets)} is one dataset: pass a list of {noun}")
+    return entries("datasets", datasets, noun)
 
 
 def _segments(weights: Any, names: list[str]) -> tuple[Segment, ...]:
@@ -146,38 +145,38 @@ def _segments(weights: Any, names: list[str]) -> tuple[Segment, ...]:
         return (Segment(0, _units(weights, names, "weights")),)
     starts = list(weights)
     if starts[0] != 0 or starts != sorted(set(starts)):
-        raise ArgumentError(f"weights are scheduled from the examples {starts}; begin at 0, and ascend")
-    return tuple(Segment(start, _units(each, names, f"weights[{start}]")) for start, each in weights.items())
+        raise ArgumentError(f"weights are scheduled from the examples {starts}; begin at 0, in ascending order")
+    return tuple(Segment(start, _units(entry, names, f"weights[{start}]")) for start, entry in weights.items())
 
 
 def _units(weights: Any, names: list[str], label: str) -> tuple[int, ...]:
-    """The weights of one block as integers without a common divisor."""
+    """Weights of one block as integers without a common divisor."""
     if isinstance(weights, Mapping):
         if set(weights) != set(names):
             raise ArgumentError(
-                f"{label} are for {sorted(map(str, weights))}, the datasets are {names}; give each one a weight"
+                f"{label} are for {sorted(map(str, weights))}, but the datasets are {names}; pass one weight for each"
             )
         given = [weights[name] for name in names]
     elif isinstance(weights, Sequence) and not isinstance(weights, str):
         given = list(weights)
         if len(given) != len(names):
-            raise ArgumentError(f"{label} has {len(given)} numbers for {len(names)} datasets; give each one a weight")
+            raise ArgumentError(f"{label} has {len(given)} numbers for {len(names)} datasets; pass one for each")
     else:
         raise ArgumentError(f"{label}={weights!r}: pass a dict of weights by name, or a sequence of them")
-    exact = [_fraction(each, f"{label}[{names[place]!r}]") for place, each in enumerate(given)]
+    exact = [_fraction(weight, f"{label}[{names[index]!r}]") for index, weight in enumerate(given)]
     total = sum(exact)
     if not total:
         raise ArgumentError(f"{label} are all zero; give at least one dataset a positive weight")
-    scale = math.lcm(*(share.denominator for share in (each / total for each in exact)))
+    scale = math.lcm(*(share.denominator for share in (weight / total for weight in exact)))
     if scale > _MOST_UNITS:
-        return _rounded([each / total for each in exact])
-    units = [int(each / total * scale) for each in exact]
+        return _rounded([weight / total for weight in exact])
+    units = [int(weight / total * scale) for weight in exact]
     divisor = math.gcd(*units)
-    return tuple(each // divisor for each in units)
+    return tuple(weight // divisor for weight in units)
 
 
 def _rounded(shares: list[Fraction]) -> tuple[int, ...]:
-    """Shares in 65,536ths, by largest remainders; what has a weight keeps at least one."""
+    """Shares in 65,536ths, by largest remainders; positive shares get at least one."""
     units = [max(int(share * _MOST_UNITS), 1) if share else 0 for share in shares]
     missing = _MOST_UNITS - sum(units)
     by_remainder = sorted(range(len(shares)), key=lambda part: units[part] - shares[part] * _MOST_UNITS)
@@ -187,7 +186,7 @@ def _rounded(shares: list[Fraction]) -> tuple[int, ...]:
 
 
 def _fraction(value: Any, label: str) -> Fraction:
-    """The number as it is written: 0.1 is a tenth."""
+    """The number as written in decimal: 0.1 is exactly a tenth."""
     remedy = "a number of at least 0"
     if number(label, value, remedy) < 0:
         raise ArgumentError(f"{label}={value!r}: pass {remedy}")

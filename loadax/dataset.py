@@ -1,5 +1,6 @@
 """Dataset: a frozen recipe of a source, an order and maps."""
 
+import logging
 import math
 import os
 import warnings
@@ -12,9 +13,9 @@ import numpy as np
 
 from loadax.core.arguments import MOST_POSITIONS, choice, flag, function, integer, number, optional_flag, shown, text
 from loadax.core.arguments import path as checked_path
-from loadax.core.fingerprint import fingerprint
+from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.formatting import name_of
-from loadax.core.habits import for_dataset
+from loadax.core.replacements import for_dataset
 from loadax.core.spec import flatten_spec, leaf_arrays, normalise_spec
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, RowIndexError
@@ -31,11 +32,20 @@ from loadax.protocols import Integers, Order, Tree
 from loadax.reader import Examples, Reader
 from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
+from loadax.sources.adapters.grain_transforms import (
+    FilterTransform,
+    MapTransform,
+    RandomMapTransform,
+    filter_function,
+    map_function,
+)
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
-from loadax.sources.io.places import check_elsewhere
+from loadax.sources.io.path_overlap import check_elsewhere
 from loadax.transforms import BatchMap, Map, Transform, takes
 from loadax.writing.identity import digest_of, identify, sample_size, spread
+
+_log = logging.getLogger("loadax")
 
 _LANES = 128
 _OPEN_BYTES = 1 << 30  # default limit of the windows of all lanes, over all hosts
@@ -109,7 +119,7 @@ class Dataset:
 
     @property
     def verbs(self) -> tuple[str, ...]:
-        """The rows it begins with, and each verb and map behind them, as text."""
+        """The source's rows, and each verb and map applied to them, as text."""
         return (*self.order.text(), *map(_map_text, self.maps))
 
     @property
@@ -230,7 +240,7 @@ class Dataset:
         See `loadax.zip`, for more than two datasets and for examples that are dicts.
 
         Raises:
-            ArgumentError: when the other is no Dataset, or has another length.
+            ArgumentError: If the other is not a Dataset, or has another length.
         """
         if not isinstance(other, Dataset):
             raise ArgumentError(
@@ -384,6 +394,8 @@ class Dataset:
         overwrite = flag("overwrite", overwrite)
         rows = Written(self)
         rows.check_elsewhere(path)
+        if reason := unrecognised(transform.function for transform in self.maps):
+            _log.warning("cache %s: %s; pass overwrite=True when you change it", path, reason)
         write_zarr(
             rows,
             path,
@@ -447,7 +459,7 @@ class Dataset:
 
     def filter(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., Any] | FilterTransform,
         key: str | None = None,
         *,
         index: str | os.PathLike[str] | None = None,
@@ -460,7 +472,8 @@ class Dataset:
         row). So the length is exact, and any position can be read. The result is the same before and after `shuffle`.
 
         Args:
-            fn: Function of one example, which it must not change. Returns a bool.
+            fn: Function of one example, which it must not change. Returns a bool. Or an object with such a method
+                `filter`, such as a `grain.transforms.Filter`.
             key: Identifier of `fn` in the index; change it when `fn` changes. None: `fn`'s code, closure values and
                 globals identify it.
             index: Local folder that keeps the list for later runs. An index of other data or another `fn` is rebuilt,
@@ -485,7 +498,8 @@ class Dataset:
         if key is not None:
             text("key", key, "a str that you change when fn changes")
         options = Options(index, _threads(workers), optional_flag("progress", progress))
-        return self._with(keep(self.order, self.reader, function("fn", fn, "a function of one example"), key, options))
+        checked = function("fn", filter_function(fn), "a function of one example")
+        return self._with(keep(self.order, self.reader, checked, key, options))
 
     def exclude(self, rows: Any) -> "Dataset":
         """Drops the listed rows: duplicates, quarantined rows, takedowns. Keeps that list in memory (8 bytes per row).
@@ -547,19 +561,27 @@ class Dataset:
         )
         return self._with(first), self._with(rest)
 
-    def map(self, fn: Callable[..., Tree], rng: bool = False, seed: int = 0, spec: Tree | None = None) -> "Dataset":
+    def map(
+        self,
+        fn: Callable[..., Tree] | MapTransform | RandomMapTransform,
+        rng: bool = False,
+        seed: int = 0,
+        spec: Tree | None = None,
+    ) -> "Dataset":
         """Applies `fn(example)` to every row, or `fn(example, rng)` with the row's own `numpy.random.Generator`.
 
         Args:
             fn: Function of one example (arrays without a row dimension, which it may change) that returns a pytree. The
-                last map must return the same shapes and dtypes for every row; earlier maps need not.
+                last map must return the same shapes and dtypes for every row; earlier maps need not. Or an object with
+                such a method `map`, or `random_map` with a generator: a `grain.transforms.Map` or `RandomMap`.
             rng: Whether to pass a generator, which depends only on (seed, index in the chain of maps, epoch, row).
             seed: Seed of the generators.
             spec: Spec of the result: a pytree of objects with shape and dtype. None: inferred by mapping one row.
         """
+        fn, rng = map_function(fn, flag("rng", rng, _RNG_HINT))
         made = Map(
             function("fn", fn, "a function of one example"),
-            flag("rng", rng, _RNG_HINT),
+            rng,
             integer("seed", seed, most=None),
             self.reader.depth,
             _spec(spec),

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from loadax.core.arguments import flag
 from loadax.core.arguments import path as checked_path
 from loadax.core.tree import flatten, jax_knows
 from loadax.dataset import Dataset, Written
@@ -31,7 +32,7 @@ def from_arrays(tree: Tree) -> Dataset:
         >>> len(from_arrays({"image": np.zeros((10, 8, 8), np.uint8), "label": np.arange(10)}))
         10
     """
-    from loadax.sources.adapters.known import open_tree
+    from loadax.sources.adapters.supported import open_tree
 
     try:
         return from_source(open_tree(tree))
@@ -87,6 +88,87 @@ def from_array_record(
     from loadax.sources.array_record.source import open_array_record
 
     return from_source(open_array_record(paths, dtype=dtype, decode=decode, pad_to=pad_to, truncate=truncate))
+
+
+def from_grain(
+    data: Any,
+    *,
+    unbatch: bool = False,
+    index: str | os.PathLike[str] | None = None,
+    key: str | None = None,
+    progress: bool | None = None,
+) -> Dataset:
+    """Opens a `grain.MapDataset` with Grain's own epochs: row r of epoch e is its element `r + e * len`.
+
+    Grain's shuffles and random maps give what they give in Grain. After `.repeat()` without an end, an epoch has the
+    rows before it, and `num_epochs=` of the `Dataloader` repeats it. If a filter of Grain drops rows, every row is
+    checked once, now, and a list of the kept ones stays in memory, as with `Dataset.filter`.
+
+    Args:
+        data: `grain.MapDataset`, or a data source of Grain: an object with `__len__` and `__getitem__`. If it has
+            `__getitems__`, that is called with many rows.
+        unbatch: Whether its elements are batches, and the dataset has their rows. Reading one row reads its batch.
+        index: Local folder that keeps the list of kept rows for later runs, see `Dataset.filter`. A run of several
+            processes needs an existing one: make it by the same call in one process.
+        key: Identifier of the data and its functions in the index; change it when they change.
+        progress: Whether to show a progress bar. None: if stderr is a terminal.
+
+    Raises:
+        ArgumentError: If it can only be iterated over, makes batches, has no known epoch, or drops other rows in every
+            epoch. Says what to write.
+
+    Examples:
+        >>> import grain
+        >>> data = from_grain(grain.MapDataset.range(6).filter(lambda x: x % 2 == 0).map(lambda x: {"x": x}).repeat())
+        >>> len(data), data[1]
+        (3, {'x': np.int64(2)})
+    """
+    from loadax.sources.adapters.grain_map import is_grain, is_there, open_grain, refuse_grain
+
+    flag("unbatch", unbatch)
+    if not is_grain(data):
+        refuse_grain(data)
+        return from_source(data)
+    source, presence = open_grain(data, unbatch)
+    dataset = Dataset(source, Sequential(len(source), source.own_epochs))
+    if presence is None:
+        return dataset
+    if index is not None and key is None:
+        raise ArgumentError(
+            f"index={index!r} needs key=, since nobody can tell when a filter of Grain changes: "
+            "pass a text that you change with the data and its functions"
+        )
+    found = Dataset(presence, dataset.order).filter(is_there, key, index=index, progress=progress)
+    return Dataset(source, found.order)
+
+
+def from_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> Dataset:
+    """Opens a map-style Hugging Face dataset: reads its columns through Arrow, with its indices mapping.
+
+    Examples are dicts of the columns, whatever the dataset's format. Numbers and lists of a fixed length are arrays of
+    their own dtypes. Lists of any length are arrays for `pack`, or for a map. Class labels are ints, and
+    `dataset.source.classes` has their names. Texts and images are what Hugging Face returns for one row, for a map.
+
+    Args:
+        data: `datasets.Dataset`.
+        columns: Names of the columns to read. None: all, or those of `with_format(columns=…)`.
+
+    Raises:
+        ArgumentError: If a column does not exist, or the data are several splits, a stream, or have a transform of
+            their own. Says what to write.
+        SourceError: If a column has nulls. Names it, says how many, and what to write.
+
+    Examples:
+        >>> import datasets
+        >>> data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
+        >>> from_huggingface(data)[1]
+        {'label': np.int64(1), 'text': 'b'}
+        >>> from_huggingface(data.select([1, 0]), columns=["label"])[0]
+        {'label': np.int64(1)}
+    """
+    from loadax.sources.huggingface.open import open_huggingface
+
+    return from_source(open_huggingface(data, columns))
 
 
 def from_images(
@@ -307,7 +389,7 @@ def from_source(obj: Any) -> Dataset:
     """
     dataset = _recognise(obj)
     if dataset is None:
-        from loadax.sources.adapters.refusals import refuse_mapping
+        from loadax.sources.adapters.unsupported import refuse_mapping
 
         refuse_mapping(obj)
         return _from_objects(obj)
@@ -320,14 +402,14 @@ def as_dataset(data: Any) -> Dataset:
     | given | becomes |
     |---|---|
     | `Dataset` | itself |
-    | `Source`, or an object with `__len__` and `__getitem__`: a list, a dataset of torch or Hugging Face |
-    `from_source` |
+    | `Source`, or an object with `__len__` and `__getitem__`: a list, a dataset of torch | `from_source` |
+    | map-style Hugging Face dataset | `from_huggingface` |
     | arrays, or a dict, tuple, dataclass or other mapping of them | `from_arrays` |
     | data frame of pandas or polars, Arrow `Table` or `RecordBatch` | dict of its columns with their dtypes, without
     nulls |
     | open array of TensorStore, zarr, h5py or xarray | its rows, read on request |
     | `xarray.Dataset`, `zarr.Group` or `h5py.Group` | dict of its arrays, which must have equal first dimensions |
-    | `grain.MapDataset` | its elements in Grain's epochs, each with its own shuffle and random maps |
+    | `grain.MapDataset` | `from_grain` |
 
     Anything else raises an error that says how to open it: paths, iterators, dicts of several datasets, sparse
     matrices.
@@ -359,9 +441,12 @@ def _recognise(data: Any) -> Dataset | None:
         return data
     if type(data).__module__ == "loadax.loader.dataloader":  # which this module can't import
         raise ArgumentError("data is already a Dataloader; pass its dataset: data.dataset")
-    from loadax.sources.adapters.known import open_known
+    from loadax.sources.adapters.grain_map import is_grain
+    from loadax.sources.adapters.supported import open_supported
 
-    known = open_known(data)
+    if is_grain(data):
+        return from_grain(data)
+    known = open_supported(data)
     if known is None and not (hasattr(data, "read") and hasattr(data, "__len__")):
         return None
     source = as_source(data if known is None else known)
@@ -380,7 +465,7 @@ def _is_tree(data: Any) -> bool:
 
 
 def _from_objects(data: Any) -> Dataset:
-    from loadax.sources.adapters.refusals import refuse_unreadable
+    from loadax.sources.adapters.unsupported import refuse_unreadable
     from loadax.sources.objects import ObjectSource
 
     refuse_unreadable(data)

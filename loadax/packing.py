@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.arguments import choice
-from loadax.core.fingerprint import fingerprint
+from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.formatting import count_text, name_of
 from loadax.core.progress import progress_bar
 from loadax.errors import ArgumentError, LeafError, SourceError
@@ -246,6 +246,10 @@ def pack(reader: Reader, order: Order, options: PackOptions, index: Any, progres
     """Packs the documents that a reader returns in an order; see `Dataset.pack`."""
     options.check()
     folder = None if index is None else IndexFolder(index)
+    reason = unrecognised(transform.function for transform in reader.maps)
+    if folder is not None and reason is not None:
+        _log.warning("index %s is neither read nor written: %s; use a plain function", index, reason)
+        folder = None
     documents = Documents(reader, order)
     lengths = _cached_lengths(documents, folder, progress)
     if not documents.flat:

@@ -62,14 +62,12 @@ class Location(NamedTuple):
 
 
 class LaneAssignment(NamedTuple):
-    """A run of positions that are assigned to lanes round-robin.
-
-    It ends where the next one begins.
+    """A run of positions that are assigned to lanes round-robin. It ends where the next one begins.
 
     Args:
-        start: Position that belongs to `lanes[0]`; the next one belongs to `lanes[1]`, and so on. It may lie before the
-            first position.
-        lanes: Lanes in their turn, int64[n].
+        start: Position that belongs to `lanes[0]`; the next one belongs to `lanes[1]`, and so on. It may be before the
+            first requested position.
+        lanes: Lanes in round-robin order, int64[n].
     """
 
     start: int
@@ -77,10 +75,10 @@ class LaneAssignment(NamedTuple):
 
 
 class Hits(NamedTuple):
-    """Positions at which rows stand that were asked for.
+    """Positions of requested rows.
 
     Args:
-        asked: Indices into the rows that were asked for, int64[n].
+        asked: Indices into the requested rows, int64[n].
         positions: Position of each, int64[n].
     """
 
@@ -94,7 +92,7 @@ class Blocks(NamedTuple):
     Args:
         rows: Rows of each block; the last one may have fewer.
         num_blocks: Number of blocks.
-        window: Blocks of a lane that are permuted together.
+        window: Number of blocks of a lane that are permuted together.
         lanes: Number of lanes.
     """
 
@@ -109,7 +107,7 @@ class Shuffle(NamedTuple):
 
     Args:
         seed: Seed of the permutations.
-        blocks: Blocks that are shuffled; None where every position is shuffled alone.
+        blocks: Blocks of a block shuffle; None: single positions are shuffled.
     """
 
     seed: int
@@ -142,8 +140,8 @@ class Source(Protocol):
     - `some_files(most)`: at most `most` of its local files, evenly spaced, if `addresses` names a folder of many.
     - `held(most)`: its in-memory arrays, or evenly spaced rows of them, of at most `most` bytes, to identify the data.
     - `documents(row)`: the parts of documents in a packed row.
-    - `over(wrap)`: for a source that reads from another one: the same source over `wrap(other, times)`, where each row
-      of the other one is read `times` times.
+    - `map_children(wrap)`: for a source that reads from another one: the same source over `wrap(other, times)`, where
+      each row of the other one is read `times` times.
     """
 
     @property
@@ -168,39 +166,36 @@ class Schedule(Protocol):
 
     @property
     def by_step(self) -> bool:
-        """Whether weights change at steps, so that the size is known only in a run, which knows its batch sizes."""
+        """Whether weights change at steps, so that the size depends on the batch sizes of the run."""
         ...
 
     def at_positions(self, batch_sizes: Sequence[tuple[int, int]], num_epochs: int | None) -> "Order":
         """The same order with weights that change at positions.
 
         Args:
-            batch_sizes: `(first step, batch size)`: each holds until the next one begins.
-            num_epochs: Epochs of the run; None: endlessly many.
+            batch_sizes: `(first step, batch size)`: each applies until the next one begins.
+            num_epochs: Number of epochs of the run; None: endless.
 
         Raises:
-            ArgumentError: When weights change in a later epoch than the first.
+            ArgumentError: When weights change after the first epoch.
         """
         ...
 
     def until(self, epoch: int, position: int) -> "Order":
-        """The same order without what is scheduled from a position of an epoch on."""
+        """The same order without the weights that are scheduled from a position of an epoch on."""
         ...
 
     def begin(self, epoch: int) -> int:
-        """The position with which an epoch begins, counted over all epochs."""
+        """Position at which an epoch begins, counted over all epochs."""
         ...
 
 
 NarrowRule: TypeAlias = "Callable[[Order, int], Order]"
-"""Leaves out some rows of an order that is the same in every epoch.
-
-Its second argument is the number of the source's first row among the rows of all parts.
-"""
+"""Narrows an order that is the same in every epoch. Arguments: the order, and its source's first row in all parts."""
 
 
 class Order(Protocol):
-    """A rule that turns positions of a dataset into visits of its source's rows, by arithmetic alone.
+    """Maps positions of a dataset to visits of its source's rows, by arithmetic alone.
 
     Each verb is one class, in a file of its own in `loadax/plan/`.
     """
@@ -212,79 +207,79 @@ class Order(Protocol):
 
     @property
     def varies(self) -> bool:
-        """Whether another epoch visits the rows in another order."""
+        """Whether the order differs between epochs."""
         ...
 
     @property
     def changing_rows(self) -> str | None:
-        """Why row i is another record in every epoch, and what to do about it, as text; None where it is the same."""
+        """Text: why row i is another record in every epoch, and what to do about it; None: it is the same record."""
         ...
 
     @property
     def parent(self) -> "Order | None":
-        """The order that this one rearranges, of the same source's rows; None when there is none, or several."""
+        """The order that this one rearranges; None for a source's own order, and for an order with `parts`."""
         ...
 
     @property
     def parts(self) -> "Sequence[Order]":
-        """The orders of several sources, one for each child of the dataset's source; empty for any other order."""
+        """Orders of several sources, one for each child of the dataset's source; else empty."""
         ...
 
     @property
     def row_range(self) -> range | None:
-        """Rows at positions 0, 1, … where these are evenly spaced and the same in every epoch; else None."""
+        """Rows at positions 0, 1, … if they are evenly spaced and the same in every epoch; else None."""
         ...
 
     @property
     def shuffle(self) -> Shuffle | None:
-        """How this verb shuffles its parent's positions; None when it does not."""
+        """How this verb shuffles its parent's positions; None: not at all."""
         ...
 
     @property
     def schedule(self) -> Schedule | None:
-        """Schedule of the proportions that this verb keeps; None when it keeps none."""
+        """Schedule of a mixture's weights; None for other orders."""
         ...
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
-        """Rows, and their own epochs, at `positions` (each in `[0, size)`) of `epochs`; all int64[n]."""
+        """Rows, and epochs of the source, at `positions` (each in `[0, size)`) of `epochs`; all int64[n]."""
         ...
 
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
-        """Positions at which rows stand: the inverse of `visits`.
+        """Positions of rows: the inverse of `visits`.
 
         Args:
             rows: Rows of the source, int64[n].
-            epochs: Epoch of this order to look at, for each row, int64[n].
-            window: `(start, stop)`: positions to look at, in every epoch. Positions outside may be found too.
+            epochs: Epoch of this order to search for each row, int64[n].
+            window: `(start, stop)`: positions to search in every epoch. Hits may include positions outside.
         """
         ...
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> "Order":
         """This order with `rule` applied below all shuffles and repeats.
 
-        So a verb that looks at rows means the same before and after a shuffle.
+        So a verb that selects rows means the same before and after a shuffle.
 
         Args:
             verb: Name of the verb that narrows, for errors.
-            rule: What leaves out rows.
+            rule: Rule that leaves out rows.
             first_row: Number of the source's first row among the rows of all parts.
 
         Raises:
-            ArgumentError: When which rows there are depends on the epoch, or a mixture would lose its proportions.
+            ArgumentError: When the rows depend on the epoch, or a mixture would lose its proportions.
         """
         ...
 
     def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
-        """How the positions from `start` to `stop` of an epoch are assigned to lanes; empty without lanes."""
+        """Lane assignments of the positions from `start` to `stop` of an epoch; empty without lanes."""
         ...
 
     def describe(self) -> list[Any]:
-        """What decides this order, as JSON: an entry for each verb, with sizes and seeds.
+        """This order as JSON: an entry for each verb, with sizes and seeds.
 
-        Two orders are equal when and only when they describe themselves equally. Saved states depend on it.
+        Two orders are equal if and only if their descriptions are. Saved states depend on it.
         """
         ...
 
     def text(self) -> list[str]:
-        """This order as text for people: an entry for each entry of `describe`."""
+        """This order as human-readable text: an entry for each entry of `describe`."""
         ...

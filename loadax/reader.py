@@ -197,7 +197,7 @@ class Reader:
         return read
 
     def _stack(self, examples: Examples, visits: Visits, num_maps: int) -> Tree:
-        """Stacks examples after the first `number` maps."""
+        """Stacks examples after the first `num_maps` maps."""
         try:
             return stack(examples.items, self.specs[num_maps], visits.rows.tolist())
         except LeafError as error:

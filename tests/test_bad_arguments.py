@@ -90,7 +90,7 @@ def test_ints(name: str, value: Any, tmp_path: Path) -> None:
         return  # several steps
     with pytest.raises(
         LoadaxError,
-        match=rf"{name.split(maxsplit=1)[0]}(\[\d\])?[= ]|step .* is not there|an index is an int or a slice",
+        match=rf"{name.split(maxsplit=1)[0]}(\[\d\])?[= ]|step .* is out of range|an index is an int or a slice",
     ):
         INTS[name](value, tmp_path)
 
@@ -156,7 +156,7 @@ def test_a_store_is_not_deleted_for_a_string(tmp_path: Path) -> None:
         (lambda: UNTYPED.concat({"a": DATA}), r"datasets=\{'a': .*pass a list of datasets"),
         (lambda: UNTYPED.mix(3, [1]), "datasets=3: pass a list of datasets, or a dict of them"),
         (lambda: UNTYPED.mix(DATA, [1]), "is one dataset: pass a list of datasets"),
-        (lambda: loader().find(3, dataset=["a"]), r"dataset=\['a'\] is no part"),
+        (lambda: loader().find(3, dataset=["a"]), r"dataset=\['a'\] is not a part"),
         (
             lambda: loader().certificate(positions=3),
             "positions=3: pass a list of ascending ints of at least 0 and below 8",
@@ -174,14 +174,14 @@ def test_a_store_is_not_deleted_for_a_string(tmp_path: Path) -> None:
             "times=1152921504606846976: 100 rows would become more than 2\\*\\*62; leave repeat",
         ),
         (lambda: UNTYPED.mix([DATA], [1], stop="never").repeat(2), "times=2: the dataset never ends; leave repeat"),
-        (lambda: loader(num_epochs=2**62), "num_epochs=.*: these are more than 2\\*\\*63 steps; pass None"),
+        (lambda: loader(num_epochs=2**62), "num_epochs=.* makes more than 2\\*\\*63 steps; pass None"),
         (
             lambda: loader(batch_size={0: 8, 2**62: 4}, num_epochs=None),
-            "from step 4611686018427387904 on, later than any run",
+            "from step 4611686018427387904 on, which no run reaches",
         ),
         (
             lambda: loader(num_epochs=None).rows(2**62),
-            "step 4611686018427387904 is not there: .* and below 576460752303423488",
+            "step 4611686018427387904 is out of range: .* and below 576460752303423488",
         ),
         (lambda: DATA.split(True), "fraction=True: pass a number between 0 and 1"),
     ],
@@ -221,12 +221,12 @@ def test_chunks_and_shards_are_cut_to_the_rows(chunk: int | None, shard: int | N
             {"epoch": 2**62},
             (
                 "the state's 'epoch' is 4611686018427387904, later than any run|"
-                "state's 'order'|but there are endlessly many"
+                "state's 'order'|but there are infinitely many"
             ),
         ),
         ({"step": np.array([1, 2])}, r"the state's 'step' is \[1, 2\]; it must"),
         ({"order": 3}, "the state's 'order' is 3, this dataset's is"),
-        ({"verbs": 3, "order": "f"}, "its length, element spec, verbs, seeds or weights are not those"),
+        ({"verbs": 3, "order": "f"}, "its length, element spec, verbs, seeds or weights differ from the saved run"),
     ],
 )
 def test_hostile_states(data: loadax.Dataset, change: dict[str, Any], match: str) -> None:
@@ -238,7 +238,7 @@ def test_hostile_states(data: loadax.Dataset, change: dict[str, Any], match: str
 
 def test_a_start_beyond_all_steps() -> None:
     for step in (2**62, 2**63, 10**400):
-        with pytest.raises(StateError, match=r"start is step .*, but there are endlessly many steps"):
+        with pytest.raises(StateError, match=r"start is step .*, but there are infinitely many steps"):
             loader(num_epochs=None).iterate(step)
 
 

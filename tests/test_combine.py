@@ -54,26 +54,26 @@ def test_every_weight_that_is_given_counts() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: mix({}, ()), r"mix\(\) got no dataset"),
+        (lambda: mix({}, ()), r"mix\(\) got no datasets"),
         (lambda: web_and_code((1,)), "weights has 1 numbers for 2 datasets"),
         (
             lambda: web_and_code({"web": 1, "cod": 1}),
-            r"weights are for \['cod', 'web'\], the datasets are \['web', 'code'\]; give",
+            r"weights are for \['cod', 'web'\], but the datasets are \['web', 'code'\]; pass one",
         ),
         (lambda: web_and_code((-1, 1)), r"weights\['web'\]=-1: pass a number of at least 0"),
         (lambda: web_and_code((1, float("nan"))), r"weights\['code'\]=nan: pass a number"),
         (lambda: web_and_code(("1", 1)), r"weights\['web'\]='1': pass a number"),
         (lambda: web_and_code((0, 0)), "weights are all zero; give at least one dataset a positive weight"),
         (lambda: web_and_code({0: (1, 1), 5: (0, 0.0)}), r"weights\[5\] are all zero"),
-        (lambda: web_and_code({5: (1, 1)}), r"scheduled from the examples \[5\]; begin at 0, and ascend"),
-        (lambda: web_and_code({0: (1, 1), 9: (1, 2), 5: (1, 1)}), "begin at 0, and ascend"),
+        (lambda: web_and_code({5: (1, 1)}), r"scheduled from the examples \[5\]; begin at 0, in ascending order"),
+        (lambda: web_and_code({0: (1, 1), 9: (1, 2), 5: (1, 1)}), "begin at 0, in ascending order"),
         (lambda: web_and_code(3), "weights=3: pass a dict of weights by name, or a sequence"),
         (lambda: web_and_code(stop="last"), "stop='last': pass 'first', 'all' or 'never'"),
         (lambda: web_and_code(by="batch"), "by='batch': pass 'example' or 'step': what a schedule counts"),
         (lambda: web_and_code(seed="0"), "seed='0': pass an int"),
         (
             lambda: web_and_code({0: (1, 1), 9: (1, 0)}, stop="all"),
-            "the weights never draw all of 'code', or it never ends, so the mixture would not end",
+            "the weights never draw all of 'code', or it is endless, so the mixture would not end",
         ),
         (lambda: mix({"web": data(0, 5), "none": data(0, 5)[:0]}, (1, 1)), "dataset 'none' has no rows; leave it out"),
         (
@@ -83,7 +83,7 @@ def test_every_weight_that_is_given_counts() -> None:
         (lambda: web_and_code()[:10].shuffle(0), r"shuffle\(\) after mix\(\)"),
         (
             lambda: web_and_code().split(0.5),
-            r"split\(\) behind mix\(\) would break its proportions; call it on the datasets",
+            r"split\(\) after mix\(\) would break its proportions; call it on the datasets",
         ),
     ],
 )
@@ -132,9 +132,7 @@ def test_a_resumed_run_may_have_another_future() -> None:
     assert int((batch < 1000).sum()) == 4
     np.testing.assert_array_equal(after.rows(9), before.rows(9))
     # But not another past.
-    with pytest.raises(
-        StateError, match=r"mix\(seed=.* 1:3 from position 150 on.* is not as it was in the run that was saved"
-    ):
+    with pytest.raises(StateError, match=r"mix\(seed=.* 1:3 from position 150 on.* differs from the saved run"):
         Dataloader(web_and_code({0: (3, 1), 150: (1, 3)}, stop="never"), batch_size=16).iterate(state)
 
 
@@ -153,7 +151,7 @@ def test_weights_by_step() -> None:
         r"schedule by example",
     ):
         Dataloader(mixed, batch_size=256, num_epochs=2)
-    with pytest.raises(TypeError, match="without another verb behind"):
+    with pytest.raises(TypeError, match="without another verb after"):
         Dataloader(mixed[:100], batch_size=8)
     assert mixed.map(lambda each: {"x": each["x"] * 2}).order is mixed.order  # a map is no such verb
 
@@ -164,15 +162,15 @@ def test_a_part_that_never_ends(weight: int) -> None:
     mixed = mix({"endless": endless, "short": data(1000, 12)}, (1, weight))
     rows = mixed.read(range(len(mixed)))["x"]
     assert (rows >= 1000).sum() == 12  # it ends when the other part would begin anew
-    with pytest.raises(ArgumentError, match="the weights never draw all of 'endless', or it never ends"):
+    with pytest.raises(ArgumentError, match="the weights never draw all of 'endless', or it is endless"):
         mix({"endless": endless, "short": data(1000, 12)}, (1, weight), stop="all")
-    with pytest.raises(ArgumentError, match="part 0 never ends, so nothing behind it would be met"):
+    with pytest.raises(ArgumentError, match="part 0 is endless, so no later part would ever be read"):
         loadax.concat([endless, data(0, 4)])
 
 
 def test_names_are_text() -> None:
     with pytest.raises(
-        ArgumentError, match="a dataset is called 0; call it by a str, since weights by int are a schedule"
+        ArgumentError, match="a dataset is named 0; pass names of type str, since weights by int are a schedule"
     ):
         mix({0: data(0, 4), 1: data(0, 4)}, {0: 3, 1: 1})  # type: ignore[dict-item]
 
@@ -187,7 +185,7 @@ def pairs() -> loadax.Dataset:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: loadax.zip({}), r"zip\(\) got no dataset"),
+        (lambda: loadax.zip({}), r"zip\(\) got no datasets"),
         (lambda: loadax.zip(pairs()), r"datasets=Dataset\(40 rows .*: pass a dict, tuple or list of datasets"),
         (
             lambda: loadax.zip({"b": [np.zeros(4)], "a": np.zeros(3)}),
@@ -201,7 +199,7 @@ def pairs() -> loadax.Dataset:
         ),
         (
             lambda: pairs().shuffle(1).zip(pairs()).filter(bool),
-            r"filter\(\) is about rows, but a dataset below zip\(\)",
+            r"filter\(\) selects rows, but a zipped dataset",
         ),
         (
             lambda: mix({"a": pairs()}, {"a": 1}).zip(pairs()).shuffle(0),
@@ -258,7 +256,7 @@ def test_a_zip_in_a_run() -> None:
     assert [record.epoch for record in loader.trace(11)] == [2] * 8
     assert loader.explain().order[0] == "zip: [0] = 40 rows, shuffle(1); [1] = 40 rows, shuffle(2)"
     other = Dataloader(data(0, 40).shuffle(1).zip(data(100, 40).shuffle(4)).shuffle(3), 8, num_epochs=3)
-    with pytest.raises(StateError, match=r"zip: .*\[1\] = 40 rows, shuffle\(4\) is not as it was in the run that was"):
+    with pytest.raises(StateError, match=r"zip: .*\[1\] = 40 rows, shuffle\(4\) differs from the saved run"):
         other.iterate(state)
 
 

@@ -141,7 +141,7 @@ def test_spec_of_a_map_may_be_stated_or_found() -> None:
     assert data().map(lambda row: row["x"] * 1.5).spec == ArraySpec((), np.dtype(float))
     stated = {"y": np.zeros(3, np.float32)}
     assert data().map(lambda row: row, spec=stated).spec == {"y": ArraySpec((3,), np.dtype(np.float32))}
-    with pytest.raises(ArgumentError, match=r"spec\['y'\] is 3: pass something with a shape and a dtype"):
+    with pytest.raises(ArgumentError, match=r"spec\['y'\] is 3: pass an object with a shape and a dtype"):
         data().map(lambda row: row, spec={"y": 3})
 
 
@@ -283,7 +283,7 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
             lambda ds: ds.map_batch(len, rng=True, elementwise=True),
             r"elementwise=True with rng=True: .*depend on the mesh; choose one",
         ),
-        (lambda ds: concat([]), r"concat\(\) got no dataset; pass at least one"),
+        (lambda ds: concat([]), r"concat\(\) got no datasets; pass at least one"),
         (lambda ds: concat([ds, cast(Any, 5)]), "the data is a int without __len__ and __getitem__"),
         (lambda ds: from_source(5), "the data is a int without"),
     ],
@@ -376,16 +376,16 @@ class TestCache:
         [
             (
                 lambda self: self.counted(factor=3)[0],
-                r"data\.functions = \[\".*scale \w{16}\"\], now it is \[\".*scale \w{16}\"\]",
+                r"data\.functions = \[\".*scale \w{16}\"\], but now it is \[\".*scale \w{16}\"\]",
             ),
-            (lambda self: self.counted()[0].map(lambda row: row), r"data\.maps = .*, now it is "),
-            (lambda self: self.counted(rows=VALUES + 1)[0], r"data\.sample = \"\w{16}\", now it is \"\w{16}\""),
-            (lambda self: self.counted(rows=VALUES[:9])[0], r"rows = 10, now it is 9"),
+            (lambda self: self.counted()[0].map(lambda row: row), r"data\.maps = .*, but now it is "),
+            (lambda self: self.counted(rows=VALUES + 1)[0], r"data\.sample = \"\w{16}\", but now it is \"\w{16}\""),
+            (lambda self: self.counted(rows=VALUES[:9])[0], r"rows = 10, but now it is 9"),
             (
                 lambda self: self.counted(rows=VALUES.astype(np.int32))[0],
-                r"arrays\.x\.dtype = \"int64\", now it is \"int32\"",
+                r"arrays\.x\.dtype = \"int64\", but now it is \"int32\"",
             ),
-            (lambda self: self.counted()[0][::-1], r"data\.order = .*, now it is "),
+            (lambda self: self.counted()[0][::-1], r"data\.order = .*, but now it is "),
         ],
         ids=["another function", "another map", "other data", "fewer rows", "another dtype", "another order"],
     )
@@ -393,8 +393,8 @@ class TestCache:
         self.counted()[0].cache(tmp_path / "c", progress=False)
         with pytest.raises(
             ArgumentError,
-            match=rf"c: it was begun with {problem}.*; go on with the same data and arguments, "
-            r"or pass overwrite=True to begin anew",
+            match=rf"c was started with {problem}.*; resume with the same data and arguments, "
+            r"or pass overwrite=True to start over",
         ):
             other(self).cache(tmp_path / "c", progress=False)
         assert values(self.counted()[0].cache(tmp_path / "c", progress=False)) == (VALUES * 2).tolist()
@@ -403,7 +403,7 @@ class TestCache:
 
     def test_with_other_chunks_is_refused(self, tmp_path: Path) -> None:
         data().cache(tmp_path / "c", chunk_rows=2, shard_rows=4, compression=None, progress=False)
-        with pytest.raises(ArgumentError, match=r"c: it was begun with shard_rows = 4, now it is 8"):
+        with pytest.raises(ArgumentError, match=r"c was started with shard_rows = 4, but now it is 8"):
             data().cache(tmp_path / "c", chunk_rows=2, shard_rows=8, compression=None, progress=False)
 
     def test_of_a_map_that_gives_something_else_by_now(self, tmp_path: Path) -> None:
@@ -416,7 +416,7 @@ class TestCache:
         lookup = Lookup(it=factor)
         data().map(scale).cache(tmp_path / "c", progress=False)
         factor["value"] = 3
-        with pytest.raises(ArgumentError, match=r"begun with data\..* now it is .*overwrite=True to begin anew"):
+        with pytest.raises(ArgumentError, match=r"started with data\..* now it is .*overwrite=True to start over"):
             data().map(scale).cache(tmp_path / "c", progress=False)
 
     def test_is_not_written_over_what_it_reads(self, tmp_path: Path) -> None:
@@ -431,7 +431,7 @@ class TestCache:
             ):
                 with pytest.raises(
                     ArgumentError,
-                    match=r" is what this dataset reads, lies in it, or holds it .*; choose another path to write to",
+                    match=r" overlaps .*, which this dataset reads; choose another path to write to",
                 ):
                     write(dataset)
         assert values(from_zarr(tmp_path / "c")) == VALUES.tolist()
@@ -450,7 +450,7 @@ class TestCache:
         costly = dataset.map(stop)
         with pytest.raises(RuntimeError, match="stopped"):
             costly.cache(tmp_path / "c", **options)
-        with pytest.raises(SourceError, match="it was not written to its end"):
+        with pytest.raises(SourceError, match="the store is unfinished"):
             from_zarr(tmp_path / "c")
         switch.unlink()
         seen.clear()
@@ -484,7 +484,7 @@ class TestCache:
 
     def test_at_a_place_that_is_taken(self, tmp_path: Path) -> None:
         (tmp_path / "mine.txt").write_text("mine")
-        with pytest.raises(ArgumentError, match="there is something that loadax did not begin to write"):
+        with pytest.raises(ArgumentError, match="is not empty and not a store of loadax"):
             data().cache(tmp_path)
 
 

@@ -293,7 +293,6 @@ class OfTensorFlow(Iterable):
         Loader,
         OfTensorFlow,
         lambda: map(dict, generate()),
-        lambda: datasets.Dataset.from_dict({"x": [0, 1, 2, 3]}).to_iterable_dataset(),
     ],
 )
 def test_the_line_for_what_is_iterated_over_reads_it(make: Any) -> None:

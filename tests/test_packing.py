@@ -208,7 +208,7 @@ def test_a_run_goes_on_where_it_was() -> None:
     found = [np.asarray(batch["tokens"]) for batch in loader().iterate(state)]
     np.testing.assert_array_equal(found, expected)
     for other in ({"method": "best_fit"}, {"method": "first_fit"}):
-        with pytest.raises(StateError, match=r"pack\(.*_fit.* is not as it was in the run that was saved"):
+        with pytest.raises(StateError, match=r"pack\(.*_fit.* differs from the saved run"):
             loader(**other).iterate(state)
 
 
@@ -338,7 +338,7 @@ def test_an_index_of_other_data_is_made_anew(
     data.pack(16, index=tmp_path)
     other = change(data)
     found, expected = other.pack(16, index=tmp_path), other.pack(16)
-    assert f"lengths.json is another one ({fields} differs): it is not used" in caplog.text
+    assert f"lengths.json does not match ({fields} differs) and is not used" in caplog.text
     assert described(found) == described(expected)
     np.testing.assert_array_equal(
         found.read(range(len(found)))["tokens"], expected.read(range(len(expected)))["tokens"]
@@ -499,7 +499,7 @@ def noisy(each: Array, rng: np.random.Generator) -> Array:
         (lambda data: data.pack(16, window=5), "window=5 is for best_fit and first_fit: method='split' needs none"),
         (lambda data: data.pack(16, method="best_fit", window=0), "window=0: pass 1 or more"),
         (lambda data: data[:0].pack(16), r"pack\(\) needs documents, but the dataset has no rows"),
-        (lambda data: from_source([[], []]).pack(16), r"pack\(\) of 2 documents that are all empty"),
+        (lambda data: from_source([[], []]).pack(16), r"pack\(\): all 2 documents are empty; pack a dataset with"),
         (
             lambda data: data.map(noisy, rng=True).pack(16),
             r"a map before it is random; call pack\(\) first, then the random map",
@@ -529,7 +529,7 @@ def test_what_is_refused(make: Any, message: str) -> None:
 
 
 def test_a_loader_of_documents_says_what_is_missing() -> None:
-    with pytest.raises(SourceError, match=r"documents have different lengths, .* with \.pack\(seq_len\)"):
+    with pytest.raises(SourceError, match=r"documents have different lengths .* with \.pack\(seq_len\)"):
         next(iter(Dataloader(flat(documents()), batch_size=8)))
 
 

@@ -154,7 +154,7 @@ def test_a_source_that_raises_keeps_its_exception() -> None:
 
 
 def test_a_spec_of_the_source_without_shape() -> None:
-    with pytest.raises(ArgumentError, match=r"spec\['x'\] is 3: pass something with a shape and a dtype"):
+    with pytest.raises(ArgumentError, match=r"spec\['x'\] is 3: pass an object with a shape and a dtype"):
         _ = from_source(Counting(spec={"x": 3})).spec
 
 

@@ -1,4 +1,4 @@
-"""Grain: a row an element or a whole batch an element, on threads, on the caller's thread or in worker processes."""
+"""Grain, with rows or whole batches as elements, on threads, on the caller's thread or in worker processes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,17 +21,17 @@ def rows(
     ahead: int | None = None,
     workers: int = 0,
 ) -> Any:
-    """A row an element.
+    """Rows as elements.
 
     Args:
-        workload: what is fed.
-        folder: where it lies.
-        sharding: of a batch.
-        threads: None: those that Grain starts by default. 0: on the caller's thread.
-        ahead: elements read ahead by the threads; None: Grain's default.
-        workers: processes, each of which does all that for its part of the batches.
+        workload: Workload to feed.
+        folder: Folder of its data.
+        sharding: Sharding of a batch.
+        threads: Number of threads; None: Grain's default; 0: the caller's thread.
+        ahead: Number of elements that threads read ahead; None: Grain's default.
+        workers: Number of worker processes, each with its share of the batches.
     """
-    # Grain's repeat() shuffles each epoch anew.
+    # Grain's repeat() shuffles each epoch differently.
     source = grain.MapDataset.source(row_source(workload, folder)).shuffle(seed=0).repeat()
     dataset = source.to_iter_dataset(_options(threads, ahead)).batch(workload.batch_size, drop_remainder=True)
     return _placed(_in_processes(dataset, workers), sharding)
@@ -45,14 +45,14 @@ def batches(
     ahead: int | None = None,
     workers: int = 0,
 ) -> Any:
-    """A whole batch an element, gathered by NumPy; more threads than one were slower on two cores."""
+    """Whole batches as elements, gathered by NumPy; more than one thread was slower on two cores."""
     source = BatchSource(workload.data(folder), workload.rows, workload.batch_size)
     dataset = grain.MapDataset.source(source).to_iter_dataset(_options(threads, ahead))
     return _placed(_in_processes(dataset, workers), sharding)
 
 
 def placed_ahead(workload: Workload, folder: Path, sharding: NamedSharding) -> Any:
-    """Whole batches that Grain itself places ahead, by its experimental `device_put`."""
+    """Whole batches that Grain places ahead with its experimental `device_put`."""
     source = BatchSource(workload.data(folder), workload.rows, workload.batch_size)
     dataset = grain.MapDataset.source(source).to_iter_dataset(_options(0, 0))
     return grain.experimental.device_put(dataset, sharding).__iter__
@@ -90,7 +90,7 @@ def _in_processes(dataset: Any, workers: int) -> Any:
 
 
 def _parse_flags() -> None:
-    """Grain's worker processes ask for flags of its own, which the main script of a user of absl parses."""
+    """Parses Grain's absl flags, which its worker processes need, as a user's main script would."""
     if not flags.FLAGS.is_parsed():
         flags.FLAGS(["benchmark"])
 

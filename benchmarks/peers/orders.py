@@ -1,4 +1,4 @@
-"""Which rows are in which batch, for peers that are told."""
+"""Orders of rows and batches, for peers that take them as input."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -51,7 +51,7 @@ class BatchSource:
 
 
 def batches_of_rows(workload: Workload, random: np.random.Generator) -> Iterator[Rows]:
-    """The rows of one batch after the other, for ever."""
+    """Rows of each batch, endlessly."""
     while True:
         order = random.permutation(workload.rows)
         for step in range(steps_per_epoch(workload)):

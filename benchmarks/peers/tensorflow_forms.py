@@ -1,4 +1,4 @@
-"""TensorFlow's `tf.data`: its own operations where it has them, else NumPy through `numpy_function`."""
+"""TensorFlow's `tf.data`, with its own operations if it has them, else NumPy through `numpy_function`."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,7 +62,7 @@ def _batched(workload: Workload) -> Any:
 
 
 def _placed(dataset: Any, sharding: NamedSharding) -> Any:
-    ahead = dataset.repeat().prefetch(tf.data.AUTOTUNE)  # an epoch is shuffled anew
+    ahead = dataset.repeat().prefetch(tf.data.AUTOTUNE)  # each epoch is shuffled differently
 
     def batches() -> Iterator[Any]:
         for batch in ahead.as_numpy_iterator():

@@ -1,4 +1,4 @@
-"""torch's `DataLoader`: row by row, and fed whole batches through its sampler; without and with worker processes."""
+"""torch's `DataLoader` with single rows, or with whole batches through its sampler."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The data that contestants feed, by name: written once a run, read by path, and every row says which one it is."""
+"""Workloads by name. Their data are written once per run and read by path, and every row contains its number."""
 
 from workloads import arrays, jpegs, records, rows, stores, transform
 from workloads.base import Workload

@@ -1,4 +1,4 @@
-"""What a workload is to those who feed it and to those who measure them. No JAX here: worker processes import it."""
+"""Interface of a workload for contestants and for the measurement. No JAX here: worker processes import it."""
 
 from pathlib import Path
 from typing import Any, Protocol, final
@@ -10,10 +10,7 @@ Rows = NDArray[np.int64]
 
 
 class Data(Protocol):
-    """The rows of a workload in plain NumPy, the way a careful user reads them by hand.
-
-    It pickles as paths where it lies in files.
-    """
+    """Rows of a workload in plain NumPy, as a careful user would read them. Files are pickled as paths."""
 
     def row(self, row: int) -> Any:
         """One example."""
@@ -51,14 +48,11 @@ class Workload(Protocol):
         ...
 
     def rows_of(self, batch: Any) -> Rows:
-        """Which rows a batch holds, by what stands in it."""
+        """Row numbers of a batch, from its contents."""
         ...
 
     def compare(self, batch: Any, expected: Any) -> dict[str, float]:
-        """What is to be said of a batch beside the one that NumPy makes of its rows.
-
-        ValueError when it is another one.
-        """
+        """Compares a batch with NumPy's for the same rows; returns figures, or raises ValueError."""
         ...
 
 

@@ -79,7 +79,7 @@ class Jpegs:
     def write(self, folder: Path) -> None:
         """Parts of four photographs, large enough that a file weighs what a photograph does.
 
-        In the middle stands the row's number.
+        The row's number is drawn in the middle.
         """
         from PIL import Image
         from skimage import data
@@ -124,7 +124,7 @@ class Jpegs:
 
 
 def _block(shape: tuple[int, int], side: int, bit: int) -> tuple[slice, slice]:
-    """Where a bit stands: two rows of six around the middle."""
+    """Place of a bit: two rows of six around the middle."""
     top = shape[0] // 2 + (bit // 6 - 1) * side
     left = shape[1] // 2 + (bit % 6 - 3) * side
     return slice(top, top + side), slice(left, left + side)

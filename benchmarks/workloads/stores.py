@@ -1,4 +1,4 @@
-"""Fields and tokens in stores as they lie."""
+"""Fields and tokens in stores."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ class Stored:
     Args:
         name: "fields" or "chunks" (zarr 3, compressed), "raw-fields", "raw-tokens" or "raw-tokens-small" (zarr 3, raw),
             or "windows" (a flat file of tokens).
-        rows: how many.
-        batch_size: of the global batch.
-        chunk_rows: rows of a chunk.
-        shard_rows: rows of a shard; 0: every chunk is a file of its own.
-        lanes: of the block shuffle; 0: rows are shuffled one by one.
-        window: of the block shuffle.
+        rows: Number of rows.
+        batch_size: Rows of the global batch.
+        chunk_rows: Rows of a chunk.
+        shard_rows: Rows of a shard; 0: every chunk is a file.
+        lanes: Lanes of the block shuffle; 0: single rows are shuffled.
+        window: Window of the block shuffle.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Stored:
         return (SEQ_LEN + 1,) if self._tokens else _FIELD
 
     def write(self, folder: Path) -> None:
-        """Writes the store, and beside it the rows as a plain `.npy` file, for whoever checks and for NumPy."""
+        """Writes the store, and the rows as a plain `.npy` file, for checks and for NumPy."""
         random = np.random.Generator(np.random.SFC64(0))
         if self.name == "windows":
             tokens = np.memmap(folder / "tokens.bin", np.uint16, "w+", shape=(self.rows * SEQ_LEN + 1,))

@@ -9,16 +9,16 @@ from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.loader.inspection.certificate import Certificate
 
-_DIFFERS = 1  # the exit code: not that of an error, since the check itself went well
+_DIFFERS = 1  # exit code; not that of an error, since the check itself succeeded
 _EXAMPLES = """\
 on every host:
   loader.certificate().save(f"before/{jax.process_index()}.json")
 example:
   loadax audit before/*.json after/*.json && echo same
 
-Certificates belong to one run when they have its name: "64 processes", or what certificate(run="…") said.
+Certificates belong to one run if they have its name: "64 processes", or the name passed to certificate(run="…").
 
-Exit code: 0 when every run is whole and all are the same, 1 when not, 2 when a file is no certificate.
+Exit code: 0 if every run is complete and all are equal, 1 if not, 2 if a file is not a certificate.
 """
 
 
@@ -28,9 +28,9 @@ def add(commands: Any) -> None:
         commands,
         "audit",
         run,
-        "compare which records runs read, by the certificates of their processes",
+        "compare the records that runs read, by the certificates of their processes",
         "Merges the certificates of each run's processes, reports parts of batches that no certificate covers, "
-        "and compares the runs: the same records in the same batches? Reads nothing but the certificates.",
+        "and checks that the runs read the same records in the same batches. Reads only the certificates.",
         _EXAMPLES,
     )
     command.add_argument(
@@ -39,10 +39,10 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs it; 1 when something is missing or differs.
+    """Runs the command; returns 1 if certificates are missing or runs differ.
 
     Raises:
-        LoadaxError: when a file is no certificate.
+        LoadaxError: When a file is not a certificate.
     """
     parts: dict[str, list[Certificate]] = {}
     for path in options.certificates:
@@ -54,21 +54,21 @@ def run(options: argparse.Namespace) -> int:
             merged = first.merge(*others)
         except ArgumentError as error:
             sys.stdout.write(
-                f"{name}: NOT ONE RUN: {error}; if they are several runs, name each with certificate(run=…)\n"
+                f"{name}: NOT ONE RUN: {error}; if these are several runs, name each with certificate(run=…)\n"
             )
             continue
         missing = merged.missing()
         sys.stdout.write(f"{name}: {_summary(merged, len(others) + 1)}\n")
-        sys.stdout.writelines(f"{name}: MISSING: {gap} are in no certificate\n" for gap in missing)
+        sys.stdout.writelines(f"{name}: MISSING: no certificate has {gap}\n" for gap in missing)
         whole_runs += [merged] if not missing else []
     alike = len(whole_runs) == len(parts)
     for other in whole_runs[1:]:
         first_run = whole_runs[0]
         contents = first_run.contents and other.contents
         difference = _difference(first_run, other, contents)
-        what = "the same batches, bit for bit" if contents else "the same records in the same batches"
+        compared = "the same batches, bit for bit" if contents else "the same records in the same batches"
         answer = "yes" if difference is None else f"NO: {difference}"
-        sys.stdout.write(f"{first_run.run} and {other.run}: {what}: {answer}\n")
+        sys.stdout.write(f"{first_run.run} and {other.run}: {compared}: {answer}\n")
         alike &= difference is None
     return 0 if alike else _DIFFERS
 
@@ -83,24 +83,24 @@ def _summary(run: Certificate, files: int) -> str:
 
 
 def _difference(one: Certificate, other: Certificate, contents: bool) -> str | None:
-    """How two runs differ; None when they don't."""
+    """Text about how two runs differ; None if they don't."""
     left, right = (run.total if contents else run.total._replace(contents=0) for run in (one, other))
     if left == right and one.steps == other.steps:
         return None
-    steps = "; they are of other steps" if one.steps != other.steps else ""
-    records = "the same" if left.records == right.records else "others, too"
-    return f"{_first_step(one, other, contents)}{steps}; the records as such, each as often, are {records}"
+    steps = "; they cover different steps" if one.steps != other.steps else ""
+    records = "the same" if left.records == right.records else "different, too"
+    return f"{_first_step(one, other, contents)}{steps}; the records, regardless of their batches, are {records}"
 
 
 def _first_step(one: Certificate, other: Certificate, contents: bool) -> str:
     left, right = one.per_step(), other.per_step()
     if left is None or right is None:
-        return "certificates made with per_step=True would tell the first step that differs"
+        return "certificates made with per_step=True would show the first step that differs"
     for step in sorted({*left, *right}):
         if step not in left or step not in right:
-            return f"step {step} is in {(one if step in left else other).run} alone"
+            return f"only {(one if step in left else other).run} has step {step}"
         if left[step].visits != right[step].visits:
             return f"step {step} is the first that differs"
         if contents and left[step].contents != right[step].contents:
-            return f"step {step} is the first whose contents differ, of the same records"
-    return "every step by itself is the same"
+            return f"step {step} is the first whose contents differ, with the same records"
+    return "every single step is the same"

@@ -1,4 +1,4 @@
-"""`loadax bench`: measures how fast a dataset is fed on this machine, what limits it, and what to change."""
+"""`loadax bench`: measures the throughput of a dataset on this machine, its bottleneck, and what to change."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ _MILLION = 1_000_000
 _LIMITS = {
     "read": "reading the source",
     "transform": "the map",
-    "assemble": "laying rows out for the devices",
+    "assemble": "arranging rows for the devices",
     "place": "placing on the devices",
     "memory": "memory to read ahead",
 }
@@ -30,10 +30,10 @@ _EXAMPLES = f"""\
 examples:
   loadax bench train.zarr --batch-size 256 --shuffle 0 --block chunks
   loadax bench corpus.bin --seq-len 2047 --dtype uint16 --batch-size 64 --shuffle 0 --step 25
-      also: what training would wait, if a step took 25 ms
+      also how long training would wait if a step took 25 ms
   loadax bench photos/ --size 224 --batch-size 128 --map mycode.data:augment --worker-type process
   loadax bench mycode.data:training --batch-size 512
-      training() in mycode/data.py returns the loadax.Dataset that is trained on
+      training() in mycode/data.py returns the loadax.Dataset to train on
 
 {SOURCES}.
 Batches are placed on all devices that JAX has here, rows over all of them.
@@ -41,7 +41,7 @@ Batches are placed on all devices that JAX has here, rows over all of them.
 
 
 class Throughput(NamedTuple):
-    """What a consumer that does nothing else got. Seconds, and per second."""
+    """Throughput for a consumer that only takes batches. Times in seconds."""
 
     first_batch: float
     seconds: float
@@ -57,16 +57,16 @@ def add(commands: Any) -> None:
         commands,
         "bench",
         run,
-        "measure how fast a dataset is fed, and what limits it",
-        "Feeds a dataset as training would, and shows rows a second, the time to the first batch, "
-        "what a training step of a given length would wait, memory, what limits it, and what to change.",
+        "measure the throughput of a dataset, and its bottleneck",
+        "Reads a dataset as training would, and shows rows per second, the time to the first batch, "
+        "how long a training step of a given length would wait, memory, the bottleneck, and what to change.",
         _EXAMPLES,
     )
     add_source_options(command)
     command.add_argument("--batch-size", metavar="B", type=int, help="rows of the global batch (default: 256, or all)")
     add_shuffle_options(command)
     command.add_argument(
-        "--map", metavar="MODULE:FUNCTION", help="function of one example, or of one and a random generator, to apply"
+        "--map", metavar="MODULE:FUNCTION", help="map to apply: a function of an example, and maybe a random generator"
     )
     command.add_argument("--num-workers", metavar="N", type=int, help="workers that read ahead (default: autotuned)")
     command.add_argument(
@@ -82,12 +82,12 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs it.
+    """Runs the command.
 
     Raises:
-        LoadaxError: when an option can't be used, or there is no data.
+        LoadaxError: When an option is invalid, or there is no data.
     """
-    from loadax.loader.dataloader import Dataloader  # imports JAX, which the other commands do without
+    from loadax.loader.dataloader import Dataloader  # imports JAX, which other commands don't need
     from loadax.loader.reports.bottleneck import workers_text
 
     before = _peak_memory()
@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
     )
     throughput, limits = _throughput(loader, batch_size, options.seconds, spelling(options))
     stepping = _stepping(loader, options.step / 1000, options.seconds, spelling(options))
-    found = {
+    results = {
         "source": redact(options.source),
         "batch_size": batch_size,
         **throughput._asdict(),
@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
         "peak_memory": _peak_memory(),
     }
     if options.json:
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        sys.stdout.write(json.dumps(results, indent=2) + "\n")
         return 0
     shares = sorted(limits.shares.items(), key=lambda stage: -stage[1])
     work = ", ".join(f"{stage} {share:.0%}" for stage, share in shares if share >= 0.005)
@@ -141,12 +141,12 @@ def _dataset(options: argparse.Namespace) -> Dataset:
 
 
 def _batch_size(dataset: Dataset, wanted: int | None) -> int:
-    """The one asked for; else 256 rows, or as many of few rows as the devices can share."""
+    """The `wanted` batch size; else 256 rows, or fewer if the dataset is small."""
     import jax
 
     try:
         rows = len(dataset)
-    except ScheduleError:  # it follows from the batch size
+    except ScheduleError:  # the length depends on the batch size
         return wanted or _BATCH_SIZE
     if wanted is None:
         devices = len(jax.devices())
@@ -157,7 +157,7 @@ def _batch_size(dataset: Dataset, wanted: int | None) -> int:
 
 
 def _throughput(loader: Any, batch_size: int, seconds: float, spell: Callable[..., str]) -> tuple[Throughput, Any]:
-    """A consumer that takes batches and does nothing else; and where the time went."""
+    """Measures a consumer that only takes batches; returns the loader's report too."""
     import jax
 
     began, cpu_began = time.perf_counter(), _processor_seconds()
@@ -173,14 +173,13 @@ def _throughput(loader: Any, batch_size: int, seconds: float, spell: Callable[..
         report = _report(batches, spell)
     rows = steps * batch_size
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(loader.spec))  # of a batch
-    # Worker processes' processor time is known when they have ended. It has the first batch's, and that of what was
-    # read ahead.
+    # The CPU time of worker processes is known only after they end, so it includes the first batch and the read-ahead.
     cpu = (_processor_seconds() - cpu_began) / max(1, report.stats.rows) * _MILLION
     return Throughput(first, took, steps, rows / took, steps / took * size, cpu), report
 
 
 def _stepping(loader: Any, step: float, seconds: float, spell: Callable[..., str]) -> Any:
-    """What training waits when a step takes so long and needs no processor."""
+    """Measures how long training waits if a step takes `step` seconds and no CPU time."""
     import jax
 
     _progress(f"steps of {step * 1000:g} ms for {seconds:g} s")
@@ -195,15 +194,15 @@ def _stepping(loader: Any, step: float, seconds: float, spell: Callable[..., str
 
 
 def _report(batches: Any, spell: Callable[..., str]) -> Any:
-    """The iterator's report, whose advice names options."""
+    """The iterator's report, with advice in terms of command-line options."""
     from loadax.loader.reports.bottleneck import report
 
-    found = batches.report()
-    return report(found.stats, found.loader, spell)
+    measured = batches.report()
+    return report(measured.stats, measured.loader, spell)
 
 
 def _bottleneck(report: Any) -> str | None:
-    """The stage that takes longest, also where there were too few steps to give advice."""
+    """The slowest stage, even if there were too few steps for advice."""
     stage: str | None = report.bottleneck
     if stage is None and report.waited is None and any(report.shares.values()):
         return max(report.shares, key=report.shares.__getitem__)
@@ -225,19 +224,19 @@ def _devices() -> str:
 
 
 def _processor_seconds() -> float:
-    """Of this process and its children that have ended."""
+    """CPU time of this process and its ended children, in seconds."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def _peak_memory() -> int:
-    """Bytes that this process had in memory at its peak, shared ones included."""
+    """Peak resident memory of this process, including shared memory, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _progress(text: str) -> None:
-    """Shows what is being done, on a terminal."""
+    """Shows a status line, if stderr is a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{text}")
         sys.stderr.flush()

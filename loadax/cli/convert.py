@@ -1,4 +1,4 @@
-"""`loadax convert`: writes data of any kind as a zarr store that is fast to train from."""
+"""`loadax convert`: writes any dataset as a zarr store that is fast to train from."""
 
 import argparse
 import re
@@ -18,9 +18,9 @@ examples:
       shuffles the rows once, so that training can read them in blocks
   loadax convert corpus.bin s3://bucket/tokens --seq-len 1024 --dtype uint16
   loadax convert era5.zarr train.zarr --variables t2m,u10 --shards 0/4
-      a quarter of the work; start 1/4, 2/4 and 3/4 on other machines, or on this one
+      a quarter of the work; run 1/4, 2/4 and 3/4 on this machine or on others
   loadax convert fields.zarr train.zarr --shuffle 0 --resume
-      continues after a crash or Ctrl-C: what was written is checked and kept
+      continues after a crash or Ctrl-C: parts that were written are checked and kept
 
 {SOURCES}.
 """
@@ -34,16 +34,16 @@ def add(commands: Any) -> None:
         run,
         "write a dataset as a zarr store",
         "Writes a dataset as zarr3: compressed, in shards, with a checksum on every chunk. "
-        "Until the last part is written, nothing opens the store.",
+        "The store can't be opened until its last part is written.",
         _EXAMPLES,
     )
     add_source_options(command)
     command.add_argument("destination", metavar="DST", help="path or URL of the store to write")
     command.add_argument("--shuffle", metavar="SEED", type=int, help="seed of a random order (default: stored order)")
     command.add_argument(
-        "--chunk-rows", metavar="N", type=int, help="rows decoded together (default: 4 KiB of them, at least one)"
+        "--chunk-rows", metavar="N", type=int, help="rows decoded together (default: 4 KiB of rows, at least one)"
     )
-    command.add_argument("--shard-rows", metavar="N", type=int, help="rows of a file (default: 128 MiB of them)")
+    command.add_argument("--shard-rows", metavar="N", type=int, help="rows per file (default: 128 MiB of rows)")
     command.add_argument(
         "--compression",
         choices=["zstd", "blosc", "none"],
@@ -52,18 +52,18 @@ def add(commands: Any) -> None:
     )
     command.add_argument("--shards", metavar="I/N", type=_share, help="write only the I-th of N equal shares, I from 0")
     existing = command.add_mutually_exclusive_group()
-    existing.add_argument("--resume", action="store_true", help="continue a store that was not written to its end")
+    existing.add_argument("--resume", action="store_true", help="continue a store that was only partly written")
     existing.add_argument(
-        "--overwrite", action="store_true", help="replace the zarr store at DST once the new one is whole"
+        "--overwrite", action="store_true", help="replace the zarr store at DST once the new one is complete"
     )
     command.add_argument("--workers", metavar="N", type=int, help="threads that read (default: 4)")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs it.
+    """Runs the command.
 
     Raises:
-        LoadaxError: when an option can't be used, or data can't be read or written.
+        LoadaxError: When an option is invalid, or data can't be read or written.
     """
     dataset = open_dataset(options)
     if options.shuffle is not None:
@@ -85,19 +85,19 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _shuffled(dataset: Dataset, seed: int, source: str) -> Dataset:
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         shuffled = dataset.shuffle(seed)
-    if found:  # it speaks of epochs, and advises to use this command
+    if caught:  # the library's warning is about epochs, and advises to use this command
         sys.stderr.write(
-            f"loadax: the chunks of {redact(source)} hold many rows, and each is decoded many times for this: it takes "
-            "long, but only once\n"
+            f"loadax: the chunks of {redact(source)} hold many rows, and each is decoded many times: this is slow, "
+            "but needed only once\n"
         )
     return shuffled
 
 
 def _share(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    if found is None or int(found[1]) >= int(found[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no share; pass I/N with I from 0 to N - 1, such as 0/4")
-    return int(found[1]), int(found[2])
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None or int(match[1]) >= int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share; pass I/N with I from 0 to N - 1, such as 0/4")
+    return int(match[1]), int(match[2])

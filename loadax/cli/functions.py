@@ -1,4 +1,4 @@
-"""Functions that are named on the command line: `module:function`."""
+"""Imports functions that are named on the command line: `module:function`."""
 
 import sys
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from loadax.errors import ArgumentError
 
 
 def import_function(name: str, option: str) -> Callable[..., Any]:
-    """The function of that name; modules in the current folder are found too.
+    """Imports a function by name, including from modules in the current folder.
 
     Raises:
-        ArgumentError: when it has another form, or there is no such function; names the option.
+        ArgumentError: When the name has another form, or there is no such function.
     """
     module, _, attribute = name.partition(":")
     if not module or not attribute:
@@ -24,15 +24,15 @@ def import_function(name: str, option: str) -> Callable[..., Any]:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = import_module(module)
+        value: Any = import_module(module)
     except ImportError as error:
         raise ArgumentError(
-            f"{option} {name}: module {module} can't be imported: {error}; is it in this folder, or installed?"
+            f"{option} {name}: module {module} can't be imported: {error}; check that it is in this folder or installed"
         ) from error
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise ArgumentError(f"{option} {name}: module {module} has no {attribute}; check the name")
-        found = getattr(found, part)
-    if not callable(found):
-        raise ArgumentError(f"{option} {name} is {found!r:.80}, which can't be called; name a function")
-    return found
+        value = getattr(value, part)
+    if not callable(value):
+        raise ArgumentError(f"{option} {name} is {value!r:.80}, which is not callable; pass the name of a function")
+    return value

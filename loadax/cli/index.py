@@ -1,4 +1,4 @@
-"""`loadax index`: builds the index of a filter or a split by groups before the runs that need it."""
+"""`loadax index`: builds the index of a filter or a split by groups ahead of runs."""
 
 import argparse
 import sys
@@ -13,7 +13,7 @@ from loadax.row_index.index_folder import IndexFolder
 _EXAMPLES = f"""\
 examples:
   loadax index train.zarr --filter quality:is_good --out good
-      is_good(example) -> bool stands in quality.py; in the run:
+      is_good(example) -> bool is defined in quality.py; in the run:
       loadax.from_zarr("train.zarr").filter(is_good, index="good")
   loadax index train.zarr --split-by patient --out patients
       a leaf, or MODULE:FUNCTION; in the run, with any fraction and seed:
@@ -33,25 +33,25 @@ def add(commands: Any) -> None:
         run,
         "read every row once, for Dataset.filter and Dataset.split_by",
         "Builds the index that Dataset.filter(index=…) and Dataset.split_by(index=…) read, "
-        "so that no run has to look at all rows. An index that fits is left as it is.",
+        "so that no run has to read all rows. A valid index is kept.",
         _EXAMPLES,
     )
     add_source_options(command)
     question = command.add_mutually_exclusive_group(required=True)
-    question.add_argument("--filter", metavar="MODULE:FUNCTION", help="function of an example: whether it is kept")
+    question.add_argument("--filter", metavar="MODULE:FUNCTION", help="function of an example: whether to keep it")
     question.add_argument(
-        "--split-by", metavar="KEY", help="leaf, or MODULE:FUNCTION of an example: the group that a row belongs to"
+        "--split-by", metavar="KEY", help="leaf, or MODULE:FUNCTION of an example: the group of a row"
     )
     command.add_argument("--out", metavar="PATH", required=True, help="path of the index")
-    command.add_argument("--key", help="name of the filter function, where its code does not identify it")
+    command.add_argument("--key", help="name of the filter function, if its code does not identify it")
     command.add_argument("--workers", metavar="N", type=int, help="threads (default: 4, more for remote data)")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs it.
+    """Runs the command.
 
     Raises:
-        LoadaxError: when an option can't be used, or data can't be read.
+        LoadaxError: When an option is invalid, or data can't be read.
     """
     dataset = open_dataset(options)
     if options.filter is not None:
@@ -61,15 +61,11 @@ def run(options: argparse.Namespace) -> int:
         said = f"keeps {len(kept)} of {len(dataset)} rows"
     else:
         if options.key is not None:
-            raise ArgumentError(
-                f"--key {options.key} goes with --filter, and means nothing for --split-by; leave it out"
-            )
+            raise ArgumentError(f"--key {options.key} applies to --filter, not to --split-by; leave it out")
         key: Any = import_function(options.split_by, "--split-by") if ":" in options.split_by else options.split_by
         dataset.split_by(key, 0.5, index=options.out, workers=options.workers)
         said = f"knows the groups of {len(dataset)} rows"
     if not IndexFolder(options.out).path("filter" if options.filter is not None else "split_by").exists():
-        raise ArgumentError(
-            f"{options.out} was not written: the function can't be recognised when it changes; pass --key"
-        )
+        raise ArgumentError(f"{options.out} was not written: changes of the function can't be detected; pass --key")
     sys.stdout.write(f"{options.out}: {said}\n")
     return 0

@@ -1,4 +1,4 @@
-"""`loadax inspect`: shows the arrays of a store, their chunks, and what they cost to shuffle."""
+"""`loadax inspect`: shows the arrays of a store, their chunks, and the cost of shuffling them."""
 
 import argparse
 import math
@@ -41,26 +41,26 @@ def add(commands: Any) -> None:
         commands,
         "inspect",
         run,
-        "show the arrays of a zarr store, its chunks, and what they cost to shuffle",
-        "Shows the arrays of a zarr store, of any writer: shapes, chunks, shards, compression, "
-        "and what it costs to read the rows in random order. Reads metadata only.",
+        "show the arrays of a zarr store, their chunks, and the cost of shuffling them",
+        "Shows the arrays of a zarr store from any writer: shapes, chunks, shards, compression, "
+        "and the cost of reading rows in random order. Reads metadata only.",
         _EXAMPLES,
     )
     command.add_argument("path", metavar="PATH", help="path or URL of a zarr array or group")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs it.
+    """Runs the command.
 
     Raises:
-        LoadaxError: when there is no store.
+        LoadaxError: When there is no store.
     """
     stored = open_stored(options.path, half_written=True)
     sys.stdout.write(f"{redact(stored.location)}: {_kind(stored)}\n{_state(stored)}\n")
     if stored.arrays:
         sys.stdout.write("\n" + table(_HEADER, [_line(name, array) for name, array in stored.arrays.items()]))
     for name, error in stored.absent.items():
-        sys.stdout.write(f"\narray {name!r} is not there: {error}\n")
+        sys.stdout.write(f"\narray {name!r} is missing: {error}\n")
     rows = {name: array for name, array in stored.arrays.items() if array.rank and array.size}
     if rows and stored.partial is None:
         sys.stdout.write("\n" + "".join(f"{line}\n" for line in _cost(stored.location, rows)))
@@ -71,17 +71,17 @@ def _kind(stored: Stored) -> str:
     drivers = " and ".join(sorted({array.spec().to_json()["driver"] for array in stored.arrays.values()}))
     lengths = sorted({array.shape[0] for array in stored.arrays.values() if array.rank})
     single = list(stored.arrays) == [""]
-    what = f"{drivers} array" if single else f"{drivers} group, {count_text(len(stored.arrays), 'array')}".strip()
-    return f"{what} of {' or '.join(f'{length:,}' for length in lengths)} rows" if lengths else what
+    kind = f"{drivers} array" if single else f"{drivers} group, {count_text(len(stored.arrays), 'array')}".strip()
+    return f"{kind} of {' or '.join(f'{length:,}' for length in lengths)} rows" if lengths else kind
 
 
 def _state(stored: Stored) -> str:
     if stored.manifest is not None:
-        return f"manifest: yes ({FINISHED}): loadax wrote it to its end"
+        return f"manifest: yes ({FINISHED}): complete, written by loadax"
     if stored.partial is not None:
-        remedy = "go on with `loadax convert … --resume`, or delete it; nothing opens it"
+        remedy = "finish it with `loadax convert … --resume`, or delete it; it can't be opened"
         return f"manifest: HALF-WRITTEN (no {FINISHED}): {remedy}"
-    return f"manifest: none (no {FINISHED}): another program wrote it; `loadax verify` says whether all of it is there"
+    return f"manifest: none (no {FINISHED}): written by another program; `loadax verify` checks whether it is complete"
 
 
 def _line(name: str, array: ts.TensorStore) -> list[str]:
@@ -102,14 +102,14 @@ def _line(name: str, array: ts.TensorStore) -> list[str]:
 
 
 def _box(shape: Sequence[int], array: ts.TensorStore) -> str:
-    """A chunk as rows and raw size; with all its extents where it holds only some columns."""
+    """Rows and raw size of a chunk; its whole shape, if it has only some columns."""
     size = size_text(math.prod(shape) * array.dtype.numpy_dtype.itemsize)
     whole = all(extent >= all_ for extent, all_ in zip(shape[1:], array.shape[1:], strict=True))
     return f"{count_text(shape[0], 'row')} ({size})" if shape and whole else f"{' x '.join(map(str, shape))} ({size})"
 
 
 def _cost(location: str, arrays: dict[str, ts.TensorStore]) -> Iterator[str]:
-    """What reading rows in random order costs, and the line that reads them well: as `Dataset.shuffle` sees it."""
+    """Cost of reading rows in random order, and the code that reads them well, according to `Dataset.shuffle`."""
     most = max(arrays, key=lambda name: raw_bytes(arrays[name]))
     length = arrays[most].shape[0]
     together = sorted(name for name, array in arrays.items() if array.shape[0] == length)
@@ -123,32 +123,32 @@ def _cost(location: str, arrays: dict[str, ts.TensorStore]) -> Iterator[str]:
     with warnings.catch_warnings(record=True) as costly:
         warnings.simplefilter("always")
         dataset.shuffle(0)
-    alone = chunk_starts(dataset.source) is None  # also in chunks that are mapped into memory, with nothing to decode
+    alone = chunk_starts(dataset.source) is None  # true also of memory-mapped chunks, which are not decoded
     chunk = 1 if alone else min(chunk_shape(arrays[most])[0], length)
     which = f" (array {most!r} has most bytes)" if len(arrays) > 1 else ""
-    yield "what it costs to shuffle"
+    yield "cost of shuffling"
     if chunk == 1:
-        yield f"  .shuffle(seed): decodes just the rows that are used{which}"
+        yield f"  .shuffle(seed): decodes only the rows that it returns{which}"
     else:
-        yield f"  .shuffle(seed): decodes {chunk} rows for each row that is used{which}"
+        yield f"  .shuffle(seed): decodes {chunk} rows for each row that it returns{which}"
     if not costly:
         if chunk > 1:
-            yield "  but its chunks are small, so that costs little"
+            yield "  but its chunks are small, so this is cheap"
         yield f"  {opened}.shuffle(seed)"
         return
     shuffle = dataset.shuffle(0, block="chunks").order.shuffle
     assert shuffle is not None and shuffle.blocks is not None  # noqa: PT018
     blocks = shuffle.blocks
     row_bytes = sum(raw_bytes(arrays[name]) // length for name in together)
-    held = size_text(min(blocks.lanes * blocks.window * blocks.rows, length) * row_bytes)
-    yield f'  .shuffle(seed, block="chunks"): decodes each chunk once; keeps {held} open, shared by all hosts'
+    open_bytes = size_text(min(blocks.lanes * blocks.window * blocks.rows, length) * row_bytes)
+    yield f'  .shuffle(seed, block="chunks"): decodes each chunk once; keeps {open_bytes} open, shared by all hosts'
     yield f"    ({blocks.lanes} lanes x {count_text(blocks.window, 'block')} of {count_text(blocks.rows, 'row')})"
     yield f'  {opened}.shuffle(seed, block="chunks")'
 
 
 def _stored_bytes(array: ts.TensorStore) -> int | None:
-    """Bytes in the array's folder; None when it is not on this machine."""
-    where = {} if array.kvstore is None else array.kvstore.spec().to_json()
-    if where.get("driver") != "file":
+    """Bytes in the array's folder; None if it is not on this machine."""
+    spec = {} if array.kvstore is None else array.kvstore.spec().to_json()
+    if spec.get("driver") != "file":
         return None
-    return sum(Path(folder, name).stat().st_size for folder, _, names in os.walk(where["path"]) for name in names)
+    return sum(Path(folder, name).stat().st_size for folder, _, names in os.walk(spec["path"]) for name in names)

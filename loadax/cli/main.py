@@ -1,4 +1,4 @@
-"""`loadax`: the commands, and how each ends."""
+"""`loadax`: the parser of the command line, and exit codes."""
 
 import argparse
 import logging
@@ -10,12 +10,12 @@ from loadax.cli import audit, bench, convert, index, inspect, plan, verify
 from loadax.cli.options import error_text
 from loadax.errors import LoadaxError
 
-_WRONG = 2  # exit code when the arguments or the data can't be used, as argparse's own
-_INTERRUPTED = 130  # exit code after Ctrl-C, as shells count it
+_WRONG = 2  # exit code for invalid arguments or data, as in argparse
+_INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit code: 0, 1 when `verify` found damage, 2 for an error, 130 after Ctrl-C.
+    """Runs a command; returns the exit code: 0, 1 if a check failed, 2 for an error, 130 after Ctrl-C.
 
     Args:
         arguments: Arguments of the command line, without the program's name.
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
+    """Builds the parser of the command line."""
     top = argparse.ArgumentParser(
         prog="loadax",
         description="Writes, checks and explains the stores that loadax reads training data from.",
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
 
 @contextmanager
 def _log_on_stderr() -> Iterator[None]:
-    """Shows what loadax logs, such as a server that does not answer."""
+    """Shows the log of loadax, such as a server that does not respond."""
     log, handler = logging.getLogger("loadax"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("loadax: %(message)s"))
     level = log.level

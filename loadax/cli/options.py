@@ -1,4 +1,4 @@
-"""What commands share: how they are added, the options of a shuffle, and how they spell the library's arguments."""
+"""Helpers of all commands: adding one, shuffle options, and the library's arguments as options in messages."""
 
 import argparse
 import warnings
@@ -14,13 +14,13 @@ _ARGUMENTS = {
     "batch_size", "cache_bytes", "chunk_rows", "dtype", "hosts", "num_workers", "overwrite", "pad_to", "partition",
     "prefetch_bytes", "remainder", "resume", "seq_len", "shard_rows", "size", "variables", "worker_type", "workers",
 }  # fmt: skip
-"""Options whose argument has the same name and the same meaning."""
+"""Arguments of the library with an option of the same name and meaning."""
 
 
 def add_command(
     commands: Any, name: str, run: Callable[[argparse.Namespace], int], summary: str, description: str, examples: str
 ) -> argparse.ArgumentParser:
-    """Adds a command that `run` runs; its page of help ends with the examples."""
+    """Adds a command that calls `run`, and whose help ends with `examples`."""
     command: argparse.ArgumentParser = commands.add_parser(
         name,
         help=summary,
@@ -41,22 +41,22 @@ def add_shuffle_options(command: argparse.ArgumentParser) -> None:
 
 
 def shuffled(dataset: Dataset, options: argparse.Namespace) -> Dataset:
-    """The dataset in the order of `--shuffle` and `--block`, without the warning about chunks that are decoded often.
+    """Applies `--shuffle` and `--block`, without the warning about chunks that are decoded often.
 
     Raises:
-        ArgumentError: When there is a block without a shuffle.
+        ArgumentError: When `--block` is passed without `--shuffle`.
     """
     if options.shuffle is None:
         if options.block is not None:
-            raise ArgumentError(f"--block {options.block} is for a shuffle: pass --shuffle SEED as well")
+            raise ArgumentError(f"--block {options.block} needs a shuffle: pass --shuffle SEED as well")
         return dataset
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the command's own figures say it
+        warnings.simplefilter("ignore", UserWarning)  # the command's own figures show it
         return dataset.shuffle(options.shuffle, block=options.block)
 
 
 def spelling(options: argparse.Namespace) -> Callable[..., str]:
-    """How a command spells arguments: `--num-workers 4`; those that are none of its options as Python code does."""
+    """A function that spells arguments as the command's options, `--num-workers 4`, or else as Python code."""
 
     def spell(name: str, value: Any = None) -> str:
         if name not in _ARGUMENTS or not hasattr(options, name):
@@ -68,7 +68,7 @@ def spelling(options: argparse.Namespace) -> Callable[..., str]:
 
 
 def error_text(error: LoadaxError, options: argparse.Namespace) -> str:
-    """An error's message with the option that it is about: first if it was given (`--batch-size 0: …`), else last."""
+    """An error's message with its option: in front if it was passed (`--batch-size 0: …`), else at the end."""
     message, name = str(error), error.argument
     if name is None or name not in _ARGUMENTS or not hasattr(options, name):
         return message
@@ -84,5 +84,5 @@ def _block(text: str) -> int | str:
     if text == "chunks":
         return text
     if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no block; pass a number of rows, or 'chunks'")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a block; pass a number of rows, or 'chunks'")
     return int(text)

@@ -1,4 +1,4 @@
-"""`loadax plan`: shows what a run will do on a mesh that need not exist."""
+"""`loadax plan`: shows what a run will do on any mesh, without its devices."""
 
 import argparse
 import json
@@ -20,8 +20,8 @@ examples:
   loadax plan train.zarr --mesh data=16,model=4 --hosts 8 --partition "image=data,-,model;label=data" \\
     --batch-size 256 --json
 
-A partition says for every dim of a leaf, rows first, which axes of the mesh cut it: a name, several joined by +, or -
-for none. One for all leaves, or LEAF=… for each of them, separated by semicolons.
+A partition names the mesh axes that cut each dim of a leaf, rows first: a name, several joined by +, or - for none.
+Pass one for all leaves, or LEAF=… for each of them, separated by semicolons.
 
 {SOURCES}. Only its metadata is
 read, and no accelerator is used.
@@ -35,8 +35,8 @@ def add(commands: Any) -> None:
         "plan",
         run,
         "show what a run will read and hold on every host, for any mesh",
-        "Shows what a training run will read, decode and hold on each host of a mesh that need not exist; "
-        "warns of what costs more than necessary; and checks that each row of the first steps is read "
+        "Shows what a training run will read, decode and hold on each host of a mesh, without its devices; "
+        "warns about unnecessary costs; and checks that each row of the first steps is read "
         "by exactly the hosts that hold it.",
         _EXAMPLES,
     )
@@ -45,42 +45,42 @@ def add(commands: Any) -> None:
         "--mesh", metavar="A=N,B=M", type=_axes, required=True, help="axes of the mesh and their sizes"
     )
     command.add_argument(
-        "--hosts", metavar="N", type=int, default=1, help="hosts, which own equal runs of the devices (default: 1)"
+        "--hosts", metavar="N", type=int, default=1, help="hosts with an equal number of devices each (default: 1)"
     )
     command.add_argument("--partition", metavar="P", help="axes that cut each dim (default: rows over a one-axis mesh)")
     command.add_argument("--batch-size", metavar="B", type=int, required=True, help="rows of the global batch")
     add_shuffle_options(command)
     command.add_argument("--epochs", metavar="N", type=int, default=1, help="epochs; 0: endless (default: 1)")
     command.add_argument(
-        "--remainder", choices=["drop", "pad", "error"], default="drop", help="an epoch's last, partial batch"
+        "--remainder", choices=["drop", "pad", "error"], default="drop", help="what to do with a partial last batch"
     )
     command.add_argument(
         "--prefetch-bytes",
         metavar="N",
         type=int,
         default=256 << 20,
-        help="a host's memory to read ahead (default: 256 MiB)",
+        help="bytes of each host's memory for prefetching (default: 256 MiB)",
     )
     command.add_argument(
-        "--cache-bytes", metavar="N", type=int, help="a host's memory for open chunks (default: half of this machine's)"
+        "--cache-bytes", metavar="N", type=int, help="bytes of each host for open chunks (default: half of this one's)"
     )
     command.add_argument(
         "--steps",
         metavar="N",
         type=int,
-        help="steps to sample (default: 8), and to check (default: about a second's worth)",
+        help="steps to sample (default: 8), and to check (default: about one second of checks)",
     )
     command.add_argument("--json", action="store_true", help="print JSON")
-    command.add_argument("--picture", metavar="FILE", help="PNG file to draw which host holds which part of a batch to")
+    command.add_argument("--picture", metavar="FILE", help="PNG file for a picture of each host's part of a batch")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs it.
+    """Runs the command.
 
     Raises:
-        LoadaxError: when an option can't be used, or there is no data.
+        LoadaxError: When an option is invalid, or there is no data.
     """
-    from loadax.loader.dataloader import Dataloader  # it imports JAX, which the other commands do without
+    from loadax.loader.dataloader import Dataloader  # imports JAX, which other commands don't need
     from loadax.sharding import plan_mesh
 
     loader = Dataloader(
@@ -105,19 +105,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _partition(text: str) -> Any:
-    """Specs, from text as `--help` describes it."""
+    """Parses the text of `--partition`, as `--help` describes it."""
     entries = [entry for entry in text.split(";") if entry]
     if "=" not in text:
         if len(entries) != 1:
-            raise ArgumentError(
-                f"--partition {text!r}: parts separated by semicolons name their leaves: 'image=data;label=data'"
-            )
+            raise ArgumentError(f"--partition {text!r}: name the leaf of each part: 'image=data;label=data'")
         return _spec(entries[0])
     pairs = [entry.partition("=") for entry in entries]
     for name, sign, _ in pairs:
         if not name or not sign:
             raise ArgumentError(
-                f"--partition {text!r}: {name!r} does not say which leaf and how; write LEAF=AXES for each leaf"
+                f"--partition {text!r}: {name!r} lacks a leaf or its axes; pass LEAF=AXES for each leaf"
             )
     return {name.strip(): _spec(spec) for name, _, spec in pairs}
 
@@ -132,10 +130,10 @@ def _spec(text: str) -> Any:
 def _axes(text: str) -> dict[str, int]:
     axes: dict[str, int] = {}
     for part in text.split(","):
-        found = re.fullmatch(r"\s*(\w+)=(\d+)\s*", part)
-        if found is None or found[1] in axes:
+        match = re.fullmatch(r"\s*(\w+)=(\d+)\s*", part)
+        if match is None or match[1] in axes:
             raise argparse.ArgumentTypeError(
-                f"{text!r} is no mesh; pass axes and their sizes, each once, such as data=512,seq=8"
+                f"{text!r} is not a mesh; pass axes and their sizes, each once, such as data=512,seq=8"
             )
-        axes[found[1]] = int(found[2])
+        axes[match[1]] = int(match[2])
     return axes

@@ -1,4 +1,4 @@
-"""Opens the data of a command: its kind follows from the path."""
+"""Opens the dataset of a command, whose kind follows from the path."""
 
 import argparse
 import os
@@ -22,21 +22,18 @@ KNOWN = (
 SOURCES = """\
 SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, a file of tokens (.bin), a folder of images,
 ArrayRecord files (one, a folder or a pattern), or MODULE:FUNCTION that makes a loadax.Dataset"""
-_ZARR = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")  # one of these is in the folder of a zarr store
-
-
+_ZARR = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")  # every zarr store has one of these files
 _OPTIONS = ("variables", "seq_len", "dtype", "size", "pad_to")
-"""What a path alone does not say."""
 
 
 def add_source_options(command: argparse.ArgumentParser) -> None:
-    """Adds SRC, and what its path alone does not say, to a command."""
+    """Adds SRC and its options to a command."""
     command.add_argument(
         "source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset"
     )
     command.add_argument("--variables", metavar="A,B", type=_names, help="arrays of a zarr group (default: all)")
     command.add_argument(
-        "--seq-len", metavar="L", type=int, help="tokens a row, for a file of tokens; each row gets one more"
+        "--seq-len", metavar="L", type=int, help="tokens per row of a file of tokens; each row gets one more"
     )
     command.add_argument(
         "--dtype", help="dtype of the tokens of a .bin file, or of ArrayRecord records, such as uint16"
@@ -45,15 +42,15 @@ def add_source_options(command: argparse.ArgumentParser) -> None:
         "--size", metavar="HxW", type=_size, help="size of the images of a folder, such as 224 or 224x288"
     )
     command.add_argument(
-        "--pad-to", metavar="N", type=int, help="entries of an ArrayRecord record, with zeros behind its own"
+        "--pad-to", metavar="N", type=int, help="length to which ArrayRecord records are padded with zeros"
     )
 
 
 def open_dataset(options: argparse.Namespace) -> Dataset:
-    """The dataset at a path or URL, or that a function makes: `MODULE:FUNCTION`.
+    """Opens the dataset at a path or URL, or calls `MODULE:FUNCTION` for it.
 
     Raises:
-        ArgumentError: When there is neither, its kind is unknown, or an option does not go with its kind.
+        ArgumentError: When there is no dataset, its kind is unknown, or an option does not apply to its kind.
         SourceError: When it can't be read.
     """
     source = options.source
@@ -63,20 +60,20 @@ def open_dataset(options: argparse.Namespace) -> Dataset:
     _refuse_options(options, "a function")
     dataset = import_function(source, "SRC")()
     if not isinstance(dataset, Dataset):
-        raise ArgumentError(f"{source}() gave {dataset!r:.80}, not a loadax.Dataset; return one")
+        raise ArgumentError(f"{source}() returned {dataset!r:.80}, not a loadax.Dataset; return one")
     return dataset
 
 
 def _open_path(path: str, options: argparse.Namespace) -> Dataset:
     local = None if "|" in path else local_path(path)
     if local is not None and not local.exists() and not _is_record(local.name):  # these may be a pattern
-        raise ArgumentError(f"{path}: there is nothing there; pass the path or URL of {KNOWN}")
-    # A local folder is whatever is in it.
+        raise ArgumentError(f"{path} does not exist; pass the path or URL of {KNOWN}")
+    # The kind of a local folder follows from its files.
     end = "" if local is not None and local.is_dir() else _suffix(path)
     if options.seq_len is not None or end in (".bin", ".idx"):
         _refuse_options(options, "a file of tokens", "seq_len", "dtype")
         if options.seq_len is None:
-            raise ArgumentError(f"{path} is a file of tokens: say with --seq-len how many make a row")
+            raise ArgumentError(f"{path} is a file of tokens: pass --seq-len, the number of tokens per row")
         return from_tokens(path, seq_len=options.seq_len, dtype=options.dtype)
     if end == ".npy":
         _refuse_options(options, "a .npy file")
@@ -87,11 +84,11 @@ def _open_path(path: str, options: argparse.Namespace) -> Dataset:
     if holds_images(path):
         _refuse_options(options, "a folder of images", "size")
         return from_images(path, options.size)
-    # What a URL names can't be looked at: zarr stores may be called anything there.
+    # Without listing a URL, assume a zarr store, whose name may have any suffix.
     if local is None or local.is_dir() or end == ".zip":
         _refuse_options(options, "a zarr store", "variables")
         return from_zarr(path, variables=options.variables)
-    raise ArgumentError(f"{path} is of no kind that the command line knows; pass {KNOWN}")
+    raise ArgumentError(f"{path} is of an unknown kind; pass {KNOWN}")
 
 
 def _suffix(path: str) -> str:
@@ -107,7 +104,7 @@ def _is_record(name: str) -> bool:
 
 
 def holds_images(path: str) -> bool:
-    """Whether a local folder that is no zarr store, or a folder in it, has images."""
+    """Whether a local folder is not a zarr store, and has images at any depth."""
     folder = None if "|" in path else local_path(path)
     if folder is None or not folder.is_dir() or any((folder / name).exists() for name in _ZARR):
         return False
@@ -119,15 +116,14 @@ def holds_images(path: str) -> bool:
 
 
 def _refuse_options(options: argparse.Namespace, kind: str, *meant: str) -> None:
-    """Refuses options that this kind of data does not have."""
+    """Raises if an option does not apply to this kind of data."""
     for name in _OPTIONS:
         if getattr(options, name) is not None and name not in meant:
             option = name.replace("_", "-")
-            raise ArgumentError(f"{options.source} is {kind}, for which --{option} means nothing; leave it out")
+            raise ArgumentError(f"{options.source} is {kind}, to which --{option} does not apply; leave it out")
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Names, separated by commas."""
     names = tuple(name for name in text.split(",") if name)
     if not names:
         raise argparse.ArgumentTypeError(f"{text!r} names no array; pass names separated by commas")
@@ -135,9 +131,9 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _size(text: str) -> tuple[int, int]:
-    found: Any = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
-    if found is None or int(found[1]) < 1 or int(found[2] or 1) < 1:
+    match: Any = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
+    if match is None or int(match[1]) < 1 or int(match[2] or 1) < 1:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no size; pass one number for squares, or HEIGHTxWIDTH, such as 224x288"
+            f"{text!r} is not a size; pass one number for squares, or HEIGHTxWIDTH, such as 224x288"
         )
-    return int(found[1]), int(found[2] or found[1])
+    return int(match[1]), int(match[2] or match[1])

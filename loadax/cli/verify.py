@@ -1,4 +1,4 @@
-"""`loadax verify`: reads a whole store, or a folder of images, and lists what is damaged."""
+"""`loadax verify`: reads a whole store, or a folder of images, and lists the damage."""
 
 import argparse
 import sys
@@ -12,16 +12,16 @@ from loadax.errors import ArgumentError
 from loadax.sources.images.folder import open_images
 from loadax.writing.verify import verify
 
-_DAMAGED = 1  # the exit code: not that of an error, since the check itself went well
-_SIDE = 64  # pixels: decoding a JPEG to a small size is quick, and reads all of the file
+_DAMAGED = 1  # exit code; not that of an error, since the check itself succeeded
+_SIDE = 64  # pixels: decoding a JPEG to a small size is fast, but reads the whole file
 _EXAMPLES = """\
 examples:
   loadax verify train.zarr && echo whole
   loadax verify photos/ --rows damaged.txt
       in the run: loadax.from_images("photos/", size=224).exclude("damaged.txt")
 
-Exit code: 0 when all can be read, 1 when something is damaged,
-2 when there is no store or it was not written to its end.
+Exit code: 0 if all data can be read, 1 if some is damaged,
+2 if there is no store or it was only partly written.
 """
 
 
@@ -31,10 +31,10 @@ def add(commands: Any) -> None:
         commands,
         "verify",
         run,
-        "read all of a zarr store or a folder of images, and list what is damaged",
-        "Reads every chunk of a zarr store, of any writer. "
-        "Missing and shortened files are always found, flipped bits where the store has checksums: "
-        "all stores of loadax have. Of a folder of images, decodes every file.",
+        "read a whole zarr store or folder of images, and list the damage",
+        "Reads every chunk of a zarr store from any writer, or decodes every file of a folder of images. "
+        "Detects all missing and truncated files, and flipped bits if the store has checksums, as all stores "
+        "written by loadax do.",
         _EXAMPLES,
     )
     command.add_argument("path", metavar="PATH", help="path or URL of a zarr array or group, or a folder of images")
@@ -44,33 +44,33 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs it; 1 when there is damage.
+    """Runs the command; returns 1 if there is damage.
 
     Raises:
-        LoadaxError: when the store can't be read at all.
+        LoadaxError: When the store can't be read at all.
     """
     if holds_images(options.path):
         return _verify_images(options.path, options.rows)
     if options.rows is not None:
         raise ArgumentError(
-            f"--rows {options.rows} is for a folder of images, which {options.path} is not; leave it out"
+            f"--rows {options.rows} applies to folders of images, which {options.path} is not; leave it out"
         )
     report = verify(options.path)
-    for each in report.damages:
-        name = f"{each.array}: " if each.array else ""
-        sys.stdout.write(f"{name}rows {each.start} to {each.stop - 1}: {each.message}\n")
-    found = f"{count_text(report.rows, 'row')} of {count_text(report.arrays, 'array')}, {size_text(report.nbytes)} raw"
+    for damage in report.damages:
+        name = f"{damage.array}: " if damage.array else ""
+        sys.stdout.write(f"{name}rows {damage.start} to {damage.stop - 1}: {damage.message}\n")
+    summary = (
+        f"{count_text(report.rows, 'row')} of {count_text(report.arrays, 'array')}, {size_text(report.nbytes)} raw"
+    )
     if report.damages:
         sys.stdout.write(
-            f"{report.location}: {found}: {count_text(len(report.damages), 'damaged place')}; "
+            f"{report.location}: {summary}: {count_text(len(report.damages), 'damaged place')}; "
             "copy or write those files again\n"
         )
-        if not report.ours and any("NOT_FOUND: chunk" in each.message for each in report.damages):
-            sys.stdout.write(
-                "chunks that are missing may be those with nothing but the fill value, which some writers leave out\n"
-            )
+        if not report.ours and any("NOT_FOUND: chunk" in damage.message for damage in report.damages):
+            sys.stdout.write("missing chunks may contain only the fill value: some writers leave such chunks out\n")
         return _DAMAGED
-    sys.stdout.write(f"{report.location}: {found}: all can be read\n")
+    sys.stdout.write(f"{report.location}: {summary}: all can be read\n")
     for name in report.unchecked:
         sys.stdout.write(f"{name or 'the array'} has no checksums: flipped bits in it go unnoticed\n")
     return 0
@@ -89,15 +89,15 @@ def _verify_images(folder: str, rows: str | None) -> int:
         except OSError as error:
             raise ArgumentError(f"--rows {rows} can't be written: {error.strerror}; pass another path") from error
     sys.stdout.writelines(f"row {row}: {problem}\n" for row, problem in damaged.items())
-    found = f"{folder}: {count_text(len(source), 'image')}"
+    summary = f"{folder}: {count_text(len(source), 'image')}"
     if not damaged:
-        sys.stdout.write(f"{found}: all can be decoded\n")
+        sys.stdout.write(f"{summary}: all can be decoded\n")
         return 0
     advice = "pass --rows FILE.txt for a list of them" if rows is None else f"dataset.exclude({rows!r}) leaves them out"
-    sys.stdout.write(f"{found}: {len(damaged)} damaged; copy those files again, or {advice}\n")
+    sys.stdout.write(f"{summary}: {len(damaged)} damaged; copy those files again, or {advice}\n")
     return _DAMAGED
 
 
 def _on_a_line(text: str) -> str:
-    """A text that names a file, which may be called anything."""
+    """Text on one line and printable, since file names may contain any characters."""
     return " ".join(text.split()).encode("utf-8", "backslashreplace").decode()

@@ -1,1 +1,1 @@
-"""What all other parts lean on: no I/O, no JAX, and nothing of loadax but its errors."""
+"""Helpers for all other parts. No I/O, no JAX, and no imports from loadax except its errors and protocols."""

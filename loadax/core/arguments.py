@@ -1,4 +1,4 @@
-"""Argument checks, one for each kind: returns the value in plain form, or raises an `ArgumentError` that names it."""
+"""Argument checks, one per kind. Each returns the value in plain form, or raises an `ArgumentError` that names it."""
 
 import math
 import operator
@@ -11,16 +11,16 @@ import numpy as np
 from loadax.errors import ArgumentError
 
 LARGEST = (1 << 63) - 1
-"""The largest int that NumPy's int64 holds, in which rows, positions, epochs and steps are computed."""
+"""Largest int64, the dtype of rows, positions, epochs and steps."""
 
 MOST_POSITIONS = 1 << 62
-"""The most positions of all epochs of a run together, so that sums of them still fit in int64."""
+"""Maximum number of positions in all epochs of a run, so that sums of two still fit in int64."""
 
 _SHOWN = 120  # characters of a value in a message
 
 
 def shown(value: Any) -> str:
-    """A value as one line of a message, however large it is, and even when its own `repr` fails."""
+    """A value as one line of a message, even if it is huge or its `repr` fails."""
     if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to print more than 4,300 digits
         return f"an int of {value.bit_length()} bits"
     try:
@@ -35,48 +35,48 @@ def shown(value: Any) -> str:
 def integer(
     name: str, value: Any, least: int | None = None, most: int | None = LARGEST, remedy: str | None = None
 ) -> int:
-    """The value as an int: of Python, of NumPy, or an array of JAX or NumPy without dimensions.
+    """The value as an int: a Python or NumPy integer, or a 0-dimensional array of NumPy or JAX.
 
     Args:
         name: Name of the argument.
-        value: What was passed.
-        least: Lower bound, if there is one.
+        value: Value of the argument.
+        least: Lower bound.
         most: Upper bound; None for seeds, which can be any int.
-        remedy: Ends the message, behind "pass".
+        remedy: End of the message, after "pass".
 
     Raises:
-        ArgumentError: When it is no int, or outside the bounds.
+        ArgumentError: When the value is not an int, or outside the bounds.
     """
-    number = None if _is_bool(value) or _dimensions(value) else _index(value)
-    if number is None:
+    integer_value = None if _is_bool(value) or _dimensions(value) else _index(value)
+    if integer_value is None:
         wanted = "an int" if least is None else f"an int of {least} or more"
         raise ArgumentError(f"{name}={shown(value)}: pass {remedy or wanted}", argument=name)
-    if least is not None and number < least:
-        raise ArgumentError(f"{name}={shown(number)}: pass {remedy or f'{least} or more'}", argument=name)
-    if most is not None and (number > most or number < -LARGEST):
-        limit = "more than -2**63" if number < 0 else "less than 2**63" if most == LARGEST else f"{most} or less"
-        raise ArgumentError(f"{name}={shown(number)}: pass {limit}", argument=name)
-    return number
+    if least is not None and integer_value < least:
+        raise ArgumentError(f"{name}={shown(integer_value)}: pass {remedy or f'{least} or more'}", argument=name)
+    if most is not None and (integer_value > most or integer_value < -LARGEST):
+        limit = "more than -2**63" if integer_value < 0 else "less than 2**63" if most == LARGEST else f"{most} or less"
+        raise ArgumentError(f"{name}={shown(integer_value)}: pass {limit}", argument=name)
+    return integer_value
 
 
 def number(name: str, value: Any, remedy: str) -> float:
-    """The value as a finite float: any real number that is no bool.
+    """The value as a finite float: any real number except a bool.
 
     Raises:
         ArgumentError: Otherwise.
     """
     if hasattr(type(value), "__float__") and not _is_bool(value) and not _dimensions(value):
         try:
-            found = float(value)
+            result = float(value)
         except (TypeError, ValueError, OverflowError):
-            found = math.nan
-        if math.isfinite(found):
-            return found
+            result = math.nan
+        if math.isfinite(result):
+            return result
     raise ArgumentError(f"{name}={shown(value)}: pass {remedy}", argument=name)
 
 
 def flag(name: str, value: Any, hint: str = "") -> bool:
-    """The value, when it is a bool: a string or a number that only counts as true or false is most likely a mistake.
+    """The value, if it is a bool. A truthy or falsy string or number is most likely a mistake.
 
     Raises:
         ArgumentError: Otherwise.
@@ -87,17 +87,17 @@ def flag(name: str, value: Any, hint: str = "") -> bool:
 
 
 def optional_flag(name: str, value: Any) -> bool | None:
-    """The same for an argument that is None when it decides for itself."""
+    """Same as `flag`, for an argument whose default is None."""
     return None if value is None else flag(name, value, ", or leave it out")
 
 
 def choice(name: str, value: Any, options: Collection[str | None], remedy: str | None = None) -> Any:
-    """The value, when it is one of a few strings (or None).
+    """The value, if it is one of the options.
 
     Raises:
         ArgumentError: Otherwise; lists the options, or ends in `remedy`.
     """
-    # Not `in` alone: an array compares with each option entry by entry.
+    # `in` alone would fail for an array, which compares elementwise.
     if not (value is None or isinstance(value, str)) or value not in options:
         *others, last = map(repr, options)
         listed = f"{', '.join(others)} or {last}" if others else last
@@ -105,44 +105,45 @@ def choice(name: str, value: Any, options: Collection[str | None], remedy: str |
     return value
 
 
-def entries(name: str, value: Any, what: str) -> list[Any]:
-    """The entries of a list, a tuple or another iterable. A string, a dict or a single thing is none.
+def entries(name: str, value: Any, noun: str) -> list[Any]:
+    """The entries of a list, a tuple or another iterable, but not of a string, a dict or a class.
 
     Args:
         name: Name of the argument.
-        value: What was passed.
-        what: What the entries are, in the plural.
+        value: Value of the argument.
+        noun: Plural noun for the entries, for the message.
 
     Raises:
-        ArgumentError: When the value can't be gone through.
+        ArgumentError: When the value is not such an iterable.
     """
     single = isinstance(value, str | bytes | Mapping | type) or getattr(value, "ndim", None) == 0
     if single or not isinstance(value, Iterable):
-        raise ArgumentError(f"{name}={shown(value)}: pass a list of {what}", argument=name)
+        raise ArgumentError(f"{name}={shown(value)}: pass a list of {noun}", argument=name)
     return list(value)
 
 
-def path(name: str, value: Any, what: str = "a path") -> str:
-    """The value as text, when it is a path: a str or a `pathlib.Path`.
+def path(name: str, value: Any, wanted: str = "a path") -> str:
+    """The value as a str, if it is a path: a str or a `pathlib.Path`.
 
     Raises:
-        ArgumentError: When it is something else, or no file system takes it.
+        ArgumentError: When it is something else, or invalid in every file system.
     """
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str):
         raise ArgumentError(
-            f"{name}={shown(value)} is a {type(value).__name__}: pass {what}, as a str or a pathlib.Path", argument=name
+            f"{name}={shown(value)} is a {type(value).__name__}: pass {wanted}, as a str or a pathlib.Path",
+            argument=name,
         )
     if not text or "\0" in text:
         raise ArgumentError(
-            f"{name}={shown(value)} {'is empty' if not text else 'has a NUL character in it'}: pass {what}",
+            f"{name}={shown(value)} {'is empty' if not text else 'has a NUL character in it'}: pass {wanted}",
             argument=name,
         )
     return text
 
 
 def text(name: str, value: Any, remedy: str) -> str:
-    """The value, when it is a str.
+    """The value, if it is a str.
 
     Raises:
         ArgumentError: Otherwise; ends in `remedy`.
@@ -153,7 +154,7 @@ def text(name: str, value: Any, remedy: str) -> str:
 
 
 def function(name: str, value: Any, remedy: str) -> Callable[..., Any]:
-    """The value, when it can be called.
+    """The value, if it is callable.
 
     Raises:
         ArgumentError: Otherwise; ends in `remedy`.
@@ -167,15 +168,15 @@ def dtype(name: str, value: Any) -> np.dtype[Any]:
     """The value as a NumPy dtype.
 
     Raises:
-        ArgumentError: When it names none.
+        ArgumentError: When it is not a dtype.
     """
     try:
-        found = None if value is None or _dimensions(value) else np.dtype(value)
-    except Exception:  # noqa: BLE001 - NumPy asks the object, whose methods can raise anything
-        found = None
-    if found is None:
-        raise ArgumentError(f"{name}={shown(value)} is no dtype; pass say 'uint16'", argument=name)
-    return found
+        result = None if value is None or _dimensions(value) else np.dtype(value)
+    except Exception:  # noqa: BLE001 - NumPy calls methods of the object, which can raise anything
+        result = None
+    if result is None:
+        raise ArgumentError(f"{name}={shown(value)} is not a dtype; pass for example 'uint16'", argument=name)
+    return result
 
 
 def _is_bool(value: Any) -> bool:
@@ -183,7 +184,7 @@ def _is_bool(value: Any) -> bool:
 
 
 def _dimensions(value: Any) -> Any:
-    """How many dimensions an array has; 0 for all else."""
+    """Number of dimensions of an array; 0 for anything else."""
     return 0 if isinstance(value, type) else getattr(value, "ndim", 0)
 
 

@@ -1,8 +1,8 @@
-"""Aligned host buffers that are reused once no array refers to them.
+"""Aligned host buffers that are reused once no array references them.
 
-On the CPU, JAX makes an array of 64-byte-aligned NumPy memory without a copy. So such memory may be written again only
-after every array on it is gone, and the one thing that knows is Python's own reference count: the lease below is the
-object that each view, and so each `jax.Array`, keeps alive.
+On the CPU, JAX aliases 64-byte-aligned NumPy memory without a copy. So such memory may be overwritten only after every
+array on it is gone, and only Python's reference count tells that: the lease below is the object that each view, and so
+each `jax.Array`, keeps alive.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_OWN_MAP = 1 << 18  # bytes from which memory is mapped by itself
-_LARGE_PAGE = 2 << 20  # bytes; what of a map is not used takes no memory
+_OWN_MAP = 1 << 18  # bytes from which a buffer gets its own mmap
+_LARGE_PAGE = 2 << 20  # bytes; unused parts of a map take no memory
 
 ALIGNMENT = 64
-"""Bytes. What XLA's CPU client asks of memory that it takes over without a copy."""
+"""Alignment in bytes of memory that XLA's CPU client can alias without a copy."""
 
 
 def align(size: int) -> int:
@@ -29,13 +29,13 @@ def align(size: int) -> int:
 
 
 def aligned_bytes(size: int) -> NDArray[np.uint8]:
-    """A fresh uint8[size] that begins on a 64-byte boundary; its contents are undefined."""
+    """Allocates a 64-byte-aligned uint8[size]; its contents are undefined."""
     if size >= _OWN_MAP:
-        # Not from the heap, whose holes would stay with the process when buffers of many sizes have come and gone.
+        # Not from the heap, which buffers of many sizes would fragment.
         memory_map = mmap.mmap(-1, size + _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         start = -np.frombuffer(memory_map, np.uint8).ctypes.data % _LARGE_PAGE
-        # In large pages, as NumPy asks for its own large arrays: else rows that come from everywhere wait for page
-        # tables. Not the last part of one, which would take all of it.
+        # Huge pages, as NumPy requests for its large arrays: otherwise scattered rows cause TLB misses. Not for the
+        # last partial page, which would take a whole one.
         with contextlib.suppress(AttributeError, OSError):
             memory_map.madvise(mmap.MADV_HUGEPAGE, start, size // _LARGE_PAGE * _LARGE_PAGE)
         return np.frombuffer(memory_map, np.uint8, size, start)
@@ -45,19 +45,19 @@ def aligned_bytes(size: int) -> NDArray[np.uint8]:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """A fresh C-contiguous array that begins on a 64-byte boundary; its contents are undefined."""
+    """Allocates a 64-byte-aligned, C-contiguous array; its contents are undefined."""
     dtype = np.dtype(dtype)
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     return aligned_bytes(size).view(dtype).reshape(shape)
 
 
 class BufferPool:
-    """Buffers that are handed out, and come back by themselves when nothing refers to them any more.
+    """Pool of leased buffers, which return to it when nothing references them.
 
     Args:
-        keep: how many idle bytes are kept for the next lease; what comes back beyond that goes to the system.
-        make: gives new memory, uint8 of so many bytes on a 64-byte boundary; called under this pool's lock.
-        drop: is told of memory that goes to the system; called under this pool's lock.
+        keep: Maximum number of idle bytes to keep; further buffers are freed.
+        make: Function that allocates 64-byte-aligned uint8[n]; called under the pool's lock.
+        drop: Function that is called with memory that is freed; called under the pool's lock.
 
     Examples:
         >>> pool = BufferPool(keep=1 << 20)
@@ -77,31 +77,30 @@ class BufferPool:
     ):
         self._keep = keep
         self._make, self._drop = make, drop
-        self._idle: OrderedDict[int, list[NDArray[np.uint8]]] = OrderedDict()  # by capacity, the longest unused first
+        self._idle: OrderedDict[int, list[NDArray[np.uint8]]] = OrderedDict()  # by capacity, least recently used first
         self._idle_bytes = 0
-        self._returned: deque[NDArray[np.uint8]] = deque()  # what came back and is not sorted in yet
+        self._returned: deque[NDArray[np.uint8]] = deque()  # not in `_idle` yet
         self._lock = threading.Lock()
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes that are kept for the next lease."""
+        """Number of idle bytes in the pool."""
         with self._lock:
             self._sort_in()
             return self._idle_bytes
 
     def lease(self, size: int) -> NDArray[np.uint8]:
-        """uint8[size] on a 64-byte boundary, contents undefined; it is yours until the last view of it is gone."""
+        """Leases a 64-byte-aligned uint8[size] until its last view is gone; its contents are undefined."""
         capacity = align(max(size, 1))
         with self._lock:
             self._sort_in()
             memory = self._take(capacity)
             if memory is None:
-                # Where sizes change, the new ones take the place of the old ones, so that memory does not grow with
-                # every change.
+                # New sizes replace old ones, so that memory does not grow with every change of size.
                 self._shrink_to(self._idle_bytes - capacity)
                 memory = self._make(capacity)
-        # Through a memoryview, so that `lease` is not a view of `memory` in NumPy's eyes: every array made from
-        # `lease`, and every jax.Array on one of those, then refers to `lease` itself, whose end `finalize` sees.
+        # Through a memoryview, so that NumPy does not treat `lease` as a view of `memory`: every array made from
+        # `lease`, and every jax.Array on one of those, then references `lease` itself, which `finalize` watches.
         lease = np.frombuffer(memory.data, np.uint8, count=size)
         weakref.finalize(lease, self._give_back, memory).atexit = False
         return lease
@@ -115,7 +114,7 @@ class BufferPool:
         return stack.pop()
 
     def _give_back(self, memory: NDArray[np.uint8]) -> None:
-        # Without the lock: this runs wherever garbage is collected, under whatever other locks.
+        # Without the lock: garbage collection may call this at any point, with any lock held.
         self._returned.append(memory)
 
     def _sort_in(self) -> None:

@@ -1,7 +1,7 @@
-"""Casts host data to the dtype that JAX will hold, and refuses casts that change a value. Without JAX.
+"""Casts host data to the dtype that JAX will use, and refuses integer casts that overflow. Does not import JAX.
 
-JAX without x64 makes int64 into int32 and lets the values wrap; here one that does not fit is an error. Floats and
-complex numbers lose precision silently, as everywhere in JAX.
+Without x64, JAX converts int64 to int32 and lets values wrap; here, overflow is an error. Floats and complex numbers
+lose precision silently, as everywhere in JAX.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from loadax.errors import LeafError
 
 
 def leaf_name(path: str) -> str:
-    """How an error names the leaf at `path`; the path is empty when it is the only one.
+    """Name of the leaf at `path` in errors; the path of the only leaf is empty.
 
     Examples:
         >>> leaf_name("['tokens']"), leaf_name("")
@@ -23,15 +23,15 @@ def leaf_name(path: str) -> str:
 
 
 def cast_into(destination: NDArray[Any], source: NDArray[Any], path: str) -> None:
-    """Copies `source` into `destination` of the same shape, and refuses integers that the latter's dtype can't hold.
+    """Copies `source` into `destination`, an array of the same shape.
 
     Args:
-        destination: written; its dtype is `placed_dtype` of the source's.
-        source: read.
-        path: of the leaf, for the error.
+        destination: Array to write to; its dtype is `placed_dtype` of the source's.
+        source: Array to copy.
+        path: Path of the leaf, for the error.
 
     Raises:
-        LeafError: when an integer does not fit; nothing was written then.
+        LeafError: When an integer overflows; then nothing is written.
 
     Examples:
         >>> narrow = np.empty(2, np.int32)
@@ -46,7 +46,7 @@ def cast_into(destination: NDArray[Any], source: NDArray[Any], path: str) -> Non
         and source.size
     ):
         _check_range(destination.dtype, source, path)
-    # A float that is too large becomes inf, as in JAX; NumPy would warn of it.
+    # A float that overflows becomes inf, as in JAX; NumPy would warn.
     with np.errstate(over="ignore"):
         np.copyto(destination, source, casting="unsafe")
 

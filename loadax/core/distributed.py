@@ -15,7 +15,7 @@ class Process:
 
 
 def this_process() -> Process:
-    """This process's place in a `jax.distributed` run; the only one outside of one."""
+    """This process in a `jax.distributed` run; process 0 of 1 outside of one."""
     jax = sys.modules.get("jax")
     distributed = getattr(jax, "distributed", None)
     if jax is None or distributed is None or not distributed.is_initialized():

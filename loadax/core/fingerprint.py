@@ -1,18 +1,22 @@
-"""Fingerprints of functions: tell a function from another one, and from itself before an edit."""
+"""Fingerprints of functions, which change when the function is edited."""
 
+import dataclasses
 import dis
+import enum
 import functools
 import hashlib
+import inspect
 import logging
 import pathlib
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from loadax.core.arguments import shown
+from loadax.core.formatting import name_of
 
 _BY_TEXT = (
     *(type(None), bool, int, float, complex, str, bytes, range, slice, type(...)),
@@ -21,12 +25,12 @@ _BY_TEXT = (
 
 
 class Fingerprint(NamedTuple):
-    """What is known of a function.
+    """Fingerprint of a function.
 
     Args:
-        digest: Text that is another one after every change that shows.
-        unknown: First thing that the function depends on and whose changes don't show, such as an object of a user's
-            class: only its type is in the digest. None where there is none.
+        digest: Text that changes with every visible change of the function.
+        unknown: First dependency of the function whose changes are invisible, such as an object of a user's class:
+            only its type is in the digest. None if there is none.
     """
 
     digest: str
@@ -36,28 +40,34 @@ class Fingerprint(NamedTuple):
 def fingerprint(function: Callable[..., Any]) -> Fingerprint:
     """The fingerprint of a function, the same in every process.
 
-    It follows from the code, from what the function closes over or has as defaults, and from the globals that it names:
-    plain values, arrays, and, within the package or script that it belongs to, functions in turn. Classes, and
-    functions of other packages, count by name.
+    It covers the code, closures, defaults, and the globals that the function names: plain values, arrays and,
+    recursively, functions, classes and modules of its own package or script. Those of other packages count by name.
     """
-    found = _Walk(_package(function))
-    text = repr(found.text(function, ()))
-    return Fingerprint(hashlib.sha256(text.encode()).hexdigest()[:16], found.unknown)
+    walk = _Walk(_package(_unwrapped(function)))
+    text = repr(walk.text(function, ()))
+    return Fingerprint(hashlib.sha256(text.encode()).hexdigest()[:16], walk.unknown)
+
+
+def unrecognised(functions: Iterable[Callable[..., Any]]) -> str | None:
+    """The first of the functions whose changes can be invisible, with the reason, for a message; None: none."""
+    for function in functions:
+        if unknown := fingerprint(function).unknown:
+            return f"changes of {name_of(function)} can't be detected (it depends on {unknown})"
+    return None
 
 
 @final
 class _Walk:
-    """One walk through what a function of a package depends on."""
+    """Traversal of the dependencies of a function of a package."""
 
     def __init__(self, package: str):
         self._package = package
+        # Functions and classes by id, kept alive: each is described once, and named by its index from then on.
+        self._described: dict[int, tuple[Any, int]] = {}
         self.unknown: str | None = None
 
     def text(self, value: Any, above: tuple[Any, ...]) -> Any:
-        """A value as plain tuples and texts.
-
-        `above`: the values that it is part of, which may be part of it.
-        """
+        """A value as plain tuples and strings. `above`: the values that contain it, to detect cycles."""
         if any(value is outer for outer in above):
             return ("itself",)
         above = (*above, value)
@@ -75,31 +85,77 @@ class _Walk:
                 parts = [self.text(part, above) for part in _bound(value)]
             case types.BuiltinFunctionType() if not isinstance(value.__self__, types.ModuleType | None):
                 parts = (value.__name__, self.text(value.__self__, above))
-            case types.FunctionType() if _package(value) == self._package:
-                parts = self._function(value, above)
+            case enum.Enum():
+                parts = (value.name, self.text(value.value, above))
             case _ if isinstance(value, _BY_TEXT):
                 parts = repr(value)
             case types.ModuleType() | logging.Logger():
                 parts = getattr(value, "__name__", None) or value.name
-            case _ if hasattr(value, "__qualname__"):  # of an object only when it stands for a function or a class
-                inner = getattr(value, "__wrapped__", None) if _package(value) == self._package else None
-                parts = (value.__module__, value.__qualname__, None if inner is None else self.text(inner, above))
+            case _ if hasattr(value, "__qualname__"):  # functions, classes and wrappers of them
+                parts = self._definition(value, above)
             case _:
-                kind = type(value).__qualname__
-                self.unknown = self.unknown or f"{shown(value)}, of type {kind}"
-                parts = None
+                parts = self._object(value, above)
         return (type(value).__qualname__, parts)
 
+    def _definition(self, value: Any, above: tuple[Any, ...]) -> Any:
+        """A function or class: by its contents if it is of the package, else by name."""
+        name = (getattr(value, "__module__", None), value.__qualname__)  # methods of builtins have no module
+        if _package(value) != self._package:
+            return name
+        if id(value) in self._described:
+            return self._described[id(value)][1]
+        self._described[id(value)] = (value, len(self._described))
+        if isinstance(value, types.FunctionType):
+            return self._function(value, above)
+        if isinstance(value, type):
+            return (value.__qualname__, self._class(value, above))
+        return (*name, self.text(getattr(value, "__wrapped__", None), above))
+
+    def _object(self, value: Any, above: tuple[Any, ...]) -> Any:
+        """A dataclass, as Grain's transforms are, by its class and attributes; of others only the type counts."""
+        if not dataclasses.is_dataclass(value):
+            kind = type(value).__qualname__
+            self.unknown = self.unknown or f"{shown(value)}, of type {kind}"
+            return None
+        attributes = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        attributes |= getattr(value, "__dict__", {})  # __post_init__ may have set more
+        return (value.__module__, self._class(type(value), above), self.text(attributes, above))
+
+    def _class(self, kind: type, above: tuple[Any, ...]) -> Any:
+        """The members of a class and its base classes: methods, properties and class attributes."""
+        if issubclass(kind, enum.Enum):
+            return [(name, self.text(member.value, above)) for name, member in kind.__members__.items()]
+        return [
+            (base.__qualname__, name, [self.text(part, above) for part in _parts(member)])
+            for base in kind.__mro__
+            if base is not object
+            for name, member in vars(base).items()
+            if _is_own_member(name, member)
+        ]
+
     def _function(self, function: types.FunctionType, above: tuple[Any, ...]) -> Any:
-        held: list[Any] = [function.__defaults__, function.__kwdefaults__]
+        parts: list[Any] = [function.__defaults__, function.__kwdefaults__]
         for cell in function.__closure__ or ():
             try:
-                held.append(cell.cell_contents)
-            except ValueError:  # it is filled later, if ever
-                held.append(None)
+                parts.append(cell.cell_contents)
+            except ValueError:  # an empty cell
+                parts.append(None)
         known = function.__globals__
-        held.append({name: known[name] for name in _globals(function.__code__) if name in known})
-        return (self._code(function.__code__), *(self.text(part, above) for part in held))
+        named = {name: known[name] for name in _names(function.__code__, globally=True) if name in known}
+        parts += [named, self._members(named, _names(function.__code__, globally=False))]
+        return (self._code(function.__code__), *(self.text(part, above) for part in parts))
+
+    def _members(self, named: dict[str, Any], names: list[str]) -> dict[str, Any]:
+        """Members with these names of the package's modules, which code reaches as `module.name`."""
+        members: dict[str, Any] = {}
+        modules = [value for value in named.values() if isinstance(value, types.ModuleType)]
+        for module in modules:
+            if module.__name__.partition(".")[0] == self._package:
+                for name in names:
+                    if name in vars(module) and f"{module.__name__}.{name}" not in members:
+                        members[f"{module.__name__}.{name}"] = member = vars(module)[name]
+                        modules += [member] if isinstance(member, types.ModuleType) else []
+        return members
 
     def _code(self, code: types.CodeType) -> Any:
         constants = [
@@ -110,19 +166,47 @@ class _Walk:
 
 
 def _bound(call: functools.partial[Any] | types.MethodType) -> tuple[Any, ...]:
-    """A function, and the arguments that it has already."""
+    """The function and the bound arguments of a partial or a method."""
     return (
         (call.__func__, call.__self__) if isinstance(call, types.MethodType) else (call.func, call.args, call.keywords)
     )
 
 
-def _globals(code: types.CodeType) -> list[str]:
-    """The globals and builtins that code names, also within the functions that it makes; sorted."""
-    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+def _names(code: types.CodeType, *, globally: bool) -> list[str]:
+    """Sorted names in code and its nested functions: globals and builtins, or all, including attributes."""
+    loads = (step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+    names = set(loads if globally else code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names.update(_globals(constant))
+            names.update(_names(constant, globally=globally))
     return sorted(names)
+
+
+def _is_own_member(name: str, member: Any) -> bool:
+    """Whether a member of a class is written in it, unlike what Python adds."""
+    if isinstance(member, types.FunctionType | staticmethod | classmethod | property | functools.cached_property):
+        return True
+    return not (name.startswith("__") or name == "_abc_impl" or inspect.isdatadescriptor(member))
+
+
+def _parts(member: Any) -> tuple[Any, ...]:
+    """The functions behind a member of a class."""
+    match member:
+        case staticmethod() | classmethod():
+            return (member.__func__,)
+        case property():
+            return (member.fget, member.fset)
+        case functools.cached_property():
+            return (member.func,)
+        case _:
+            return (member,)
+
+
+def _unwrapped(function: Any) -> Any:
+    """The function inside of partials and methods."""
+    while isinstance(function, functools.partial | types.MethodType):
+        function = _bound(function)[0]
+    return function
 
 
 def _package(function: Any) -> str:

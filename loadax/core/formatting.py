@@ -1,4 +1,4 @@
-"""Text for people: tables, sizes with units, a few of many rows, names of functions."""
+"""Human-readable text: tables, sizes with units, lists of rows, names of functions."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -10,7 +10,7 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns two spaces apart, each as wide as its widest entry."""
+    """A table whose columns are two spaces apart."""
     widths = [max(len(line[column]) for line in (header, *rows)) for column in range(len(header))]
     lines = (
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
@@ -20,7 +20,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def size_text(size: float) -> str:
-    """A number of bytes as one would say it: `512 B`, `4.0 KiB`, `128 MiB`."""
+    """A number of bytes with a unit: `512 B`, `4.0 KiB`, `128 MiB`."""
     if size < 1024:
         return f"{size:.0f} B"
     for unit in _UNITS:
@@ -30,9 +30,9 @@ def size_text(size: float) -> str:
     return f"{size:.1f} {unit}" if size < 10 else f"{size:.0f} {unit}"
 
 
-def count_text(number: int, what: str) -> str:
-    """`1 row`, `2,000 rows`."""
-    return f"{number:,} {what}{'s' * (number != 1)}"
+def count_text(count: int, noun: str) -> str:
+    """A count with its noun: `1 row`, `2,000 rows`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def some(values: Iterable[Any], most: int = 8) -> str:
@@ -42,19 +42,19 @@ def some(values: Iterable[Any], most: int = 8) -> str:
 
 
 def rows_text(rows: Any) -> str:
-    """Rows (int64[n]) as a message names them: `row 3`, `12 rows (3, 5, 8, …)`."""
+    """Rows (int64[n]) in a message: `row 3`, `12 rows (3, 5, 8, …)`."""
     return f"row {rows[0]}" if len(rows) == 1 else f"{len(rows)} rows ({some(rows)})"
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """A function as a reader would look it up: its name, and where it was written when that is known."""
+    """A function's qualified name and, if known, its file and line."""
     name = getattr(function, "__qualname__", None) or repr(function)
     code = getattr(function, "__code__", None)
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
 
 
 def short_name(function: Callable[..., Any]) -> str:
-    """A function's name alone; of a lambda, the place where it was written."""
+    """A function's name; for a lambda, also its file and line."""
     while isinstance(function, partial):
         function = function.func
     name = str(getattr(function, "__name__", None) or type(function).__name__)

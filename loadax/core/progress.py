@@ -1,4 +1,4 @@
-"""A bar on the terminal, for what takes minutes."""
+"""Progress bar for long operations."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -6,14 +6,14 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress_bar(what: str, total: int, unit: str, wanted: bool | None) -> Iterator[Callable[[int], object]]:
-    """Gives a function that is called with how much more was done.
+def progress_bar(label: str, total: int, unit: str, wanted: bool | None) -> Iterator[Callable[[int], object]]:
+    """Shows a progress bar; yields a function to call with the number of units done since the last call.
 
     Args:
-        what: stands before the bar.
-        total: how much there is to do.
-        unit: of what: `row` or `B`.
-        wanted: whether to show it; None: when stderr is a terminal, so that a log file is not filled with bars.
+        label: Label in front of the bar.
+        total: Number of units.
+        unit: Unit: `row` or `B`.
+        wanted: Whether to show the bar; None: only if stderr is a terminal, to keep bars out of log files.
     """
     shown = sys.stderr.isatty() if wanted is None else wanted
     if not shown:
@@ -22,7 +22,7 @@ def progress_bar(what: str, total: int, unit: str, wanted: bool | None) -> Itera
     from tqdm import tqdm
 
     with tqdm(
-        desc=what, total=total, unit=unit, unit_scale=True, unit_divisor=1024 if unit == "B" else 1000, file=sys.stderr
+        desc=label, total=total, unit=unit, unit_scale=True, unit_divisor=1024 if unit == "B" else 1000, file=sys.stderr
     ) as bar:
         yield bar.update
 

@@ -14,19 +14,16 @@ from loadax.protocols import ArraySpec, Tree
 _PLAIN: dict[type, np.dtype[Any]] = {kind: np.dtype(kind) for kind in (int, float, bool, complex)}
 _NUMBERS = set(_PLAIN)
 _UNCHANGED = {str, bytes, *np.sctypeDict.values()} - _NUMBERS
-"""Types of leaves that can't be written to, and are what a batch would have."""
+"""Types of immutable leaves that need no conversion."""
 
 
 def flatten_spec(spec: Tree) -> tuple[list[ArraySpec], Structure]:
-    """The `ArraySpec`s of a spec, in leaf order, and its structure.
-
-    An `ArraySpec` is itself a tuple, but counts as a leaf here.
-    """
+    """The `ArraySpec`s of a spec, in leaf order, and its structure."""
     return flatten(spec, is_leaf=lambda node: isinstance(node, ArraySpec))
 
 
 def spec_of(example: Tree) -> Tree:
-    """The tree of `ArraySpec`s of one example. What is not a number (strings, bytes, objects) is `object`."""
+    """The tree of `ArraySpec`s of one example. Strings, bytes and other objects have dtype `object`."""
     leaves, structure = flatten(example)
     return structure.build(
         _leaf_spec(leaf, f"leaf {path or 'of the example'}") for leaf, path in zip(leaves, structure.paths, strict=True)
@@ -34,13 +31,10 @@ def spec_of(example: Tree) -> Tree:
 
 
 def own(example: Tree) -> Tree:
-    """An example that nobody else holds.
-
-    Arrays (and what converts itself to one) are copied, numbers become NumPy's, other leaves stay.
-    """
+    """A copy of an example: arrays and array-likes are copied, numbers become NumPy scalars, other leaves are kept."""
     if type(example) is not dict:
         return map_values(_own_leaf, example)
-    # Most rows are dicts of arrays and numbers, and no call for each of these is quicker.
+    # Fast path without a call per leaf: most rows are dicts of arrays and numbers.
     copied = example.copy()
     for key, leaf in example.items():
         kind = type(leaf)
@@ -61,27 +55,27 @@ def _own_leaf(leaf: Any) -> Any:
         return leaf
     try:
         return np.array(leaf)[()]
-    except Exception:  # noqa: BLE001 - what can't be an array stays, and is an error that names it where it must be one: see `as_array`
+    except Exception:  # noqa: BLE001 - kept; where an array is needed, `as_array` raises an error that names it
         return leaf
 
 
 def same_memory(leaf: Any, other: Any) -> bool:
-    """Whether two leaves are one array, or views of one that begin at the same entry."""
+    """Whether two leaves are the same array, or views of one array that begin at the same entry."""
     if not isinstance(leaf, np.ndarray) or not isinstance(other, np.ndarray) or not leaf.size or not other.size:
-        return False  # an empty view begins where the next one does, and shares nothing with it
+        return False  # an empty view may have another view's address without sharing memory
     return leaf is other or (
         leaf.base is not None and leaf.base is other.base and leaf.ctypes.data == other.ctypes.data
     )
 
 
 def split_rows(batch: Tree, count: int) -> list[Tree]:
-    """The `count` examples of a tree of arrays whose first dimension is `count`: views of these."""
+    """Splits a tree of arrays whose first dimension is `count` into `count` examples, as views."""
     leaves, structure = flatten(batch)
     return structure.build_all(leaves, count)
 
 
 def leaf_arrays(example: Tree) -> list[NDArray[Any]]:
-    """The leaves of an example of any kind as arrays: what NumPy makes no array of is an object."""
+    """The leaves of any example as arrays; leaves that NumPy can't convert become object arrays."""
     try:
         return [_array_or_object(leaf) for leaf in flatten(example)[0]]
     except ArgumentError:  # a dict whose keys can't be sorted
@@ -91,7 +85,7 @@ def leaf_arrays(example: Tree) -> list[NDArray[Any]]:
 def _array_or_object(leaf: Any) -> NDArray[Any]:
     try:
         return np.asarray(leaf)
-    except Exception:  # noqa: BLE001 - it is the leaf's own code
+    except Exception:  # noqa: BLE001 - conversion runs the leaf's own code
         return _object(leaf)
 
 
@@ -102,17 +96,17 @@ def _object(value: Any) -> NDArray[Any]:
 
 
 def as_array(leaf: Any, name: str) -> NDArray[Any]:
-    """A leaf that a user's code gave, as an array.
+    """A leaf from user code, as an array.
 
     Raises:
-        LeafError: when NumPy can't make one of it; names it, and says what it is.
+        LeafError: When NumPy can't convert it.
     """
     try:
         return np.asarray(leaf)
     except Exception as error:
         raise LeafError(
-            f"{name} is a {type(leaf).__module__}.{type(leaf).__qualname__} that NumPy can't make an array "
-            f"of ({error}); return an array of numbers (of a torch tensor: tensor.detach().float().numpy())"
+            f"{name} is a {type(leaf).__module__}.{type(leaf).__qualname__} that NumPy can't convert to an array "
+            f"({error}); return an array of numbers (from a torch tensor: tensor.detach().float().numpy())"
         ) from error
 
 
@@ -124,16 +118,16 @@ def _leaf_spec(leaf: Any, name: str) -> ArraySpec:
 
 
 def normalise_spec(spec: Tree, name: str) -> Tree:
-    """A user's tree of things with `shape` and `dtype`, as `ArraySpec`s.
+    """A user's tree of objects with `shape` and `dtype`, as `ArraySpec`s.
 
     Raises:
-        ArgumentError: when a leaf has no shape or dtype; names it.
+        ArgumentError: When a leaf has no shape or dtype.
     """
     leaves, structure = flatten(spec, is_leaf=_has_spec)
     for path, leaf in zip(structure.paths, leaves, strict=True):
         if not _has_spec(leaf):
             raise ArgumentError(
-                f"{name}{path} is {leaf!r}: pass something with a shape and a dtype, say jax.ShapeDtypeStruct"
+                f"{name}{path} is {leaf!r}: pass an object with a shape and a dtype, such as jax.ShapeDtypeStruct"
             )
     return structure.build(ArraySpec(tuple(leaf.shape), np.dtype(leaf.dtype).newbyteorder("=")) for leaf in leaves)
 
@@ -144,55 +138,49 @@ def _has_spec(node: Any) -> bool:
 
 
 def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int]) -> Tree:
-    """Examples, each checked against `spec`, as one tree of arrays whose first dimension is `len(examples)`.
+    """Stacks examples into one tree of arrays whose first dimension is `len(examples)`.
 
     Args:
-        examples: one tree a row.
-        spec: a tree of `ArraySpec`s.
-        rows: the row ids, for messages.
+        examples: One tree per row.
+        spec: Tree of `ArraySpec`s.
+        rows: Rows of the examples, for errors.
 
     Raises:
-        LeafError: when an example has another structure, shape or dtype than `spec`; names the row and the leaf.
+        LeafError: When the structure, a shape or a dtype of an example differs from `spec`.
     """
     specs, structure = flatten_spec(spec)
-    out = [np.empty((len(examples), *each.shape), each.dtype) for each in specs]
+    out = [np.empty((len(examples), *leaf_spec.shape), leaf_spec.dtype) for leaf_spec in specs]
     if _fill_columns(examples, structure, out):
         return structure.build(out)
-    columns = [(each, spec.shape, spec.dtype) for each, spec in zip(out, specs, strict=True)]
+    columns = [(column, spec.shape, spec.dtype) for column, spec in zip(out, specs, strict=True)]
     for index, example in enumerate(examples):
         leaves = structure.plain_leaves(example)
         if leaves is None:
             leaves = _leaves_like(example, structure, rows[index])
-        for number, (leaf, (column, shape, dtype)) in enumerate(zip(leaves, columns, strict=True)):
+        for leaf_index, (leaf, (column, shape, dtype)) in enumerate(zip(leaves, columns, strict=True)):
             if type(leaf) is not np.ndarray or leaf.dtype != dtype or leaf.shape != shape or dtype.hasobject:
-                where = f"row {rows[index]}: leaf {structure.paths[number] or 'of the example'}"
-                leaf = _checked(leaf, specs[number], where)  # noqa: PLW2901
+                name = f"row {rows[index]}: leaf {structure.paths[leaf_index] or 'of the example'}"
+                leaf = _checked(leaf, specs[leaf_index], name)  # noqa: PLW2901
             column[index] = leaf
     return structure.build(out)
 
 
 def _fill_columns(examples: Sequence[Tree], structure: Structure, out: list[NDArray[Any]]) -> bool:
-    """Fills `out` leaf by leaf from examples that are easily seen to be alike.
-
-    False when one must be looked at by itself.
-    """
+    """Fills `out` leaf by leaf on a fast path; returns False if the examples must be checked one by one."""
     if structure.kind is None:
         return _fill(examples, out[0])
     if not structure.flat or {*map(type, examples)} != {dict} or {*map(len, examples)} != {len(out)}:
         return False
     try:
         return all(
-            _fill(list(map(itemgetter(key), examples)), each) for key, each in zip(structure.keys, out, strict=True)
+            _fill(list(map(itemgetter(key), examples)), column) for key, column in zip(structure.keys, out, strict=True)
         )
     except KeyError:
         return False
 
 
 def _fill(values: Sequence[Any], out: NDArray[Any]) -> bool:
-    """Fills an array with an entry for each of `values`.
-
-    False when these are not of its dtype and shape, or not plain ones.
-    """
+    """Fills an array with `values`; returns False if they are not plain, or their dtype or shape differs."""
     kinds = {*map(type, values)}
     if len(kinds) != 1 or out.dtype.hasobject:
         return False
@@ -201,7 +189,7 @@ def _fill(values: Sequence[Any], out: NDArray[Any]) -> bool:
         if kind is np.ndarray:
             if out.ndim < 2 or not out.size or {*map(len, values)} != {out.shape[1]}:
                 return False
-            # It compares all other dimensions and, without a cast, the dtypes.
+            # `concatenate` checks all other dimensions and, with casting="no", the dtypes.
             np.concatenate(values, out=out.reshape(-1, *out.shape[2:]), casting="no")
             return True
         if out.ndim == 1 and (kind is out.dtype.type or _PLAIN.get(kind) == out.dtype):
@@ -217,12 +205,12 @@ def _leaves_like(example: Tree, structure: Structure, row: int) -> list[Any]:
     if actual != structure:
         if difference := structure.static_difference(actual):
             raise LeafError(
-                f"row {row}: {difference}; a batch has one value of it, so every row must have the same: make it a "
+                f"row {row}: {difference}; a batch has one value of it, so all rows must have the same: make it a "
                 "data field, or set it in a map"
             )
         raise LeafError(
             f"row {row} has the leaves {actual.paths or 'none'}, the rows before it had {structure.paths}; "
-            "every row must give the same ones"
+            "return the same leaves for every row"
         )
     return leaves
 
@@ -243,18 +231,15 @@ def _checked(leaf: Any, spec: ArraySpec, name: str) -> Any:
 
 def _remedy(array: NDArray[Any], spec: ArraySpec) -> str:
     if array.ndim == len(spec.shape) and array.shape != spec.shape:
-        return (
-            "make all rows alike: these are ragged, so pad or crop them in a map, "
-            "pass pad_to= where the source takes it, or pack them"
-        )
-    return "make all rows alike in a map (pad, crop or cast), or state them with spec="
+        return "rows are ragged: pad or crop them in a map, pass pad_to= if the source accepts it, or pack them"
+    return "give all rows one shape and dtype in a map (pad, crop or cast), or state them with spec="
 
 
 def check_batch(batch: Tree, count: int, spec: Tree, origin: str) -> Tree:
-    """`batch`, when it has the structure of `spec` and every leaf `count` rows of the promised shape and dtype.
+    """`batch`, if its structure, shapes and dtypes are those of `count` rows of `spec`.
 
     Raises:
-        LeafError: otherwise; names `origin`, the leaf, what it is and what it should be.
+        LeafError: Otherwise; names `origin`, which returned the batch.
     """
     specs, structure = flatten_spec(spec)
     leaves = structure.plain_leaves(batch)
@@ -262,22 +247,23 @@ def check_batch(batch: Tree, count: int, spec: Tree, origin: str) -> Tree:
         leaves, actual = flatten(batch)
         if actual != structure:
             difference = structure.static_difference(actual)
-            raise LeafError(f"{origin} gave {difference or f'the leaves {actual.paths}, expected {structure.paths}'}")
+            leaves_text = f"the leaves {actual.paths}, expected {structure.paths}; return the leaves of spec"
+            raise LeafError(f"{origin} gave {difference or leaves_text}")
     checked = []
-    for number, (leaf, each) in enumerate(zip(leaves, specs, strict=True)):
-        if type(leaf) is np.ndarray and leaf.dtype == each.dtype and leaf.shape == (count, *each.shape):
+    for index, (leaf, leaf_spec) in enumerate(zip(leaves, specs, strict=True)):
+        if type(leaf) is np.ndarray and leaf.dtype == leaf_spec.dtype and leaf.shape == (count, *leaf_spec.shape):
             checked.append(leaf)
             continue
-        path = structure.paths[number]
+        path = structure.paths[index]
         array = as_array(leaf, f"{origin}: leaf {path or 'of the batch'}")
-        if array.dtype != each.dtype and array.dtype.newbyteorder("=") == each.dtype:
-            array = array.astype(each.dtype)
-        wrong_dtype = array.dtype != each.dtype and not each.dtype.hasobject
-        if array.shape != (count, *each.shape) or wrong_dtype:
+        if array.dtype != leaf_spec.dtype and array.dtype.newbyteorder("=") == leaf_spec.dtype:
+            array = array.astype(leaf_spec.dtype)
+        wrong_dtype = array.dtype != leaf_spec.dtype and not leaf_spec.dtype.hasobject
+        if array.shape != (count, *leaf_spec.shape) or wrong_dtype:
             raise LeafError(
                 f"{origin} gave leaf {path or 'of the batch'} as {array.dtype}{list(array.shape)} for {count} rows, "
-                f"expected {each.dtype}{[count, *each.shape]}; "
-                "return one entry per row, all alike (pad, crop or cast them in a map)"
+                f"expected {leaf_spec.dtype}{[count, *leaf_spec.shape]}; "
+                "return one entry per row, all of that shape and dtype (pad, crop or cast them in a map)"
             )
         checked.append(array)
     return structure.build(checked)

@@ -1,13 +1,12 @@
-"""Pytrees flattened in JAX's leaf order, without JAX.
+"""Flattens pytrees in JAX's leaf order, without importing JAX.
 
-Containers are dicts and other mappings (keys sorted, as JAX sorts them; an OrderedDict keeps its own order), lists,
-tuples, namedtuples and dataclasses (data fields in order); None is a container without leaves. Where JAX is loaded, so
-is every class that is registered with it as a pytree. Everything else is a leaf.
+Containers are dicts and other mappings (keys sorted, as in JAX; an OrderedDict keeps its order), lists, tuples,
+namedtuples and dataclasses (data fields in order); None is a container without leaves. If JAX is loaded, so is every
+class that is registered with it as a pytree. Everything else is a leaf.
 
-Static fields are part of the structure. JAX's registry says which they are, where JAX is loaded and knows the class;
-otherwise the metadata of the fields does: `pytree_node=False` (flax.struct) or `static=True` (equinox, JAX). A
-structure that arrives in another process brings along what was known where it was made, since a class that travels by
-value is not registered there.
+Static fields are part of the structure. If JAX is loaded and knows the class, its registry lists them; otherwise the
+metadata of the fields does: `pytree_node=False` (flax.struct) or `static=True` (equinox, JAX). A structure that is
+unpickled in another process registers its own fields, since a class that is pickled by value is not registered there.
 """
 
 import dataclasses
@@ -24,23 +23,23 @@ import numpy as np
 from loadax.errors import ArgumentError, LeafError
 
 _LEAVES = {np.ndarray, int, float, bool, complex, str, bytes, *np.sctypeDict.values()}
-"""Types that are no containers, which needs no further look."""
+"""Common types of leaves, for the fast path."""
 
 
 class _Fields(NamedTuple):
-    """The names of a dataclass's fields: those whose values are trees, and those that are static."""
+    """Names of a dataclass's data fields and static fields."""
 
     data: tuple[str, ...]
     static: tuple[str, ...]
 
 
 _REGISTERED: WeakKeyDictionary[type, _Fields] = WeakKeyDictionary()
-"""Of dataclasses that JAX knows, here or where a structure came from. A cache: a registration is for good."""
+"""Cached fields of dataclasses that JAX knows, here or where a structure was pickled. Registrations never change."""
 
 
 @final
 class Static:
-    """A value that is part of a structure: equal to another one by value, whether or not it can be hashed."""
+    """A static value in a structure: compared by value, even if it is not hashable."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -52,7 +51,7 @@ class Static:
             return True
         try:
             return bool(self.value == other.value)
-        except ValueError:  # arrays have no one truth
+        except ValueError:  # the truth value of an array is ambiguous
             return np.array_equal(self.value, other.value)
 
     def __hash__(self) -> int:
@@ -64,26 +63,20 @@ class Static:
 
 @dataclass(frozen=True)
 class Structure:
-    """The shape of a tree: which container stands where. Two trees have the same structure iff these are equal."""
+    """The nested containers of a tree, without its leaves; comparable with `==`."""
 
     kind: Any  # None: a leaf
     keys: tuple[Any, ...] = ()
     children: tuple["Structure", ...] = ()
     static: tuple[tuple[str, Static], ...] = ()
-    """Static fields by name. Of a container that only JAX can rebuild.
-
-    Its JAX structure, one level deep, under the name "".
-    """
+    """Static fields by name. For a container that only JAX can rebuild: its one-level treedef, under the name ""."""
 
     def __reduce__(self) -> Any:
         return _arrived, (self.kind, self.keys, self.children, self.static)
 
     @property
     def paths(self) -> list[str]:
-        """A name for every leaf, in leaf order, as one would write it behind the tree.
-
-        `['image']`, `[0].mask`, or `` ``.
-        """
+        """Path of every leaf, in leaf order, as in Python code: `['image']`, `[0].mask`; empty for a single leaf."""
         return [path for path, _ in self._walk("")]
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, "Structure"]]:
@@ -104,30 +97,24 @@ class Structure:
         return bool(self.static) and not self.static[0][0]
 
     def static_difference(self, other: "Structure", path: str = "") -> str | None:
-        """Which static field differs in `other`, and how; None when none does, or the containers differ."""
+        """Text about the first static field that differs in `other`; None if the containers differ, or nothing."""
         if (self.kind, self.keys) != (other.kind, other.keys):
             return None
-        for (name, mine), (_, theirs) in zip(self.static, other.static, strict=False):
-            if mine != theirs:
-                what = f"static field {path}.{name}" if name else f"the static part of {path or 'the tree'}"
-                return f"{what} is {theirs!r}, expected {mine!r}"
+        for (name, own), (_, theirs) in zip(self.static, other.static, strict=False):
+            if own != theirs:
+                field = f"static field {path}.{name}" if name else f"the static part of {path or 'the tree'}"
+                return f"{field} is {theirs!r}, expected {own!r}"
         pairs = zip(self.keys, self.children, other.children, strict=True)
-        found = (mine.static_difference(theirs, path + self._name(key)) for key, mine, theirs in pairs)
-        return next((each for each in found if each is not None), None)
+        differences = (own.static_difference(theirs, path + self._name(key)) for key, own, theirs in pairs)
+        return next((difference for difference in differences if difference is not None), None)
 
     @cached_property
     def flat(self) -> bool:
-        """Whether this is a plain dict of leaves, as most examples are.
-
-        Then rows are taken apart and put together in one step each.
-        """
+        """Whether this is a plain dict of leaves, as most examples are; enables the fast paths."""
         return self.kind is dict and all(child.kind is None for child in self.children)
 
     def build_all(self, columns: Sequence[Any], count: int) -> list[Any]:
-        """Trees of this structure: the i-th has the i-th entry of each column, in leaf order.
-
-        For a structure without leaves, `count` of them.
-        """
+        """Builds `count` trees: tree i has entry i of each column, in leaf order."""
         if not columns:
             return [self.build(()) for _ in range(count)]
         rows = zip(*columns, strict=True)
@@ -137,14 +124,11 @@ class Structure:
         return [dict(zip(keys, row, strict=True)) for row in rows]
 
     def build(self, leaves: Iterable[Any]) -> Any:
-        """The tree of this structure with these leaves, in leaf order."""
+        """Builds a tree from leaves, in leaf order."""
         return dict(zip(self.keys, leaves, strict=True)) if self.flat else self._build(iter(leaves))
 
     def plain_leaves(self, tree: Any) -> list[Any] | None:
-        """The leaves of a tree, quickly, when it is easily seen to have this structure.
-
-        None when `flatten` must look.
-        """
+        """Fast path of `flatten` for a tree with this structure; None if `flatten` is needed."""
         if self.kind is None:
             return [tree] if type(tree) in _LEAVES else None
         if not self.flat or type(tree) is not dict or len(tree) != len(self.keys):
@@ -172,7 +156,7 @@ class Structure:
             return self.kind(values)
         if issubclass(self.kind, Mapping):
             return self.kind(dict(items))
-        given = {**dict(items), **{name: each.value for name, each in self.static}}
+        given = {**dict(items), **{name: value.value for name, value in self.static}}
         return _dataclass_of(self.kind, given) if dataclasses.is_dataclass(self.kind) else self.kind(**given)
 
 
@@ -182,7 +166,7 @@ LEAF = Structure(None)
 def _arrived(
     kind: Any, keys: tuple[Any, ...], children: tuple[Structure, ...], static: tuple[tuple[str, Static], ...]
 ) -> Structure:
-    """A structure from another process, where it was known which fields of a class are static."""
+    """Unpickles a structure, and registers which fields of its class are static."""
     structure = Structure(kind, keys, children, static)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind) and not structure._of_jax:
         _REGISTERED[kind] = _Fields(keys, tuple(name for name, _ in static))
@@ -190,7 +174,7 @@ def _arrived(
 
 
 def _dataclass_of(kind: Any, given: dict[str, Any]) -> Any:
-    # As JAX would: a class with an __init__ of its own, as equinox modules may have, is put together without it.
+    # As in JAX: a class with a custom __init__, as equinox modules may have, is built without calling it.
     if kind.__dataclass_params__.init and not type(kind).__module__.startswith("equinox."):
         return kind(**given)
     built = object.__new__(kind)
@@ -200,7 +184,7 @@ def _dataclass_of(kind: Any, given: dict[str, Any]) -> Any:
 
 
 class _Parts(NamedTuple):
-    """What a container consists of; see `Structure`."""
+    """A container taken apart; see `Structure`."""
 
     kind: Any
     keys: tuple[Any, ...]
@@ -209,7 +193,7 @@ class _Parts(NamedTuple):
 
 
 def _children(tree: Any) -> _Parts | None:
-    """What a container consists of, None for a leaf."""
+    """The parts of a container; None for a leaf."""
     if type(tree) in _LEAVES or isinstance(tree, type):
         return None
     if tree is None:
@@ -229,7 +213,7 @@ def _children_of_class(tree: Any) -> _Parts | None:
         static = tuple((name, Static(getattr(tree, name))) for name in fields.static)
         return _Parts(type(tree), fields.data, [getattr(tree, name) for name in fields.data], static)
     if isinstance(tree, Mapping):
-        keys = _sorted_keys(tree)  # of a mapping that JAX takes for a leaf, a batch is a dict
+        keys = _sorted_keys(tree)  # JAX treats an unregistered mapping as a leaf, so its batch is a dict
         return _Parts(type(tree) if jax_knows(tree) else dict, keys, [tree[key] for key in keys])
     return _parts_by_jax(tree) if jax_knows(tree) else None
 
@@ -240,23 +224,23 @@ def _sorted_keys(tree: Mapping[Any, Any]) -> tuple[Any, ...]:
     except TypeError as error:
         raise ArgumentError(
             f"the keys {list(tree)!r} of a dict can't be sorted ({error}); "
-            "JAX orders the leaves of a dict by its keys: use keys of one type, say strings"
+            "JAX orders the leaves of a dict by its keys: use keys of one type, such as strings"
         ) from None
 
 
 def _fields_of(tree: Any) -> _Fields | None:
-    """Which fields of a dataclass are data and which static; None when JAX takes it apart in some other way."""
+    """Data and static fields of a dataclass; None if JAX flattens it in another way."""
     kind = type(tree)
     if kind in _REGISTERED:
         return _REGISTERED[kind]
-    # What __init__ does not take follows from the rest.
-    fields = [each for each in dataclasses.fields(tree) if each.init or not kind.__dataclass_params__.init]
-    names = [each.name for each in fields]
+    # Fields that __init__ does not accept are derived from the others.
+    fields = [field for field in dataclasses.fields(tree) if field.init or not kind.__dataclass_params__.init]
+    names = [field.name for field in fields]
     if not jax_knows(tree):
         data = [
-            each.name
-            for each in fields
-            if each.metadata.get("pytree_node", True) and not each.metadata.get("static", False)
+            field.name
+            for field in fields
+            if field.metadata.get("pytree_node", True) and not field.metadata.get("static", False)
         ]
         return _Fields(tuple(data), tuple(name for name in names if name not in data))
     keys, _ = _one_level(tree)
@@ -276,21 +260,18 @@ def _parts_by_jax(tree: Any) -> _Parts:
 
 
 def _one_level(tree: Any) -> tuple[list[Any], list[Any]]:
-    """The keys, in JAX's words, and the values of a container that JAX knows."""
-    found = _jax_trees().tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)[0]
-    return [path[0] for path, _ in found], [value for _, value in found]
+    """JAX's keys and the values of a container that JAX knows."""
+    entries = _jax_trees().tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)[0]
+    return [path[0] for path, _ in entries], [value for _, value in entries]
 
 
 def _jax_trees() -> Any:
-    """JAX's module of trees when something else has loaded it.
-
-    A worker process that needs no JAX must not load it for this.
-    """
+    """`jax.tree_util`, if it is loaded already: a worker process must not import JAX just for this."""
     return sys.modules.get("jax.tree_util")
 
 
 def jax_knows(tree: Any) -> bool:
-    """Whether JAX is loaded, and an object's class is registered with it."""
+    """Whether JAX is loaded, and the object's class is registered with it."""
     registry = getattr(_jax_trees(), "default_registry", None)
     return registry is not None and registry.flatten_one_level(tree) is not None
 
@@ -299,8 +280,8 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[li
     """The leaves of `tree` in JAX's order, and its structure.
 
     Args:
-        tree: nested containers.
-        is_leaf: says of a node whether to stop there, though it may be a container.
+        tree: Pytree.
+        is_leaf: Predicate of nodes to treat as leaves even if they are containers.
 
     Examples:
         >>> leaves, structure = flatten({"b": 1, "a": (2, 3)})
@@ -313,8 +294,8 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[li
     return leaves, _flatten_into(leaves, tree, is_leaf)
 
 
-# Not a function inside `flatten`: one that calls itself refers to itself, and so would keep every leaf until the
-# garbage is collected.
+# Not a closure in `flatten`: a recursive closure is a reference cycle, and would keep every leaf alive until garbage
+# collection.
 def _flatten_into(leaves: list[Any], node: Any, is_leaf: Callable[[Any], bool] | None) -> Structure:
     parts = None if is_leaf is not None and is_leaf(node) else _children(node)
     if parts is None:
@@ -322,7 +303,7 @@ def _flatten_into(leaves: list[Any], node: Any, is_leaf: Callable[[Any], bool] |
         return LEAF
     children = []
     for value in parts.values:
-        if type(value) in _LEAVES and is_leaf is None:  # as most are, without a call
+        if type(value) in _LEAVES and is_leaf is None:  # fast path without a call
             leaves.append(value)
             children.append(LEAF)
         else:
@@ -331,10 +312,10 @@ def _flatten_into(leaves: list[Any], node: Any, is_leaf: Callable[[Any], bool] |
 
 
 def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """A tree of `function(leaf, *leaves of rest)`, where `rest` have the structure of `tree`.
+    """Maps a function over the leaves of trees of one structure.
 
     Raises:
-        LeafError: when a tree of `rest` has another structure.
+        LeafError: When a tree of `rest` has another structure than `tree`.
     """
     leaves, structure = flatten(tree)
     columns = [leaves, *(flatten_like(structure, other) for other in rest)]
@@ -342,7 +323,7 @@ def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 
 def map_values(function: Callable[[Any], Any], tree: Any) -> Any:
-    """As `map_leaves` of one tree, for trees whose dicts have keys of any kind: they keep the order that they have."""
+    """Same as `map_leaves` of one tree, but dicts keep their order, and their keys may be of any kind."""
     kind = type(tree)
     if kind in _LEAVES:
         return function(tree)
@@ -360,27 +341,27 @@ def flatten_like(structure: Structure, tree: Any) -> list[Any]:
     """The leaves of `tree`, which must have this structure.
 
     Raises:
-        LeafError: when it has another one; it shows the leaves of both.
+        LeafError: When it has another structure.
     """
     leaves, actual = flatten(tree)
     if actual != structure:
         raise LeafError(
             structure.static_difference(actual)
-            or f"a tree with the leaves {structure.paths} was expected, this one has {actual.paths}"
+            or f"the tree has the leaves {actual.paths}, expected {structure.paths}; pass a tree with these"
         )
     return leaves
 
 
 def broadcast_prefix(prefix: Any, structure: Structure, is_leaf: Callable[[Any], bool]) -> list[tuple[Any, bool]]:
-    """For every leaf of `structure` the leaf of `prefix` above it, and whether it was given for that very leaf alone.
+    """For every leaf of `structure`: its leaf in `prefix`, and whether that applies to it alone.
 
     Args:
-        prefix: a tree that `structure` continues downwards.
-        structure: of the full tree.
-        is_leaf: says which nodes of `prefix` are its leaves.
+        prefix: Prefix of a tree with this structure.
+        structure: Structure of the full tree.
+        is_leaf: Predicate of the leaves of `prefix`.
 
     Raises:
-        ArgumentError: when the prefix has containers or keys that the tree has not; it names the place.
+        ArgumentError: When `prefix` is not a prefix of such a tree.
     """
 
     def visit(node: Any, below: Structure, path: str) -> Iterator[tuple[Any, bool]]:
@@ -389,14 +370,14 @@ def broadcast_prefix(prefix: Any, structure: Structure, is_leaf: Callable[[Any],
             yield from ((node, below.kind is None) for _ in range(count))
             return
         parts = _children(node)
-        where = f" at {path}" if path else ""
+        position = f" at {path}" if path else ""
         if parts is None or below.kind is None:
             raise ArgumentError(
-                f"{node!r}{where} was not expected; the leaves there are {[path + leaf for leaf in below.paths]}"
+                f"{node!r}{position} is unexpected; name the leaves {[path + leaf for leaf in below.paths]}"
             )
         if set(parts.keys) != set(below.keys) or len(parts.keys) != len(below.keys):
             raise ArgumentError(
-                f"the keys{where} are {sorted(map(str, parts.keys))}, those of the data are "
+                f"the keys{position} are {sorted(map(str, parts.keys))}; pass those of the data: "
                 f"{sorted(map(str, below.keys))}"
             )
         given = dict(zip(parts.keys, parts.values, strict=True))

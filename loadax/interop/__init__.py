@@ -1,1 +1,1 @@
-"""Integrations: progress bars, metrics and trainers."""
+"""Integrations: progress bars, metrics, Grain and trainers."""

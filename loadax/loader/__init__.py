@@ -1,1 +1,1 @@
-"""The loader: plan, fetch, assemble, place, prefetch, iterate."""
+"""The loader: plans, reads, assembles, places, prefetches and iterates over batches."""

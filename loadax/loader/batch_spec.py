@@ -1,4 +1,4 @@
-"""Specs of a batch, generated leaves included. Without JAX, so that worker processes can import it."""
+"""Spec of a batch with its generated leaves. Does not import JAX, so that worker processes can use it."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
@@ -9,33 +9,37 @@ from loadax.core.tree import Structure
 from loadax.protocols import ArraySpec
 
 MASK = "mask"
-"""The key of the bool leaf that says which rows of a padded batch are real."""
+"""Key of the bool leaf that is False for padding."""
 
 KEY = "key"
-"""The key of the leaf with the data of a JAX random key for every row."""
+"""Key of the leaf with the data of a JAX random key per row."""
 
-ASKED_BY = {MASK: "remainder='pad'", KEY: "key_seed="}
-"""By which argument a leaf that the loader makes is asked for."""
+ADDED_BY = {MASK: "remainder='pad'", KEY: "key_seed="}
+"""Argument of `Dataloader` that adds each generated leaf."""
 
 
 class BatchLeaf(NamedTuple):
     """One leaf of the batch.
 
-    `source` is its number among the leaves of an example; None for one that the loader makes, whose key `made` then is.
-    `spec` is what the dataset gives for a row, `dtype` what the device gets.
+    Args:
+        path: Path of the leaf.
+        source: Index among the leaves of an example; None for a generated leaf.
+        spec: Shape and dtype of one row in the dataset.
+        dtype: Dtype on the device.
+        generated: Key of a generated leaf; else empty.
     """
 
     path: str
     source: int | None
     spec: ArraySpec
     dtype: np.dtype[Any]
-    made: str = ""
+    generated: str = ""
 
 
 @final
 @dataclass(frozen=True)
 class BatchSpec:
-    """What a batch looks like, wherever it is: its leaves in JAX's order."""
+    """Structure of a batch and its leaves in JAX's order, independent of any mesh."""
 
     structure: Structure
     leaves: tuple[BatchLeaf, ...]

@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from loadax.core.arguments import flag, integer, shown
-from loadax.core.habits import for_dataloader
+from loadax.core.replacements import for_dataloader
 from loadax.errors import ArgumentError, RowIndexError, UnsupportedError
 from loadax.io import as_dataset
 from loadax.loader.assembly.host_shard import HostShard
@@ -27,9 +27,9 @@ from loadax.loader.device.cache import check_fixed
 from loadax.loader.device.device_map import DeviceMap, DevicePrograms
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.headroom import Headroom, Replay, measure
-from loadax.loader.inspection.certificate import Certificate, alike_steps, certify, stretches
+from loadax.loader.inspection.certificate import Certificate, alike_steps, certify, position_ranges
 from loadax.loader.inspection.check_plan import PlanCheck, check_run
-from loadax.loader.inspection.explain import Setting, forecast
+from loadax.loader.inspection.explain import Setting, explain
 from loadax.loader.inspection.explanation import Explanation
 from loadax.loader.inspection.trace import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator, Epoch, Ledger
@@ -47,7 +47,7 @@ from loadax.loader.options import (
 from loadax.loader.pipeline import Pipeline, forms_of
 from loadax.loader.state import OrderHash, step_of
 from loadax.plan.batches import BatchPlan, Remainder
-from loadax.plan.find import Place
+from loadax.plan.find import StepPosition
 from loadax.plan.skips import step_ranges
 from loadax.protocols import Integers, Tree
 from loadax.sharding.mesh import PlannedMesh, current_mesh, grid_of, resolve_mesh
@@ -72,7 +72,8 @@ class Dataloader:
 
     Args:
         data: `Dataset`, or anything that `as_dataset` accepts: a `Source`, arrays (or a dict, tuple or dataclass of
-            them), data frames, open stores, a `grain.MapDataset`, any object with `__len__` and `__getitem__`.
+            them), data frames, open stores, a dataset of Grain or Hugging Face, any object with `__len__` and
+                `__getitem__`.
         batch_size: Rows of the global batch over all hosts; the mesh never changes it. Or a schedule by step, such as
             `{0: 256, 10_000: 1024}`, where each size is used until the next one starts. The step function is compiled
             once per size; `specs` lists the shapes.
@@ -192,10 +193,10 @@ class Dataloader:
         )
         if options.keep_on_device:
             check_fixed(self.dataset)
-        made_leaves = [MASK] * (remainder == "pad") + [KEY] * (options.key_seed is not None)
+        generated_leaves = [MASK] * (remainder == "pad") + [KEY] * (options.key_seed is not None)
         self._pipeline = Pipeline(
             self._plan,
-            *forms_of(self.dataset, lengths, made_leaves),
+            *forms_of(self.dataset, lengths, generated_leaves),
             options,
             None if device_map is None else DevicePrograms(device_map),
         )
@@ -207,8 +208,8 @@ class Dataloader:
         self._ledger: Ledger | None = None
         self._warm: deque[DataIterator] = deque()  # an iterator that reads ahead already, or none
         if self._mesh is not None or self._made_in is not None:
-            for stretch in self._plan.stretches:
-                self._share(stretch.first)
+            for segment in self._plan.segments:
+                self._shard(segment.first)
 
     def __bool__(self) -> bool:
         """True even without a length, so that `if eval_loader:` checks whether there is a loader."""
@@ -240,12 +241,12 @@ class Dataloader:
 
         The first batch, if shapes change during the run; see `specs`.
         """
-        return self._pipeline.shape_dtypes(self._share())
+        return self._pipeline.shape_dtypes(self._shard())
 
     @property
     def specs(self) -> dict[int, Tree]:
         """The specs of all batch shapes of the run, by the first step of each."""
-        return {step: self._pipeline.shape_dtypes(self._share(step)) for step in self._plan.first_steps}
+        return {step: self._pipeline.shape_dtypes(self._shard(step)) for step in self._plan.first_steps}
 
     def rows(self, step: int) -> Integers:
         """int64[batch_size]: row ids of the step in batch order, the same on every host; -1 for padding.
@@ -277,8 +278,8 @@ class Dataloader:
             at: Step whose batch size to explain, if it is scheduled.
         """
         at = self._checked(at, "at")
-        setting = Setting(self._pipeline.form(at).dataset, self._plan, self._share(at), at, self._pipeline.options)
-        return forecast(setting, integer("steps", steps, 1))
+        setting = Setting(self._pipeline.form(at).dataset, self._plan, self._shard(at), at, self._pipeline.options)
+        return explain(setting, integer("steps", steps, 1))
 
     def check_plan(self, steps: int | None = None) -> PlanCheck:
         """Simulates the run on all hosts of its mesh.
@@ -292,12 +293,12 @@ class Dataloader:
         Raises:
             ConformanceError: If a check fails. Names the step and the position.
         """
-        return check_run(self._plan, self._share, None if steps is None else integer("steps", steps, 1))
+        return check_run(self._plan, self._shard, None if steps is None else integer("steps", steps, 1))
 
     def __getitem__(self, step: int) -> Tree:
         """The placed global batch of a step, identical to the one that iteration yields."""
         step = self._checked(step)
-        producer = self._pipeline.one_step(self._share(step), step)
+        producer = self._pipeline.one_step(self._shard(step), step)
         return PrefetchScheduler(producer, step, LoaderOptions(prefetch=1, prefetch_bytes=1)).next_batch()[1]
 
     def __iter__(self) -> DataIterator:
@@ -326,7 +327,7 @@ class Dataloader:
         self._ledger = batches.ledger
         return batches
 
-    def _aside(self, start: Any = 0) -> DataIterator:
+    def _measuring_iterator(self, start: Any = 0) -> DataIterator:
         """An iterator for measurements, which leaves the warmed-up iterator and the exported metrics alone."""
         return self._begin(self._placing_mesh(), self._step_of(start))
 
@@ -360,7 +361,7 @@ class Dataloader:
 
     def _placing_mesh(self) -> Mesh:
         """The current mesh of the caller's thread, on which batches can be placed."""
-        mesh = self._share().shardings[0].mesh
+        mesh = self._shard().shardings[0].mesh
         assert isinstance(mesh, Mesh)
         return mesh
 
@@ -386,7 +387,7 @@ class Dataloader:
             ArgumentError: If the run has no batch from `start` on.
         """
         count = integer("batches", batches, 1)
-        run = self._aside(start)
+        run = self._measuring_iterator(start)
         if run.step == run.num_steps:
             run.close()
             raise ArgumentError(
@@ -414,7 +415,7 @@ class Dataloader:
             >>> print(loader.headroom(lambda batch: batch.sum(), steps=20))
             a perfect loader would take ...
         """
-        return measure(self._aside(), partial(self.replay, batches), train, integer("steps", steps, 12))
+        return measure(self._measuring_iterator(), partial(self.replay, batches), train, integer("steps", steps, 12))
 
     def epochs(self, start: Any = 0) -> Iterator[Epoch]:
         """Yields one sized iterator per epoch: `for epoch in loader.epochs(): for batch in epoch: …`.
@@ -426,8 +427,8 @@ class Dataloader:
         """
         with self.iterate(start) as batches:
             while batches.step != self._plan.num_steps:
-                number = batches.epoch
-                epoch = Epoch(batches, number, self._plan.epoch_steps(number).stop)
+                index = batches.epoch
+                epoch = Epoch(batches, index, self._plan.epoch_steps(index).stop)
                 yield epoch
                 epoch.leave()
 
@@ -445,7 +446,7 @@ class Dataloader:
             >>> Dataloader(data, 8).trace(2)[1]
             Record(position=1, dataset='web', row=13, epoch=0, id=13, where=None, documents=None)
         """
-        size = self._plan.stretch(self._checked(step))[0].batch_size
+        size = self._plan.segment_of(self._checked(step))[0].batch_size
         chosen = np.arange(size) if positions is None else np.asarray(positions)
         if chosen.size and (chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= size):
             raise RowIndexError(
@@ -453,7 +454,9 @@ class Dataloader:
             )
         return trace(self._plan, self.dataset.source, int(step), chosen.astype(np.int64).reshape(-1))
 
-    def find(self, row: int, dataset: str | None = None, *, epochs: Any = None, steps: Any = None) -> list[Place]:
+    def find(
+        self, row: int, dataset: str | None = None, *, epochs: Any = None, steps: Any = None
+    ) -> list[StepPosition]:
         """Finds the steps and batch positions at which the run reads a record.
 
         The inverse of `rows`, computed without reading data.
@@ -542,24 +545,25 @@ class Dataloader:
             raise ArgumentError(f"steps={shown(steps)}: pass a range of consecutive steps")
         self._checked(chosen[0])
         self._checked(chosen[-1])
-        held = None if positions is None else np.asarray(positions)
-        if held is not None:
-            sizes = [self._plan.stretch(step)[0].batch_size for step in (*self._plan.first_steps, chosen[0])]
+        chosen_positions = None if positions is None else np.asarray(positions)
+        if chosen_positions is not None:
+            sizes = [self._plan.segment_of(step)[0].batch_size for step in (*self._plan.first_steps, chosen[0])]
             if (
-                held.ndim != 1
-                or held.dtype.kind not in "iu"
-                or not held.size
-                or held[0] < 0
-                or held[-1] >= min(sizes)
-                or (np.diff(held) < 1).any()
+                chosen_positions.ndim != 1
+                or chosen_positions.dtype.kind not in "iu"
+                or not chosen_positions.size
+                or chosen_positions[0] < 0
+                or chosen_positions[-1] >= min(sizes)
+                or (np.diff(chosen_positions) < 1).any()
             ):
                 raise ArgumentError(
                     f"positions={shown(positions)}: pass a list of ascending ints of at least 0 and below "
                     f"{min(sizes)}, the batch size"
                 )
-        same = None if held is None else stretches(held.astype(np.int64))
+        ranges = None if chosen_positions is None else position_ranges(chosen_positions.astype(np.int64))
         pieces = {
-            steps: self._stretches(steps.start) if same is None else same for steps in alike_steps(self._plan, chosen)
+            steps: self._position_ranges(steps.start) if ranges is None else ranges
+            for steps in alike_steps(self._plan, chosen)
         }
         return certify(
             self._plan,
@@ -570,15 +574,15 @@ class Dataloader:
             per_step,
         )
 
-    def _stretches(self, step: int) -> list[tuple[int, int]]:
+    def _position_ranges(self, step: int) -> list[tuple[int, int]]:
         """This process's positions as ranges, cut at the boundaries of device shards, as on all other processes."""
-        layouts = self._share(step).layouts if self._pipeline.options.shard is None else ()
+        layouts = self._shard(step).layouts if self._pipeline.options.shard is None else ()
         heights = {stop - start for layout in layouts for (start, stop), *_ in layout.boxes[:1]}
-        return stretches(self._positions(step), heights)
+        return position_ranges(self._positions(step), heights)
 
     def _run_name(self) -> str:
         shard = self._pipeline.options.shard
-        count = shard.count if shard is not None else len(np.unique(grid_of(self._share().mesh).owners))
+        count = shard.count if shard is not None else len(np.unique(grid_of(self._shard().mesh).owners))
         return "1 process" if count == 1 else f"{count} processes"
 
     def __repr__(self) -> str:
@@ -587,17 +591,17 @@ class Dataloader:
         shown = self.batch_size if isinstance(self._plan.batch_size, int) else f"{{{sizes}}}"
         return f"Dataloader({self.dataset!r}, batch_size={shown}, {steps})"
 
-    def _share(self, step: int = 0) -> HostShard:
+    def _shard(self, step: int = 0) -> HostShard:
         """This process's part of a step on the current mesh of the calling thread, which must be the caller's."""
         mesh = resolve_mesh(self._mesh if self._mesh is not None else current_mesh() or self._made_in)
-        return self._pipeline.share(mesh, step)
+        return self._pipeline.shard(mesh, step)
 
     def _positions(self, step: int) -> Integers:
         shard = self._pipeline.options.shard
         if shard is not None and self._mesh is None and (current_mesh() or self._made_in) is None:
-            size = self._plan.stretch(step)[0].batch_size // shard.count
+            size = self._plan.segment_of(step)[0].batch_size // shard.count
             return np.arange(shard.index * size, (shard.index + 1) * size, dtype=np.int64)
-        return self._share(step).positions
+        return self._shard(step).positions
 
     def _checked(self, step: Any, name: str = "step") -> int:
         return self._plan.check(integer(name, step, most=None))

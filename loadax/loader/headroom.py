@@ -1,4 +1,4 @@
-"""Headroom: what a perfect loader would gain, from the same training loop on batches that cost nothing."""
+"""Headroom: measures what a perfect loader would gain, with the same training loop on replayed batches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ _TWICE, _TENFOLD = 2, 9.95
 @final
 @dataclass(frozen=True, repr=False)
 class Headroom:
-    """How much faster training would be if batches cost nothing. `str()` says it in a sentence.
+    """The speedup of training if batches cost nothing. `str()` is one sentence.
 
     Args:
-        seconds: what a step takes now.
-        perfect: what it takes with batches that are there already.
+        seconds: Seconds per step now.
+        perfect: Seconds per step with batches that are already on the devices.
     """
 
     seconds: float
@@ -35,20 +35,19 @@ class Headroom:
 
     @property
     def gain(self) -> float:
-        """How much faster, as a part of the present speed: 0.16 for 16%. A little below 0 by chance."""
+        """Speedup as a fraction of the current speed: 0.16 for 16%. Noise may make it slightly negative."""
         return self.seconds / self.perfect - 1 if self.perfect else 0.0
 
     def __str__(self) -> str:
         perfect, now = f"{self.perfect * 1e3:.3g} ms a step", f"{self.seconds * 1e3:.3g} ms"
         if self.gain < _NOTHING:
-            return f"a perfect loader would take {perfect}, and this one takes {now}: there is nothing to win"
+            return f"a perfect loader would take {perfect}, and this one takes {now}: there is nothing to gain"
         return f"a perfect loader would take {perfect} instead of {now}: {_faster(self.gain)}"
 
     __repr__ = __str__
 
 
 def _faster(gain: float) -> str:
-    """A gain as one would say it."""
     times = gain + 1
     if times < _TWICE:
         return f"{percent_text(gain)} faster"
@@ -57,21 +56,21 @@ def _faster(gain: float) -> str:
 
 @final
 class Replay:
-    """Hands out a run's first batches again and again, for as many steps as the run has. Made by `loader.replay`.
+    """Repeats a run's first batches for as many steps as the run has. Made by `loader.replay`.
 
     Args:
-        batches: of the run; a few are taken from it, and it is closed.
-        count: how many.
+        batches: Iterator of the run, which is closed after the first batches.
+        count: Number of batches to repeat.
     """
 
     def __init__(self, batches: DataIterator, count: int):
         self.num_steps = batches.num_steps
-        """Behind the last step of the run; None: for ever."""
+        """Number of steps of the run; None: infinite."""
         self._step = batches.step
         if self.num_steps is not None:
             count = min(count, self.num_steps - self._step)
         self.batch_size = batches.batch_size
-        """Rows of a batch."""
+        """Rows per batch."""
         with batches:
             self._batches: tuple[Tree, ...] = tuple(jax.block_until_ready(next(batches)) for _ in range(count))
         self._leaves = [flatten(batch)[0] for batch in self._batches]
@@ -83,54 +82,54 @@ class Replay:
         return self
 
     def __next__(self) -> Tree:
-        """One of the batches.
+        """The next batch.
 
         Raises:
-            StopIteration: after the run's last step.
-            LeafError: when the training step has deleted it.
-            ClosedError: after `close()`.
+            StopIteration: After the run's last step.
+            LeafError: If the training step has donated the batch.
+            ClosedError: After `close()`.
         """
         began = perf_counter()
         if self._step == self.num_steps:
             raise StopIteration
         if self._closed:
             raise ClosedError("this replay is closed; make a new one with loader.replay()")
-        number = self._step % len(self._batches)
-        self._check(number)
+        index = self._step % len(self._batches)
+        self._check(index)
         now = perf_counter()
         self._stats.took(self._step, now - began, began - self._left)
         self._stats.active = now - self._began
         self._step += 1
         self._left = now
-        return self._batches[number]
+        return self._batches[index]
 
-    def _check(self, number: int) -> None:
-        for leaf, path in zip(self._leaves[number], flatten(self._batches[number])[1].paths, strict=True):
+    def _check(self, index: int) -> None:
+        for leaf, path in zip(self._leaves[index], flatten(self._batches[index])[1].paths, strict=True):
             if leaf.is_deleted():
                 raise LeafError(
-                    f"leaf {path or 'of the batch'} is deleted: the training step donates its batch, and a replay "
+                    f"leaf {path or 'of the batch'} is deleted: the training step donates its batch, but a replay "
                     "hands out each batch many times; leave the batch out of donate_argnums while you measure"
                 )
 
     @property
     def step(self) -> int:
-        """The number of the next step."""
+        """Next step."""
         return self._step
 
     def stats(self) -> Stats:
-        """As of an iterator: `step_seconds` is what training takes when it waits for nothing."""
+        """Statistics like those of an iterator: `step_seconds` is the time of training alone."""
         return self._stats.plus(Stats(elapsed=self._left - self._began, cores=self._stats.cores))
 
     def headroom(self, batches: Any) -> Headroom:
-        """The gain of batches that cost nothing over those of an iterator (or its `Stats`), in the same training loop.
+        """The gain of this replay over an iterator (or its `Stats`), in the same training loop.
 
         Raises:
-            ArgumentError: when either was used for too few steps.
+            ArgumentError: If either was used for too few steps.
         """
         return compare(batches if isinstance(batches, Stats) else batches.stats(), self.stats())
 
     def close(self) -> None:
-        """Gives up the batches."""
+        """Frees the batches."""
         self._batches, self._leaves, self._closed = (), [], True
 
     def __enter__(self) -> "Replay":
@@ -146,22 +145,22 @@ class Replay:
 
 
 def compare(real: Stats, perfect: Stats) -> Headroom:
-    """The headroom, from the statistics of a run and those of its replay.
+    """Computes the headroom from the statistics of a run and of its replay.
 
     Raises:
-        ArgumentError: when either was used for too few steps.
+        ArgumentError: If either was used for too few steps.
     """
     for name, stats in (("the run", real), ("the replay", perfect)):
         if stats.measured < _FEWEST:
             raise ArgumentError(
-                f"{name} has handed out {stats.steps} batches, too few to tell what a step takes; "
-                f"go through at least {_FEWEST + 2}"
+                f"{name} has handed out {stats.steps} batches, too few to measure a step; "
+                f"run at least {_FEWEST + 2} steps"
             )
     return Headroom(real.step_seconds, perfect.step_seconds)
 
 
 def measure(real: DataIterator, replay: Callable[[], Replay], train: Callable[[Tree], Any], steps: int) -> Headroom:
-    """Trains that many steps on a run, then on its replay; each step is waited for."""
+    """Trains `steps` steps on a run, then on its replay, and waits for each step."""
     with real:
         _go(real, train, steps)
     with replay() as perfect:
@@ -170,6 +169,6 @@ def measure(real: DataIterator, replay: Callable[[], Replay], train: Callable[[T
 
 
 def _go(batches: DataIterator | Replay, train: Callable[[Tree], Any], steps: int) -> None:
-    # One batch more than steps that are measured: a step ends when the next batch is asked for.
+    # The statistics leave out the first `UNMEASURED` steps.
     for _, batch in zip(range(steps), batches, strict=False):
         jax.block_until_ready(train(batch))

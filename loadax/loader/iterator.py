@@ -28,34 +28,34 @@ from loadax.sharding.mesh import current_mesh
 
 @final
 class Ledger:
-    """Statistics of an iterator and its step, for observers. Keeps alive neither the iterator nor its batches."""
+    """Statistics and step of an iterator, for observers. References neither the iterator nor its batches."""
 
     monitor: RunMonitor
-    """The newest one of the iterator, which counts on from where those before it ended."""
+    """Latest monitor of the iterator, which continues the statistics of earlier ones."""
 
     def stats(self) -> Stats:
-        """What was counted so far."""
+        """Statistics so far."""
         return self.monitor.stats()
 
     @property
     def step(self) -> int:
-        """The number of the next step."""
+        """Next step."""
         return self.monitor.step
 
 
 @final
 class DataIterator:
-    """Yields the placed batches of a `Dataloader`, one a step. Made by `iter(loader)` and `loader.iterate`.
+    """Yields the placed batches of a `Dataloader`, one per step. Made by `iter(loader)` and `loader.iterate`.
 
-    Its threads end when it is used up, closed, or forgotten.
+    Its threads end when it is exhausted, closed or garbage-collected.
 
     Args:
-        pipeline: Makes the producers of batches.
+        pipeline: Pipeline of the loader.
         order: Hash of the order, for states.
         mesh: Mesh that batches are placed on.
-        mesh_given: Whether the user passed that mesh to the loader.
-        used_up: Set at the end of the run.
-        start: Step or state to begin at.
+        mesh_given: Whether the user passed the mesh to the loader.
+        used_up: Event to set at the end of the run.
+        start: Step or state to start from.
     """
 
     def __init__(
@@ -69,25 +69,25 @@ class DataIterator:
         self._step = step_of(self._plan, order, start)
         self._error: BaseException | None = None
         self._interrupted = False
-        # Of several threads that go through this iterator, one goes on to the next scheduler. Reentrant: a Ctrl-C may
-        # leave it held.
-        self._turn = threading.RLock()
+        # Of several threads that share this iterator, one switches to the next scheduler. Reentrant: a Ctrl-C may leave
+        # it held.
+        self._lock = threading.RLock()
         self._process = os.getpid()
         self.ledger = Ledger()
-        """What this counts, for who looks at it from outside."""
+        """Counters of this iterator, for monitoring from outside."""
         self._executor: PieceExecutor | None = None
-        self._autotuner: WorkerAutotuner | None = None  # what it has found out holds for later schedulers too
+        self._autotuner: WorkerAutotuner | None = None  # later schedulers keep its result
         self._open()
 
     def restart_statistics(self) -> None:
-        """Counts from here on: what was read so far, nobody waited for."""
+        """Resets the statistics after a warm-up."""
         self._monitor.restart()
 
     def _open(self, earlier: RunMonitor | None = None) -> None:
-        """Begins to read at the present step.
+        """Starts reading at the current step.
 
         Args:
-            earlier: Monitor of the steps before, whose statistics go on. None: they begin here.
+            earlier: Monitor of the previous steps, whose statistics continue. None: they start here.
         """
         if self._executor is None or self._executor.closed:
             self._executor = open_executor(self._pipeline.options)  # once for all batch sizes
@@ -105,7 +105,7 @@ class DataIterator:
         except BaseException:
             executor.close()
             raise
-        # Also runs at the end of the program, before the interpreter takes modules apart under the threads.
+        # Also runs at exit, before the interpreter clears modules that the threads use.
         self._close = weakref.finalize(self, threads.close)
         self._pause, self._scheduler, self._monitor, self._end = threads.pause, scheduler, monitor, producer.end
         self.ledger.monitor = monitor
@@ -117,9 +117,9 @@ class DataIterator:
         """The next batch: every leaf a `jax.Array` on the mesh.
 
         Raises:
-            StopIteration: after the last step of the last epoch.
-            MeshError: when the caller's thread is now in another mesh than the one the batches are for.
-            Exception: what reading this step raised, with a note that names step and row; again at each further call.
+            StopIteration: After the last step of the last epoch.
+            MeshError: If the current mesh of the caller's thread is not the mesh of the batches.
+            Exception: Whatever reading this step raised, with a note that names step and row; also at later calls.
         """
         self._check_process()
         while True:
@@ -130,27 +130,26 @@ class DataIterator:
                 self._used_up.set()
                 raise StopIteration
             self._check_mesh()
-            with self._turn:
-                if self._step == self._end and self._close.alive:  # batches of another shape begin
+            with self._lock:
+                if self._step == self._end and self._close.alive:  # the next batches have other shapes
                     self._reopen(self._monitor)
                 if self._interrupted:
-                    # A Ctrl-C may have come at any point, so the scheduler's state is not to be relied on: begin anew
-                    # from this step.
+                    # A Ctrl-C may have left the scheduler in any state: restart from this step.
                     self.set_state(self._step)
                 scheduler = self._scheduler
             try:
                 step, batch = scheduler.next_batch()
-                with self._turn:
+                with self._lock:
                     if scheduler is self._scheduler:
                         self._step = max(self._step, step + 1)  # another thread may have taken a later one
             except OverError:
                 continue  # another thread has the last batch, or is about to open the next scheduler
             except Exception as error:
-                with self._turn:
+                with self._lock:
                     if isinstance(error, ClosedError) and (
                         self._step == self._plan.num_steps or scheduler is not self._scheduler
                     ):
-                        continue  # another thread met the end first, or has gone on to the next scheduler
+                        continue  # another thread reached the end first, or has opened the next scheduler
                 self._error = error
                 self.close()
                 raise
@@ -161,28 +160,29 @@ class DataIterator:
 
     @property
     def step(self) -> int:
-        """How many batches were handed out so far, counted from the run's first step: the number of the next one."""
+        """Next step: number of batches handed out so far, counted from the run's first step."""
         return self._step
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next batch belongs to."""
-        return self._plan.place(self._step)[0]
+        """Epoch of the next batch."""
+        return self._plan.position_of_step(self._step)[0]
 
     def get_state(self) -> dict[str, Any]:
-        """Where this iterator is, as JSON: handed-out batches count, prefetched ones don't. Equal on all hosts."""
+        """JSON-serialisable state, equal on all hosts. Counts batches handed out, not prefetched ones."""
         return make_state(self._plan, self._order, self._step)
 
     def set_state(self, state: Any) -> None:
-        """Goes on from `state`, whatever mesh, hosts or workers it was saved with.
+        """Continues from `state`, saved on any mesh and with any number of hosts and workers.
 
         Raises:
-            StateError: when it belongs to other data, or lies inside a batch of this size; then nothing has changed.
+            StateError: If it belongs to other data, or its position is inside a batch of this size. The iterator is
+                then unchanged.
         """
         self._check_process()
         step = step_of(self._plan, self._order, state)
-        with self._turn:
-            self._interrupted = True  # what is being read does not belong to the step that follows
+        with self._lock:
+            self._interrupted = True  # prefetched batches are not those of the new step
             self._step, self._error = step, None
             self._reopen()
 
@@ -205,25 +205,22 @@ class DataIterator:
         return loaded()
 
     def _reopen(self, earlier: RunMonitor | None = None) -> None:
-        """As `_open`; the workers of the executor stay, unless they are busy for long."""
-        self._interrupted = True  # until all is new
+        """Like `_open`, but keeps the workers of the executor, unless they are busy for long."""
+        self._interrupted = True  # until `_open` is done
         if self._close.alive:
-            # Then detached: a Ctrl-C before it is done must leave somebody who closes the scheduler.
+            # Detach last: after a Ctrl-C, the finalizer must still close the scheduler.
             if not self._pause() and self._executor is not None:
-                self._executor.close()  # what is under way is of no use any more, and takes longer than to start others
+                self._executor.close()  # starting new workers is faster than waiting for useless tasks
             self._close.detach()
         self._open(earlier)
         self._interrupted = False
 
     def stats(self) -> Stats:
-        """Where the time went since this iterator began, or its state was set."""
+        """Times and counters since the iterator was started, or its state was set."""
         return self.ledger.stats()
 
     def report(self) -> Report:
-        """Whether the loader is the bottleneck, what it is busy with, and what to do.
-
-        A sentence, and the numbers behind it.
-        """
+        """Reports whether the loader is the bottleneck, what it is busy with, and what to do."""
         return report(self.stats(), self._info())
 
     def _info(self) -> LoaderInfo:
@@ -231,29 +228,30 @@ class DataIterator:
         return loader_info(whole.dataset.reader, whole.batch, self.mesh, bool(options.keep_on_device))
 
     def timeline(self, path: str | os.PathLike[str]) -> None:
-        """Writes who did what when: a page (`.html`), a Chrome trace for Perfetto (`.json`) or an image (`.png`).
+        """Writes a timeline of all threads and workers, with the last 20,000 events.
 
-        It has the last 20,000 events: pieces read, batches placed and handed out.
+        Args:
+            path: File name: `.html` for a page, `.json` for a Chrome trace (Perfetto), `.png` for an image.
 
         Raises:
-            ArgumentError: When the name ends in something else.
-            UnsupportedError: When matplotlib is not installed, for an image.
+            ArgumentError: If the suffix is unknown.
+            UnsupportedError: If matplotlib is not installed, for an image.
         """
         write_timeline(self._monitor.timeline(), self.report(), path)
 
     @property
     def num_steps(self) -> int | None:
-        """How many steps the run has, from its first one; None: it goes on for ever."""
+        """Number of steps of the run; None: infinite."""
         return self._plan.num_steps
 
     @property
     def batch_size(self) -> int:
-        """Rows of the next global batch; of the last one, when the run is over."""
+        """Rows of the next global batch; of the last one if the run is over."""
         last = self._step if self.num_steps is None else min(self._step, self.num_steps - 1)
-        return self._plan.stretch(last)[0].batch_size
+        return self._plan.segment_of(last)[0].batch_size
 
     def close(self) -> None:
-        """Stops every worker. Idempotent; also done on garbage collection and at the end of the program."""
+        """Stops all workers. Idempotent; also called on garbage collection and at exit."""
         self._close()
 
     def __enter__(self) -> "DataIterator":
@@ -268,9 +266,9 @@ class DataIterator:
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise ClosedError(
-                f"this iterator belongs to process {self._process}, of which this one, {os.getpid()}, "
-                "is a copy by os.fork(): the threads that read were not copied, and JAX does not work in a copy; "
-                "start processes by multiprocessing.get_context('spawn'), and make the loader in them"
+                f"this iterator belongs to process {self._process}, and this process, {os.getpid()}, is its os.fork(): "
+                "a fork does not have the reader threads, and JAX does not work in it; "
+                "start processes with multiprocessing.get_context('spawn'), and make the loader in them"
             )
 
     def _check_mesh(self) -> None:
@@ -279,24 +277,24 @@ class DataIterator:
         mesh = current_mesh()
         if mesh is not None and mesh is not self.mesh and mesh != self.mesh:
             raise MeshError(
-                f"this iterator's batches are for {self.mesh}, but this thread is now in {mesh}; make a new "
-                "iterator inside the new mesh (loader.iterate(start=it.get_state())), or pass mesh= to the Dataloader"
+                f"this iterator's batches are for {self.mesh}, but the current mesh of this thread is {mesh}; make a "
+                "new iterator in that mesh (loader.iterate(start=it.get_state())), or pass mesh= to the Dataloader"
             )
 
 
 @final
 class Epoch:
-    """The batches of one epoch that are left. Sized; made by `loader.epochs()`."""
+    """Iterator over the remaining batches of one epoch, with a length. Made by `loader.epochs()`."""
 
     def __init__(self, batches: DataIterator, number: int, stop: int):
         self._batches = batches
         self._stop = stop
         self._left = False
         self.number = number
-        """Which epoch this is, from 0."""
+        """Number of the epoch, from 0."""
 
     def __len__(self) -> int:
-        """How many batches of this epoch are left."""
+        """Number of remaining batches of this epoch."""
         return max(0, self._stop - self._batches.step)
 
     def __iter__(self) -> Iterator[Tree]:
@@ -306,35 +304,35 @@ class Epoch:
         """The next batch of the epoch.
 
         Raises:
-            StopIteration: after its last.
-            ClosedError: when `epochs()` has gone on to another epoch before this one was over.
+            StopIteration: After its last batch.
+            ClosedError: If `epochs()` has continued with the next epoch before this one was over.
         """
         if self._left:
             raise ClosedError(
-                f"epoch {self.number} was left before its end when epochs() went on to the next; go through each epoch "
-                "before you take the next one, as in `for epoch in loader.epochs(): for batch in epoch: …`"
+                f"epoch {self.number} was left before its end, when epochs() continued with the next one; finish each "
+                "epoch before the next, as in `for epoch in loader.epochs(): for batch in epoch: …`"
             )
         if self._batches.step >= self._stop:
             raise StopIteration
         return next(self._batches)
 
     def leave(self) -> None:
-        """Goes on to the next epoch, with this one over or not."""
+        """Skips the remaining batches of this epoch."""
         if self._batches.step < self._stop:
             self._left = True
             self._batches.set_state(self._stop)
 
     @property
     def step(self) -> int:
-        """How many batches the run has handed out so far, in all epochs."""
+        """Next step of the run: number of batches handed out so far, in all epochs."""
         return self._batches.step
 
     def get_state(self) -> dict[str, Any]:
-        """Where the run is; see `DataIterator.get_state`."""
+        """State of the run; see `DataIterator.get_state`."""
         return self._batches.get_state()
 
     def stats(self) -> Stats:
-        """Where the time of the run went; see `DataIterator.stats`."""
+        """Statistics of the run; see `DataIterator.stats`. They restart after an epoch that is left early."""
         return self._batches.stats()
 
     def report(self) -> Report:
@@ -343,11 +341,11 @@ class Epoch:
 
     @property
     def ledger(self) -> Ledger:
-        """What the run's iterator counts, for who looks at it from outside."""
+        """Counters of the run's iterator, for monitoring from outside."""
         return self._batches.ledger
 
     def timeline(self, path: str | os.PathLike[str]) -> None:
-        """Writes a picture of the run so far; see `DataIterator.timeline`."""
+        """Writes a timeline of the run so far; see `DataIterator.timeline`."""
         self._batches.timeline(path)
 
     @property

@@ -1,4 +1,4 @@
-"""LoaderOptions: how a `Dataloader` makes batches. Arguments are checked here once, and passed on whole."""
+"""LoaderOptions: options of a `Dataloader`, validated once and passed on as a whole."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,22 +13,22 @@ from loadax.errors import ArgumentError
 from loadax.loader.assembly.host_shard import ShardSpec
 from loadax.loader.metrics.stats import usable_cores
 
-_MOST_WORKERS = 16  # workers beyond that mostly wait for each other; pass num_workers for more
+_MOST_WORKERS = 16  # default limit: more workers mostly wait for each other
 
 _Value = TypeVar("_Value")
 Schedule = tuple[tuple[int, _Value], ...]
-"""`(first step, value)`: each value holds until the next one begins."""
+"""`(first step, value)` pairs; each value applies until the next one starts."""
 
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LoaderOptions:
-    """How batches are cut, read ahead and placed: arguments of `Dataloader`, which documents them, checked.
+    """Validated arguments of `Dataloader`, which documents them.
 
     Args:
-        shard: Part of each batch that `shard_index` and `shard_count` ask for. None: the mesh decides.
+        shard: Part of each batch chosen by `shard_index` and `shard_count`. None: the mesh decides.
         num_workers: Largest number of workers.
-        first_workers: Number of workers to begin with.
+        first_workers: Initial number of workers.
     """
 
     partition: Any = None
@@ -45,30 +45,30 @@ class LoaderOptions:
 
     @property
     def readers(self) -> int:
-        """Number of copies of the reader, each with caches of its own: one a worker process."""
+        """Number of copies of the reader, each with its own caches: one per worker process."""
         return max(1, self.num_workers) if self.worker_type == "process" else 1
 
 
 def worker_counts(num_workers: int | None, worker_type: str, concurrent_reads: int) -> tuple[int, int]:
-    """The largest number of workers, and the number to begin with, for a source that wants so many reads at once."""
+    """Largest and initial number of workers, for a source that wants `concurrent_reads` reads in flight."""
     in_processes = choice("worker_type", worker_type, ("thread", "process")) == "process"
     if num_workers is not None:
         most = integer("num_workers", num_workers, 0)
         return most, most
-    # A process a core; of threads twice as many, since one may wait for a disk or for the GIL.
+    # One process per core, or two threads, since one of these may wait for a disk or for the GIL.
     cores, first = usable_cores(), 1 if in_processes else concurrent_reads
     return (min(cores, _MOST_WORKERS) if in_processes else max(min(2 * cores, _MOST_WORKERS), first)), first
 
 
 def device_limit(keep_on_device: Any) -> bool | int:
-    """`keep_on_device`, checked."""
+    """Validates `keep_on_device`."""
     if keep_on_device is None or isinstance(keep_on_device, bool):
         return bool(keep_on_device)
     return integer("keep_on_device", keep_on_device, 1)
 
 
 def microbatch_count(microbatches: int, batch_sizes: Sequence[int]) -> int:
-    """`microbatches`, checked."""
+    """Validates `microbatches`."""
     count = integer("microbatches", microbatches, 1)
     for size in (size for size in batch_sizes if size % count):
         raise ArgumentError(f"batch_size={size} can't be split into microbatches={count}; use a multiple of {count}")
@@ -76,7 +76,7 @@ def microbatch_count(microbatches: int, batch_sizes: Sequence[int]) -> int:
 
 
 def shard_spec(index: int | None, count: int | None, batch_sizes: Sequence[int]) -> ShardSpec | None:
-    """The part of each batch that `shard_index` and `shard_count` ask for; None: they don't."""
+    """Validates `shard_index` and `shard_count`; None if neither is given."""
     if index is None and count is None:
         return None
     if index is None or count is None:
@@ -84,7 +84,7 @@ def shard_spec(index: int | None, count: int | None, batch_sizes: Sequence[int])
     count = integer("shard_count", count, 1)
     index = integer("shard_index", index)
     if not 0 <= index < count:
-        raise ArgumentError(f"shard_index={index} is not one of shard_count={count} parts: pass 0 to {count - 1}")
+        raise ArgumentError(f"shard_index={index} is out of range for shard_count={count}; pass 0 to {count - 1}")
     for batch_size in batch_sizes:
         if batch_size % count:
             raise ArgumentError(
@@ -95,36 +95,36 @@ def shard_spec(index: int | None, count: int | None, batch_sizes: Sequence[int])
 
 
 def schedule(name: str, value: Any) -> Schedule[int]:
-    """An int, or a dict of ints by step, as a schedule.
+    """Converts an int, or a dict of ints by step, to a schedule.
 
     Raises:
-        ArgumentError: when steps don't begin at 0 and ascend, or a value is no int.
+        ArgumentError: If the steps don't start at 0 and ascend, or a value is not an int.
     """
     if not isinstance(value, Mapping):
         return ((0, integer(name, value)),)
     steps = [integer(f"a step of {name}", step) for step in value]
     if not steps or steps[0] != 0 or steps != sorted(set(steps)):
         raise ArgumentError(
-            f"{name}={dict(value)!r}: a schedule begins at step 0, and ascends: {{0: 256, 10_000: 1024}}"
+            f"{name}={dict(value)!r}: a schedule starts at step 0 and ascends; write it like {{0: 256, 10_000: 1024}}"
         )
     return tuple((step, integer(f"{name}[{step}]", given)) for step, given in zip(steps, value.values(), strict=True))
 
 
 def value_at(scheduled: Schedule[_Value], step: int) -> _Value:
-    """What a schedule says for a step."""
+    """Value of a schedule at a step."""
     return next(value for first, value in reversed(scheduled) if first <= step)
 
 
 def together(one: Schedule[int], other: Schedule[int]) -> Schedule[int]:
-    """The values of `one`, with a seam wherever either has one."""
+    """The values of `one`, split at the steps of both schedules."""
     return tuple((step, value_at(one, step)) for step in sorted({step for step, _ in (*one, *other)}))
 
 
 def with_positions(dataset: Dataset, schedule: tuple[tuple[int, int], ...], num_epochs: Any) -> Dataset:
-    """The dataset with what is scheduled by step scheduled by position, now that the batch sizes are known.
+    """Converts a mixture schedule of the dataset from steps to positions, now that the batch sizes are known.
 
     Raises:
-        ArgumentError: when something is scheduled for a later epoch.
+        ArgumentError: If a weight is scheduled for a later epoch.
     """
     scheduled = dataset.order.schedule
     if scheduled is None or not scheduled.by_step:
@@ -133,7 +133,7 @@ def with_positions(dataset: Dataset, schedule: tuple[tuple[int, int], ...], num_
 
 
 def mesh_of(partition: Any) -> Mesh | None:
-    """The mesh of the first sharding in `partition`, if there is one."""
+    """Mesh of the first `NamedSharding` in `partition`, if there is one."""
     for leaf in flatten(partition)[0]:
         if isinstance(leaf, NamedSharding) and isinstance(leaf.mesh, Mesh):
             return leaf.mesh

@@ -1,4 +1,4 @@
-"""Pipeline: makes the batch producer of a run from the options, the dataset and the mesh."""
+"""Pipeline: makes batch producers from the dataset, the options and the mesh."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from loadax.core.casting import cast_into
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset
-from loadax.loader.assembly.assembler import made
+from loadax.loader.assembly.assembler import generate_leaf
 from loadax.loader.assembly.chunk_budget import (
     OpenChunks,
     check_memory,
@@ -20,7 +20,7 @@ from loadax.loader.assembly.chunk_budget import (
     keep_open_chunks,
     row_bytes,
 )
-from loadax.loader.assembly.host_shard import HostShard, batch_spec, resolve_share
+from loadax.loader.assembly.host_shard import HostShard, batch_spec, resolve_shard
 from loadax.loader.assembly.seq_len import cut_to
 from loadax.loader.batch_spec import BatchSpec
 from loadax.loader.device.cache import DeviceCache
@@ -36,11 +36,11 @@ from loadax.protocols import Tree, Visits
 @final
 @dataclass(frozen=True, eq=False)
 class BatchForm:
-    """What some batches are made of.
+    """Dataset and leaves of batches with one sequence length.
 
     Args:
-        dataset: Dataset of the rows, with its sequences cut to the length that is scheduled.
-        batch: Leaves of a batch of it.
+        dataset: Dataset, cropped to the sequence length.
+        batch: Spec of its batches.
     """
 
     dataset: Dataset
@@ -48,34 +48,34 @@ class BatchForm:
 
 
 def forms_of(
-    dataset: Dataset, lengths: Schedule[int] | None, made_leaves: Sequence[str]
+    dataset: Dataset, lengths: Schedule[int] | None, generated_leaves: Sequence[str]
 ) -> tuple[BatchForm, Schedule[BatchForm]]:
     """The form of batches with whole sequences, and the forms by step.
 
     Args:
         dataset: Dataset of the rows.
-        lengths: Schedule of the sequences' lengths. None: they are whole.
-        made_leaves: Names of the leaves that the loader adds to every batch.
+        lengths: Schedule of the sequence length. None: whole sequences.
+        generated_leaves: Names of the generated leaves.
     """
-    whole = BatchForm(dataset, batch_spec(dataset.spec, made_leaves))
+    whole = BatchForm(dataset, batch_spec(dataset.spec, generated_leaves))
     if lengths is None:
         return whole, ((0, whole),)
     short = {length: cut_to(dataset, length) for _, length in lengths}
-    forms = {length: BatchForm(data, batch_spec(data.spec, made_leaves)) for length, data in short.items()}
+    forms = {length: BatchForm(data, batch_spec(data.spec, generated_leaves)) for length, data in short.items()}
     return whole, tuple((step, forms[length]) for step, length in lengths)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """Makes batches on any mesh, and caches what it has worked out for the mesh that was used last.
+    """Makes batch producers on any mesh. Caches the shards and device data of the latest mesh.
 
     Args:
-        plan: Rows of each step.
+        plan: Plan of the run.
         whole: Form of batches with whole sequences.
         forms: Forms of the batches by step.
         options: Options of the loader.
-        device_map: Function of the user's that devices run. None: there is none.
+        device_map: The user's function for devices, if there is one.
     """
 
     plan: BatchPlan
@@ -83,101 +83,105 @@ class Pipeline:
     forms: Schedule[BatchForm]
     options: LoaderOptions
     device_map: DevicePrograms | None
-    _shares: dict[Any, HostShard] = field(default_factory=dict)
+    _shards: dict[Any, HostShard] = field(default_factory=dict)
     _caches: dict[Any, DeviceCache] = field(default_factory=dict)
 
     def form(self, step: int) -> BatchForm:
         """The form of the batch of a step."""
-        return value_at(self.forms, self.plan.stretch(step)[0].first)
+        return value_at(self.forms, self.plan.segment_of(step)[0].first)
 
-    def share(self, mesh: Any, step: int) -> HostShard:
-        """What this process holds of the batch of a step on a mesh, which need not be there.
+    def shard(self, mesh: Any, step: int) -> HostShard:
+        """This process's shard of the batch of a step on a mesh, which may be a planned one.
 
         Raises:
-            PartitionError: when a spec does not fit its leaf or the mesh can't cut the batch; names the leaf.
-            ArgumentError: when `shard_index` is not what the mesh makes of this process, or too little memory is
-                allowed for open chunks.
+            PartitionError: If a spec does not fit its leaf, the mesh can't split the batch, or `shard_index` differs
+                from this process's part on the mesh; names the leaf.
+            ArgumentError: If `cache_bytes` is too low for the open chunks.
         """
-        stretch = self.plan.stretch(step)[0]
-        form = value_at(self.forms, stretch.first)
-        key = (mesh, stretch.batch_size, form)
-        if key not in self._shares:
+        segment = self.plan.segment_of(step)[0]
+        form = value_at(self.forms, segment.first)
+        key = (mesh, segment.batch_size, form)
+        shard = self._shards.get(key)  # kept in a local: another thread may be on another mesh
+        if shard is None:
             options = self.options
-            share = resolve_share(
-                form.batch, stretch.batch_size, mesh, options.partition, options.shard, options.microbatches
+            shard = resolve_shard(
+                form.batch, segment.batch_size, mesh, options.partition, options.shard, options.microbatches
             )
-            if not options.keep_on_device:  # then rows are read in the order of the store
-                check_memory(self.open_chunks(share, stretch), options.cache_bytes, options.readers)
+            if not options.keep_on_device:  # else rows are read in the order of the store
+                check_memory(self.open_chunks(shard, segment), options.cache_bytes, options.readers)
             if self.device_map is not None:
-                self.device_map.on(share)  # what does not fit is said when the partition is looked at
-            for other in [known for known in self._shares if known[0] != mesh]:
-                self._shares.pop(other, None)
-            self._shares[key] = share
-        return self._shares[key]
+                self.device_map.on(shard)  # raises early if the partition does not fit
+            for other in [known for known in list(self._shards) if known[0] != mesh]:
+                self._shards.pop(other, None)
+            self._shards[key] = shard
+        return shard
 
-    def shape_dtypes(self, share: HostShard) -> Tree:
-        """What a batch of that share looks like."""
-        return share.shape_dtypes if self.device_map is None else self.device_map.on(share).shape_dtypes
+    def shape_dtypes(self, shard: HostShard) -> Tree:
+        """Shapes, dtypes and shardings of the batches of a shard."""
+        return shard.shape_dtypes if self.device_map is None else self.device_map.on(shard).shape_dtypes
 
-    def open_chunks(self, share: HostShard, stretch: BatchSizeSegment) -> list[OpenChunks]:
-        """The chunks that block shuffles keep open on that share."""
-        reader = value_at(self.forms, stretch.first).dataset.reader
-        plan = BatchPlan(self.plan.order, stretch.batch_size, None, "pad")
-        return find_open_chunks(reader, plan, share.positions, row_bytes(reader, held_columns(reader, share)))
+    def open_chunks(self, shard: HostShard, segment: BatchSizeSegment) -> list[OpenChunks]:
+        """The chunks that block shuffles keep open for a shard."""
+        reader = value_at(self.forms, segment.first).dataset.reader
+        plan = BatchPlan(self.plan.order, segment.batch_size, None, "pad")
+        return find_open_chunks(reader, plan, shard.positions, row_bytes(reader, held_columns(reader, shard)))
 
     def producer(self, mesh: Mesh, step: int, executor: PieceExecutor) -> BatchProducer:
-        """The producer of that step and of the steps after it whose batches have the same shapes."""
-        stretch, end = self.plan.stretch(step)
-        share, options = self.share(mesh, step), self.options
+        """The producer of a step and of the following steps with the same shapes."""
+        segment, end = self.plan.segment_of(step)
+        shard, options = self.shard(mesh, step), self.options
         if options.keep_on_device:
-            gather = self._cache_on(mesh, step).gather(share)
-            finish = self._finish(share, gather)
-            return BatchProducer(self.plan, gather.reader, gather.share, options, executor, end, finish)
+            gather = self._cache_on(mesh, step).gather(shard)
+            finish = self._finish(shard, gather)
+            return BatchProducer(self.plan, gather.reader, gather.shard, options, executor, end, finish)
         reader = self.form(step).dataset.reader
         reader = keep_open_chunks(
             reader,
-            self.open_chunks(share, stretch),
+            self.open_chunks(shard, segment),
             options.cache_bytes,
-            held_columns(reader, share),
+            held_columns(reader, shard),
             options.prefetch_bytes,
             options.readers,
         )
-        return BatchProducer(self.plan, reader, share, options, executor, end, self._finish(share))
+        return BatchProducer(self.plan, reader, shard, options, executor, end, self._finish(shard))
 
-    def one_step(self, share: HostShard, step: int) -> BatchProducer:
-        """The producer of that step alone: it caches neither chunks nor the dataset."""
+    def one_step(self, shard: HostShard, step: int) -> BatchProducer:
+        """The producer of a single step, without caches of chunks or of the dataset."""
         reader = self.form(step).dataset.reader
-        return BatchProducer(self.plan, reader, share, self.options, ThreadExecutor(), step + 1, self._finish(share))
+        return BatchProducer(self.plan, reader, shard, self.options, ThreadExecutor(), step + 1, self._finish(shard))
 
     def host_leaves(self, form: BatchForm, visits: Visits) -> list[NDArray[Any]]:
-        """The rows at these visits of every leaf of a batch, whole, as numpy; padding is zeros."""
-        there = visits.rows >= 0
+        """Reads the rows of these visits with all columns of every leaf, as NumPy arrays; padding is zeros."""
+        present = visits.rows >= 0
         leaves: list[NDArray[Any]] = []
-        if there.any():
-            leaves = flatten(form.dataset.reader.read_visits(type(visits)(visits.rows[there], visits.epochs[there])))[0]
+        if present.any():
+            leaves = flatten(
+                form.dataset.reader.read_visits(type(visits)(visits.rows[present], visits.epochs[present]))
+            )[0]
         out = []
         for leaf in form.batch.leaves:
-            array = np.zeros((len(there), *leaf.spec.shape), leaf.dtype)
+            array = np.zeros((len(present), *leaf.spec.shape), leaf.dtype)
             if leaf.source is None:
-                array[...] = made(leaf.made, visits, self.options.key_seed)
+                array[...] = generate_leaf(leaf.generated, visits, self.options.key_seed)
             elif leaves:
-                real = np.empty((int(there.sum()), *leaf.spec.shape), leaf.dtype)
+                real = np.empty((int(present.sum()), *leaf.spec.shape), leaf.dtype)
                 cast_into(real, leaves[leaf.source], leaf.path)
-                array[there] = real
+                array[present] = real
             out.append(array)
         return out
 
-    def _finish(self, share: HostShard, gather: DeviceGather | None = None) -> Finish:
-        """What is made of placed leaves: the rows gathered from the cache, then the user's function of these."""
-        last: Finish = share.batch.structure.build
+    def _finish(self, shard: HostShard, gather: DeviceGather | None = None) -> Finish:
+        """Builds a batch from placed leaves: gathers cached rows, then applies the user's function."""
+        last: Finish = shard.batch.structure.build
         if self.device_map is not None:
-            last = self.device_map.compiled(share)
+            last = self.device_map.compiled(shard)
         return last if gather is None else lambda leaves: last(gather(leaves))
 
     def _cache_on(self, mesh: Mesh, step: int) -> DeviceCache:
-        """The dataset in the memory of the devices, read when it is not there yet."""
+        """The dataset in device memory, read on first use."""
         form = self.form(step)
-        if (mesh, form) not in self._caches:
-            self._caches.clear()  # of other meshes and lengths: there may be no room for two
-            self._caches[mesh, form] = DeviceCache(form.dataset, self.share(mesh, step), self.options)
-        return self._caches[mesh, form]
+        cache = self._caches.get((mesh, form))
+        if cache is None:
+            self._caches.clear()  # there may not be enough memory for two
+            cache = self._caches[mesh, form] = DeviceCache(form.dataset, self.shard(mesh, step), self.options)
+        return cache

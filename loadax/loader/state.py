@@ -19,12 +19,11 @@ _FIELDS = ("version", "step", "batch_size", "epoch", "position", "order")
 
 @final
 class OrderHash:
-    """Hashes what decides the order before a position of an epoch.
+    """Hashes everything that determines the order before a position of an epoch.
 
-    Lengths, element spec, verbs, seeds, and the version of the order's algorithm.
-
-    Not contents, paths, times or functions: the same data elsewhere, or a corrected map, goes on where it was. Nor what
-    a mixture has scheduled for later than the position: that may be changed.
+    Includes lengths, element spec, verbs, seeds, and the version of the order's algorithm. Excludes contents, paths,
+    times and functions, so that a run can resume with moved data or a corrected map. Also excludes the schedule of a
+    mixture after the position, which may be changed.
     """
 
     def __init__(self, dataset: Dataset):
@@ -32,19 +31,19 @@ class OrderHash:
 
     def __call__(self, epoch: int, position: int) -> str:
         """One hash of all of it, as 16 hexadecimal digits."""
-        # What is scheduled for an epoch's very first example is not of the past, but says where the epoch before it
+        # The schedule at the first example of an epoch is not in the past, but it determines where the previous epoch
         # ends.
         schedule = self._order.schedule
         begin = [schedule.begin(epoch)] if epoch and schedule is not None else []
         return _hash([self._described[0], self._past(epoch, position).describe(), *self._described[2:], *begin])
 
     def parts(self, epoch: int, position: int) -> list[Any]:
-        """What it is made of: the verbs of the order, the maps, and the leaves of an example."""
+        """The hashed parts: verbs of the order, maps, and leaves of an example."""
         _, _, maps, leaves = self._described
         return [*self._past(epoch, position).describe(), *maps, ["leaves", leaves]]
 
     def texts(self, epoch: int, position: int) -> list[str]:
-        """The same as text for people."""
+        """The same parts as readable text."""
         _, _, maps, leaves = self._described
         shown = ", ".join(f"{path or 'one array'}: {dtype}{shape}" for path, shape, dtype in leaves)
         return [*self._past(epoch, position).text(), *map(_map_text, maps), f"an example, with {shown}"]
@@ -60,6 +59,7 @@ def _short(digest: str) -> int:
 
 
 def _short_hashes(parts: list[Any]) -> list[int]:
+    """A short hash of each part, to tell which one differs."""
     return [_short(_hash(part)) for part in parts]
 
 
@@ -73,13 +73,12 @@ def _hash(described: Any) -> str:
 
 
 def make_state(plan: BatchPlan, order: OrderHash, step: int) -> dict[str, Any]:
-    """The state before `step`: JSON-able, equal on all hosts.
+    """The state before `step`: JSON-serialisable, and equal on all hosts.
 
-    Where steps are left out, it is right behind the last one that was handed out, so that which ones are left out next
-    may still be changed.
+    With skipped steps, it is directly after the last step that was handed out, so that later skips may still change.
     """
     whole_step = plan.skips.whole_step(step - 1) + 1 if step else 0
-    epoch, position = plan.place_of(whole_step)
+    epoch, position = plan.position_of_whole_step(whole_step)
     fields = (VERSION, step, plan.batch_size_of(whole_step), epoch, position, _short(order(epoch, position)))
     skipped = _skipped(plan, whole_step)
     verbs = _short_hashes(order.parts(epoch, position))
@@ -87,22 +86,21 @@ def make_state(plan: BatchPlan, order: OrderHash, step: int) -> dict[str, Any]:
 
 
 def _skipped(plan: BatchPlan, whole_step: int) -> list[list[int]]:
-    """What is left out before a step.
-
-    Each time from an (epoch, position) to another, which other batch sizes have as well.
-    """
-    found = []
+    """Skipped ranges before a step, as (epoch, position, epoch, position), which don't depend on the batch size."""
+    ranges = []
     for start, stop in plan.skips.before(whole_step).ranges:
-        epoch, position = plan.place_of(stop - 1)
-        found.append([*plan.place_of(start), epoch, min(position + plan.batch_size_of(stop - 1), plan.order.size)])
-    return found
+        epoch, position = plan.position_of_whole_step(stop - 1)
+        ranges.append(
+            [*plan.position_of_whole_step(start), epoch, min(position + plan.batch_size_of(stop - 1), plan.order.size)]
+        )
+    return ranges
 
 
 def step_of(plan: BatchPlan, order: OrderHash, start: Any) -> int:
-    """The step at which a run goes on from `start`, a step or a state.
+    """The step of `start`, a step or a state.
 
     Raises:
-        StateError: when it is no state, or one of another dataset, or its position lies inside a batch of this size;
+        StateError: If it is not a state, belongs to another dataset, or its position is inside a batch of this size;
             names the field.
     """
     if isinstance(start, Mapping):
@@ -110,25 +108,22 @@ def step_of(plan: BatchPlan, order: OrderHash, start: Any) -> int:
     try:
         step = integer("start", start, most=None)
     except ArgumentError:
-        hint = "; it is text, so json.loads it first" if isinstance(start, str | bytes) else ""
-        raise StateError(f"start={shown(start)}: pass a step (an int), or what get_state() gave{hint}") from None
+        hint = "; this is text, so json.loads it first" if isinstance(start, str | bytes) else ""
+        raise StateError(f"start={shown(start)}: pass a step (an int), or a state of get_state(){hint}") from None
     return _checked(plan, step)
 
 
 def _plain(value: Any) -> Any:
-    """A field as `get_state` gave it.
-
-    Checkpoint libraries give numbers back as arrays without dimensions, and lists as tuples or arrays.
-    """
+    """A field as in `get_state`: checkpoint libraries restore ints as 0-d arrays, and lists as tuples or arrays."""
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value.tolist() if hasattr(value, "dtype") and hasattr(value, "tolist") else value
 
 
 def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
     missing = [name for name in _FIELDS if name not in state]
     if missing:
-        raise StateError(f"the state has no {missing[0]!r}: {shown(state)} is not what get_state() gave")
+        raise StateError(f"the state has no {missing[0]!r}: {shown(state)}; pass a state of get_state()")
     if type(state["version"]) is not int or state["version"] != VERSION:
         raise StateError(
             f"the state's 'version' is {shown(state['version'])}, this loadax reads {VERSION}; restore it with the "
@@ -142,55 +137,55 @@ def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
     past = state["epoch"], state["position"]
     digest = order(*past)
     # An older loadax saved the whole digest.
-    own_order = digest if isinstance(state["order"], str) else _short(digest)
-    if state["order"] != own_order:
+    expected = digest if isinstance(state["order"], str) else _short(digest)
+    if state["order"] != expected:
         raise StateError(
-            f"the state's 'order' is {shown(state['order'])}, this dataset's is {own_order!r}: "
+            f"the state's 'order' is {shown(state['order'])}, this dataset's is {expected!r}: "
             f"{_difference(state.get('verbs'), order.parts(*past), order.texts(*past))}; "
             "build the dataset as it was then"
         )
     if state["position"] >= plan.order.size:
         raise StateError(
             f"the state's 'position' is {state['position']}, but an epoch has only {plan.order.size} positions, "
-            "counted from 0; pass what get_state() gave"
+            "counted from 0; pass a state of get_state()"
         )
-    # Not from 'step': with another remainder an epoch has another number of steps.
+    # Not from 'step': with another remainder, an epoch has a different number of steps.
     whole_step, between = plan.step_at(state["epoch"], state["position"])
     if whole_step > MOST_POSITIONS:
         raise StateError(
-            f"the state's 'epoch' is {state['epoch']}, later than any run comes to; pass what get_state() gave"
+            f"the state's 'epoch' is {state['epoch']}, later than any run can reach; pass a state of get_state()"
         )
     if between:
         raise StateError(
             f"the state's 'position' is {state['position']}, "
             f"inside a batch of batch_size={plan.batch_size_of(whole_step)} (it was saved with {state['batch_size']}); "
-            f"pass a batch_size that divides {state['position']}, or save at such a step"
+            f"pass a batch_size that divides {state['position']}, or resume from a state at such a position"
         )
     skipped, here = state.get("skipped", []), _skipped(plan, whole_step)
     if skipped != here:
         raise StateError(
-            f"the state's 'skipped' is {skipped!r}, and this loader leaves out {here!r} before "
-            "it (from epoch and position to epoch and position): leave out with skip() "
-            "the steps that the saved run left out before the state, and otherwise only later ones"
+            f"the state's 'skipped' is {skipped!r}, but this loader skips {here!r} before "
+            "it (from epoch and position to epoch and position); skip() the same steps before the state as the saved "
+            "run, and otherwise only later ones"
         )
     return plan.skips.left(whole_step)
 
 
 def _difference(saved: Any, parts: list[Any], texts: list[str]) -> str:
-    """Which verb is another one than in the run that was saved, as far as the state tells."""
+    """Text that names the first verb that differs from the saved run, if the state tells."""
     hashes = _short_hashes(parts)
-    whole = "its length, element spec, verbs, seeds or weights are not those of the run that was saved"
-    # of an older loadax, or a mixture that is elsewhere in its schedule
+    whole = "its length, element spec, verbs, seeds or weights differ from the saved run"
+    # The state is of an older loadax, or a mixture is at another position of its schedule.
     if not isinstance(saved, list) or saved == hashes:
         return whole
     first = next(index for index, (one, other) in enumerate(zip_longest(saved, hashes)) if one != other)
     here = texts[first] if first < len(texts) else ""
-    behind = f" behind {texts[first - 1]}" if first else ""
+    behind = f" after {texts[first - 1]}" if first else ""
     if saved[first + 1 :] == hashes[first:]:
-        return f"the run that was saved had one verb more{behind}"
+        return f"the saved run had one more verb{behind}"
     if saved[first:] == hashes[first + 1 :]:
-        return f"{here} was not there in the run that was saved"
-    return f"{here or 'what follows' + behind} is not as it was in the run that was saved"
+        return f"{here} was not in the saved run"
+    return f"{here or 'the part' + behind} differs from the saved run"
 
 
 def _map_text(described: Any) -> str:
@@ -205,7 +200,7 @@ def _map_text(described: Any) -> str:
 def _checked(plan: BatchPlan, step: int) -> int:
     if not 0 <= step <= plan.end:
         total = (
-            "endlessly many steps"
+            "infinitely many steps"
             if plan.num_steps is None
             else f"{plan.num_steps} steps with num_epochs={plan.num_epochs}"
         )

@@ -1,1 +1,1 @@
-"""Numbers in, numbers out: which rows stand where. No I/O, no JAX, no threads."""
+"""Which row is at which position, by arithmetic alone. No I/O, no JAX, no threads."""

@@ -1,4 +1,4 @@
-"""BatchPlan: which visits a step consists of. The one place where positions become batches."""
+"""`BatchPlan`: cuts the positions of each epoch into batches. Nothing else does."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -18,15 +18,15 @@ Remainder = Literal["drop", "pad", "error"]
 
 
 class BatchSizeSegment(NamedTuple):
-    """Steps of one batch size, until the next stretch begins.
+    """Consecutive steps of one batch size. All steps here are whole steps (see `Skips`).
 
     Args:
-        first: First step, a whole step (see `Skips`), as all steps here.
-        epoch: Epoch in which it begins.
-        start: Position in that epoch.
+        first: First step.
+        epoch: Epoch of the first step.
+        start: Position in that epoch at which the first step begins.
         batch_size: Rows of each step.
-        steps: Number of its steps in the epoch in which it begins, if nothing else comes.
-        epoch_steps: Number of its steps in each later epoch.
+        steps: Number of steps from the first one to the end of that epoch, if no other segment follows.
+        epoch_steps: Number of steps in each later epoch, if no other segment follows.
     """
 
     first: int
@@ -37,7 +37,7 @@ class BatchSizeSegment(NamedTuple):
     epoch_steps: int
 
     def begin(self, epoch: int) -> int:
-        """The first step of a later epoch, if nothing else comes."""
+        """First step of a later epoch, if no other segment follows."""
         return self.first + self.steps + (epoch - self.epoch - 1) * self.epoch_steps
 
 
@@ -47,15 +47,15 @@ class BatchPlan:
     """Cuts the epochs of an order into steps. Epochs never share a batch.
 
     Args:
-        order: of the dataset.
-        batch_size: rows of the global batch; or a schedule of them, `((0, 256), (10_000, 1024))`: from which step on.
-        num_epochs: None for ever.
-        remainder: an epoch's last, partial batch: "drop" it, "pad" it, or "error" when there is one.
-        skips: Steps that are left out. A `step` counts those that are left, from 0; a `whole_step`, and the steps in
-            `schedule` and `stretches`, count all.
+        order: Order of the dataset.
+        batch_size: Rows of the global batch, or a schedule of `(first step, rows)`: `((0, 256), (10_000, 1024))`.
+        num_epochs: Number of epochs; None: endless.
+        remainder: Handling of an epoch's last, partial batch: "drop" it, "pad" it, or raise an "error".
+        skips: Skipped steps. A `step` counts only the remaining steps, from 0; a `whole_step`, and the steps in
+            `schedule` and `segments`, count all.
 
     Raises:
-        ArgumentError: when a value can't be used, or the rows don't fill a batch; names the argument and the numbers.
+        ArgumentError: When a value is invalid, or the rows don't fill a batch.
 
     Examples:
         >>> from loadax.plan.sequential import Sequential
@@ -74,168 +74,167 @@ class BatchPlan:
 
     def __post_init__(self) -> None:
         if self.num_epochs is not None and self.num_epochs < 1:
-            raise ArgumentError(f"num_epochs={self.num_epochs}: pass 1 or more, or None to go on for ever")
+            raise ArgumentError(f"num_epochs={self.num_epochs}: pass 1 or more, or None for endless epochs")
         choice("remainder", self.remainder, get_args(Remainder))
         for _, batch_size in self.schedule:
             if batch_size < 1:
                 raise ArgumentError(f"batch_size={batch_size}: a batch needs at least one row", argument="batch_size")
             if batch_size > MOST_POSITIONS:
-                raise ArgumentError(
-                    f"batch_size={batch_size}: no run has so many rows; pass 2**62 or less", argument="batch_size"
-                )
+                raise ArgumentError(f"batch_size={batch_size} is too large; pass 2**62 or less", argument="batch_size")
         if self.order.size == 0:
             raise ArgumentError(
-                "the dataset has no rows; look at what it was read from, or at the slice or split that left none"
+                "the dataset has no rows; check the data that it reads, or the slice or split that left none"
             )
-        _ = self.stretches
+        _ = self.segments
         if self.num_steps is not None and self.num_steps > LARGEST:
             raise ArgumentError(
-                f"num_epochs={shown(self.num_epochs)}: these are more than 2**63 steps; pass None to go on for ever"
+                f"num_epochs={shown(self.num_epochs)} makes more than 2**63 steps; pass None for endless epochs"
             )
 
     @property
     def schedule(self) -> tuple[tuple[int, int], ...]:
-        """(first step, batch size) of every stretch."""
+        """`(first step, batch size)` of every segment."""
         return ((0, self.batch_size),) if isinstance(self.batch_size, int) else self.batch_size
 
     @cached_property
-    def stretches(self) -> tuple[BatchSizeSegment, ...]:
-        """The schedule, each entry with the place where it begins."""
-        found: list[BatchSizeSegment] = []
+    def segments(self) -> tuple[BatchSizeSegment, ...]:
+        """One segment for each entry of the schedule."""
+        segments: list[BatchSizeSegment] = []
         for first, batch_size in self.schedule:
-            if found and first * found[-1].batch_size > MOST_POSITIONS:
+            if segments and first * segments[-1].batch_size > MOST_POSITIONS:
                 raise ArgumentError(
-                    f"a batch size or length is scheduled from step {first} on, "
-                    "later than any run comes to; leave it out"
+                    f"a batch size or length is scheduled from step {first} on, which no run reaches; leave it out"
                 )
-            epoch, start = _place(found[-1], first) if found else (0, 0)
-            if found and self.num_epochs is not None and first >= found[-1].begin(self.num_epochs):
+            epoch, start = _epoch_positions(segments[-1], first) if segments else (0, 0)
+            if segments and self.num_epochs is not None and first >= segments[-1].begin(self.num_epochs):
                 raise ArgumentError(
                     f"a batch size or length is scheduled from step {first} on, but there are only "
-                    f"{found[-1].begin(self.num_epochs)} steps; leave it out, or pass a larger num_epochs"
+                    f"{segments[-1].begin(self.num_epochs)} steps; leave it out, or pass a larger num_epochs"
                 )
             steps, epoch_steps = (self._steps(rows, batch_size) for rows in (self.order.size - start, self.order.size))
-            found.append(BatchSizeSegment(first, epoch, start, batch_size, steps, epoch_steps))
+            segments.append(BatchSizeSegment(first, epoch, start, batch_size, steps, epoch_steps))
         if self.remainder == "error":
-            for stretch, following in zip_longest(found, found[1:]):
-                self._check_ends(stretch, self.num_epochs if following is None else following.epoch)
-        return tuple(found)
+            for segment, following in zip_longest(segments, segments[1:]):
+                self._check_ends(segment, self.num_epochs if following is None else following.epoch)
+        return tuple(segments)
 
-    def _check_ends(self, stretch: BatchSizeSegment, end: int | None) -> None:
-        """Refuses rows left over at the ends of those epochs, before `end`, that a stretch lasts to."""
-        for epoch, rows in ((stretch.epoch, self.order.size - stretch.start), (stretch.epoch + 1, self.order.size)):
-            if (end is None or epoch < end) and rows % stretch.batch_size:
+    def _check_ends(self, segment: BatchSizeSegment, end: int | None) -> None:
+        """Raises if a segment leaves rows over at the end of an epoch before epoch `end`."""
+        for epoch, rows in ((segment.epoch, self.order.size - segment.start), (segment.epoch + 1, self.order.size)):
+            if (end is None or epoch < end) and rows % segment.batch_size:
                 raise ArgumentError(
-                    f"remainder='error': {rows} rows leave {rows % stretch.batch_size} "
-                    f"over after batches of batch_size={stretch.batch_size}; "
+                    f"remainder='error': {rows} rows leave {rows % segment.batch_size} "
+                    f"over after batches of batch_size={segment.batch_size}; "
                     "pass remainder='drop' or 'pad', or a batch_size that divides the rows",
                     argument="remainder",
                 )
 
     def _steps(self, rows: int, batch_size: int) -> int:
-        """How many steps so many rows of an epoch make."""
+        """Number of steps that `rows` rows of an epoch make."""
         if self.remainder == "drop" and self.order.size < batch_size:
             raise ArgumentError(
                 f"batch_size={batch_size} but the dataset has only {self.order.size} rows: "
-                "remainder='drop' would leave no batch at all; pass a smaller batch_size, or remainder='pad'",
+                "remainder='drop' would leave no batch; pass a smaller batch_size, or remainder='pad'",
                 argument="batch_size",
             )
         return -(-rows // batch_size) if self.remainder == "pad" else rows // batch_size
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of one epoch that leaves out nothing; of the first one, where the batch size is scheduled."""
+        """Steps of one epoch, skipped ones included; of the first epoch, if the batch size is scheduled."""
         return self._begin(1)
 
     @cached_property
     def num_steps(self) -> int | None:
-        """Steps in all epochs together; None when they go on for ever."""
-        return None if self.num_epochs is None else self.stretches[-1].begin(self.num_epochs) - self.skips.count
+        """Steps of all epochs; None: endless."""
+        return None if self.num_epochs is None else self.segments[-1].begin(self.num_epochs) - self.skips.count
 
     @property
     def end(self) -> int:
-        """The step behind the last; of a run that goes on for ever, behind the last whose positions can be counted."""
+        """The step after the last; in an endless run, after the last one whose positions fit in int64."""
         countable = MOST_POSITIONS // max(batch_size for _, batch_size in self.schedule)
         return countable if self.num_steps is None else min(self.num_steps, countable)
 
     @property
     def first_steps(self) -> list[int]:
-        """With which step each batch size begins, if anything is left of it."""
-        firsts = sorted({self.skips.left(stretch.first) for stretch in self.stretches})
+        """First step of each batch size that has steps left."""
+        firsts = sorted({self.skips.left(segment.first) for segment in self.segments})
         return [step for step in firsts if self.num_steps is None or step < self.num_steps]
 
     def epoch_steps(self, epoch: int) -> range:
-        """The steps of an epoch."""
+        """Steps of an epoch."""
         return range(self.skips.left(self._begin(epoch)), self.skips.left(self._begin(epoch + 1)))
 
+    def last_batch(self, epoch: int) -> tuple[int, int]:
+        """Batch size of the last whole step of an epoch, and the number of rows from its first one to the end."""
+        last = self._begin(epoch + 1) - 1
+        return self.batch_size_of(last), self.order.size - self.position_of_whole_step(last)[1]
+
     def _begin(self, epoch: int) -> int:
-        """The first whole step of an epoch."""
-        for stretch, following in zip_longest(self.stretches, self.stretches[1:]):
-            first = stretch.first if epoch <= stretch.epoch else stretch.begin(epoch)
+        """First whole step of an epoch."""
+        for segment, following in zip_longest(self.segments, self.segments[1:]):
+            first = segment.first if epoch <= segment.epoch else segment.begin(epoch)
             if following is None or first < following.first:
                 return first
-        raise AssertionError("the last stretch has no end")
+        raise AssertionError("the last segment has no end")
 
-    def stretch(self, step: int) -> tuple[BatchSizeSegment, int | None]:
-        """The stretch that a step lies in, and the step with which the next one, or nothing, begins.
+    def segment_of(self, step: int) -> tuple[BatchSizeSegment, int | None]:
+        """The segment of a step, and the step after the segment's last; None: it has no end."""
+        which = self._segment_index(self.skips.whole_step(step))
+        last = which + 1 == len(self.segments)
+        return self.segments[which], self.num_steps if last else self.skips.left(self.segments[which + 1].first)
 
-        None: it has no end.
-        """
-        which = self._stretch(self.skips.whole_step(step))
-        last = which + 1 == len(self.stretches)
-        return self.stretches[which], self.num_steps if last else self.skips.left(self.stretches[which + 1].first)
+    def _segment_index(self, whole_step: int) -> int:
+        """Index of the segment of a whole step."""
+        return bisect_right(self.segments, whole_step, key=lambda segment: segment.first) - 1
 
-    def _stretch(self, whole_step: int) -> int:
-        """The index of the stretch that a whole step lies in."""
-        return bisect_right(self.stretches, whole_step, key=lambda stretch: stretch.first) - 1
+    def position_of_step(self, step: int) -> tuple[int, int]:
+        """Epoch of a step, and the position in that epoch at which the step begins."""
+        return self.position_of_whole_step(self.skips.whole_step(step))
 
-    def place(self, step: int) -> tuple[int, int]:
-        """The epoch of a step, and the position in it with which the step begins."""
-        return self.place_of(self.skips.whole_step(step))
-
-    def place_of(self, whole_step: int) -> tuple[int, int]:
-        """The same for a whole step, which may be left out."""
-        return _place(self.stretches[self._stretch(whole_step)], whole_step)
+    def position_of_whole_step(self, whole_step: int) -> tuple[int, int]:
+        """Same as `position_of_step`, for a whole step, which may be skipped."""
+        return _epoch_positions(self.segments[self._segment_index(whole_step)], whole_step)
 
     def batch_size_of(self, whole_step: int) -> int:
         """Number of positions of a whole step."""
-        return self.stretches[self._stretch(whole_step)].batch_size
+        return self.segments[self._segment_index(whole_step)].batch_size
 
     def step_at(self, epoch: int, position: int) -> tuple[int, int]:
-        """The whole step that holds a position of an epoch, and the position's index in it, before lanes are sorted."""
-        which = bisect_right(self.stretches, (epoch, position), key=lambda stretch: (stretch.epoch, stretch.start)) - 1
-        stretch = self.stretches[which]
-        begin, start = (stretch.first, stretch.start) if epoch == stretch.epoch else (stretch.begin(epoch), 0)
-        steps, between = divmod(position - start, stretch.batch_size)
+        """Whole step that holds a position of an epoch, and the position's index in it before sorting by lane."""
+        which = bisect_right(self.segments, (epoch, position), key=lambda segment: (segment.epoch, segment.start)) - 1
+        segment = self.segments[which]
+        begin, start = (segment.first, segment.start) if epoch == segment.epoch else (segment.begin(epoch), 0)
+        steps, between = divmod(position - start, segment.batch_size)
         return begin + steps, between
 
     def check(self, step: int) -> int:
-        """`step`, or a RowIndexError when there is none of that number."""
+        """Returns `step`, or raises `RowIndexError` if it is out of range."""
         if not 0 <= step < self.end:
             last = "" if self.num_steps is None and step < 0 else f" and below {self.end}"
-            raise RowIndexError(f"step {shown(step)} is not there: steps are at least 0{last}")
+            raise RowIndexError(f"step {shown(step)} is out of range: steps are at least 0{last}")
         return step
 
     def valid(self, step: int) -> int:
-        """How many of the step's positions hold a row; the rest, at its end, are padding."""
-        return min(self.stretch(step)[0].batch_size, self.order.size - self.place(step)[1])
+        """Number of the step's positions that hold a row; the rest, at its end, are padding."""
+        return min(self.segment_of(step)[0].batch_size, self.order.size - self.position_of_step(step)[1])
 
     def visits(self, step: int, positions: Integers | None = None) -> Visits:
-        """The visits at `positions` of the batch (all, when None), in that order; padding has row -1."""
+        """Visits at `positions` of the batch (None: all), in that order; padding has row -1."""
         if positions is None:
-            positions = np.arange(self.stretch(step)[0].batch_size, dtype=np.int64)
+            positions = np.arange(self.segment_of(step)[0].batch_size, dtype=np.int64)
         return self.visits_of(range(step, step + 1), positions)
 
     def visits_of(self, steps: range, positions: Integers) -> Visits:
-        """The same for several steps of one batch size in one call.
+        """Visits at the same `positions` of several steps of one batch size, concatenated.
 
-        The visits of each step's `positions`, one step after another.
-
-        Costs in proportion to `len(steps) * len(positions)`, whatever the batch and the dataset hold.
+        The cost is proportional to `len(steps) * len(positions)`, not to the size of the batch or the dataset.
         """
-        stretch, _ = self.stretch(steps.start)
-        epochs, starts = _place(stretch, self.skips.whole_steps(np.arange(steps.start, steps.stop, dtype=np.int64)))
-        valid = np.minimum(stretch.batch_size, self.order.size - starts)
+        segment, _ = self.segment_of(steps.start)
+        epochs, starts = _epoch_positions(
+            segment, self.skips.whole_steps(np.arange(steps.start, steps.stop, dtype=np.int64))
+        )
+        valid = np.minimum(segment.batch_size, self.order.size - starts)
         offsets = np.empty((len(steps), len(positions)), np.int64)
         for index, (epoch, start, count) in enumerate(
             zip(epochs.tolist(), starts.tolist(), valid.tolist(), strict=True)
@@ -244,20 +243,22 @@ class BatchPlan:
             offsets[index] = by_lane(start, count, assignments, positions) if assignments else positions
         in_epoch = (starts[:, None] + offsets).ravel()
         epoch_of = np.repeat(epochs, len(positions))
-        if (valid == stretch.batch_size).all():
+        if (valid == segment.batch_size).all():
             return self.order.visits(epoch_of, in_epoch)
-        there = (offsets < valid[:, None]).ravel()
+        valid_positions = (offsets < valid[:, None]).ravel()
         rows = np.full(len(in_epoch), -1, np.int64)
         inside = np.array(epoch_of)
-        rows[there], inside[there] = self.order.visits(epoch_of[there], in_epoch[there])
+        rows[valid_positions], inside[valid_positions] = self.order.visits(
+            epoch_of[valid_positions], in_epoch[valid_positions]
+        )
         return Visits(rows, inside)
 
 
-def _place(stretch: BatchSizeSegment, step: Any) -> tuple[Any, Any]:
-    """The epochs of steps (an int, or int64[n]) of a stretch, and the positions with which they begin."""
-    offset = step - stretch.first
-    later = offset >= stretch.steps
-    turns, inner = np.divmod(offset - stretch.steps, max(1, stretch.epoch_steps))
-    epochs = np.where(later, stretch.epoch + 1 + turns, stretch.epoch)
-    starts = np.where(later, inner * stretch.batch_size, stretch.start + offset * stretch.batch_size)
+def _epoch_positions(segment: BatchSizeSegment, step: Any) -> tuple[Any, Any]:
+    """Epochs of steps (an int, or int64[n]) of a segment, and the positions at which they begin."""
+    offset = step - segment.first
+    later = offset >= segment.steps
+    turns, inner = np.divmod(offset - segment.steps, max(1, segment.epoch_steps))
+    epochs = np.where(later, segment.epoch + 1 + turns, segment.epoch)
+    starts = np.where(later, inner * segment.batch_size, segment.start + offset * segment.batch_size)
     return (epochs, starts) if isinstance(step, np.ndarray) else (int(epochs), int(starts))

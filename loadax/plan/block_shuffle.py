@@ -1,15 +1,15 @@
-"""A shuffle for data that is read in blocks: rows move far, but few blocks are open at a time.
+"""Block shuffle, for data that is read in blocks: rows move far, but few blocks are open at a time.
 
 Blocks of rows are permuted over the whole epoch and assigned to `lanes` round-robin. In every lane the rows of `window`
 blocks at a time are permuted together. A step of B positions takes B / lanes rows from each lane (see
-`loadax.plan.lanes`), so only `lanes * window` blocks are open at once: a reader that keeps those fetches each block
-once. All of it follows from the arguments; no host, cache or chunk layout has a say.
+`loadax.plan.lanes`), so only `lanes * window` blocks are open at once: a reader that caches those fetches each block
+once. The order depends on the arguments alone, not on hosts, caches or the chunk layout.
 
-Lanes don't come to the ends of their windows together, or else all blocks would have to be fetched at the same few
-steps: the first window of the lane at place p of a step is shorter by `p % window` blocks.
+Windows of different lanes end at different steps; otherwise all blocks would be fetched at the same few steps. The
+first window of the lane at index p of a step is shorter by `p % window` blocks.
 
-Lanes are not equally long: some have a block more, and one holds the last, ragged block. When the shorter ones have run
-out, the rest go on in turn, so that every row is served, once.
+Lanes differ in length: some have one more block, and one has the last, ragged block. When the shorter lanes are
+exhausted, the others continue round-robin, so that every row is visited exactly once.
 """
 
 from dataclasses import dataclass, replace
@@ -23,23 +23,23 @@ from loadax import seeds
 from loadax.plan.lanes import LaneAssignments, assign_lanes, lane_places
 from loadax.protocols import Blocks, Hits, Integers, LaneAssignment, NarrowRule, Order, Shuffle, Visits
 
-# Version of this order, which saved states hold. In version 1 all lanes began their windows together, and the turn went
-# through them from first to last.
+# Version of this order in saved states. In version 1 all lanes began their windows together, and took turns from first
+# to last.
 _VERSION = 2
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class _Epoch:
-    """Where the blocks stand in one epoch.
+    """Layout of the blocks in one epoch.
 
     Args:
-        key: Key of everything random in it.
-        missing: Rows that the last block lacks.
-        lane: Lane of that block.
-        index: Number of that block among the blocks of its lane.
-        lane_blocks: Number of blocks of each lane.
-        shifts: Blocks that each lane's first window lacks.
+        key: Key of the epoch's permutations.
+        missing: Number of rows that the ragged last block lacks.
+        lane: Lane of the ragged block.
+        index: Index of the ragged block among the blocks of its lane.
+        lane_blocks: Number of blocks of each lane, int64[lanes].
+        shifts: Number of blocks that each lane's first window lacks, int64[lanes].
         assignments: Lanes of the positions.
     """
 
@@ -54,7 +54,7 @@ class _Epoch:
 
 @lru_cache(maxsize=8)
 def _epoch(seed: int, size: int, block: int, window: int, lanes: int, epoch: int) -> _Epoch:
-    """A function of these numbers alone; asked for again and again while an epoch lasts."""
+    """Cached layout of an epoch, since every step of the epoch needs it."""
     key = seeds.derive(seed, "blocks", epoch)
     blocks = -(-size // block)
     missing = blocks * block - size
@@ -70,7 +70,7 @@ def _epoch(seed: int, size: int, block: int, window: int, lanes: int, epoch: int
 @final
 @dataclass(frozen=True)
 class BlockShuffled:
-    """Positions in blocks of `block`, shuffled as this module's docstring says; another order each epoch."""
+    """Block shuffle, as this module describes it: another order in each epoch."""
 
     parent: Order
     seed: int
@@ -78,10 +78,8 @@ class BlockShuffled:
     window: int
     most_lanes: int
     varies = True
-    changing_rows = None
     parts = ()
-    row_range = None
-    schedule = None
+    changing_rows = row_range = schedule = None
 
     @property
     def size(self) -> int:
@@ -89,7 +87,7 @@ class BlockShuffled:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks, the ragged one included."""
+        """Number of blocks, including the ragged one."""
         return -(-self.size // self.block)
 
     @property
@@ -120,7 +118,7 @@ class BlockShuffled:
         return replace(self, parent=self.parent.narrow(verb, rule, first_row))
 
     def _from_parent(self, at: _Epoch, positions: Integers) -> Integers:
-        """The positions in an epoch of the parent's `positions`."""
+        """Positions in an epoch of the parent's `positions`; the inverse of `_to_parent`."""
         block, inside = np.divmod(positions, self.block)
         index, lane = np.divmod(seeds.unpermute(block, self.blocks, at.key), self.lanes)
         window = (index + at.shifts[lane]) // self.window
@@ -129,8 +127,10 @@ class BlockShuffled:
         offset = at.index - first
         relabelled = np.where(which == offset, blocks - 1, which - (which > offset))
         which = np.where(in_its_lane & (window == its_window), relabelled, which)
-        place = seeds.unpermute(which * self.block + inside, rows, seeds.derive(at.key, "window", lane, window))
-        turn = first * self.block + place - np.where(in_its_lane & (window > its_window), at.missing, 0)
+        index_in_window = seeds.unpermute(
+            which * self.block + inside, rows, seeds.derive(at.key, "window", lane, window)
+        )
+        turn = first * self.block + index_in_window - np.where(in_its_lane & (window > its_window), at.missing, 0)
         return at.assignments.positions(lane, turn)
 
     def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
@@ -149,12 +149,12 @@ class BlockShuffled:
         return _epoch(self.seed, self.size, self.block, self.window, self.lanes, epoch)
 
     def _to_parent(self, at: _Epoch, positions: Integers) -> Integers:
-        """The parent's positions at `positions` of an epoch."""
+        """Positions of the parent at `positions` of an epoch."""
         lane, turn = at.assignments.at(positions)
-        window, first, place, blocks, rows = self._window(at, lane, turn)
-        place = seeds.permute(place, rows, seeds.derive(at.key, "window", lane, window))
-        which, inside = np.divmod(place, self.block)
-        # In the window of the ragged block, that one counts as the last, so that the full ones divide evenly.
+        window, first, index_in_window, blocks, rows = self._window(at, lane, turn)
+        index_in_window = seeds.permute(index_in_window, rows, seeds.derive(at.key, "window", lane, window))
+        which, inside = np.divmod(index_in_window, self.block)
+        # In its window, the ragged block counts as the last, so that the full ones divide evenly.
         here = (lane == at.lane) & (first <= at.index) & (at.index < first + blocks)
         offset = at.index - first
         which = np.where(here, np.where(which == blocks - 1, offset, which + (which >= offset)), which)
@@ -164,17 +164,14 @@ class BlockShuffled:
     def _window(
         self, at: _Epoch, lane: Integers, turn: Integers
     ) -> tuple[Integers, Integers, Integers, Integers, Integers]:
-        """For the `turn`-th row of a lane.
-
-        Its window, the first block of that, its place there, and how many blocks and rows there are.
-        """
+        """Window of the `turn`-th row of a lane, its first block, the row's index in it, and its blocks and rows."""
         shift, ragged_shift = at.shifts[lane], int(at.shifts[at.lane])
         its_window = (at.index + ragged_shift) // self.window
         its_end = (
             min((its_window + 1) * self.window - ragged_shift, int(at.lane_blocks[at.lane])) * self.block - at.missing
         )
         in_its_lane = lane == at.lane
-        # Behind the ragged window count as if no row were missing: then all windows end at multiples.
+        # After the ragged window, count as if no row were missing: then all windows end at multiples.
         turn = np.where(in_its_lane & (turn >= its_end), turn + at.missing, turn)
         window = (turn + shift * self.block) // (self.window * self.block)
         first, blocks, rows, *_ = self._bounds(at, lane, window)
@@ -183,9 +180,9 @@ class BlockShuffled:
     def _bounds(
         self, at: _Epoch, lane: Integers, window: Integers
     ) -> tuple[Integers, Integers, Integers, NDArray[np.bool], int]:
-        """Of windows of lanes: the first block, how many blocks and rows there are.
+        """First block, and number of blocks and rows, of windows of lanes.
 
-        Which have the ragged block's lane, and its window.
+        Also: which of them are in the ragged block's lane, and the window of the ragged block.
         """
         shift, in_its_lane = at.shifts[lane], lane == at.lane
         its_window = (at.index + int(at.shifts[at.lane])) // self.window

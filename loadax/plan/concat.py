@@ -1,4 +1,4 @@
-"""One order behind another."""
+"""Concatenation of orders."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,22 +13,16 @@ from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, 
 @final
 @dataclass(frozen=True)
 class Concatenated:
-    """One dataset behind another.
-
-    Rows are numbered over all parts: part i's rows come after all rows of the sources before it.
+    """Several orders, one after another. The rows of part i come after all rows of the sources before it.
 
     Args:
         parts: Orders of the parts.
-        rows: Number of rows of each part's source (more than its order has positions, when that was sliced).
+        rows: Number of rows of each part's source. An order that was sliced has fewer positions.
     """
 
     parts: tuple[Order, ...]
     rows: tuple[int, ...]
-    changing_rows = None
-    parent = None
-    row_range = None
-    shuffle = None
-    schedule = None
+    changing_rows = parent = row_range = shuffle = schedule = None
 
     @cached_property
     def size(self) -> int:
@@ -46,21 +40,21 @@ class Concatenated:
         for index, part in enumerate(self.parts):
             owned = np.flatnonzero(owner == index)
             if len(owned):
-                found = part.visits(epochs[owned], positions[owned] - (int(ends[index]) - part.size))
-                rows[owned], inner[owned] = found.rows + first_row, found.epochs
+                visits = part.visits(epochs[owned], positions[owned] - (int(ends[index]) - part.size))
+                rows[owned], inner[owned] = visits.rows + first_row, visits.epochs
             first_row += self.rows[index]
         return Visits(rows, inner)
 
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
-        found, first_row, start = [], 0, 0
+        hits, first_row, start = [], 0, 0
         for part, count in zip(self.parts, self.rows, strict=True):
             asked = np.flatnonzero((rows >= first_row) & (rows < first_row + count))
             inner = max(window[0] - start, 0), min(window[1] - start, part.size)
             if len(asked) and inner[0] < inner[1]:
                 below = part.inverse(rows[asked] - first_row, epochs[asked], inner)
-                found.append(Hits(asked[below.asked], start + below.positions))
+                hits.append(Hits(asked[below.asked], start + below.positions))
             first_row, start = first_row + count, start + part.size
-        return join_hits(found)
+        return join_hits(hits)
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
         first_rows = np.cumsum([first_row, *self.rows[:-1]]).tolist()

@@ -1,7 +1,7 @@
-"""Where a run meets a record: the inverse of a plan.
+"""Finds the steps that read a record: the inverse of a `BatchPlan`.
 
-Each verb inverts itself (see `Order.inverse`), and nothing is searched for but in lists of rows, so it costs in
-proportion to how often the record is met.
+Each verb inverts itself (see `Order.inverse`), and only lists of rows are searched. So the cost is proportional to the
+number of reads of the record.
 """
 
 from typing import NamedTuple
@@ -12,44 +12,44 @@ from loadax.plan.batches import BatchPlan
 from loadax.plan.lanes import in_step
 
 
-class Place(NamedTuple):
-    """Where a run meets a record: in which step, at which position of the batch."""
+class StepPosition(NamedTuple):
+    """One read of a record: the step, and the position in its batch."""
 
     step: int
     position: int
 
 
-def find(plan: BatchPlan, row: int, steps: range) -> list[Place]:
-    """Where these steps of a run meet a row: exactly where `plan.visits` has it, in order.
+def find(plan: BatchPlan, row: int, steps: range) -> list[StepPosition]:
+    """Finds all reads of a row in some steps, in ascending order.
 
     Args:
         plan: Plan of the run.
         row: Row of the source.
-        steps: Steps to look at, one after another.
+        steps: Consecutive steps to search.
     """
     if not len(steps):
         return []
     first, last = plan.skips.whole_step(steps[0]), plan.skips.whole_step(steps[-1])
-    (first_epoch, low), (last_epoch, high) = plan.place_of(first), plan.place_of(last)
+    (first_epoch, low), (last_epoch, high) = plan.position_of_whole_step(first), plan.position_of_whole_step(last)
     size = plan.order.size
     window = (low, min(high + plan.batch_size_of(last), size)) if first_epoch == last_epoch else (0, size)
     epochs = np.arange(first_epoch, last_epoch + 1, dtype=np.int64)
     hits = plan.order.inverse(np.full_like(epochs, row), epochs, window)
-    places = [
-        _place(plan, int(epochs[asked]), position)
+    positions = [
+        _step_position(plan, int(epochs[asked]), position)
         for asked, position in zip(hits.asked, hits.positions.tolist(), strict=True)
     ]
-    return sorted(place for place in places if place is not None and place.step in steps)
+    return sorted(position for position in positions if position is not None and position.step in steps)
 
 
-def _place(plan: BatchPlan, epoch: int, position: int) -> Place | None:
-    """The step that a position of an epoch belongs to; None when it is left out."""
+def _step_position(plan: BatchPlan, epoch: int, position: int) -> StepPosition | None:
+    """Step and batch position of a position of an epoch; None if its step is dropped or skipped."""
     whole_step, offset = plan.step_at(epoch, position)
-    if plan.place_of(whole_step) != (epoch, position - offset) or plan.skips.holds(whole_step):
-        return None  # of the remainder that is dropped, or skipped
+    if plan.position_of_whole_step(whole_step) != (epoch, position - offset) or plan.skips.holds(whole_step):
+        return None
     start = position - offset
     count = min(plan.batch_size_of(whole_step), plan.order.size - start)
     assignments = plan.order.lane_assignments(epoch, start, start + count)
     if assignments:
         offset = int(in_step(start, count, assignments, np.array([offset], np.int64))[0])
-    return Place(plan.skips.left(whole_step), offset)
+    return StepPosition(plan.skips.left(whole_step), offset)

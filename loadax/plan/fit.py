@@ -1,9 +1,9 @@
-"""Which of some documents go into one row together, none of them cut: by the histogram of their lengths.
+"""Bin packing of whole documents into rows, on the histogram of their lengths.
 
 Best-fit and first-fit decreasing (Johnson, "Near-optimal bin packing algorithms", 1973) take the documents from the
-longest to the shortest. On the histogram, as Krell, Kosec, Perez and Fitzgibbon do it ("Efficient sequence packing
-without cross-contamination", 2021; best fit is their longest-pack-first), all documents of one length are placed at
-once, and rows that are filled alike are one run. So the cost is that of the distinct lengths, not of the documents.
+longest to the shortest. On the histogram, as in Krell, Kosec, Perez and Fitzgibbon ("Efficient sequence packing without
+cross-contamination", 2021; best fit is their longest-pack-first), all documents of one length are placed at once, and
+equally filled rows form one run. So the cost is proportional to the distinct lengths, not to the documents.
 """
 
 import heapq
@@ -16,41 +16,41 @@ from loadax.protocols import Integers
 
 
 class _Run(NamedTuple):
-    """Rows `first` to before `first + rows`, which all have as much space left."""
+    """Rows from `first` to `first + rows` (exclusive), which have equal space left."""
 
     first: int
     rows: int
 
 
 class _Open(Protocol):
-    """The runs of rows that have space left."""
+    """Runs of rows with space left."""
 
     def take(self, least: int) -> tuple[int, _Run] | None:
-        """Removes the run to go on with, of those with space for `least`; with its space. None: there is none."""
+        """Removes the next run with space for `least` entries; returns its space and the run, or None."""
         ...
 
     def put(self, space: int, run: _Run) -> None:
-        """Adds a run, whose rows have so much space."""
+        """Adds a run whose rows have `space` entries left."""
         ...
 
 
 @final
 class _Tightest:
-    """Best fit: the run with the least space that is enough, of these the first."""
+    """Best fit: the first run of those with the least sufficient space."""
 
     def __init__(self) -> None:
         self._spaces: list[int] = []  # ascending
         self._runs: dict[int, list[_Run]] = {}
 
     def take(self, least: int) -> tuple[int, _Run] | None:
-        place = bisect_left(self._spaces, least)
-        if place == len(self._spaces):
+        index = bisect_left(self._spaces, least)
+        if index == len(self._spaces):
             return None
-        space = self._spaces[place]
+        space = self._spaces[index]
         runs = self._runs[space]
         run = heapq.heappop(runs)
         if not runs:
-            del self._runs[space], self._spaces[place]
+            del self._runs[space], self._spaces[index]
         return space, run
 
     def put(self, space: int, run: _Run) -> None:
@@ -62,7 +62,7 @@ class _Tightest:
 
 @final
 class _Earliest:
-    """First fit: the run of the first rows that have enough space. A tree of minima over the spaces finds it."""
+    """First fit: the run of the first rows with sufficient space, found by a segment tree of minima over the spaces."""
 
     def __init__(self, most: int):
         self._leaves = 1 << most.bit_length()
@@ -71,18 +71,18 @@ class _Earliest:
         self._runs: dict[int, list[_Run]] = {}
 
     def take(self, least: int) -> tuple[int, _Run] | None:
-        low, node, found = least + self._leaves, 0, self._none
+        low, node, earliest = least + self._leaves, 0, self._none
         # All spaces from `least` on: the right siblings on the way up.
         while low >= 1:
-            if self._tree[low] < found:
-                node, found = low, self._tree[low]
+            if self._tree[low] < earliest:
+                node, earliest = low, self._tree[low]
             while low & 1:
                 low >>= 1
             low += 1 if low else 0
-        if found == self._none:
+        if earliest == self._none:
             return None
         while node < self._leaves:
-            node = 2 * node + (self._tree[2 * node] != found)
+            node = 2 * node + (self._tree[2 * node] != earliest)
         space = node - self._leaves
         run = heapq.heappop(self._runs[space])
         self._update(space)
@@ -102,28 +102,28 @@ class _Earliest:
 
 
 def fit(lengths: Integers, seq_len: int, best: bool) -> Integers:
-    """The row that each of some documents goes into, int64[n]. Rows are numbered by their first document.
+    """Row of each document, int64[n]. Rows are numbered by their first document.
 
     Args:
-        lengths: each from 1 to `seq_len`.
-        seq_len: how much a row holds.
-        best: best fit, else first fit.
+        lengths: Lengths of the documents, each from 1 to `seq_len`, int64[n].
+        seq_len: Entries of a row.
+        best: Whether to use best fit; otherwise first fit.
     """
-    narrow = lengths.astype(np.uint16) if seq_len < 1 << 16 else lengths  # short integers are sorted by counting
+    narrow = lengths.astype(np.uint16) if seq_len < 1 << 16 else lengths  # NumPy uses radix sort for short integers
     ascending = np.argsort(narrow, kind="stable")
     distinct, counts = np.unique(lengths, return_counts=True)
     placed = np.array(_place(distinct[::-1].tolist(), counts[::-1].tolist(), seq_len, best), np.int64)
-    # Every document of the longest length first, in their order, and so on down to the shortest.
+    # Documents by descending length; those of equal length in their order.
     ends = np.cumsum(counts)
     starts = (ends - counts)[::-1]
     descending = ascending[
         np.repeat(starts - (np.cumsum(counts[::-1]) - counts[::-1]), counts[::-1]) + np.arange(len(lengths))
     ]
-    first, rows, each = placed.T
-    total = rows * each
+    first, rows, per_row = placed.T
+    total = rows * per_row
     within = np.arange(len(lengths)) - np.repeat(np.cumsum(total) - total, total)
     row = np.empty(len(lengths), np.int64)
-    row[descending] = np.repeat(first, total) + within // np.repeat(each, total)
+    row[descending] = np.repeat(first, total) + within // np.repeat(per_row, total)
     return _numbered(row, int((first + rows).max()))
 
 
@@ -135,27 +135,27 @@ def _place(lengths: list[int], counts: list[int], seq_len: int, best: bool) -> l
     for length, count in zip(lengths, counts, strict=True):
         left = count
         while left:
-            found = runs.take(length)
-            if found is None:
-                # New rows, as many as are filled with this length alone; a last one may get fewer.
-                found = seq_len, _Run(rows, -(-left // (seq_len // length)))
-                rows += found[1].rows
-            space, (first, there) = found
-            each = min(space // length, left)
-            used = min(there, left // each)
-            placed.append((first, used, each))
-            left -= used * each
-            if space > each * length:
-                runs.put(space - each * length, _Run(first, used))
-            if there > used:
-                runs.put(space, _Run(first + used, there - used))
+            taken = runs.take(length)
+            if taken is None:
+                # New rows, all filled with this length; the last one may get fewer.
+                taken = seq_len, _Run(rows, -(-left // (seq_len // length)))
+                rows += taken[1].rows
+            space, (first, available) = taken
+            per_row = min(space // length, left)
+            used = min(available, left // per_row)
+            placed.append((first, used, per_row))
+            left -= used * per_row
+            if space > per_row * length:
+                runs.put(space - per_row * length, _Run(first, used))
+            if available > used:
+                runs.put(space, _Run(first + used, available - used))
     return placed
 
 
 def _numbered(row: Integers, rows: int) -> Integers:
-    """Rows numbered by the first document that is in them, so that they stand about in the documents' order."""
+    """Renumbers rows by their first document, so that they are roughly in the order of the documents."""
     first = np.empty(rows, np.int64)
-    first[row[::-1]] = np.arange(len(row) - 1, -1, -1)  # of what is written to one place, the last stays
+    first[row[::-1]] = np.arange(len(row) - 1, -1, -1)  # of several values for one row, the last is kept
     rank = np.empty(rows, np.int64)
     rank[np.argsort(first)] = np.arange(rows)
     return rank[row]

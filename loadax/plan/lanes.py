@@ -1,8 +1,8 @@
-"""Lanes: positions are assigned to them round-robin, and inside a step rows stand sorted by lane.
+"""Lanes: positions are assigned to them round-robin, and the rows of a step are sorted by lane.
 
-So a host with a contiguous share of the batch reads the blocks of its own lanes alone. Lanes that have run out are left
-out of the turn, so an epoch is a few runs of positions (`LaneAssignment`), at most three behind one block shuffle: all
-lanes; those with a block more; and before or after the one that holds the ragged block has ended.
+So a host with a contiguous share of the batch reads only the blocks of its own lanes. Exhausted lanes are skipped, so
+an epoch is a few runs of positions (`LaneAssignment`), at most three after one block shuffle: all lanes; those with one
+more block; and before or after the end of the lane with the ragged block.
 """
 
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from loadax.protocols import Integers, LaneAssignment
 @final
 @dataclass(frozen=True, eq=False)
 class LaneAssignments:
-    """How the positions of one epoch are assigned to lanes, which are numbered by their turn.
+    """Lanes of the positions of one epoch, numbered by their turn.
 
     Args:
-        runs: Runs of positions, ascending, from position 0; their lanes are named by their place in a step.
-        turns: Rows that every lane had before each run.
-        lanes: Lanes of each run, in their turn.
+        runs: Runs of positions, ascending, from position 0; here lanes are numbered by their index in a step.
+        turns: Number of rows that every lane had before each run, int64[runs].
+        lanes: Lanes of each run, in round-robin order.
     """
 
     runs: tuple[LaneAssignment, ...]
@@ -29,7 +29,7 @@ class LaneAssignments:
     lanes: tuple[Integers, ...]
 
     def at(self, positions: Integers) -> tuple[Integers, Integers]:
-        """For each position its lane, and how many positions that lane had before."""
+        """Lane of each position, and the number of earlier positions of that lane."""
         starts = np.array([run.start for run in self.runs])
         widths = np.array([len(lanes) for lanes in self.lanes])
         run = np.searchsorted(starts, positions, side="right") - 1
@@ -38,7 +38,7 @@ class LaneAssignments:
         return lanes[(np.cumsum(widths) - widths)[run] + which], turn + self.turns[run]
 
     def positions(self, lanes: Integers, turns: Integers) -> Integers:
-        """The inverse of `at`: the position of the `turns`-th row of each lane."""
+        """Positions of the `turns`-th rows of `lanes`; the inverse of `at`."""
         positions = np.empty_like(turns)
         owner = np.searchsorted(self.turns, turns, side="right") - 1
         for index, (run, before, alive) in enumerate(zip(self.runs, self.turns.tolist(), self.lanes, strict=True)):
@@ -49,7 +49,7 @@ class LaneAssignments:
 
 
 def assign_lanes(lane_rows: Integers) -> LaneAssignments:
-    """Assigns positions round-robin to lanes of so many rows, leaving out those that have run out.
+    """Assigns positions to lanes of `lane_rows` rows round-robin, skipping exhausted lanes.
 
     Examples:
         >>> [(run.start, run.lanes.tolist()) for run in assign_lanes(np.array([2, 3, 2])).runs]
@@ -60,19 +60,16 @@ def assign_lanes(lane_rows: Integers) -> LaneAssignments:
     alive = tuple(np.flatnonzero(lane_rows >= end) for end in ends)
     sizes = (ends - turns) * [len(lanes) for lanes in alive]
     starts = np.cumsum(sizes) - sizes
-    place = lane_places(len(lane_rows))
-    runs = tuple(LaneAssignment(int(start), place[lanes]) for start, lanes in zip(starts, alive, strict=True))
+    index_in_step = lane_places(len(lane_rows))
+    runs = tuple(LaneAssignment(int(start), index_in_step[lanes]) for start, lanes in zip(starts, alive, strict=True))
     return LaneAssignments(runs, turns, alive)
 
 
 def lane_places(count: int) -> Integers:
-    """The place of each of `count` lanes in a step.
+    """Index of each of `count` lanes in a step: the lane numbers with reversed bits, int64[count].
 
-    Their numbers by reversed bits, so that lanes that take turns stand far apart.
-
-    This is van der Corput's sequence (1935). Any run of turns falls evenly on all parts of the step; so every host
-    keeps its lanes, also where a step takes only some of them, or some of them twice, and where the first ones have a
-    block more than the rest.
+    This is the van der Corput sequence (1935), which spreads any run of turns evenly over the step. So every host keeps
+    its lanes, even if a step takes only some lanes, or some of them twice, or if the first ones have one more block.
 
     Examples:
         >>> lane_places(8).tolist(), lane_places(5).tolist()
@@ -85,16 +82,15 @@ def lane_places(count: int) -> Integers:
 
 
 def by_lane(start: int, count: int, assignments: list[LaneAssignment], positions: Integers) -> Integers:
-    """Which of the `count` positions from `start` on stand at `positions` of the batch, when they are sorted by lane.
+    """Offsets from `start` of the rows at `positions` of a batch that is sorted by lane, int64[n].
+
+    The cost is proportional to the requested positions and the lanes, not to the batch.
 
     Args:
         start: First position of the step in its epoch.
-        count: Positions of the step that hold a row; padding, from there on, stays where it is.
+        count: Number of positions of the step that hold a row; padding follows and is not moved.
         assignments: Lane assignments of these positions, ascending.
         positions: Positions of the batch, int64[n].
-
-    Returns:
-        int64[n]: offsets from `start`. Costs in proportion to the positions asked for and the lanes, not the batch.
     """
     step = _lanes_of_step(start, count, assignments)
     order = np.argsort(step.lanes, kind="stable")
@@ -106,7 +102,7 @@ def by_lane(start: int, count: int, assignments: list[LaneAssignment], positions
 
 
 def in_step(start: int, count: int, assignments: list[LaneAssignment], offsets: Integers) -> Integers:
-    """The inverse of `by_lane`: the positions of the batch of those at `offsets` (below `count`) from `start`."""
+    """Positions in the batch of the rows at `offsets` (below `count`) from `start`; the inverse of `by_lane`."""
     step = _lanes_of_step(start, count, assignments)
     order = np.argsort(step.lanes, kind="stable")
     begins = np.empty_like(step.rows)
@@ -119,7 +115,7 @@ def in_step(start: int, count: int, assignments: list[LaneAssignment], offsets: 
 
 
 class _LanesOfStep(NamedTuple):
-    """What each lane of each assignment has of one step: `rows` offsets from `firsts` on, `strides` apart."""
+    """Offsets of each lane of each assignment in one step: `rows` of them, from `firsts` on, `strides` apart."""
 
     lanes: Integers
     firsts: Integers
@@ -129,11 +125,11 @@ class _LanesOfStep(NamedTuple):
 
 def _lanes_of_step(start: int, count: int, assignments: list[LaneAssignment]) -> _LanesOfStep:
     ends = [*(run.start for run in assignments[1:]), start + count]
-    found = []
+    parts = []
     for run, end in zip(assignments, ends, strict=True):
         low, high = max(start, run.start), min(start + count, end)
         width = len(run.lanes)
         first = (np.arange(width) - (low - run.start)) % width  # of each lane, counted from `low`
         rows: Integers = np.maximum(0, -((first - (high - low)) // width))
-        found.append(_LanesOfStep(run.lanes, low - start + first, np.full(width, width), rows))
-    return _LanesOfStep(*(np.concatenate(arrays) for arrays in zip(*found, strict=True)))
+        parts.append(_LanesOfStep(run.lanes, low - start + first, np.full(width, width), rows))
+    return _LanesOfStep(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))

@@ -1,13 +1,13 @@
 """Mixtures: several orders interleaved in exact proportions.
 
-Weights are integers, one for each part, and their sum is the length of a block: every block of positions holds exactly
-so many of each part. In which order they stand there says one of a few patterns, drawn once from the seed; so the part
-at any position, and how many of that part came before, are looked up and never counted. A part goes through its own
-epochs, one after the other, at its own pace. An epoch of the mixture ends where its `stop` says; the next one goes on
-with the mixture, and with every part, where it was.
+Weights are integers, one per part, and their sum is the length of a block: every block of positions holds exactly
+`weights[i]` rows of part i. The order within a block is one of a few patterns, drawn once from the seed. So the part at
+any position, and the number of earlier rows of that part, are looked up and never counted. Each part goes through its
+own epochs at its own pace. An epoch of the mixture ends as `stop` says; the next one continues the mixture, and every
+part, at that point.
 
-A schedule is weights from a position on, until the next one. What comes before a position does not depend on what is
-scheduled after it, and a part goes on where it was.
+A schedule sets weights from given positions on. A position does not depend on weights that are scheduled after it, and
+a part continues where it was when the weights change.
 """
 
 from collections.abc import Sequence
@@ -26,27 +26,30 @@ from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, 
 Stop = Literal["first", "all", "never"]
 
 ENDLESS = 1 << 62
-"""Positions of a mixture that never ends: more than any run comes to."""
+"""Size of an endless mixture: more positions than any run reaches."""
 
-_VERSION = 1  # of this order; it stands in saved states
-_ENDLESS_VERSION = 2  # of one that never ends: in 1 its epochs were so far apart that the third could not be counted
-# positions from one epoch of such a mixture to the next, and how many epochs are told apart
+_VERSION = 1  # of this order, in saved states
+_ENDLESS_VERSION = 2  # of an endless mixture; in version 1 the third epoch began at a position beyond int64
+# positions between the epochs of an endless mixture, and number of distinct epochs
 _FAR, _FAR_EPOCHS = 1 << 40, 1 << 21
-_PATTERN_CELLS = 1 << 18  # of all patterns of a block together
+_PATTERN_CELLS = 1 << 18  # total size of a block's patterns
 _MOST_PATTERNS = 64
 
 
 class Segment(NamedTuple):
-    """From position `start` on: `weights[i]` positions of part i in every block."""
+    """Weights from position `start` on: `weights[i]` positions of part i in every block."""
 
     start: int
     weights: tuple[int, ...]
 
 
 class _Patterns(NamedTuple):
-    """How a block may stand: `part[pattern, slot]`, and how many of that part stand before it in the block.
+    """Possible orders of a block, each array int64[patterns, block size].
 
-    And the slots by part.
+    Args:
+        part: Part of each slot.
+        rank: Number of earlier slots of that part in the block.
+        slots: Slots sorted by part.
     """
 
     part: NDArray[np.int64]
@@ -71,20 +74,18 @@ def _patterns(seed: int, weights: tuple[int, ...]) -> _Patterns:
 @final
 @dataclass(frozen=True)
 class Mixed:
-    """Several orders as one. Rows are those of one id space.
-
-    Part i's rows come after all rows of the sources before it.
+    """Several orders, mixed. The rows of part i come after all rows of the sources before it.
 
     Args:
-        parts: the orders; none is empty.
-        rows: how many rows the source of each part has.
-        names: of the parts.
-        segments: of the schedule, ascending from 0; no block is empty. They begin at positions of the mixture, counted
-            on over all epochs.
-        seed: of the patterns.
-        stop: where an epoch ends: "first": before the first part would begin anew; "all": when every part has been
-            through once; "never".
-        by_step: whether segments begin at steps instead, which only a run can convert: see `at_positions`.
+        parts: Orders of the parts; none is empty.
+        rows: Number of rows of each part's source.
+        names: Names of the parts.
+        segments: Segments of the schedule, ascending from 0; no block is empty. They begin at positions of the mixture,
+            counted over all epochs.
+        seed: Seed of the patterns.
+        stop: End of an epoch: "first": before a part would start its next epoch; "all": when every part has finished
+            one; "never".
+        by_step: Whether segments begin at steps instead, which only a run can convert: see `at_positions`.
     """
 
     parts: tuple[Order, ...]
@@ -95,10 +96,7 @@ class Mixed:
     stop: Stop
     by_step: bool = False
     varies = True
-    changing_rows = None
-    parent = None
-    row_range = None
-    shuffle = None
+    changing_rows = parent = row_range = shuffle = None
 
     @property
     def schedule(self) -> Schedule:
@@ -106,30 +104,31 @@ class Mixed:
 
     @cached_property
     def size(self) -> int:
-        """How many positions one epoch has.
+        """Number of positions in an epoch.
 
         Raises:
-            ArgumentError: when a part would have to be through, and is never drawn again.
+            ArgumentError: When `stop` waits for a part that is never drawn to its end.
+            ScheduleError: When the size depends on the batch size.
         """
         if self.by_step:
             raise ScheduleError(
-                "these weights are scheduled by step, so how long the mixture is depends on the batch size: "
-                "give it to a Dataloader as it is, without another verb behind mix(), or schedule by example"
+                "these weights are scheduled by step, so the length of the mixture depends on the batch size: "
+                "pass it to a Dataloader as it is, without another verb after mix(), or schedule by example"
             )
         if self.stop == "never":
             return ENDLESS
-        # A part that never ends, because it is such a mixture, is never through.
+        # A part that is an endless mixture never finishes an epoch.
         ends = [
             None if order.size >= ENDLESS else self.position_of_draw(part, order.size - (self.stop == "all"))
             for part, order in enumerate(self.parts)
         ]
         if self.stop == "first":
-            found = [end for end in ends if end is not None]
-            return min(found) if found else ENDLESS
+            known = [end for end in ends if end is not None]
+            return min(known) if known else ENDLESS
         for name, end in zip(self.names, ends, strict=True):
             if end is None:
                 raise ArgumentError(
-                    f"stop='all': the weights never draw all of {name!r}, or it never ends, so the mixture would not "
+                    f"stop='all': the weights never draw all of {name!r}, or it is endless, so the mixture would not "
                     "end; give it a weight in the last part of the schedule, or pass stop='first' or 'never'"
                 )
         return max(end for end in ends if end is not None) + 1
@@ -144,7 +143,7 @@ class Mixed:
         segments = tuple(Segment(position(segment.start), segment.weights) for segment in self.segments)
         known = replace(self, segments=segments, by_step=False)
         last = segments[-1].start
-        # The first step of a later epoch depends on what becomes of the last batch.
+        # The first step of a later epoch depends on `remainder`.
         if num_epochs != 1 and last + batch_sizes[-1][1] > known.size:
             raise ArgumentError(
                 f"weights are scheduled from step {self.segments[-1].start} on, which is example {last}, "
@@ -163,8 +162,7 @@ class Mixed:
         rows = np.empty_like(positions)
         plain = self._plain[part]
         if plain.any():
-            # The shuffles of many parts in one call: each call has a fixed cost, and a step may hold few rows of a
-            # part.
+            # One call for the shuffles of many parts: calls have a fixed cost, and a step may hold few rows of a part.
             chosen = slice(None) if plain.all() else np.flatnonzero(plain)
             which = part[chosen]
             keys = seeds.derive(self._seeds[which], "shuffle", inner[chosen])
@@ -176,14 +174,14 @@ class Mixed:
         return Visits(rows, inner)
 
     def begin(self, epochs: Any) -> Any:
-        """The positions with which epochs (an int, or int64[n]) begin, counted over all epochs.
+        """Positions at which epochs (an int, or int64[n]) begin, counted over all epochs.
 
-        One that never ends has several where it is cut: each begins so far from the one before that no cut reaches it.
+        An endless mixture has several epochs if it is sliced: they are so far apart that no slice reaches the next one.
         """
         return epochs % _FAR_EPOCHS * _FAR if self.size >= ENDLESS else epochs * self.size
 
     def draws(self, positions: Integers) -> tuple[Integers, Integers]:
-        """The part of each position of the mixture, counted over all epochs, and how often it was drawn before."""
+        """Part of each position (counted over all epochs), and the number of earlier draws of that part."""
         part, draws = np.empty_like(positions), np.empty_like(positions)
         which = np.searchsorted(self._starts, positions, side="right") - 1
         for index in np.unique(which).tolist():
@@ -198,20 +196,20 @@ class Mixed:
         return part, draws
 
     def counts(self, position: int) -> Integers:
-        """How often each part is drawn before a position of the mixture, counted on over all epochs."""
+        """Number of draws of each part before a position, counted over all epochs."""
         index = int(np.searchsorted(self._starts, position, side="right")) - 1
         return self._counts(self.segments[index], self._before[index], position)
 
     def position_of_draw(self, part: int, draw: int) -> int | None:
-        """The position, counted over all epochs, of the `draw`-th row (from 0) of a part; None: it has none."""
+        """Position, counted over all epochs, of the `draw`-th row (from 0) of a part; None if it is never drawn."""
         position = int(self.positions_of_draws(part, np.array([draw], np.int64))[0])
         return None if position < 0 else position
 
     def positions_of_draws(self, part: int, draws: Integers) -> Integers:
-        """The same for many draws of a part at once; -1: it has none."""
+        """Same as `position_of_draw`, vectorised; -1 for draws that never happen."""
         positions = np.full(len(draws), -1, np.int64)
         firsts = np.array([int(before[part]) for before in self._before])
-        # Segments that begin with the same draw draw nothing of the part, but for the last of them.
+        # Of several segments that begin at the same draw, only the last draws the part.
         which = np.searchsorted(firsts, draws, side="right") - 1
         for index in np.unique(which).tolist():
             segment = self.segments[index]
@@ -225,8 +223,8 @@ class Mixed:
         return positions
 
     def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
-        """A part's draws are counted over all epochs: how often it was drawn before says which lie in the window."""
-        found = []
+        # A part's draws are counted over all epochs, so counts at the window's ends tell which draws are in it.
+        hits = []
         first_rows = [*self._first_rows.tolist(), sum(self.rows)]
         for epoch in np.unique(epochs).tolist():
             begin = self.begin(epoch)
@@ -239,18 +237,18 @@ class Mixed:
                     continue
                 passes = np.arange(low // part.size, (high - 1) // part.size + 1)
                 question, inner = (grid.ravel() for grid in np.meshgrid(asked, passes, indexing="ij"))
-                # Several passes may all be met; of one that never ends, only what is asked for can be looked through.
+                # Several passes may all match; of an endless part, only the window can be searched.
                 within = (low % part.size, (high - 1) % part.size + 1) if len(passes) == 1 else (0, part.size)
                 below = part.inverse(rows[question] - first_rows[index], inner, within)
                 draws = inner[below.asked] * part.size + below.positions
                 met = np.flatnonzero((draws >= low) & (draws < high))
                 positions = self.positions_of_draws(index, draws[met]) - begin
-                found.append(Hits(question[below.asked[met]], positions))
-        return join_hits(found)
+                hits.append(Hits(question[below.asked[met]], positions))
+        return join_hits(hits)
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002
         raise ArgumentError(
-            f"{verb}() behind mix() would break its proportions; call it on the datasets before they are mixed: "
+            f"{verb}() after mix() would break its proportions; call it on the datasets before they are mixed: "
             f"mix({{name: ds.{verb}(…)}}, …)"
         )
 
@@ -287,13 +285,13 @@ class Mixed:
 
     @cached_property
     def _first_rows(self) -> Integers:
-        """The row with which each part's source begins."""
+        """First row of each part's source."""
         rows = np.array(self.rows, np.int64)
         return np.cumsum(rows) - rows
 
     @cached_property
     def _plain(self) -> NDArray[np.bool_]:
-        """Which parts are a source in full shuffle and nothing else."""
+        """Whether each part is just a full shuffle of a source."""
         return np.array([_seed_of(part) is not None for part in self.parts])
 
     @cached_property
@@ -306,7 +304,7 @@ class Mixed:
 
     @cached_property
     def _before(self) -> list[Integers]:
-        """How often each part is drawn before each segment."""
+        """Number of draws of each part before each segment."""
         before = [np.zeros(len(self.parts), np.int64)]
         for segment, following in zip(self.segments, self.segments[1:], strict=False):
             before.append(self._counts(segment, before[-1], following.start))
@@ -323,13 +321,13 @@ class Mixed:
 
 
 def _seed_of(part: Order) -> int | None:
-    """The seed of an order that is a full shuffle of a source; None for any other."""
+    """Seed of a full shuffle of a source; None for any other order."""
     shuffle, below = part.shuffle, part.parent
     if shuffle is None or shuffle.blocks is not None or below is None or below.row_range != range(below.size):
         return None
     return shuffle.seed if -(1 << 63) <= shuffle.seed < 1 << 63 else None
 
 
-def rows_text(count: int) -> str:
-    """A number of rows as text; a mixture without end has no number."""
+def length_text(count: int) -> str:
+    """Size of an order as text: `1,000`, or `endless`."""
     return f"{count:,}" if count < ENDLESS else "endless"

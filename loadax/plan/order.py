@@ -1,9 +1,8 @@
-"""What all orders share: walking over the verbs of one, and joining what their inverses find.
+"""Helpers for all orders (see `loadax.protocols.Order`): traversal, and joining the hits of inverses.
 
-An order is a rule that turns positions of a dataset into visits of its source's rows; see `loadax.protocols.Order`.
-Every verb of a dataset wraps the order before it, and turns an (epoch, position) of the new dataset into one of the
-old. So a chain of verbs is a chain of small arithmetic steps: any position of any epoch is computed at once, nothing is
-stored or replayed, and every host that asks gets the same answer. Each verb has a file of its own in this folder.
+Every verb of a dataset wraps the order before it, and maps an (epoch, position) of the new dataset to one of the old.
+So a chain of verbs is a chain of small arithmetic steps: any position of any epoch is computed directly, nothing is
+stored or replayed, and every host gets the same answer. Each verb has a file of its own in this folder.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +16,7 @@ _SHOWN_PARTS = 8
 
 
 def depth(order: Order) -> int:
-    """Number of verbs that stand one upon another. Without recursion, since it is there to limit recursion."""
+    """Number of nested verbs. Iterative, because it is used to limit recursion."""
     level, verbs = [order], 0
     while level:
         verbs += 1
@@ -27,40 +26,40 @@ def depth(order: Order) -> int:
 
 def depth_first(order: Order) -> Sequence[Order]:
     """An order and all orders below it."""
-    return [order, *(found for below in orders_below(order) for found in depth_first(below))]
+    return [order, *(order_below for below in orders_below(order) for order_below in depth_first(below))]
 
 
 def orders_below(order: Order) -> Sequence[Order]:
-    """The orders that one reads its positions from."""
+    """The parts or the parent of an order."""
     return order.parts if order.parent is None else (order.parent,)
 
 
-def check_fixed_rows(order: Order, what: str) -> None:
-    """Checks that a row is the same record in every epoch.
+def check_fixed_rows(order: Order, verb: str) -> None:
+    """Checks that a row is the same record in every epoch, as `verb` needs.
 
     Raises:
-        ArgumentError: when it is not; says why, and that `what` needs it.
+        ArgumentError: When it is not.
     """
     reason = next((below.changing_rows for below in depth_first(order) if below.changing_rows is not None), None)
     if reason is not None:
         raise ArgumentError(
-            f"{what} is about rows, but {reason}, "
-            f"and shuffle and map with loadax behind {what}: .shuffle(seed).map(fn, rng=True)"
+            f"{verb} selects rows, but {reason}, "
+            f"and shuffle and map with loadax after {verb}: .shuffle(seed).map(fn, rng=True)"
         )
 
 
 def no_hits() -> Hits:
-    """What the inverse of an order finds where there is nothing."""
+    """Hits of an inverse that matches nothing."""
     return Hits(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def join_hits(found: Sequence[Hits]) -> Hits:
-    """What several inverses found, as one."""
-    return Hits(*(np.concatenate(arrays) for arrays in zip(no_hits(), *found, strict=True)))
+def join_hits(hits: Sequence[Hits]) -> Hits:
+    """Concatenates the hits of several inverses."""
+    return Hits(*(np.concatenate(arrays) for arrays in zip(no_hits(), *hits, strict=True)))
 
 
 def parts_text(named: Iterable[tuple[str, Order]]) -> str:
-    """The orders of several datasets as text: the first few of them."""
+    """Text of the first few of several orders."""
     texts = [f"{name} = {', '.join(part.text())}" for name, part in named]
     more = len(texts) - _SHOWN_PARTS
     return "; ".join(texts[:_SHOWN_PARTS]) + (f"; and {more:,} more" if more > 0 else "")

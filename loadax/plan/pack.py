@@ -1,6 +1,6 @@
-"""Packing: which documents, or which parts of them, a row of fixed length holds. Lengths in, plan out.
+"""Packing plans: the documents, or parts of documents, in each row of fixed length.
 
-A plan is a few flat arrays, so it may lie on disk and be mapped, and any packed row is looked up by itself.
+A plan is a few flat arrays, so it can be memory-mapped from disk, and any packed row can be looked up directly.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from loadax.plan.fit import fit
 from loadax.protocols import Integers, Segments
 
 PACK_VERSION = 1
-"""Of what a plan makes of lengths. Another number means other rows."""
+"""Version of the packing algorithms. Another version packs the same lengths into other rows."""
 
 Method: TypeAlias = Literal["split", "best_fit", "first_fit"]
 Long: TypeAlias = Literal["error", "cut", "drop"]
@@ -24,11 +24,11 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 @final
 class Split:
-    """All documents one behind another, cut every `seq_len`. The last row may be shorter.
+    """All documents concatenated, and cut every `seq_len` entries. The last row may be shorter.
 
     Args:
-        seq_len: entries of a row.
-        arrays: `ends`, int64[documents]: where each document ends in the stream of all.
+        seq_len: Entries of a row.
+        arrays: `ends`, int64[documents]: the end of each document in the concatenation.
     """
 
     def __init__(self, seq_len: int, arrays: Mapping[str, NDArray[Any]]):
@@ -37,19 +37,19 @@ class Split:
         self.size = -(-self.entries // seq_len)
 
     in_order = True
-    """Whether rows that follow each other hold documents that follow each other."""
+    """Whether consecutive rows hold consecutive documents."""
 
     @property
     def reads_per_document(self) -> float:
-        """How often each document is met in one pass: once more for every row that it goes on in."""
+        """Mean number of reads of a document in one pass: one more for every row that it continues in."""
         return 1 + self.size / len(self._ends)
 
     def first_documents(self, rows: Integers) -> Integers:
-        """The first document of each row."""
+        """First document of each row."""
         return np.searchsorted(self._ends, rows * self._seq_len, side="right")
 
     def segments(self, rows: Integers) -> Segments:
-        """What `rows` hold."""
+        """Segments of `rows`."""
         start = rows * self._seq_len
         stop = np.minimum(start + self._seq_len, self.entries)
         first = np.searchsorted(self._ends, start, side="right")
@@ -59,20 +59,20 @@ class Split:
         ends = np.asarray(self._ends[documents])
         begins = np.where(documents > 0, self._ends[documents - 1], 0)
         low, high = np.maximum(begins, start[owners]), np.minimum(ends, stop[owners])
-        there = high > low  # documents of length zero may lie between
-        owners, documents, low = owners[there], documents[there], low[there]
-        lengths = high[there] - low
-        return Segments(owners, documents, low - begins[there], low - start[owners], lengths, _numbers(owners))
+        not_empty = high > low  # excludes empty documents
+        owners, documents, low = owners[not_empty], documents[not_empty], low[not_empty]
+        lengths = high[not_empty] - low
+        return Segments(owners, documents, low - begins[not_empty], low - start[owners], lengths, _numbers(owners))
 
 
 @final
 class Fitted:
-    """Whole documents, several to a row; the rest of a row is empty.
+    """Whole documents, several per row; the rest of a row is empty.
 
     Args:
-        seq_len: entries of a row.
-        arrays: `bounds`, int64[rows + 1]: where in the following the documents of each row lie; `documents`: which;
-            `lengths`: how long they are; `skips`, where long documents were cut: the first entry of each that is meant.
+        seq_len: Entries of a row.
+        arrays: `bounds`, int64[rows + 1]: index of each row's first segment in the others; `documents`: document of
+            each segment; `lengths`: its length; `skips`, only if long documents were cut: its first entry.
     """
 
     def __init__(self, seq_len: int, arrays: Mapping[str, NDArray[Any]]):  # noqa: ARG002 - as `Split`
@@ -84,20 +84,20 @@ class Fitted:
 
     @property
     def reads_per_document(self) -> float:
-        """How often each document is met in one pass: once, unless it was cut."""
+        """Mean number of reads of a document in one pass: 1, unless documents were cut."""
         return 1.0 if self._skips is None else len(self._documents) / max(1, int((self._skips == 0).sum()))
 
     def first_documents(self, rows: Integers) -> Integers:
-        """The first document of each row."""
+        """First document of each row."""
         return np.asarray(self._documents[self._bounds[rows]], np.int64)
 
     @property
     def entries(self) -> int:
-        """How many entries of documents all rows hold."""
+        """Number of document entries in all rows."""
         return int(np.sum(self._lengths, dtype=np.int64))
 
     def segments(self, rows: Integers) -> Segments:
-        """What `rows` hold."""
+        """Segments of `rows`."""
         first = np.asarray(self._bounds[rows])
         owners, within = _spread(self._bounds[rows + 1] - first)
         places = first[owners] + within
@@ -109,28 +109,28 @@ class Fitted:
 
 
 def packed(method: Method, seq_len: int, arrays: Mapping[str, NDArray[Any]]) -> Packed:
-    """The plan of these arrays, which `plan_arrays` made."""
+    """The plan with these arrays, which `plan_arrays` made."""
     return Split(seq_len, arrays) if method == "split" else Fitted(seq_len, arrays)
 
 
 def plan_arrays(
     lengths: Integers, seq_len: int, method: Method, long: Long, window: int, row_of: Callable[[int], int] = int
 ) -> Arrays:
-    """What a plan consists of, by name.
+    """Arrays of a plan, by name.
 
     Args:
-        lengths: of the documents, in their order.
-        seq_len: entries of a row.
+        lengths: Lengths of the documents, int64[documents].
+        seq_len: Entries of a row.
         method: "split", "best_fit" or "first_fit".
-        long: what becomes of documents longer than a row, where they aren't split.
-        window: how many documents are looked at together.
-        row_of: names a document in a message.
+        long: Handling of documents longer than a row, unless `method` is "split".
+        window: Number of documents that are packed together.
+        row_of: Function that returns the row of a document, for errors.
 
     Raises:
-        ArgumentError: when nothing is left to pack, or a document is longer than a row and `long` is "error".
+        ArgumentError: When nothing is left to pack, or a document is longer than a row and `long` is "error".
     """
     if not lengths.any():
-        raise ArgumentError(f"pack() of {len(lengths)} documents that are all empty: there is nothing to pack")
+        raise ArgumentError(f"pack(): all {len(lengths)} documents are empty; pack a dataset with entries")
     if method == "split":
         return {"ends": np.cumsum(lengths, dtype=np.int64)}
     too_long = lengths > seq_len
@@ -139,11 +139,11 @@ def plan_arrays(
         raise ArgumentError(
             f"row {row_of(which)} is a document of {lengths[which]}, longer than seq_len={seq_len}, "
             f"as are {int(too_long.sum()) - 1} more of {len(lengths)}; "
-            "pass long='cut' (into parts that fit), long='drop' (leave them out), or method='split'"
+            "pass long='cut' (cuts them into rows), long='drop' (leaves them out), or method='split'"
         )
     if long == "drop" and not (lengths[~too_long]).any():
         raise ArgumentError(
-            f"long='drop': all {len(lengths)} documents are empty or longer than seq_len={seq_len}; choose a larger one"
+            f"long='drop': all {len(lengths)} documents are empty or longer than seq_len={seq_len}; pass a larger one"
         )
     return _fitted_arrays(lengths, seq_len, method == "best_fit", long, window)
 
@@ -167,12 +167,12 @@ def _fitted_arrays(lengths: Integers, seq_len: int, best: bool, long: Long, wind
             parts["skips"].append(skips[by_row])
         parts["bounds"].append(before + np.cumsum(np.bincount(rows)))
         before += len(documents)
-    return {name: np.concatenate(each) for name, each in parts.items()}
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
 def _items(lengths: Integers, seq_len: int, drop: bool) -> tuple[Integers, Integers, Integers]:
-    """What is to be placed: documents, the first entry of each that is meant, and how many entries."""
-    counts = -(-lengths // seq_len)  # none of an empty one
+    """Items to pack: their documents, first entries and lengths. Long documents are cut, or dropped if `drop`."""
+    counts = -(-lengths // seq_len)  # 0 for an empty document
     if drop:
         counts[counts > 1] = 0
     documents, within = _spread(counts)
@@ -181,11 +181,11 @@ def _items(lengths: Integers, seq_len: int, drop: bool) -> tuple[Integers, Integ
 
 
 def _spread(counts: Integers) -> tuple[Integers, Integers]:
-    """Each index as often as `counts` says, and which time it is."""
+    """Each index repeated `counts` times, and the number of each repetition, from 0."""
     owners = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
     return owners, np.arange(len(owners), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _numbers(owners: Integers) -> Integers:
-    """1, 2, 3 and so on within each run of equal owners."""
+    """1, 2, 3, … within each run of equal owners."""
     return np.arange(1, len(owners) + 1) - np.searchsorted(owners, owners)

@@ -12,15 +12,12 @@ from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, 
 @final
 @dataclass(frozen=True)
 class Repeated:
-    """`times` epochs of the dataset before it make one epoch, each in its own order."""
+    """An epoch of `times` epochs of the parent, each in its own order."""
 
     parent: Order
     times: int
-    changing_rows = None
     parts = ()
-    row_range = None
-    shuffle = None
-    schedule = None
+    changing_rows = row_range = shuffle = schedule = None
 
     @property
     def size(self) -> int:
@@ -39,7 +36,7 @@ class Repeated:
         if not size or window[0] >= window[1]:
             return no_hits()
         turns = np.arange(window[0] // size, (window[1] - 1) // size + 1)
-        # One turn: what is asked for lies within it. Several: all of each may be asked for.
+        # A window within one turn is narrowed to it; a window over several may cover all of each.
         inner = (window[0] - int(turns[0]) * size, window[1] - int(turns[0]) * size) if len(turns) == 1 else (0, size)
         asked, turn = (grid.ravel() for grid in np.meshgrid(np.arange(len(rows)), turns, indexing="ij"))
         below = self.parent.inverse(rows[asked], epochs[asked] * self.times + turn, inner)
@@ -50,15 +47,15 @@ class Repeated:
 
     def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
         size = max(self.parent.size, 1)
-        found = []
+        assignments = []
         for turn in range(start // size, -(-stop // size)):
             low, high = max(start - turn * size, 0), min(stop - turn * size, size)
             for first, lanes in self.parent.lane_assignments(epoch * self.times + turn, low, high):
-                # A slice below may begin inside a run of positions: here the run begins with the turn, in the middle
-                # of the lanes.
+                # If a slice below begins inside a run of positions, the run begins with the turn here, in the middle of
+                # its lanes.
                 shift = max(0, -first)
-                found.append(LaneAssignment(first + shift + turn * size, np.roll(lanes, -(shift % len(lanes)))))
-        return found
+                assignments.append(LaneAssignment(first + shift + turn * size, np.roll(lanes, -(shift % len(lanes)))))
+        return assignments
 
     def describe(self) -> list[Any]:
         return [*self.parent.describe(), ["repeat", self.times]]

@@ -16,16 +16,13 @@ class Sequential:
 
     Args:
         size: Number of rows.
-        own_epochs: Whether the source itself has other rows in every epoch, so that row 5 of one is not row 5 of the
-            next.
+        own_epochs: Whether the source itself returns other rows in every epoch.
     """
 
     size: int
     own_epochs: bool = False
-    parent = None
     parts = ()
-    shuffle = None
-    schedule = None
+    parent = shuffle = schedule = None
 
     @property
     def varies(self) -> bool:
@@ -37,7 +34,7 @@ class Sequential:
             return None
         return (
             "the Grain dataset shuffles or maps at random, so row 5 is another record in every epoch; "
-            "hand over the Grain dataset before it does"
+            "pass the Grain dataset without that step"
         )
 
     @property

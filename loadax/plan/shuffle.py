@@ -1,4 +1,4 @@
-"""A full shuffle: every position is shuffled alone."""
+"""Full shuffle of single positions."""
 
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -10,15 +10,13 @@ from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, 
 @final
 @dataclass(frozen=True)
 class Shuffled:
-    """A uniform shuffle of all positions, another one each epoch."""
+    """A uniform permutation of all positions, another one in each epoch."""
 
     parent: Order
     seed: int
     varies = True
-    changing_rows = None
     parts = ()
-    row_range = None
-    schedule = None
+    changing_rows = row_range = schedule = None
 
     @property
     def size(self) -> int:
@@ -31,7 +29,7 @@ class Shuffled:
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         if len(positions) == 0:
             return self.parent.visits(epochs, positions)
-        # Nearly every call stays within one epoch, and one key for all is much faster than a key for each.
+        # Nearly every call is within one epoch, and one key for all positions is much faster than a key for each.
         first = int(epochs[0])
         key = seeds.derive(self.seed, "shuffle", first if (epochs == first).all() else epochs)
         return self.parent.visits(epochs, seeds.permute(positions, self.size, key))

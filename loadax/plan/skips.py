@@ -1,4 +1,4 @@
-"""Steps that a run leaves out: which ones, and how the steps that are left are numbered."""
+"""Skipped steps of a run, and the numbering of the remaining ones."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,13 +15,12 @@ from loadax.protocols import Integers
 @final
 @dataclass(frozen=True)
 class Skips:
-    """Ranges of steps that are left out.
+    """Ranges of skipped steps.
 
-    A `whole_step` is a step of the run that leaves out nothing; a `step` counts only those that are left.
+    A `whole_step` counts all steps of the run; a `step` counts only the remaining ones.
 
     Args:
-        ranges: `(start, stop)` of whole steps, ascending, none of them empty, with something left between them; see
-            `joined`.
+        ranges: `(start, stop)` of whole steps, ascending, not empty, and with gaps between them; see `joined`.
 
     Examples:
         >>> skips = Skips(((2, 5),))
@@ -33,24 +32,23 @@ class Skips:
 
     @property
     def count(self) -> int:
-        """Number of steps that are left out."""
+        """Number of skipped steps."""
         return int(self._skipped[-1])
 
     def whole_steps(self, steps: Integers) -> Integers:
-        """The whole steps of ascending steps."""
+        """Whole steps of ascending steps."""
         if not self.ranges:
             return steps
-        # The step that follows range k has as many steps before it as whole steps stand before the range, less those
-        # left out earlier.
+        # The step after range k is preceded by the whole steps before the range, minus those skipped earlier.
         following = self._starts - self._skipped[:-1]
         return steps + self._skipped[np.searchsorted(following, steps, side="right")]
 
     def whole_step(self, step: int) -> int:
-        """The whole step of one step."""
+        """Whole step of a step."""
         return int(self.whole_steps(np.array([step], np.int64))[0])
 
     def left(self, whole_step: int) -> int:
-        """Number of steps before a whole step that are left: the step that it is, or that follows it."""
+        """Number of remaining steps before a whole step, which is its own `step`, or that of the next remaining one."""
         before = int(np.searchsorted(self._starts, whole_step, side="right"))
         if not before:
             return whole_step
@@ -58,16 +56,16 @@ class Skips:
         return whole_step - int(self._skipped[before - 1]) - (min(whole_step, stop) - start)
 
     def holds(self, whole_step: int) -> bool:
-        """Whether a whole step is left out."""
+        """Whether a whole step is skipped."""
         before = int(np.searchsorted(self._starts, whole_step, side="right"))
         return before > 0 and whole_step < self.ranges[before - 1][1]
 
     def before(self, whole_step: int) -> "Skips":
-        """Those before a whole step."""
+        """The skips before a whole step."""
         return Skips(tuple((start, min(stop, whole_step)) for start, stop in self.ranges if start < whole_step))
 
     def and_also(self, ranges: Iterable[tuple[int, int]]) -> "Skips":
-        """These and more ranges of whole steps."""
+        """These skips and further ranges of whole steps."""
         return Skips(joined([*self.ranges, *ranges]))
 
     @cached_property
@@ -76,15 +74,15 @@ class Skips:
 
     @cached_property
     def _skipped(self) -> Integers:
-        """Number of steps that the first k ranges leave out, for k from 0 on."""
+        """Number of steps in the first k ranges, for k from 0 on."""
         return np.cumsum([0, *(stop - start for start, stop in self.ranges)])
 
 
 def step_ranges(steps: Any, num_steps: int | None) -> list[tuple[int, int]]:
-    """Steps of a run as ranges: of an int, a range, a slice, or any number of these.
+    """Ranges `(start, stop)` of the steps that an int, a range, a slice, or an iterable of these names.
 
     Raises:
-        ArgumentError: when it is something else, or the run does not have these steps; shows them.
+        ArgumentError: When `steps` is of another kind, or out of range.
     """
     if isinstance(steps, np.ndarray):
         steps = steps.tolist()
@@ -93,10 +91,10 @@ def step_ranges(steps: Any, num_steps: int | None) -> list[tuple[int, int]]:
         ends = [integer("steps", end, remedy=remedy) for end in (steps.start, steps.stop) if end is not None]
         if num_steps is None and (steps.stop is None or min(ends) < 0):
             raise ArgumentError(
-                f"steps={steps!r}: the run goes on for ever, so it has no last steps; name the steps that are meant"
+                f"steps={steps!r}: the run is endless, so it has no last steps; pass a stop, and no negative numbers"
             )
         if num_steps is not None and ends and max(ends) > num_steps:
-            raise ArgumentError(f"steps={steps!r}: the run has only {num_steps} steps")
+            raise ArgumentError(f"steps={steps!r}: the run has only {num_steps} steps; pass {num_steps} or less")
         try:
             steps = range(*steps.indices(num_steps if num_steps is not None else max(ends)))
         except (TypeError, ValueError):
@@ -105,7 +103,7 @@ def step_ranges(steps: Any, num_steps: int | None) -> list[tuple[int, int]]:
         only = integer("steps", steps, remedy=remedy)
         steps = range(only, only + 1)
     if not isinstance(steps, range):
-        return [each for some in steps for each in step_ranges(some, num_steps)]
+        return [step for entry in steps for step in step_ranges(entry, num_steps)]
     if not steps:
         return []
     low, high = min(steps[0], steps[-1]), max(steps[0], steps[-1])
@@ -113,20 +111,20 @@ def step_ranges(steps: Any, num_steps: int | None) -> list[tuple[int, int]]:
     if low < 0 or high >= end:
         last = "" if num_steps is None and low < 0 else f" and below {end}"
         raise ArgumentError(f"step {shown(low if low < 0 else high)} can't be skipped: steps are at least 0{last}")
-    return [(low, high + 1)] if abs(steps.step) == 1 else [(each, each + 1) for each in steps]
+    return [(low, high + 1)] if abs(steps.step) == 1 else [(step, step + 1) for step in steps]
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The same steps as ascending ranges with gaps between them.
+    """Merges ranges that overlap or touch, and sorts them.
 
     Examples:
         >>> joined([(7, 9), (0, 3), (2, 4), (4, 5), (6, 6)])
         ((0, 5), (7, 9))
     """
-    found: list[tuple[int, int]] = []
-    for start, stop in sorted(each for each in ranges if each[0] < each[1]):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(stop, found[-1][1])
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(bounds for bounds in ranges if bounds[0] < bounds[1]):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
         else:
-            found.append((start, stop))
-    return tuple(found)
+            merged.append((start, stop))
+    return tuple(merged)

@@ -1,4 +1,4 @@
-"""A slice of an order."""
+"""Slices of an order."""
 
 from dataclasses import dataclass
 from typing import Any, final
@@ -13,16 +13,14 @@ from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, 
 @final
 @dataclass(frozen=True)
 class Sliced:
-    """Every `step`-th position from `start` on, `size` of them. After a shuffle that is another subset each epoch."""
+    """Every `step`-th position from `start` on, `size` of them. After a shuffle, another subset in each epoch."""
 
     parent: Order
     start: int
     step: int
     size: int
-    changing_rows = None
     parts = ()
-    shuffle = None
-    schedule = None
+    changing_rows = shuffle = schedule = None
 
     @property
     def varies(self) -> bool:
@@ -52,8 +50,8 @@ class Sliced:
         if self.varies:
             check_fixed_rows(self, f"{verb}()")
             raise ArgumentError(
-                f"{verb}() after a slice of a shuffle: which rows are there changes every epoch, "
-                f"and with them the result's length; {verb} first, or slice before you shuffle"
+                f"{verb}() after a slice of a shuffle: the slice has other rows in every epoch, "
+                f"so the length of the result would change; call {verb}() first, or slice before you shuffle"
             )
         return rule(self, first_row)
 

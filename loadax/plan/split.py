@@ -1,4 +1,4 @@
-"""Splits by row: a row's side follows from its number and the seed alone, so appended rows never change it."""
+"""Random splits: a row's side depends on the row and the seed alone, so appended rows never change it."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ from loadax.protocols import Integers, Order
 
 
 def split(order: Order, fraction: float, seed: int) -> tuple[Order, Order]:
-    """Two orders that share no row: about `fraction` of the rows, and the rest.
+    """Splits an order into about `fraction` of its rows, and the rest.
 
-    The split looks at rows, so it goes below shuffles and repeats: `shuffle` then `split` is `split` then `shuffle`.
+    The split applies to rows, below shuffles and repeats: `shuffle` then `split` equals `split` then `shuffle`.
 
     Raises:
-        ArgumentError: when which rows there are depends on the epoch (a slice of a shuffle).
+        ArgumentError: When the rows depend on the epoch (a slice of a shuffle).
     """
     key = (seed, "split", *again(order, "split"))
     rule = ("split", fraction, seed)
@@ -34,17 +34,16 @@ def split(order: Order, fraction: float, seed: int) -> tuple[Order, Order]:
 
 
 def again(order: Order, verb: str) -> tuple[int, ...]:
-    """What is added to the key of a split: how many splits of this kind an order went through, if any.
+    """Suffix of a split's key: the number of splits of this kind in the order, if there are any.
 
-    A second split with the same seed must not ask the same question again, to which all rows that are left have one
-    answer.
+    Without it, a second split with the same seed would put all remaining rows on one side.
     """
     depth = _depth(order, verb)
     return (depth,) if depth else ()
 
 
 def below(hashes: NDArray[np.uint64], fraction: float) -> NDArray[np.bool_]:
-    """Which hashes lie in the first `fraction` of all that there are."""
+    """Whether each hash is in the first `fraction` of the range of uint64."""
     return hashes < np.uint64(min(round(fraction * 2**64), 2**64 - 1))
 
 

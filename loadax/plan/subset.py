@@ -1,4 +1,4 @@
-"""Lists of rows: what verbs that look at rows, such as `filter` and `exclude`, leave over."""
+"""Orders that keep or exclude listed rows, for verbs such as `filter` and `exclude`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from loadax.plan.order import no_hits
 from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
 
-_CHUNK = 1 << 20  # rows that are looked at a time: bounds the scratch memory, not the result
+_CHUNK = 1 << 20  # rows per pass: bounds the scratch memory, not the result
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Subset:
-    """The positions in a list, in its order: a few rows.
+    """The listed positions of the parent. Memory-efficient for few positions.
 
     Args:
         parent: Order that is the same in every epoch.
-        positions: Positions of the parent, int64[size]. Ascending, for `inverse`.
-        rule: Verb and what decides its list, as JSON, for `describe`.
+        positions: Positions of the parent, ascending, int64[size].
+        rule: Verb and the arguments that decide its list, as JSON, for `describe`.
         arguments: Arguments of the verb, as text.
     """
 
@@ -31,11 +31,8 @@ class Subset:
     rule: tuple[Any, ...]
     arguments: str = ""
     varies = False
-    changing_rows = None
     parts = ()
-    row_range = None
-    shuffle = None
-    schedule = None
+    changing_rows = row_range = shuffle = schedule = None
 
     @property
     def size(self) -> int:
@@ -69,23 +66,20 @@ class Subset:
 @final
 @dataclass(frozen=True, eq=False)
 class Excluding:
-    """All positions but those in a list: most rows.
+    """All positions of the parent except the listed ones. Memory-efficient for many positions.
 
     Args:
         parent: Order that is the same in every epoch.
-        missing: Positions of the parent, ascending, int64[n].
-        rule: Verb and what decides its list, as JSON, for `describe`.
+        missing: Excluded positions of the parent, ascending, int64[n].
+        rule: Verb and the arguments that decide its list, as JSON, for `describe`.
     """
 
     parent: Order
     missing: Integers
     rule: tuple[Any, ...]
     varies = False
-    changing_rows = None
     parts = ()
-    row_range = None
-    shuffle = None
-    schedule = None
+    changing_rows = row_range = shuffle = schedule = None
 
     @property
     def size(self) -> int:
@@ -93,7 +87,7 @@ class Excluding:
 
     @cached_property
     def _begins(self) -> Integers:
-        """The positions here from which on one more of the parent's is left out."""
+        """Own positions from which on one more of the parent's positions is excluded, int64[n]."""
         return self.missing - np.arange(len(self.missing))
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
@@ -119,19 +113,19 @@ class Excluding:
 
 
 def keep_rows(order: Order, verb: str, rows: Integers, rule: tuple[Any, ...], arguments: str = "") -> Order:
-    """An order of those of its rows alone that are in the ascending list `rows`; memory: 8 bytes for each of them."""
+    """Keeps only the rows in the ascending list `rows`. Memory: 8 bytes per kept row."""
     return order.narrow(
         verb, lambda fixed, first_row: Subset(fixed, _positions(fixed, first_row, rows), rule, arguments)
     )
 
 
 def leave_out_rows(order: Order, verb: str, rows: Integers, rule: tuple[Any, ...]) -> Order:
-    """An order without those of its rows that are in the ascending list `rows`; memory: 8 bytes for each of those."""
+    """Excludes the rows in the ascending list `rows`. Memory: 8 bytes per excluded row."""
     return order.narrow(verb, lambda fixed, first_row: Excluding(fixed, _positions(fixed, first_row, rows), rule))
 
 
 def met_rows(order: Order, verb: str, num_rows: int) -> NDArray[np.bool_]:
-    """For every row of the source, whether the order ever visits it."""
+    """Whether the order ever visits each row of the source, bool[num_rows]."""
     met = np.zeros(num_rows, bool)
 
     def look(fixed: Order, first_row: int) -> Order:
@@ -147,24 +141,24 @@ def met_rows(order: Order, verb: str, num_rows: int) -> NDArray[np.bool_]:
 
 
 def rows_of(order: Order, first_row: int) -> Iterator[tuple[Integers, Integers]]:
-    """All positions of an order that is the same in every epoch, and their rows, some at a time."""
+    """Positions and rows of an order that is the same in every epoch, in chunks."""
     for start in range(0, order.size, _CHUNK):
         positions = np.arange(start, min(start + _CHUNK, order.size), dtype=np.int64)
         yield positions, order.visits(np.zeros_like(positions), positions).rows + first_row
 
 
 def _positions(order: Order, first_row: int, rows: Integers) -> Integers:
-    """The positions of a fixed order that hold a row of the ascending list."""
+    """Positions of a fixed order that hold a row of the ascending list."""
     if order.row_range == range(order.size):
         low, high = np.searchsorted(rows, [first_row, first_row + order.size])
-        # Without an offset, the slice of a mapped file stays mapped and takes no memory.
+        # Without an offset, the slice of a memory-mapped file takes no memory.
         return rows[low:high] - first_row if first_row else rows[low:high]
-    found = [
+    chunks = [
         positions[rows[np.minimum(np.searchsorted(rows, visited), len(rows) - 1)] == visited]
         for positions, visited in rows_of(order, first_row)
         if len(rows)
     ]
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+    return np.concatenate(chunks) if chunks else np.empty(0, np.int64)
 
 
 def _text(rule: tuple[Any, ...], arguments: str, size: int) -> str:

@@ -1,4 +1,4 @@
-"""Several orders side by side."""
+"""Orders of datasets that are zipped."""
 
 from dataclasses import dataclass
 from typing import Any, final
@@ -12,18 +12,16 @@ from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, 
 @final
 @dataclass(frozen=True)
 class Zipped:
-    """Row p is position p of every part, in the same epoch; the source asks each part's order which row that is.
+    """Row p is position p of every part, in the same epoch; the source maps it to the rows of the parts.
 
     Args:
-        parts: Orders of the parts, all of one size.
+        parts: Orders of the parts, all of equal size.
         names: Path of each part in an example.
     """
 
     parts: tuple[Order, ...]
     names: tuple[str, ...]
-    parent = None
-    shuffle = None
-    schedule = None
+    parent = shuffle = schedule = None
 
     @property
     def size(self) -> int:
@@ -38,7 +36,7 @@ class Zipped:
         if not self.varies:
             return None
         return (
-            "a dataset below zip() is in another order every epoch, so row 5 is another record in every epoch; "
+            "a zipped dataset has another order in every epoch, so row 5 is another record in every epoch; "
             "zip the datasets before they are shuffled"
         )
 

@@ -1,1 +1,1 @@
-"""Verbs that look at every row once (filter, exclude, split_by), and the indices that keep the result."""
+"""Verbs that read every row once (filter, exclude, split_by), and the on-disk indices of their results."""

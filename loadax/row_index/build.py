@@ -1,4 +1,4 @@
-"""Evaluates a row function on all rows, or takes the result from an index on disk."""
+"""Evaluates a row function on all rows, or loads the result from an index on disk."""
 
 import hashlib
 import logging
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.distributed import Process, this_process
-from loadax.core.fingerprint import fingerprint
+from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.progress import progress_bar
 from loadax.core.spec import flatten_spec, leaf_arrays
 from loadax.errors import ArgumentError
@@ -22,7 +22,7 @@ from loadax.row_index.index_folder import Entry, IndexFolder, digest_values
 from loadax.row_index.scan import RowFunction, plan_runs, read_run, scan, threads_for
 from loadax.writing.identity import digest_of, identify, spread
 
-_SAMPLE = 64  # rows whose contents tell data from other data of the same shape
+_SAMPLE = 64  # rows whose contents go into the fingerprint of the data
 
 _log = logging.getLogger("loadax")
 
@@ -30,15 +30,15 @@ _log = logging.getLogger("loadax")
 @final
 @dataclass(frozen=True)
 class Question:
-    """What is asked of every row.
+    """A function to evaluate on every row.
 
     Args:
-        verb: of the dataset.
-        name: of the function or leaf that answers, for people.
-        judge: answers for a run of rows.
-        dtype: of what `judge` gives.
-        known_as: what tells this question from others, as JSON; None: `function` does.
-        function: that answers.
+        verb: Name of the dataset's verb.
+        name: Name of the function or leaf, for messages.
+        judge: Function that computes the values of a run of rows.
+        dtype: Dtype of the values.
+        known_as: Identity of the question, as JSON; None: the fingerprint of `function`.
+        function: The user's function, if any.
     """
 
     verb: str
@@ -52,12 +52,12 @@ class Question:
 @final
 @dataclass(frozen=True)
 class Options:
-    """How it is looked at.
+    """Options of an evaluation.
 
     Args:
-        index: path of the folder where the answers are kept.
-        workers: threads.
-        progress: whether to show a bar; None: when stderr is a terminal.
+        index: Path of the index folder; None: no index.
+        workers: Number of threads; None: chosen from the source.
+        progress: Whether to show a progress bar; None: if stderr is a terminal.
     """
 
     index: str | os.PathLike[str] | None
@@ -66,36 +66,34 @@ class Options:
 
 
 class Answers(NamedTuple):
-    """What was found out about rows, and its digest."""
+    """Values for rows, and their digest."""
 
     values: NDArray[Any]
     digest: str
 
 
 def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options: Options) -> Answers:
-    """The answers for the rows that are met, ascending.
+    """Computes or loads the values of the rows in `met`, ascending.
 
     Raises:
-        ArgumentError: when a map is random, the index can't be where it should, or, in a run of several processes, was
-            not built before.
-        SourceError: when the index can't be read or written.
+        ArgumentError: When a map is random, the index path is invalid, or the index does not exist in a run of several
+            processes.
+        SourceError: When the index can't be read or written.
     """
     process = this_process()
     if reader.random:
         raise ArgumentError(
-            f"{question.verb}() looks at each row once, but a map before it is random; "
-            f"{question.verb} first, and map at random behind it"
+            f"{question.verb}() reads each row once, but a map before it is random; "
+            f"call {question.verb}() before the random map"
         )
     if options.index is None:
         if process.count > 1:
             raise _not_built(question, process, "without index=")
         values = _look(question, reader, met, options)
-        _log.info(
-            "%s %s: looked at %d rows; index=PATH would keep what was found", question.verb, question.name, met.sum()
-        )
+        _log.info("%s %s: read %d rows; pass index=PATH to store the result", question.verb, question.name, met.sum())
         return Answers(values, digest_values(values))
     folder = IndexFolder(options.index)
-    known_as = _known_as(question, folder.path(question.verb), process)
+    known_as = _known_as(question, reader, folder.path(question.verb), process)
     if known_as is None:
         values = _look(question, reader, met, options)
         return Answers(values, digest_values(values))
@@ -111,43 +109,38 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
 
 
 def _not_built(question: Question, process: Process, without: str) -> ArgumentError:
-    """The error of a run whose processes would each look at all rows."""
+    """Error for a run whose processes would each read all rows."""
     return ArgumentError(
-        f"{question.verb}() {without}, in a run of {process.count} processes: each would look at all rows; "
+        f"{question.verb}() {without}, in a run of {process.count} processes: each would read all rows; "
         f"build the index before the run: `loadax index SRC --{question.verb.replace('_', '-')} MODULE:FUNCTION "
-        "--out PATH`, or this program in one process, and pass index=PATH"
+        "--out PATH` or by running this program in one process, and pass index=PATH"
     )
 
 
-def _known_as(question: Question, path: Path, process: Process) -> list[str] | None:
-    """What tells the question from others; None, and a log line, when nothing does."""
-    if question.known_as is not None:
+def _known_as(question: Question, reader: Reader, path: Path, process: Process) -> list[str] | None:
+    """Identity of the question; None, with a warning, if changes of it or of a map can be invisible."""
+    own = [] if question.function is None else [question.function]
+    reason = unrecognised([*own, *(transform.function for transform in reader.maps)])
+    if question.known_as is not None and (reason is None or question.verb == "filter"):
         return question.known_as
-    assert question.function is not None
-    digest, unknown = fingerprint(question.function)
-    if unknown is None:
-        return ["code", digest]
-    hint = (
-        "pass key=, a text of your own that you change with it" if question.verb == "filter" else "use a plain function"
-    )
-    text = f"{question.verb} {question.name} can't be recognised when it changes (it depends on {unknown}); {hint}"
+    if reason is None:
+        return ["code", *(fingerprint(function).digest for function in own)]
+    hint = "pass key=, a text that you change with it" if question.verb == "filter" else "use a plain function"
+    text = f"{reason}; {hint}"
     if process.count > 1:
-        raise ArgumentError(f"{text}: {process.count} processes read its index, and must know that it is this one")
-    _log.warning("index %s is neither read nor written, and all rows are looked at: %s", path, text)
+        raise ArgumentError(f"{text}: {process.count} processes read its index, and must detect a stale one")
+    _log.warning("index %s is neither read nor written, and all rows are read: %s", path, text)
     return None
 
 
 def _identity(reader: Reader, met: NDArray[np.bool_]) -> dict[str, Any]:
-    """What the answers depend on beside the question: which rows, as which maps make them.
-
-    Shuffles and repeats don't matter.
-    """
+    """Everything besides the question that the values depend on: rows and maps, but not shuffles and repeats."""
     specs, structure = flatten_spec(reader.spec)
     data = {
         "rows": len(met),
         "met": "all" if met.all() else hashlib.sha256(np.packbits(met).data).hexdigest()[:16],
         "maps": reader.describe(),
-        "functions": [fingerprint(each.function).digest for each in reader.maps],
+        "functions": [fingerprint(transform.function).digest for transform in reader.maps],
         "examples": [
             [path, list(spec.shape), str(spec.dtype)] for path, spec in zip(structure.paths, specs, strict=True)
         ],
@@ -156,7 +149,7 @@ def _identity(reader: Reader, met: NDArray[np.bool_]) -> dict[str, Any]:
 
 
 def _sample(reader: Reader, met: NDArray[np.bool_]) -> str:
-    """A hash of what a few rows hold, evenly spaced."""
+    """Hash of the contents of a few evenly spaced rows."""
     rows = np.arange(len(met)) if met.all() else np.flatnonzero(met)
     rows = rows[spread(len(rows), _SAMPLE)]
     examples = read_run(reader, rows, threading.Event()).examples() if len(rows) else ()
@@ -164,10 +157,10 @@ def _sample(reader: Reader, met: NDArray[np.bool_]) -> str:
 
 
 def _look(question: Question, reader: Reader, met: NDArray[np.bool_], options: Options) -> NDArray[Any]:
-    """The answers, as the rows give them."""
+
     workers = threads_for(reader, options.workers)
     runs = plan_runs(reader, met, workers)
-    what = f"{question.verb} {question.name.partition(' ')[0]}"
-    with progress_bar(what, int(met.sum()), "row", options.progress) as done:
-        found = scan(reader, met, runs, question.judge, workers, done)
-    return np.concatenate([np.empty(0, question.dtype), *found])
+    label = f"{question.verb} {question.name.partition(' ')[0]}"
+    with progress_bar(label, int(met.sum()), "row", options.progress) as done:
+        parts = scan(reader, met, runs, question.judge, workers, done)
+    return np.concatenate([np.empty(0, question.dtype), *parts])

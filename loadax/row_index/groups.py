@@ -1,4 +1,4 @@
-"""Hashes of groups: the 64-bit word of a row's group, from the group's key alone."""
+"""Hashes of groups: a 64-bit word for each row, computed from the group's key alone."""
 
 import re
 from collections.abc import Callable
@@ -18,51 +18,51 @@ Words = NDArray[np.uint64]
 
 
 def by_leaf(spec: Tree, name: str) -> tuple[str, RowFunction]:
-    """The leaf's path, and its values as words.
+    """Returns a leaf's path, and a function that hashes its values.
 
     Args:
-        spec: of the examples.
-        name: of a leaf: its path as messages show it (`['meta']['user']`), or its keys joined by dots.
+        spec: Spec of the examples.
+        name: Path of a leaf as in messages (`['meta']['user']`), or its keys joined by dots.
 
     Raises:
-        ArgumentError: when there is no such leaf, or it is no whole number and no text; lists the leaves.
+        ArgumentError: When there is no such leaf, or it is neither an integer nor text; lists the leaves.
     """
     specs, structure = flatten_spec(spec)
     names = [_dotted(path) for path in structure.paths]
-    found = [place for place, path in enumerate(structure.paths) if name in (path, names[place])]
-    if len(found) != 1:
+    matches = [index for index, path in enumerate(structure.paths) if name in (path, names[index])]
+    if len(matches) != 1:
         raise ArgumentError(
             f"key={name!r} is not the name of one leaf; the leaves are {names}; or pass a function of one example"
         )
-    place = found[0]
-    each = specs[place]
-    if each.shape or not (each.dtype.kind in "iu" or each.dtype.hasobject):
+    index = matches[0]
+    leaf = specs[index]
+    if leaf.shape or not (leaf.dtype.kind in "iu" or leaf.dtype.hasobject):
         raise ArgumentError(
-            f"key={name!r} is a leaf of {each.dtype}{list(each.shape)}; a group's key is one whole number or text: "
+            f"key={name!r} is a leaf of {leaf.dtype}{list(leaf.shape)}, but a group's key is one integer or text; "
             "pass a function of one example"
         )
 
     def judge(run: Run) -> Words:
-        values = run.column(place)
+        values = run.column(index)
         if isinstance(values, np.ndarray) and not values.dtype.hasobject:
             return np.asarray(seeds.derive(0, "group", values), np.uint64)
         return _words(zip(run.rows.tolist(), values, strict=True), f"leaf {name!r}")
 
-    return structure.paths[place], judge
+    return structure.paths[index], judge
 
 
 def by_function(function: Callable[..., Any]) -> RowFunction:
-    """What a function gives for each example, as words."""
+    """Returns a function that hashes the user function's result for each example."""
     name = name_of(function)
     return lambda run: _words(results(run, function, f"split_by {name}"), name)
 
 
 def word_of(key: Any) -> int | None:
-    """The word of one key; None when it is of no type that is known."""
+    """Hashes one key; None if its type is not supported."""
     if getattr(key, "shape", None) == () and hasattr(key, "item"):
         key = key.item()
     if isinstance(key, bytes):
-        # the 1 keeps zeros at the end apart
+        # the leading 1 distinguishes keys that differ in trailing zeros
         return int(seeds.derive(0, "group bytes", int.from_bytes(b"\1" + key, "little")))
     return (
         int(seeds.derive(0, "group", int(key) if isinstance(key, bool) else key))
@@ -77,13 +77,13 @@ def _words(keys: Any, origin: str) -> Words:
     for row, key in keys:
         try:
             word = known.get((type(key), key))
-        except TypeError:  # no hash
+        except TypeError:  # unhashable
             word = None
         if word is None:
             word = word_of(key)
             if word is None:
                 raise LeafTypeError(
-                    f"split_by: {origin} is {key!r:.80} for row {row}; a group's key is an int, a str or bytes"
+                    f"split_by: {origin} is {key!r:.80} for row {row}; return an int, a str or bytes as the group's key"
                 )
             if not hasattr(key, "shape") or isinstance(key, np.generic):
                 known[type(key), key] = word
@@ -93,4 +93,4 @@ def _words(keys: Any, origin: str) -> Words:
 
 def _dotted(path: str) -> str:
     parts = re.findall(r"\[(?:'([^']*)'|([^\]]*))\]|\.(\w+)", path)
-    return ".".join("".join(each) for each in parts)
+    return ".".join("".join(groups) for groups in parts)

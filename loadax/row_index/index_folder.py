@@ -1,6 +1,6 @@
-"""IndexFolder: arrays that were computed from data, kept on disk with what they were computed from.
+"""IndexFolder: on-disk cache of arrays computed from data, with the identity of the data.
 
-The one format of `filter`, `split_by` and `pack`.
+Used by `filter`, `split_by` and `pack`.
 """
 
 import hashlib
@@ -23,13 +23,13 @@ from loadax.writing.identity import differs
 
 _VERSION = 3
 _NAME = "loadax index"
-_MAGIC = f'{{\n "{_NAME}": '.encode()  # how a description begins
+_MAGIC = f'{{\n "{_NAME}": '.encode()  # first bytes of a description
 
 _log = logging.getLogger("loadax")
 
 
 class Entry(NamedTuple):
-    """Arrays by name, and small facts about them (JSON)."""
+    """Arrays by name, and small metadata (JSON)."""
 
     arrays: Mapping[str, NDArray[Any]]
     facts: dict[str, Any]
@@ -37,40 +37,37 @@ class Entry(NamedTuple):
 
 @final
 class IndexFolder:
-    """A folder of entries. Processes that share it may write at once: they write the same.
+    """A folder of entries. Processes may write the same entry concurrently, because they write the same contents.
 
-    Arrays are files of their own, called by their contents, so that nobody's mapped file is ever written to; what an
-    entry consists of stands in a `.json` file, its description, which comes last and replaces the one before in one
-    stroke. Both are checked when they are read: an entry whose contents are not what their digests say is as good as
-    none.
+    Each array is a file named by its content hash, so a memory-mapped file is never overwritten. The `.json`
+    description of an entry is written last and replaced atomically. Both are verified on every read: an entry with a
+    wrong checksum counts as missing.
 
     Args:
-        path: Path of the folder, on this machine; made when something is written.
+        path: Path of the local folder; created on the first write.
 
     Raises:
-        ArgumentError: When it is no path of a folder.
+        ArgumentError: When it is not the path of a folder.
     """
 
     def __init__(self, path: Any):
         folder = local_folder("index", path)
         if folder.exists() and not folder.is_dir():
             raise ArgumentError(
-                f"index={os.fspath(path)!r} is a file; pass the path of a folder, which is made when it does not exist "
-                "(an index that is a file was written by an earlier loadax: delete it)"
+                f"index={os.fspath(path)!r} is a file; pass the path of a folder, which is created if needed "
+                "(if the file is the index of an earlier loadax, delete it)"
             )
         self._folder = folder
 
     def path(self, name: str) -> Path:
-        """The description of an entry."""
+        """Path of an entry's description."""
         return self._folder / f"{name}.json"
 
     def get(self, name: str, identity: Mapping[str, Any]) -> Entry | None:
-        """An entry, mapped, when it exists and was computed from `identity`.
-
-        Otherwise None, and the log says why if it exists.
+        """Returns an entry, memory-mapped, if it was computed from `identity`; else None, and logs why if it exists.
 
         Raises:
-            ArgumentError: When the file of its name is not an index, so that nobody's data is overwritten.
+            ArgumentError: When the file with its name is not an index, and so must not be overwritten.
             SourceError: When it can't be read.
         """
         path = self.path(name)
@@ -78,27 +75,27 @@ class IndexFolder:
         if described is None:
             return None
         try:
-            found = json.loads(described)
-            if found["check"] != _check(found):
-                raise ValueError("it is damaged: its contents are not what its digest says")
-            known = {_NAME: found[_NAME], **found["identity"]}
+            content = json.loads(described)
+            if content["check"] != _check(content):
+                raise ValueError("it is damaged: its checksum is wrong")
+            known = {_NAME: content[_NAME], **content["identity"]}
             asked = {_NAME: _VERSION, **identity}
             others = [field for field, value in asked.items() if differs(known.get(field), _plain(value), field)]
             if others:
-                _log.warning("index %s is another one (%s differs): it is not used", path, ", ".join(others))
+                _log.warning("index %s does not match (%s differs) and is not used", path, ", ".join(others))
                 return None
-            arrays = {key: _mapped(self._folder / file) for key, file in found["arrays"].items()}
-            for key, file in found["arrays"].items():
+            arrays = {key: _mapped(self._folder / file) for key, file in content["arrays"].items()}
+            for key, file in content["arrays"].items():
                 if file != _file_name(name, key, arrays[key]):
-                    raise ValueError(f"{file} is damaged: its contents are not what its digest says")
+                    raise ValueError(f"{file} is damaged: its checksum is wrong")
         except NPY_FAILURES as error:
             _log.warning("index %s can't be used: %s", path, error)
             return None
         _log.info("index %s: read", path)
-        return Entry(arrays, found["facts"])
+        return Entry(arrays, content["facts"])
 
     def put(self, name: str, identity: Mapping[str, Any], entry: Entry) -> None:
-        """Writes an entry in place of the one of that name.
+        """Writes an entry, replacing the one with that name.
 
         Raises:
             SourceError: When it can't be written.
@@ -117,7 +114,7 @@ class IndexFolder:
                 if file.startswith(f"{name}-") and file.endswith(".npy"):
                     (self._folder / file).unlink(missing_ok=True)
         except OSError as error:
-            raise SourceError(f"index {path} can't be written: {error}; choose another path, or make room") from error
+            raise SourceError(f"index {path} can't be written: {error}; pass another path, or free space") from error
         _log.info("index %s: written", path)
 
     def _files_of(self, path: Path) -> set[str]:
@@ -128,7 +125,7 @@ class IndexFolder:
 
 
 def digest_values(values: NDArray[Any]) -> str:
-    """A hash of an array's values alone, which stands in the states of runs."""
+    """Hash of an array's values, as stored in the states of runs."""
     return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()[:16]
 
 
@@ -139,20 +136,20 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise SourceError(f"index {path} can't be read: {error}; choose another path") from error
+        raise SourceError(f"index {path} can't be read: {error}; pass another path") from error
     if not content.startswith(_MAGIC):
-        raise ArgumentError(f"index {path} is a file of another kind; choose another path, or delete it")
+        raise ArgumentError(f"index {path} is not a loadax index; pass another path, or delete it")
     return content
 
 
 def _mapped(path: Path) -> NDArray[Any]:
-    # A plain view: every operation on a memmap pays for its subclass.
+    # A plain view: every operation on a memmap pays the cost of the subclass.
     array: NDArray[Any] = load_npy(path, mapped=True).view(np.ndarray)
     return array
 
 
 def _file_name(name: str, key: str, array: NDArray[Any]) -> str:
-    """What the file of an entry's array is called: by its contents, so that they can be checked."""
+    """File name of an entry's array, which includes its content hash."""
     digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
     digest.update(np.ascontiguousarray(array).view(np.uint8).data)
     return f"{name}-{key}-{digest.hexdigest()[:16]}.npy"
@@ -164,13 +161,13 @@ def _check(content: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value as it is when it was written as JSON and read again."""
+    """Round-trips a value through JSON."""
     return json.loads(json.dumps(value))
 
 
 def _write(path: Path, write: Callable[[BinaryIO], Any]) -> None:
-    """Writes a file that exists whole or not at all."""
-    # Not by `tempfile`, whose files nobody else may read.
+    """Writes a file atomically."""
+    # Not by `tempfile`, whose files other users can't read.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with temporary.open("xb") as file:

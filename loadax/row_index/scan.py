@@ -1,4 +1,4 @@
-"""Reads every row that a dataset meets once, in large batches, by several threads."""
+"""Reads every selected row once, in large batches, in several threads."""
 
 import math
 import threading
@@ -18,24 +18,23 @@ from loadax.sources.checks import chunk_starts
 from loadax.transforms import RAISED, blame
 
 _RUN_BYTES = 4 << 20
-# few enough that a slow function's progress shows, and that what was begun soon ends when the user stops it
-_RUN_ROWS = 1024
-_RUNS_A_THREAD = 4  # at least, where there are rows enough, so that none is idle at the end
+_RUN_ROWS = 1024  # few, so that progress of a slow function is visible and Ctrl-C takes effect soon
+_RUNS_A_THREAD = 4  # at least, if there are enough rows, so that no thread is idle at the end
 _WORKERS, _MOST_WORKERS = 4, 32
 
 
 class StoppedError(Exception):
-    """What ends a run whose result nobody waits for any more."""
+    """Ends a cancelled run."""
 
 
 class Run(NamedTuple):
     """Rows that were read together.
 
     Args:
-        rows: which.
-        batch: a tree of arrays, rows first; None when they were read one by one, and may differ in shape.
-        listed: one tree a row, when they were read one by one.
-        over: set when nobody waits for the result any more.
+        rows: Rows, int64[n].
+        batch: Tree of arrays whose first dimension is n; None if rows were read one by one.
+        listed: One tree per row, if rows were read one by one; shapes may differ.
+        over: Event that cancels the run.
     """
 
     rows: Integers
@@ -44,7 +43,7 @@ class Run(NamedTuple):
     over: threading.Event
 
     def examples(self) -> Iterator[tuple[int, Tree]]:
-        """Each row with its example."""
+        """Yields each row with its example."""
         for row, example in zip(
             self.rows.tolist(), self.listed if self.batch is None else _apart(self.batch), strict=True
         ):
@@ -52,62 +51,56 @@ class Run(NamedTuple):
                 raise StoppedError
             yield row, example
 
-    def column(self, place: int) -> Any:
-        """The values of one leaf for all rows: an array, or a list when they were read one by one."""
+    def column(self, index: int) -> Any:
+        """Values of one leaf for all rows: an array, or a list if rows were read one by one."""
         return (
-            [flatten(example)[0][place] for example in self.listed]
+            [flatten(example)[0][index] for example in self.listed]
             if self.batch is None
-            else flatten(self.batch)[0][place]
+            else flatten(self.batch)[0][index]
         )
 
 
 def _apart(batch: Tree) -> Iterator[Tree]:
-    """The examples of a batch, whose arrays can't be written to: they may be the source's own."""
+    """Yields the examples of a batch as read-only views, since the source may own the memory."""
     leaves, structure = flatten(batch)
     leaves = [leaf.view() for leaf in leaves]
     for leaf in leaves:
         leaf.flags.writeable = False
-    for number in range(len(leaves[0])):
-        yield structure.build([leaf[number] for leaf in leaves])
+    for row in range(len(leaves[0])):
+        yield structure.build([leaf[row] for leaf in leaves])
 
 
 def read_run(reader: Reader, rows: Integers, over: threading.Event) -> Run:
-    """Reads rows as epoch 0 meets them.
-
-    One by one where that is no slower, for then they may be documents of any length.
-    """
+    """Reads rows as of epoch 0: one by one where that is not slower, so that documents may have any length."""
     visits = Visits(rows, np.zeros_like(rows))
     if reader.reads_examples:
         return Run(rows, None, reader.examples(visits), over)
     return Run(rows, reader.read_visits(visits), [], over)
 
 
-def results(run: Run, function: Callable[..., Any], what: str) -> Iterator[tuple[int, Any]]:
-    """Each row with what a user's function returns for its example; what it raises names `what` and the row."""
+def results(run: Run, function: Callable[..., Any], name: str) -> Iterator[tuple[int, Any]]:
+    """Yields each row with the user function's result; adds `name` and the row to exceptions."""
     for row, example in run.examples():
         try:
             result = function(example)
         except RAISED as error:
-            blame(error, what, f"loadax: in {what}, on row {row}")
+            blame(error, name, f"loadax: in {name}, on row {row}")
             raise
         yield row, result
 
 
 RowFunction = Callable[[Run], NDArray[Any]]
-"""What is to be known of the rows of a run, as one array."""
+"""Function that computes the values of a run of rows as one array."""
 
 
 def threads_for(reader: Reader, workers: int | None) -> int:
-    """How many threads read: more than the cores of a small machine, for a source waits for disks and networks."""
+    """Number of reader threads: more than the cores of a small machine, since reads wait for disk and network."""
     return workers or max(_WORKERS, min(reader.concurrent_reads, _MOST_WORKERS))
 
 
 def plan_runs(reader: Reader, met: NDArray[np.bool_], workers: int) -> Integers:
-    """The runs, as int64[n, 2] of first row and end.
-
-    Each holds whole chunks, where the source has some, and a row that is met.
-    """
-    if not met.any():  # so nothing has to be known of a row
+    """Splits rows into runs of whole chunks with at least one selected row: `[first row, end)` as int64[n, 2]."""
+    if not met.any():  # without reading a row for its size
         return np.empty((0, 2), np.int64)
     total = len(met)
     size = max(1, min(_RUN_BYTES // max(1, _row_bytes(reader)), _RUN_ROWS, -(-total // (_RUNS_A_THREAD * workers))))
@@ -123,18 +116,15 @@ def plan_runs(reader: Reader, met: NDArray[np.bool_], workers: int) -> Integers:
 
 
 def _row_bytes(reader: Reader) -> int:
-    """Bytes of a row as the source has it; of the first one, where no two need be alike."""
+    """Bytes of a row of the source; of the first row if sizes may differ."""
     if _needs_specs(reader):
-        return sum(math.prod(each.shape) * each.dtype.itemsize for each in flatten_spec(reader.specs[0])[0])
+        return sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in flatten_spec(reader.specs[0])[0])
     assert reader.first is not None
     return sum(leaf.nbytes for leaf in leaf_arrays(reader.examples(reader.first)[0]))
 
 
 def _needs_specs(reader: Reader) -> bool:
-    """Whether rows are stacked or mapped.
-
-    Others are read as they are, and those of joined datasets may have no spec in common.
-    """
+    """Whether rows are stacked or mapped; other rows may have no common spec."""
     return bool(reader.maps) or not reader.reads_examples
 
 
@@ -146,30 +136,30 @@ def scan(
     workers: int,
     done: Callable[[int], object],
 ) -> list[NDArray[Any]]:
-    """What `judge` says of the rows of each run that are met, in the order of the runs. Memory: a few runs a thread.
+    """Evaluates `judge` on the selected rows of each run, in order; memory is bounded by a few runs per thread.
 
     Args:
-        reader: of the rows, whose maps are not random.
-        met: for every row whether it is read.
-        runs: from `plan_runs`.
-        judge: called by several threads at once.
-        workers: threads.
-        done: called with the rows of each run that is done.
+        reader: Reader of the rows, without random maps.
+        met: Mask of the rows to read, bool[rows].
+        runs: Result of `plan_runs`.
+        judge: Function to evaluate, called concurrently.
+        workers: Number of threads.
+        done: Callback for each finished run, given its number of rows.
     """
     if len(runs) and _needs_specs(reader):
-        _ = reader.specs  # found now, and not by every thread
+        _ = reader.specs  # inferred once, before the threads start
     over = threading.Event()
 
     def one(start: int, end: int) -> tuple[NDArray[Any], int]:
         rows = start + np.flatnonzero(met[start:end])
         return judge(read_run(reader, rows, over)), len(rows)
 
-    found: list[NDArray[Any]] = []
+    arrays: list[NDArray[Any]] = []
     under_way: deque[Future[tuple[NDArray[Any], int]]] = deque()
 
     def take() -> None:
         values, count = under_way.popleft().result()
-        found.append(values)
+        arrays.append(values)
         done(count)
 
     with ThreadPoolExecutor(workers, thread_name_prefix="loadax-scan") as pool:
@@ -182,7 +172,7 @@ def scan(
                 take()
         except BaseException:
             over.set()
-            # those that run end at their next row, and are waited for by `with`
+            # running ones end at their next row, and `with` waits for them
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return found
+    return arrays

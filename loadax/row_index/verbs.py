@@ -1,4 +1,4 @@
-"""`filter`, `exclude` and `split_by`: an order in, an order out."""
+"""`filter`, `exclude` and `split_by` on orders."""
 
 import os
 from collections.abc import Callable
@@ -25,40 +25,40 @@ from loadax.sources.npy.header import NPY_FAILURES, load_npy
 
 
 def keep(order: Order, reader: Reader, function: Callable[..., Any], key: str | None, options: Options) -> Order:
-    """The rows of which a function says that they are kept.
+    """Keeps the rows for which a function returns True.
 
     Raises:
-        ArgumentError: when none is.
-        LeafTypeError: when the function returns something else than a bool; names the row.
+        ArgumentError: When no row is kept.
+        LeafTypeError: When the function does not return a bool; names the row.
     """
     name = name_of(function)
 
     def judge(run: Run) -> Integers:
-        found = results(run, function, f"filter {name}")
-        return np.array([row for row, answer in found if _truth(answer, name, row)], np.int64)
+        outcomes = results(run, function, f"filter {name}")
+        return np.array([row for row, answer in outcomes if _truth(answer, name, row)], np.int64)
 
     met = met_rows(order, "filter", reader.num_rows)
     known_as = None if key is None else ["key", key]
-    found = answers(Question("filter", name, judge, np.int64, known_as, function), reader, met, options)
-    rows = found.values
+    kept = answers(Question("filter", name, judge, np.int64, known_as, function), reader, met, options)
+    rows = kept.values
     if not len(rows):
-        raise ArgumentError(f"filter {name} keeps none of {met.sum()} rows; look at what it returns for one: fn(ds[0])")
-    return keep_rows(order, "filter", rows, ("filter", found.digest))
+        raise ArgumentError(f"filter {name} keeps none of {met.sum()} rows; check its result for one: fn(ds[0])")
+    return keep_rows(order, "filter", rows, ("filter", kept.digest))
 
 
 def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
-    """The rows that are not in a list.
+    """Drops the rows of a list.
 
     Raises:
-        ArgumentError: when it is no list of row numbers, or all rows are in it.
-        RowIndexError: when a row is not there.
+        ArgumentError: When it is not a list of row numbers, or contains all rows.
+        RowIndexError: When a row is out of range.
     """
     listed, origin = _listed(rows)
     wrong = listed[(listed < 0) | (listed >= num_rows)]
     if len(wrong):
         raise RowIndexError(
-            f"exclude(): row {wrong[0]}{origin} is not there: the source has {num_rows} rows, numbered from 0; "
-            "is the list of other data?"
+            f"exclude(): row {wrong[0]}{origin} is out of range: the source has {num_rows} rows, numbered from 0; "
+            "pass a list of rows of this source"
         )
     listed = np.unique(listed)
     left = leave_out_rows(order, "exclude", listed, ("exclude", digest_values(listed)))
@@ -70,11 +70,11 @@ def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
 def split_groups(
     order: Order, reader: Reader, key: Any, fraction: float, seed: int, options: Options
 ) -> tuple[Order, Order]:
-    """Two orders that share no group: about `fraction` of the groups, and the rest.
+    """Splits into two orders that share no group: about `fraction` of the groups, and the rest.
 
     Raises:
-        ArgumentError: when `key` names no leaf of whole numbers or texts.
-        LeafTypeError: when a row's key is something else; names the row.
+        ArgumentError: When `key` is not the name of a leaf of integers or text.
+        LeafTypeError: When a row's key is neither; names the row.
     """
     met = met_rows(order, "split_by", reader.num_rows)
     if isinstance(key, str):
@@ -89,8 +89,8 @@ def split_groups(
     rows = np.flatnonzero(met)
 
     def side(chosen: NDArray[np.bool_], name: bool) -> Order:
-        mine = rows[chosen]
-        return keep_rows(order, "split_by", mine, ("split_by", fraction, seed, name, digest_values(mine)))
+        selected = rows[chosen]
+        return keep_rows(order, "split_by", selected, ("split_by", fraction, seed, name, digest_values(selected)))
 
     return side(first, True), side(~first, False)
 
@@ -105,7 +105,7 @@ def _truth(answer: Any, name: str, row: int) -> bool:
 
 
 def _listed(rows: Any) -> tuple[Integers, str]:
-    """The rows of a list, and where it came from, for messages."""
+    """Returns the rows of a list, and its origin for messages."""
     if isinstance(rows, str | os.PathLike):
         path = local_path(rows)
         if path is None:
@@ -127,38 +127,40 @@ def _of_file(path: Path) -> Integers:
         if path.suffix == ".npy":
             return _integers(load_npy(path, mapped=False), str(path))
         if path.suffix == ".txt":
-            os.close(open_regular(path))  # Python would wait for a pipe
+            os.close(open_regular(path))  # Python would block on a pipe
             return _of_text(path)
     except OSError as error:
         raise ArgumentError(f"rows: {path} can't be read: {error}; check the path") from error
     except NPY_FAILURES as error:
         if isinstance(error, ArgumentError):
             raise
-        raise ArgumentError(f"rows: {path} is no .npy file of numbers ({error}); write it with numpy.save") from error
+        raise ArgumentError(
+            f"rows: {path} is not a .npy file of numbers ({error}); write it with numpy.save"
+        ) from error
     raise ArgumentError(
-        f"rows: {path} is of no kind that exclude() knows; pass a .npy file, or a .txt file with a row number a line"
+        f"rows: {path} has an unsupported format; pass a .npy file, or a .txt file with one row number per line"
     )
 
 
 def _of_text(path: Path) -> Integers:
-    found = []
+    rows = []
     with path.open(encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, 1):
+        for line_number, line in enumerate(file, 1):
             text = line.partition("#")[0].strip()
             if not text:
                 continue
             try:
-                found.append(int(text))
+                rows.append(int(text))
             except ValueError:
                 raise ArgumentError(
-                    f"rows: line {number} of {path} is {text!r:.60}; write one row number a line"
+                    f"rows: line {line_number} of {path} is {text!r:.60}; write one row number per line"
                 ) from None
-    return np.array(found, np.int64)
+    return np.array(rows, np.int64)
 
 
 def _integers(listed: NDArray[Any], name: str) -> Integers:
     if listed.dtype.kind == "b":
-        raise ArgumentError(f"{name} holds True and False; pass row numbers: numpy.flatnonzero(mask)")
+        raise ArgumentError(f"{name} is a mask of True and False; pass row numbers: numpy.flatnonzero(mask)")
     if listed.size and listed.dtype.kind not in "iu":
-        raise ArgumentError(f"{name} holds {listed.dtype}; pass row numbers, as integers")
+        raise ArgumentError(f"{name} contains {listed.dtype}; pass row numbers, as integers")
     return listed.reshape(-1).astype(np.int64)

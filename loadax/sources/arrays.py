@@ -19,10 +19,10 @@ from loadax.sources.io.locations import MappedExtent, cut_short, mapped_extent, 
 
 @final
 class ArraySource(BaseSource):
-    """A tree of arrays (`numpy.ndarray` or `numpy.memmap`) whose first dimensions are equal: one row an entry.
+    """A tree of arrays (`numpy.ndarray` or `numpy.memmap`) with equal first dimensions: row i is entry i of each.
 
     Raises:
-        SourceError: when there is no leaf, a leaf is not an array with rows, or the leaves' lengths differ.
+        SourceError: When there is no leaf, a leaf is not an array with rows, or the leaves' lengths differ.
     """
 
     owns_memory = True
@@ -34,7 +34,7 @@ class ArraySource(BaseSource):
         given = [_as_array(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
         self._files = [mapped_file(array) for array in given]
         self._mapped = [isinstance(array, np.memmap) for array in given]
-        # Plain views: every operation on a memmap pays for its subclass.
+        # Plain views: every operation on a memmap pays the cost of the subclass.
         self._arrays = [array.view(np.ndarray) for array in given]
         self._extents: list[MappedExtent | None] | None = None
         self._length = common_length(self._structure.paths, [len(array) for array in self._arrays])
@@ -51,42 +51,42 @@ class ArraySource(BaseSource):
 
     @property
     def addresses(self) -> list[str]:
-        """The files that are mapped."""
+
         return [str(Path(file.name).absolute()) for file in self._files if file is not None]
 
     def held(self, most: int) -> list[NDArray[Any]]:
-        """The arrays in memory, or evenly spread rows of them: at most so many bytes."""
+
         memory = [array for array, file in zip(self._arrays, self._files, strict=True) if file is None]
-        total = sum(each.nbytes for each in memory)
-        return [some_rows(each, total, most) for each in memory]
+        total = sum(array.nbytes for array in memory)
+        return [some_rows(array, total, most) for array in memory]
 
     def locate(self, row: int) -> list[Location]:
-        """The files of a row's mapped leaves, each with the first and the last byte where its bytes are contiguous."""
-        number = int(check_rows([row], self._length)[0])
-        found = []
+        """Files of a row's mapped leaves, with the byte range where the row is contiguous."""
+        index = int(check_rows([row], self._length)[0])
+        locations = []
         for path, file, array in zip(self._structure.paths, self._files, self._arrays, strict=True):
-            if file is not None and array[number].flags.c_contiguous:
-                first = file.begin + number * array.strides[0]
-                found.append(Location(file.name, first, first + array[number].nbytes - 1, path))
+            if file is not None and array[index].flags.c_contiguous:
+                first = file.begin + index * array.strides[0]
+                locations.append(Location(file.name, first, first + array[index].nbytes - 1, path))
             elif file is not None:
-                found.append(Location(file.name, part=path))
-        return found
+                locations.append(Location(file.name, part=path))
+        return locations
 
     def read(self, rows: Integers) -> Tree:
-        """The entries at `rows`, copied out, in native byte order."""
+        """Copies the entries at `rows`, in native byte order."""
         rows = check_rows(rows, self._length)
         self._check_files()
         return self._structure.build(_gather(array, rows) for array in self._arrays)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        """Copies the entries at `rows`, only the columns of `boxes`, into `out`; see `Source`."""
+
         rows = check_rows(rows, self._length)
         self._check_files()
         for array, columns, destination in zip(self._arrays, boxes, out, strict=True):
             if columns is None or destination is None:
                 continue
             if columns == tuple((0, extent) for extent in array.shape[1:]) and _takes(array, destination):
-                # Any mode but "raise" writes to `out` itself instead of to a copy; the rows were checked above.
+                # Any mode but "raise" writes to `out` directly instead of to a copy; the rows were checked above.
                 np.take(array, rows, axis=0, out=destination, mode="clip")
             else:
                 index: Any = (rows, *(slice(*column) for column in columns))
@@ -100,19 +100,17 @@ class ArraySource(BaseSource):
                 raise cut_short(mapped_name(array))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_extents": None}  # another process has its own maps
+        return {**vars(self), "_extents": None}  # another process maps the files again
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether a leaf is known to be an array in memory.
+    """Whether a leaf is an array in memory: of NumPy (also memory-mapped), JAX, torch or TensorFlow.
 
-    NumPy's own and those that it maps, JAX's, and tensors of torch and TensorFlow.
-
-    That something has `__array__` is not enough. Stores that are opened lazily have it, and would be read whole; data
-    frames have it, and would become one array of one dtype; and so does much else that only looks like an array.
+    `__array__` alone does not prove that: lazily opened stores have it and would be read whole, and data frames have it
+    and would become one array of one dtype.
     """
     known = (("jax", "Array"), ("torch", "Tensor"), ("tensorflow", "Tensor"))
-    return isinstance(leaf, np.ndarray | np.generic) or any(comes_from(leaf, *each) for each in known)
+    return isinstance(leaf, np.ndarray | np.generic) or any(comes_from(leaf, *kind) for kind in known)
 
 
 def _as_array(leaf: Any, path: str) -> NDArray[Any]:
@@ -122,13 +120,13 @@ def _as_array(leaf: Any, path: str) -> NDArray[Any]:
     if not is_array(leaf):
         if hasattr(leaf, "__array__"):
             raise SourceError(
-                f"{name} is a {type(leaf).__name__}, which would be read into memory whole; if it fits there, "
+                f"{name} is a {type(leaf).__name__}, which would be read into memory whole; if it fits in memory, "
                 "pass numpy.asarray of it; if its entries are rows, loadax.from_source reads them one by one"
             )
-        raise SourceError(f"{name} is {_brief(leaf)}, not an array; pass numpy arrays, one row an entry of dim 0")
+        raise SourceError(f"{name} is {_brief(leaf)}, not an array; pass NumPy arrays whose dim 0 counts rows")
     array = _converted(leaf, name)
     if array.ndim == 0:
-        raise SourceError(f"{name} is a single value, {_brief(leaf)}: it has no rows; give it a first dimension")
+        raise SourceError(f"{name} is a scalar, {_brief(leaf)}, without rows; give it a first dimension")
     if isinstance(array, np.ma.MaskedArray):
         if masked := int(np.ma.getmaskarray(array).sum()):
             raise SourceError(
@@ -141,15 +139,15 @@ def _as_array(leaf: Any, path: str) -> NDArray[Any]:
 def _converted(leaf: Any, name: str) -> NDArray[Any]:
     try:
         return np.asanyarray(leaf)
-    except (TypeError, RuntimeError) as error:  # of another device, of a dtype that NumPy lacks, or with a gradient
+    except (TypeError, RuntimeError) as error:  # on another device, of a dtype that NumPy lacks, or with a gradient
         raise SourceError(
-            f"{name} is a {type(leaf).__name__} that NumPy can't take ({error}); convert it first, a torch tensor by "
-            "tensor.detach().cpu().float().numpy()"
+            f"{name} is a {type(leaf).__name__} that NumPy can't convert ({error}); convert it first, "
+            "a torch tensor by tensor.detach().cpu().float().numpy()"
         ) from error
 
 
 def some_rows(array: NDArray[Any], total: int, most: int) -> NDArray[Any]:
-    """All of an array, or so many of its rows, evenly spread, that `total` bytes of arrays become `most`."""
+    """Samples evenly spaced rows of an array, so that arrays of `total` bytes in all shrink to `most` bytes."""
     if total <= most:
         return array
     return array[np.linspace(0, len(array) - 1, max(2, int(len(array) * (most / total)))).astype(np.int64)]
@@ -161,7 +159,7 @@ def _brief(value: Any) -> str:
 
 
 def _takes(array: NDArray[Any], destination: NDArray[Any]) -> bool:
-    """Whether `np.take` copies rows alone: it would first make a whole copy of an array that is not contiguous."""
+    """Whether `np.take` copies only rows: it would first copy a whole array that is not contiguous."""
     return (
         array.flags.c_contiguous
         and array.flags.aligned

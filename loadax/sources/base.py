@@ -1,9 +1,9 @@
 """BaseSource: the whole contract of a source, with defaults that are right for a plain one.
 
-Users write `spec`, `__len__` and `read` (see `loadax.protocols.Source`); `as_source` adapts what they wrote once, where
-data comes in. Behind that, every source is a `BaseSource`, and nothing asks whether a member is there. This is the one
-place where behaviour is inherited: a source that reads from another one is a `WrapperSource`, which forwards every
-member, so that it must say what it changes.
+Users write `spec`, `__len__` and `read` (see `loadax.protocols.Source`), and `as_source` adapts their object once, when
+it enters the package. From then on every source is a `BaseSource`, and no code tests for optional members. A source
+that reads from another one is a `WrapperSource`: it forwards every member and overrides only the ones it changes. No
+other behaviour in the package is inherited.
 """
 
 import os
@@ -22,14 +22,14 @@ from loadax.protocols import Columns, Integers, Location, Tree, Visits
 
 
 class Child(NamedTuple):
-    """A source that another one, its parent, reads from.
+    """A source that a parent source reads from.
 
     Args:
-        name: What users call it in a mixture or concatenation; "" elsewhere.
+        name: Name in a mixture or concatenation; "" elsewhere.
         source: The source itself.
-        first_row: Row of the parent that is the child's row 0, where each of the child's rows is one of the parent's;
-            None elsewhere.
-        reads_per_row: How often each of its rows is read in one pass over the parent.
+        first_row: Row of the parent that is the child's row 0, if each row of the child is a row of the parent; None
+            otherwise.
+        reads_per_row: Reads of each child row in one pass over the parent.
     """
 
     name: str
@@ -39,18 +39,18 @@ class Child(NamedTuple):
 
 
 MapChild = Callable[[Child], "BaseSource"]
-"""Gives what is to be read in place of a child."""
+"""Returns the source to read in place of a child."""
 
 
 class BaseSource(ABC):
     """Rows that can be read in any order.
 
-    Every default is right for a source whose rows are alike and that reads from no other one.
+    The defaults fit a source without children whose rows all have the same shapes and dtypes.
     """
 
     @property
     def spec(self) -> Tree | None:
-        """Pytree of things with `shape` and `dtype`, of one row; None: found by reading one."""
+        """Pytree of objects with `shape` and `dtype`, for one row; None: inferred by reading a row."""
         return None
 
     @abstractmethod
@@ -58,29 +58,26 @@ class BaseSource(ABC):
 
     @abstractmethod
     def read(self, rows: Integers) -> Tree:
-        """The rows `rows` (int64[n]) as a pytree of arrays whose first dimension is n."""
+        """Reads the rows `rows` (int64[n]) as a pytree of arrays whose first dimension is n."""
         ...
 
     def read_visits(self, visits: Visits) -> Tree:
-        """As `read`, for a source whose rows may depend on the epoch: `random` says so."""
+        """Reads like `read`, for a source whose rows may depend on the epoch (see `random`)."""
         return self.read(visits.rows)
 
     @property
     def reads_examples(self) -> bool:
-        """Whether rows come one by one anyway, so that they need not be alike.
-
-        Then `read_examples` costs no more than `read`.
-        """
+        """Whether rows are read one by one, so that `read_examples` costs no more than `read` and shapes may differ."""
         return False
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-        """The rows as a list of trees, in memory that nobody else holds: a map may write to them."""
+        """Reads the rows as a list of trees that own their memory, so that a map may write to them."""
         batch = self.read_visits(visits)
         return split_rows(batch if self.owns_memory else map_leaves(np.array, batch), len(visits.rows))
 
     @property
     def reads_columns(self) -> bool:
-        """Whether `read_into` reads no more than the columns that it is asked for, or saves a copy."""
+        """Whether `read_into` reads only the requested columns, or saves a copy."""
         return False
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
@@ -92,26 +89,26 @@ class BaseSource(ABC):
 
     @property
     def owns_memory(self) -> bool:
-        """Whether `read` gives memory that nobody else holds, so that maps may write to it."""
+        """Whether `read` returns memory that nothing else references, so that maps may write to it."""
         return False
 
     @property
     def chunks(self) -> Integers | range | None:
-        """Rows at which begins what is decoded together, ascending from 0; None: each row is decoded by itself."""
+        """First rows of the chunks that are decoded whole, ascending from 0; None: rows are decoded one by one."""
         return None
 
     @property
     def concurrent_reads(self) -> int:
-        """How many reads should be under way at once."""
+        """Number of reads to run concurrently."""
         return 1
 
     def lengths(self, rows: Integers) -> Integers | None:  # noqa: ARG002
-        """Entries of the documents `rows`, as int64[n], without reading any; None when that is not known."""
+        """Lengths of the documents `rows` as int64[n], without reading any; None if unknown."""
         return None
 
     @property
     def reads_parts(self) -> bool:
-        """Whether rows are documents in flat arrays, parts of which can be read by `read_parts`."""
+        """Whether rows are documents in flat arrays, so that `read_parts` can read parts of them."""
         return False
 
     def read_parts(
@@ -121,96 +118,85 @@ class BaseSource(ABC):
         lengths: Integers,  # noqa: ARG002
         wanted: Sequence[bool],  # noqa: ARG002
     ) -> list[NDArray[Any] | None]:
-        """Parts of documents one behind another, an array for each leaf that is wanted.
-
-        See `loadax.protocols.Source`.
-        """
+        """Reads parts of documents, concatenated, as one array per wanted leaf; see `loadax.protocols.Source`."""
         raise SourceError(
-            f"{self.type_name} reads no parts of documents, so not those of {len(rows)} rows; read them whole"
+            f"{self.type_name} can't read parts of its documents ({len(rows)} requested); read whole documents"
         )
 
     def locate(self, row: int) -> list[Location]:  # noqa: ARG002
-        """Files that a row comes from; empty when they are not known."""
+        """Files that a row comes from; empty if unknown."""
         return []
 
     def locate_visit(self, row: int, epoch: int) -> list[Location]:  # noqa: ARG002
-        """As `locate`, for a source whose rows may depend on the epoch: `random` says so."""
+        """Locates like `locate`, for a source whose rows may depend on the epoch (see `random`)."""
         return self.locate(row)
 
     def documents(self, row: int) -> list[Any] | None:  # noqa: ARG002
-        """Parts of documents in a packed row; None when rows are not packed."""
+        """Parts of documents in a packed row; None if rows are not packed."""
         return None
 
     @property
     def addresses(self) -> Sequence[str]:
-        """The local paths and URLs of the files, folders and stores that this source reads, without its children's."""
+        """Local paths and URLs of the files, folders and stores that this source reads, without its children's."""
         return ()
 
     def some_files(self, most: int) -> Sequence[str] | None:  # noqa: ARG002
-        """At most so many of the local files that this source itself reads, evenly spread.
-
-        None: those at `addresses`.
-        """
+        """Evenly spaced sample of at most `most` local files that this source reads; None: sample `addresses`."""
         return None
 
     def held(self, most: int) -> Iterable[NDArray[Any]]:  # noqa: ARG002
-        """What this source itself holds in memory, or evenly spread rows of it.
-
-        At most so many bytes, which tell it from other data.
-        """
+        """Arrays that this source holds in memory, or evenly spaced rows of them: at most `most` bytes to hash."""
         return ()
 
     @property
     def children(self) -> Sequence[Child]:
-        """The sources that this one reads from."""
+        """Sources that this one reads from."""
         return ()
 
     def map_children(self, wrap: MapChild) -> "BaseSource":  # noqa: ARG002
-        """This source, reading from `wrap(child)` in place of each child."""
+        """Rebuilds this source with `wrap(child)` in place of each child."""
         return self
 
     def rows_below(self, rows: Integers) -> tuple[Integers, Integers] | None:  # noqa: ARG002
-        """Where a row is made of several rows of the only child.
-
-        These, ascending by the index within `rows` that stands beside each.
+        """Maps rows to the rows of the only child that they are made of.
 
         Returns:
-            The indices and the child's rows, each int64[m]; None where rows are not made so.
+            Ascending indices into `rows`, and the child's row for each, both int64[m]; None if the mapping is unknown.
         """
         return None
 
     @property
     def rows_probed(self) -> int:
-        """How many rows were read to find `spec`."""
+        """Number of rows that were read to infer `spec`."""
         return 0
 
     @property
     def random(self) -> bool:
-        """Whether a row may have other values in another epoch."""
+        """Whether the values of a row may differ between epochs."""
         return False
 
     @property
     def own_epochs(self) -> bool:
-        """Whether row i may be another record in every epoch, so that the source has an order of its own."""
+        """Whether row i may be a different record in each epoch: the source has its own order."""
         return False
 
     @property
     def num_maps(self) -> int:
-        """How many maps rows went through, which is the place in the chain of the next one."""
+        """Number of maps applied to rows, which is the index of the next map in the chain."""
         return 0
 
     def describe(self) -> list[Any]:
-        """What decides the values of rows, as far as it belongs to a run's state, as JSON."""
+        """Everything that determines the values of rows and belongs to a run's state, as JSON."""
         return []
 
     @property
     def runs_python(self) -> bool:
-        """Whether reading calls Python code of the user's, once a row as a rule."""
+        """Whether reading calls the user's Python code, usually once per row."""
         return any(child.source.runs_python for child in self.children)
 
     @property
     def type_name(self) -> str:
-        """The name of the class, in messages; of a user's source that of his own."""
+        """Class name for messages; for a user's source, the name of the user's class."""
         return type(self).__name__
 
 
@@ -226,7 +212,7 @@ class WrapperSource(BaseSource):
 
     @abstractmethod
     def _over(self, source: BaseSource) -> BaseSource:
-        """This wrapper around another source."""
+        """Rebuilds this wrapper around another source."""
         ...
 
     @property
@@ -322,10 +308,10 @@ class WrapperSource(BaseSource):
 
 @final
 class UserSource(BaseSource):
-    """A user's object with `spec`, `__len__` and `read`: the one place that asks whether an optional member is there.
+    """Adapter of a user's object with `__len__` and `read`; looks up the optional members.
 
     Args:
-        given: The object; see `loadax.protocols.Source` for what it may have.
+        given: Object with the members of `loadax.protocols.Source`.
     """
 
     def __init__(self, given: Any):
@@ -336,7 +322,7 @@ class UserSource(BaseSource):
 
     def __repr__(self) -> str:
         text = repr(self._given)
-        return self.type_name if " object at 0x" in text else text  # an address says nothing
+        return self.type_name if " object at 0x" in text else text  # the default repr
 
     @property
     def type_name(self) -> str:
@@ -369,7 +355,7 @@ class UserSource(BaseSource):
 
     @property
     def owns_memory(self) -> bool:
-        return bool(self._optional("owns_memory", "fresh"))
+        return bool(self._optional("owns_memory"))
 
     @property
     def chunks(self) -> Integers | range | None:
@@ -394,8 +380,8 @@ class UserSource(BaseSource):
         return self._given.read_parts(rows, starts, lengths, wanted)
 
     def locate(self, row: int) -> list[Location]:
-        locate = self._optional("locate", "where")
-        return [] if locate is None else [Location(*each) for each in locate(row) or ()]
+        locate = self._optional("locate")
+        return [] if locate is None else [Location(*location) for location in locate(row) or ()]
 
     def documents(self, row: int) -> list[Any] | None:
         documents = self._optional("documents")
@@ -404,50 +390,49 @@ class UserSource(BaseSource):
     @property
     def addresses(self) -> Sequence[str]:
         given = self._optional("addresses")
-        return [os.fspath(each) for each in ([given] if isinstance(given, str | os.PathLike) else given or ())]
+        return [os.fspath(address) for address in ([given] if isinstance(given, str | os.PathLike) else given or ())]
 
     def some_files(self, most: int) -> Sequence[str] | None:
         some_files = self._optional("some_files")
         return None if some_files is None else some_files(most)
 
     def held(self, most: int) -> Iterable[NDArray[Any]]:
-        held = self._optional("held")
-        return held(most) if callable(held) else ()  # many classes call something else so
+        arrays = self._optional("held")
+        return arrays(most) if callable(arrays) else ()  # `held` is a common attribute name
 
     @cached_property
-    def children(self) -> Sequence[Child]:  # worked out once, so that each child stays the same object
-        over, found = self._optional("over"), []
+    def children(self) -> Sequence[Child]:  # cached so that each child keeps its identity
+        map_children, children = self._optional("map_children"), []
 
         def look(source: Any, times: float) -> Any:
-            found.append(Child("", as_source(source), None, times))
+            children.append(Child("", as_source(source), None, times))
             return source
 
-        if over is not None:
-            over(look)
-        return tuple(found)
+        if map_children is not None:
+            map_children(look)
+        return tuple(children)
 
     def map_children(self, wrap: MapChild) -> BaseSource:
         if not self.children:
             return self
         children = iter(self.children)
 
-        def put(source: Any, times: float) -> Any:  # noqa: ARG001 - as `over` calls it
+        def put(source: Any, times: float) -> Any:  # noqa: ARG001 - called as `wrap(source, times)`
             wrapped = wrap(next(children))
             return wrapped._given if isinstance(wrapped, UserSource) else wrapped  # noqa: SLF001
 
-        return as_source(self._given.over(put))
+        return as_source(self._given.map_children(put))
 
     @property
     def runs_python(self) -> bool:
         return True
 
-    def _optional(self, *names: str) -> Any:
-        """The first of these members that the object has; None when it has none of them."""
-        return next((found for name in names if (found := getattr(self._given, name, None)) is not None), None)
+    def _optional(self, name: str) -> Any:
+        return getattr(self._given, name, None)
 
 
 def as_source(given: Any) -> BaseSource:
-    """What a user handed over, as a source: itself, or an adapter of it.
+    """Adapts a user's object to `BaseSource`; a `BaseSource` is returned as it is.
 
     Args:
         given: A `BaseSource`; an object with `__len__` and `read` (see `loadax.protocols.Source`); or one with
@@ -466,19 +451,19 @@ def as_source(given: Any) -> BaseSource:
 
 
 def walk(source: BaseSource) -> Iterator[BaseSource]:
-    """A source and all sources below it."""
+    """Iterates over a source and all its descendants, parents first."""
     yield source
     for child in source.children:
         yield from walk(child.source)
 
 
 def map_bottom(source: BaseSource, wrap: Callable[[BaseSource, float], BaseSource], times: float = 1.0) -> BaseSource:
-    """`source` with each source at its bottom replaced.
+    """Replaces each childless source below `source`.
 
     Args:
         source: Any source.
-        wrap: Gets a source without children and how often each of its rows is read; returns what is read in its place.
-        times: How often each row of `source` is read.
+        wrap: Function of a childless source and the number of reads of each of its rows; returns the replacement.
+        times: Number of reads of each row of `source`.
     """
     if not source.children:
         return wrap(source, times)

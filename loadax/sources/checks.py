@@ -14,47 +14,46 @@ from loadax.sources.base import BaseSource
 
 
 def check_rows(rows: Any, length: int) -> Integers:
-    """`rows` as int64[n], when each lies in `[0, length)`.
+    """Converts `rows` to int64[n].
 
     Raises:
-        RowIndexError: when one does not; shows it and the length.
+        RowIndexError: When a row is outside `[0, length)`; shows it and the length.
     """
     rows = np.asarray(rows)
     if rows.dtype.kind not in "iu" and rows.size:
         raise RowIndexError(f"rows are {rows.dtype}; pass integers")
     rows = rows.astype(np.int64, copy=False).reshape(-1)
-    # As unsigned numbers negative ones are huge, so one pass over the rows finds both kinds.
+    # Viewed as unsigned, negative rows are huge: one pass over the rows finds both kinds.
     if rows.size and int(rows.view(np.uint64).max()) >= length:
         wrong = int(rows.min()) if int(rows.min()) < 0 else int(rows.max())
-        raise RowIndexError(f"row {wrong} is not there: rows are at least 0 and below {length}")
+        raise RowIndexError(f"row {wrong} is out of range: rows are at least 0 and below {length}")
     return rows
 
 
 def empty_rows(rows: int, spec: ArraySpec, path: str) -> NDArray[Any]:
-    """Memory for so many rows of a leaf.
+    """Allocates memory for `rows` rows of a leaf.
 
     Raises:
-        SourceError: when there is not so much; names the leaf.
+        SourceError: When the allocation fails; names the leaf.
     """
     try:
         return np.empty((rows, *spec.shape), spec.dtype)
-    except (MemoryError, ValueError) as error:  # ValueError: more than any machine addresses
-        each = math.prod(spec.shape) * spec.dtype.itemsize
+    except (MemoryError, ValueError) as error:  # ValueError: beyond the address space
+        row_bytes = math.prod(spec.shape) * spec.dtype.itemsize
         raise SourceError(
-            f"{f'leaf {path}' if path else 'the data'}: there is no memory for {rows} rows of "
-            f"{spec.dtype}{list(spec.shape)}, {size_text(each)} each; is its "
-            "shape what it should be?"
+            f"{f'leaf {path}' if path else 'the data'}: there is not enough memory for {rows} rows of "
+            f"{spec.dtype}{list(spec.shape)}, {size_text(row_bytes)} each; check its shape"
         ) from error
 
 
 def common_length(paths: Sequence[str], lengths: Sequence[int]) -> int:
-    """The one length that all leaves have.
+    """Returns the length that all leaves share.
 
     Raises:
-        SourceError: when there is no leaf, or they differ; lists every leaf with its length.
+        SourceError: When there is no leaf, or lengths differ; lists every leaf with its length.
     """
     if not lengths:
-        raise SourceError("there is no array: pass at least one leaf")
+        raise SourceError("the data has no arrays; pass at least one leaf")
     if len(set(lengths)) > 1:
         shown = ", ".join(f"{path}: {length}" for path, length in zip(paths, lengths, strict=True))
         raise SourceError(f"the leaves have different numbers of rows ({shown}); dim 0 of every leaf must be equal")
@@ -65,7 +64,7 @@ def chunk_starts(source: BaseSource) -> Integers | range | None:
     """The rows at which what `source` decodes together begins; None when it does not say, or decodes row by row.
 
     Raises:
-        SourceError: when they don't begin at 0, ascend, and lie below its length; shows what is wrong.
+        SourceError: When they don't begin at 0, don't ascend, or exceed its length.
     """
     given = source.chunks
     length = len(source)

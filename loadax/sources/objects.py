@@ -15,14 +15,14 @@ from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 
-_MOST_HELD = 1 << 16  # examples of a list that tell it from another one
+_MOST_HELD = 1 << 16  # examples of a list that go into its fingerprint
 
 
 @final
 class ObjectSource(BaseSource):
-    """Reads examples one by one with `items[row]`, or many at once with `items.__getitems__(rows)` where that is there.
+    """Reads examples with `items[row]`, or many at once with `items.__getitems__(rows)` if the object has it.
 
-    Those that are read together must be alike; what was read before doesn't matter.
+    Examples that are read together must have equal shapes and dtypes.
     """
 
     owns_memory = True
@@ -34,7 +34,7 @@ class ObjectSource(BaseSource):
         if missing:
             raise ArgumentError(
                 f"the data is a {type(items).__name__} without {' and '.join(missing)}, "
-                "so it can't be read at any row; pass a Source (with read, __len__ and spec), "
+                "so it has no random access; pass a Source (with read, __len__ and spec), "
                 "or any object with __len__ and __getitem__: a generator as list(…)"
             )
         self._items = items
@@ -47,7 +47,7 @@ class ObjectSource(BaseSource):
         return f"{type(self._items).__name__} object"
 
     def held(self, most: int) -> Iterator[NDArray[Any]]:
-        """What a list or tuple holds: the leaves of its examples, or of evenly spread ones: at most so many bytes."""
+        """Leaves of the examples of a list or tuple, or of evenly spaced ones."""
         if not isinstance(self._items, list | tuple) or not len(self):
             return
         numbers = np.unique(np.linspace(0, len(self) - 1, min(len(self), _MOST_HELD)).astype(np.int64)).tolist()
@@ -60,29 +60,23 @@ class ObjectSource(BaseSource):
         return leaf_arrays(with_arrays(self._items[row]))
 
     def read(self, rows: Integers) -> Tree:
-        """The examples at `rows`, stacked; these must be alike."""
+        """Reads and stacks the examples at `rows`, whose shapes and dtypes must be equal."""
         numbers = check_rows(rows, len(self)).tolist()
         examples = self._examples(numbers)
         return stack(examples, spec_of((examples or self._examples([0]))[0]), numbers)
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-        """The examples one by one, copied, which need not be alike."""
+        """Reads and copies the examples one by one; their shapes may differ."""
         return list(map(own, self._examples(check_rows(visits.rows, len(self)).tolist())))
 
     def _examples(self, rows: list[int]) -> list[Tree]:
-        examples = self._given(rows)
-        kinds = {*map(type, examples)}
-        if kinds == {dict}:
-            kinds = {*map(type, chain.from_iterable(map(dict.values, examples)))}
-        if not _LISTS.isdisjoint(kinds):
-            examples = list(map(with_arrays, examples))
-        if type(None) in kinds and (
-            missing := [row for row, example in zip(rows, examples, strict=True) if example is None]
-        ):
+        examples = all_with_arrays(self._given(rows))
+        missing = [row for row, example in zip(rows, examples, strict=True) if example is None]
+        if missing:
             raise LeafError(
-                f"row {missing[0]}: {type(self._items).__name__} gave None instead of an example; "
-                "return one for every row (a filter of Grain's leaves None: "
-                "apply it to a Grain dataset that iterates, or keep a list of the good rows)"
+                f"row {missing[0]}: {type(self._items).__name__} returned None instead of an example; "
+                "return one for every row (Grain's filter leaves None: "
+                "apply it to a Grain IterDataset, or keep a list of the good rows)"
             )
         return examples
 
@@ -97,7 +91,7 @@ class ObjectSource(BaseSource):
         if not isinstance(examples, list) or len(examples) != len(rows):
             got = f"{len(examples)}" if hasattr(examples, "__len__") else "no"
             raise SourceError(
-                f"{type(self._items).__name__}.__getitems__ gave a {type(examples).__name__} of {got} entries "
+                f"{type(self._items).__name__}.__getitems__ returned a {type(examples).__name__} of {got} entries "
                 f"for {len(rows)} rows; it must return a list with one example for each row"
             )
         return examples
@@ -112,7 +106,7 @@ class ObjectSource(BaseSource):
             error.add_note(f"loadax: in {type(items).__name__}[{rows[len(examples)]}]")
             raise
         if len(rows) > 1 and rows[0] != rows[1] and _share_memory(examples[0], examples[1]):
-            # An array that the object gives for every row holds the last one by now.
+            # The object reuses one buffer for every row, which now contains the last one.
             return [own(items[row]) for row in rows]
         return examples
 
@@ -127,8 +121,16 @@ def _share_memory(example: Tree, other: Tree) -> bool:
 _LISTS = {list, tuple, dict}
 
 
+def all_with_arrays(examples: list[Tree]) -> list[Tree]:
+    """As `with_arrays`, of many examples: quick where they hold no lists."""
+    kinds = {*map(type, examples)}
+    if kinds == {dict}:
+        kinds = {*map(type, chain.from_iterable(map(dict.values, examples)))}
+    return examples if _LISTS.isdisjoint(kinds) else list(map(with_arrays, examples))
+
+
 def with_arrays(example: Tree) -> Tree:
-    """The example with each list of numbers, which Hugging Face and JSON have in place of arrays, as one array."""
+    """Converts each list of numbers, which Hugging Face and JSON use in place of arrays, to an array."""
     if type(example) is dict:
         return {key: with_arrays(value) for key, value in example.items()}
     if type(example) is tuple:

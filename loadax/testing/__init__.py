@@ -1,7 +1,7 @@
-"""For tests of your own sources and maps: do they keep the contract that a `Dataloader` relies on?
+"""Test helpers for your own sources and maps: they check the contract that a `Dataloader` relies on.
 
-`check_source` and `check_map` raise a `loadax.errors.ConformanceError` that names the law that is broken, and return
-nothing when all hold. `FaultySource` fails where it is told to, for tests of what your program does then.
+`check_source` and `check_map` raise a `loadax.errors.ConformanceError` that names the broken law. `FaultySource` fails
+at chosen rows, to test the error handling of your program.
 """
 
 from loadax.testing.faulty import FaultySource

@@ -1,4 +1,4 @@
-"""The laws of `Source.read_into`: some columns of some leaves, straight to where they belong, and nothing beside it."""
+"""Laws of `Source.read_into`: it writes the requested columns of the requested leaves, and nothing else."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,23 +14,23 @@ from loadax.testing.subject import ROWS_STAY, Subject
 
 COLUMNS = Law(
     "read_into equals read",
-    "read_into must write the columns of each box, of every row asked for, into its destination",
+    "read_into must write the columns of each box, of every requested row, into its destination",
 )
 OUTSIDE = Law(
     "nothing beside the destination",
-    "read_into must write to its destination alone: other rows and devices' columns lie around it",
+    "read_into must write to its destination alone: other rows, and other devices' columns, surround it",
 )
 NOT_WANTED = Law("leaves that are not wanted", "a leaf whose box and destination are None must be left out")
 
 _TRIALS = 24
-_GUARD = 0xA5  # the byte that stands around, and at first within, each destination
-_MARGIN = 64  # bytes before and behind it: as far as memory is usually aligned
+_GUARD = 0xA5  # fill byte of each destination and its surroundings
+_MARGIN = 64  # bytes before and after it: a usual alignment
 
 ReadInto = Callable[..., Any]
 
 
 def check_columns(subject: Subject) -> None:
-    """The laws of `read_into`, for a source that has it."""
+    """Checks the laws of `read_into`, if the source has it."""
     if not subject.source.reads_columns:
         return
     read_into = subject.source.read_into
@@ -39,7 +39,7 @@ def check_columns(subject: Subject) -> None:
     kinds = ("contiguous", "not contiguous", "not aligned")
     for trial in range(_TRIALS):
         rows = _rows(subject, trial)
-        # The first trials are those that every loader makes: all columns of all leaves.
+        # The first trials read all columns of all leaves, as every loader does.
         boxes = [_full(leaf) if trial < len(kinds) else _box(subject, leaf) for leaf in subject.leaves]
         _check(subject, read_into, rows, boxes, kinds[trial % len(kinds)])
     all_columns = [_full(leaf) for leaf in subject.leaves]
@@ -69,9 +69,9 @@ def _check(subject: Subject, read_into: ReadInto, rows: Integers, boxes: list[Co
             continue
         array, memory = pair
         wanted = leaf[(slice(None), *(slice(*column) for column in box))]
-        found = difference([array], [wanted], [path], rows)
-        if found:
-            raise COLUMNS.broken(subject.name, f"in read_into({show_rows(rows)}){shown} {found}")
+        mismatch = difference([array], [wanted], [path], rows)
+        if mismatch:
+            raise COLUMNS.broken(subject.name, f"in read_into({show_rows(rows)}){shown} {mismatch}")
         if memory is not None:
             array[...] = _guard(array.dtype)
             if (memory != _GUARD).any():
@@ -118,8 +118,8 @@ def _box(subject: Subject, leaf: ArraySpec) -> Columns | None:
 
 
 def _guarded(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.uint8] | None]:
-    """A destination within guarded bytes, and all of these."""
-    if dtype.hasobject or not dtype.itemsize:  # bytes around references would be references to nowhere
+    """A destination within guard bytes, and the whole memory."""
+    if dtype.hasobject or not dtype.itemsize:  # guard bytes would be invalid references
         return np.empty(shape, dtype), None
     outer, inner = _part(shape) if kind == "not contiguous" else (shape, ())
     begin = _MARGIN + (kind == "not aligned")
@@ -133,7 +133,7 @@ def _guard(dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _part(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[Any, ...]]:
-    """A larger shape, and the index at which `shape` lies within it, on all sides apart from what stands around it."""
+    """A larger shape, and the index of a part of `shape` in it, with a margin on all sides."""
     if len(shape) == 1:
         return (shape[0] + 2, 2), (slice(1, -1), 0)
     return (shape[0] + 2, *(extent + 3 for extent in shape[1:])), (slice(1, -1), *(slice(1, -2) for _ in shape[1:]))

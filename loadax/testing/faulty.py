@@ -1,4 +1,4 @@
-"""A source that fails where it is told to."""
+"""A source that fails at chosen rows."""
 
 import copy
 import math
@@ -18,16 +18,16 @@ from loadax.sources.base import BaseSource, WrapperSource, as_source
 
 @final
 class FaultySource(WrapperSource):
-    """Another source that raises when certain rows are read, and remembers which rows it was asked for. Thread-safe.
+    """Wraps a source so that certain rows raise when they are read, and records all reads. Thread-safe.
 
     Args:
-        source: Source to wrap; or a `Dataset`, whose positions are then the rows, or whatever else `loadax.Dataloader`
-            takes.
-        failures: Exception that each row raises: a copy of it, so that notes and tracebacks don't gather on it.
-        times: Number of reads of a row that fail before it can be read; None: all.
+        source: Source to wrap, or a `Dataset`, whose positions are then the rows, or anything else that
+            `loadax.Dataloader` accepts.
+        failures: Exception of each faulty row. A copy is raised, so that notes and tracebacks don't accumulate.
+        times: Number of reads of a row that fail before one succeeds; None: all fail.
 
     Raises:
-        ArgumentError: when a row of `failures` is not there, its value is no exception, or `times` is below 1.
+        ArgumentError: When a row of `failures` is out of range, its value is not an exception, or `times` is below 1.
 
     Examples:
         >>> import numpy as np
@@ -49,10 +49,10 @@ class FaultySource(WrapperSource):
         for row, failure in failures.items():
             if not 0 <= row < len(inner):
                 raise ArgumentError(
-                    f"failures has row {row}, which is not there: rows are at least 0 and below {len(inner)}"
+                    f"failures has row {row}, which is out of range: rows are at least 0 and below {len(inner)}"
                 )
             if not isinstance(failure, Exception):
-                raise ArgumentError(f"failures[{row}]={failure!r}: pass an exception, as OSError('the disk is gone')")
+                raise ArgumentError(f"failures[{row}]={failure!r}: pass an exception, such as OSError('disk error')")
         if times is not None:
             integer("times", times, 1, remedy="1 or more, or None for all reads")
         self._given = dict(failures), times
@@ -60,14 +60,14 @@ class FaultySource(WrapperSource):
         self._left = dict.fromkeys(failures, math.inf if times is None else times)
         self._lock = threading.Lock()
         self.reads: list[Integers] = []
-        """The rows of each read so far, also of those that failed."""
+        """Rows of each read so far, including failed ones."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process gets a new one: a lock can't go there, and what is read there is not seen here."""
+        """Pickles the arguments: another process gets a new source with its own lock and its own `reads`."""
         return FaultySource, (self._source, *self._given)
 
     def _over(self, source: BaseSource) -> "FaultySource":
-        other = copy.copy(self)  # sees and counts the same reads
+        other = copy.copy(self)  # shares `reads` and the counts
         other._source = source  # noqa: SLF001
         return other
 
@@ -80,7 +80,7 @@ class FaultySource(WrapperSource):
         return f"{self._source!r} with {len(self._failures)} faulty rows"
 
     def read(self, rows: Integers) -> Tree:
-        """The examples at `rows`, unless one of them is to fail."""
+        """Reads the examples at `rows`, unless one of them is to fail."""
         self._note(rows)
         return self._source.read(rows)
 
@@ -103,7 +103,7 @@ class FaultySource(WrapperSource):
         return self._source.read_parts(rows, starts, lengths, wanted)
 
     def _note(self, rows: Integers) -> None:
-        """Writes down the read; raises for the first row that is to fail."""
+        """Records a read; raises for the first row that is to fail."""
         with self._lock:
             self.reads.append(np.array(rows, np.int64))
             for row in self.reads[-1].tolist():
@@ -113,6 +113,6 @@ class FaultySource(WrapperSource):
 
 
 def _rows_of(source: Any) -> Any:
-    """What has the rows: of a dataset with a verb, the dataset itself, whose positions they are."""
+    """The source of a dataset without verbs; else the dataset itself, whose positions are the rows."""
     dataset = as_dataset(source)
     return dataset.source if dataset.order.row_range == range(len(dataset.source)) and not dataset.maps else dataset

@@ -1,4 +1,4 @@
-"""A law of a contract, and the error of its breach."""
+"""Laws of a contract, and their errors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,19 +18,19 @@ class Law:
 
     Args:
         name: Name of the law in messages.
-        contract: What the author has to do.
+        contract: Duty of the author of the source or map.
     """
 
     name: str
     contract: str
 
-    def broken(self, subject: str, found: str) -> ConformanceError:
-        """The error that says that `subject` breaks this law: `found` shows it."""
-        return ConformanceError(f"{subject} breaks the law '{self.name}': {found}; {self.contract}")
+    def broken(self, subject: str, evidence: str) -> ConformanceError:
+        """The error that `subject` breaks this law, with evidence."""
+        return ConformanceError(f"{subject} breaks the law '{self.name}': {evidence}; {self.contract}")
 
     @contextmanager
     def during(self, subject: str, action: str) -> Iterator[None]:
-        """Whatever the action raises breaks this law."""
+        """Turns any exception of an action into a breach of this law."""
         try:
             yield
         except ConformanceError:
@@ -40,11 +40,11 @@ class Law:
 
 
 def show_rows(rows: Any) -> str:
-    """The first few of `rows`."""
+    """Text of the first few of `rows`."""
     return f"[{some(np.asarray(rows).tolist())}]"
 
 
 def show_error(error: BaseException) -> str:
-    """An exception in one line: its type and what it says."""
+    """Type and message of an exception."""
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

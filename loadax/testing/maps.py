@@ -1,4 +1,4 @@
-"""`check_map`: whether a function of many rows acts on each row by itself."""
+"""`check_map`: checks that a batch map treats each row independently."""
 
 from collections.abc import Callable
 from typing import Any, final
@@ -17,40 +17,40 @@ from loadax.testing.laws import Law, show_rows
 from loadax.transforms import BatchMap
 
 _ALONE = (
-    "map_batch gets some rows of some step, so each row's result must follow from that row alone; "
-    "what mixes rows belongs in the jitted step"
+    "map_batch gets any rows of a step, so each row's result must depend on that row alone; "
+    "operations across rows belong in the jitted step"
 )
-COUNT = Law("as many rows", "the first dimension of every leaf that a map returns must be that of what it got")
+COUNT = Law("as many rows", "every leaf that a map returns must have as many rows as its input")
 AGAIN = Law(
     "the same again",
-    "a map must give the same for the same rows: what is random must come from the generators of rng=True",
+    "a map must give the same for the same rows: draw random numbers from the generators of rng=True only",
 )
 ONE = Law("one row", _ALONE)
 CUT = Law("cutting changes nothing", _ALONE)
 PERMUTED = Law("permuting changes nothing", _ALONE)
 REPEATED = Law("repeated rows", _ALONE)
-STAY = Law("results stay", "a map must not write to what it returned before: allocate its result anew")
+STAY = Law("results stay", "a map must not write to its earlier results: allocate a new array in every call")
 
 _CUTS = 4
 _PERMUTATIONS = 4
 
 
 def check_map(fn: Callable[..., Tree], examples: Tree, *, rng: bool = False, seed: int = 0, rtol: float = 0.0) -> None:
-    """Checks that a function for `Dataset.map_batch` acts on each row by itself.
+    """Checks that a function for `Dataset.map_batch` treats each row independently.
 
-    Cutting and permuting rows changes nothing.
+    Cutting the batch and permuting its rows must not change the results.
 
     Args:
         fn: Function of a tree of arrays, rows first, that returns one with as many rows. It may write to its input.
-        examples: Tree of arrays with two rows or more, as different as rows can be.
-        rng: Whether `fn` gets a list of generators too, one a row.
-        seed: Seed of those, and of the cuts.
-        rtol: Relative tolerance of floating-point results. 0: bit by bit; NaN equals NaN.
+        examples: Tree of arrays with at least two rows, as diverse as possible.
+        rng: Whether `fn` also takes a list of generators, one per row.
+        seed: Seed of the generators, and of the cuts.
+        rtol: Relative tolerance of floating-point results. 0: bitwise equality; NaN equals NaN.
 
     Raises:
-        ConformanceError: when a law is broken; names it, shows the rows, the leaf and both values.
-        ArgumentError: when `fn` can't be called or there are fewer than two rows.
-        SourceError: when `examples` are no arrays of equally many rows.
+        ConformanceError: When a law is broken; shows the rows, the leaf and both values.
+        ArgumentError: When `fn` is not callable, or there are fewer than two rows.
+        SourceError: When `examples` are not arrays with equally many rows.
 
     Examples:
         >>> import numpy as np
@@ -65,9 +65,7 @@ def check_map(fn: Callable[..., Tree], examples: Tree, *, rng: bool = False, see
     source = ArraySource(examples)
     count = len(source)
     if count < 2:
-        raise ArgumentError(
-            f"examples has rows: {count}; pass two or more, so that there is something to cut and permute"
-        )
+        raise ArgumentError(f"examples has rows: {count}; pass two or more, which can be cut and permuted")
     check = _Check(BatchMap(fn, rng, seed, 0, None, elementwise=False), source, rtol)
     random = np.random.default_rng(seed)
     every = np.arange(count, dtype=np.int64)
@@ -85,7 +83,7 @@ def check_map(fn: Callable[..., Tree], examples: Tree, *, rng: bool = False, see
 
 @final
 class _Check:
-    """A map, what it made of all rows at once, and comparisons with that."""
+    """Compares results of a map for some rows with its result for all rows at once."""
 
     def __init__(self, function: BatchMap, source: ArraySource, rtol: float):
         self._map = function
@@ -93,30 +91,30 @@ class _Check:
         self._source = source
         self._rtol = rtol
         self._every = np.arange(len(source), dtype=np.int64)
-        # The first call's exception is the function's own: it is not about cutting.
+        # An exception of the first call is the function's own, not a broken law.
         first, self._structure = flatten(self._call(self._every))
         self._first = [np.asarray(leaf) for leaf in first]
         self._whole = [np.array(leaf) for leaf in first]
         self._counted(self._whole, self._every)
 
     def same(self, law: Law, *pieces: Integers) -> None:
-        """The results for the rows of each piece must be what they are within the whole."""
+        """Checks that each piece's results equal those of the same rows in the whole batch."""
         for rows in pieces:
             expected = [leaf[rows] for leaf in self._whole]
-            found = difference(self._result(law, rows), expected, self._structure.paths, rows, self._rtol)
-            if found:
+            mismatch = difference(self._result(law, rows), expected, self._structure.paths, rows, self._rtol)
+            if mismatch:
                 raise law.broken(
-                    self._name, f"called with the rows {show_rows(rows)}, {found}, which is what it was among all rows"
+                    self._name, f"called with the rows {show_rows(rows)}, {mismatch}, its value among all rows"
                 )
 
     def stays(self) -> None:
-        """What the first call returned must not have been changed by the later ones."""
-        found = difference(self._first, self._whole, self._structure.paths, self._every)
-        if found:
-            raise STAY.broken(self._name, f"after later calls, in what the first one returned {found}")
+        """Checks that later calls did not change the first call's result."""
+        mismatch = difference(self._first, self._whole, self._structure.paths, self._every)
+        if mismatch:
+            raise STAY.broken(self._name, f"after later calls, in the first call's result {mismatch}")
 
     def _call(self, rows: Integers) -> Tree:
-        # Read anew each time: a map may write to what it gets.
+        # A new read for each call, because a map may write to its input.
         return self._map.raw(self._source.read(rows), Visits(rows, np.zeros_like(rows)))
 
     def _result(self, law: Law, rows: Integers) -> list[NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""A source goes to a worker process by pickling; the process is a fresh interpreter that knows nothing of this one."""
+"""Checks that a source can be pickled and read in a fresh process, as in worker processes."""
 
 import contextlib
 import json
@@ -17,71 +17,67 @@ from loadax.testing.subject import Subject
 
 PROCESS = Law(
     "fresh process",
-    "a source must pickle to what reads the same rows elsewhere (open files again in __setstate__); "
-    "pass pickled=False if it need not",
+    "a pickled source must read the same rows in another process (reopen files in __setstate__); "
+    "pass pickled=False to skip this check",
 )
 
 _ROWS = 16
 
 
 def check_process(subject: Subject, timeout: float) -> None:
-    """What a fresh interpreter reads from the pickled source is what is read here."""
+    """Checks that a fresh process reads the same from the pickled source as this one."""
     rows = subject.draw(min(_ROWS, 2 * len(subject.sample)))
     try:
         parcel = pickle.dumps((subject.source, subject.spec, rows, subject.expected(rows)))
     except Exception as error:
         raise PROCESS.broken(subject.name, f"pickling it raised {show_error(error)}{_remedy(str(error))}") from error
-    found = _ask(subject.name, parcel, timeout)
-    if found:
-        raise PROCESS.broken(subject.name, f"{found}{_remedy(found)}")
+    failure = _ask(subject.name, parcel, timeout)
+    if failure:
+        raise PROCESS.broken(subject.name, f"{failure}{_remedy(failure)}")
 
 
 def answer() -> None:
-    """What the fresh interpreter does.
-
-    Reads the parcel from stdin, and says on stdout as JSON what is wrong, or null.
-    """
-    # What a source prints must not get into the answer.
+    """Main function of the fresh process: unpickles the check from stdin, and writes its error, or null, as JSON."""
+    # Prints of the source must not get into the reply.
     reply = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    found: str | None
+    failure: str | None
     try:
         source, spec, rows, expected = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the process that started this one
-    except Exception as error:  # noqa: BLE001 - told to the process that asked
-        found = f"unpickling it in a fresh process raised {show_error(error)}"
+    except Exception as error:  # noqa: BLE001 - reported to the parent
+        failure = f"unpickling it in a fresh process raised {show_error(error)}"
     else:
-        found = _read(source, spec, rows, expected)
+        failure = _read(source, spec, rows, expected)
     with reply:
-        json.dump(found, reply)
+        json.dump(failure, reply)
 
 
 def _read(source: Any, spec: Any, rows: Any, expected: Any) -> str | None:
     try:
         got, structure = flatten(check_batch(source.read(rows), len(rows), spec, "read"))
-    except Exception as error:  # noqa: BLE001 - told to the process that asked
+    except Exception as error:  # noqa: BLE001 - reported to the parent
         return f"reading in a fresh process raised {show_error(error)}"
     differing = difference(got, expected, structure.paths, rows)
     return f"in a fresh process, {differing}" if differing else None
 
 
 def _ask(name: str, parcel: bytes, timeout: float) -> str | None:
-    """Sends the parcel to a fresh interpreter; what it finds wrong."""
-    # Not multiprocessing, which would run the caller's script once more. The search path is this process's, as it is
-    # now.
+    """Sends the pickled check to a fresh process; returns its error, if any."""
+    # Not multiprocessing, which would run the caller's script again. The search path is this process's.
     program = f"import sys; sys.path[:] = {sys.path!r}; from loadax.testing.processes import answer; answer()"
     child = subprocess.Popen(  # noqa: S603 - the command is this interpreter and the line above
         [sys.executable, "-c", program],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},  # a module that imports JAX must not reach for the accelerators
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},  # a module that imports JAX must not claim the accelerators
         start_new_session=True,
     )
     with child:
         try:
             reply, complaints = child.communicate(parcel, timeout)
         except BaseException as error:
-            # With all that it may have started, or the pipes would stay open and be waited for.
+            # The whole process group, because its children would keep the pipes open.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
@@ -100,7 +96,7 @@ def _ask(name: str, parcel: bytes, timeout: float) -> str | None:
 def _remedy(text: str) -> str:
     if "__main__" in text:
         return (
-            " (it is defined in the script or notebook that runs; "
+            " (it is defined in the running script or notebook; "
             "move it to a module of its own, which another process can import)"
         )
     if "local object" in text or "<locals>" in text:

@@ -1,4 +1,4 @@
-"""The laws of `Source.read` and of what a source says about itself."""
+"""Laws of `Source.read`, and of the claims of a source."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,31 +12,29 @@ from loadax.testing.laws import Law, show_error, show_rows
 from loadax.testing.subject import LENGTH, Subject, measure
 
 BATCHED = Law("batched reads equal single ones", "entry i of read(rows) must be what read([rows[i]]) gives")
-ORDER = Law(
-    "rows in any order", "read must give rows in the order they are asked for in, whatever order is fastest underneath"
-)
-REPEATS = Law("repeated rows", "a row that is asked for twice must come twice")
-AGAIN = Law("the same again", "a row must hold the same at every read: what is random belongs in a map with rng=True")
+ORDER = Law("rows in any order", "read must return rows in the requested order, even if another one is faster to read")
+REPEATS = Law("repeated rows", "read must return a row as often as it is requested")
+AGAIN = Law("the same again", "a row must be the same in every read: randomness belongs in a map with rng=True")
 STAY = Law(
-    "results stay", "read must give memory that later reads don't write to: allocate it anew, or copy out of the buffer"
+    "results stay", "read must return memory that later reads don't write to: allocate a new array, or copy the buffer"
 )
 FRESH = Law(
     "memory of its own",
-    "owns_memory = True promises that maps may write to what read gave: copy it, or leave owns_memory out",
+    "owns_memory = True promises that maps may write to the result of read: copy it, or leave owns_memory out",
 )
 EMPTY = Law("empty read", "read of no rows must give every leaf with 0 rows, of the right shape and dtype")
 ABSENT = Law(
-    "rows that are not there",
-    "each row below 0 or not below len() must raise an IndexError, and nothing may be returned",
+    "rows out of range",
+    "read must raise an IndexError for each row below 0 or not below len()",
 )
 CHUNKS = Law(
-    "chunks", "chunks must be int64[m], or a range: ascending from 0 and below len(), the rows at which chunks begin"
+    "chunks", "chunks must be int64[m], or a range: ascending from 0 and below len(), the first rows of chunks"
 )
-CONCURRENT = Law("concurrent_reads", "it must be an int, 1 or more: how many reads are best under way at once")
+CONCURRENT = Law("concurrent_reads", "it must be an int, 1 or more: the best number of reads in flight")
 
 
 def check_reads(subject: Subject) -> None:
-    """The laws of `read`, from the plain ones to the odd ones."""
+    """Checks the laws of `read`, the plain ones first."""
     sample = subject.sample
     for rows, law in (
         (sample, BATCHED),
@@ -57,7 +55,7 @@ def check_reads(subject: Subject) -> None:
 
 
 def check_claims(subject: Subject) -> None:
-    """What a source says about itself, beyond its spec."""
+    """Checks the claims of a source about itself, except its spec."""
     _check_chunks(subject, subject.source.chunks)
     wanted = subject.source.concurrent_reads
     if isinstance(wanted, bool) or not isinstance(wanted, int | np.integer) or wanted < 1:
@@ -65,20 +63,20 @@ def check_claims(subject: Subject) -> None:
 
 
 def check_length_stays(subject: Subject) -> None:
-    """For a length that reading changes."""
+    """Checks that reading did not change the length."""
     after = measure(subject.source, subject.name)
     if after != subject.length:
-        raise LENGTH.broken(subject.name, f"len() was {subject.length} at first, and is {after} after some reads")
+        raise LENGTH.broken(subject.name, f"len() was {subject.length} at first, but {after} after some reads")
 
 
 def absent_rows(subject: Subject) -> list[int]:
-    """Rows that no source of this length has."""
+    """Rows that are out of range."""
     return [subject.length, -1, subject.length + 5]
 
 
-def check_absent(subject: Subject, rows: list[int], read: Callable[[Integers], Any], what: str) -> None:
-    """Sees to it that `read(rows)` raises an IndexError."""
-    shown = f"{what}({show_rows(rows)}), with len() {subject.length},"
+def check_absent(subject: Subject, rows: list[int], read: Callable[[Integers], Any], method: str) -> None:
+    """Checks that `read(rows)` raises an IndexError."""
+    shown = f"{method}({show_rows(rows)}), with len() {subject.length},"
     try:
         result = read(np.array(rows, np.int64))
     except IndexError:
@@ -95,24 +93,25 @@ def _check_repetition(subject: Subject) -> None:
     subject.compare(subject.read(rows, AGAIN), rows, AGAIN)
     others = _other_rows(subject, rows)
     subject.read(others, STAY)
-    found = difference(first, copies, subject.paths, rows)
-    if found:
+    mismatch = difference(first, copies, subject.paths, rows)
+    if mismatch:
         raise STAY.broken(
-            subject.name, f"after read({show_rows(others)}), in what read({show_rows(rows)}) had given {found}"
+            subject.name,
+            f"after read({show_rows(others)}), in the earlier result of read({show_rows(rows)}) {mismatch}",
         )
 
 
 def _other_rows(subject: Subject, rows: Integers) -> Integers:
-    """As many rows, each another one than in `rows` where there is another."""
+    """As many rows, each different from the one in `rows` if the sample has several."""
     places = np.searchsorted(subject.sample, rows)
     return subject.sample[(places + 1) % len(subject.sample)]
 
 
 def _check_fresh(subject: Subject) -> None:
-    """A source that does not claim to own its memory is copied by the reader, so it may give its own memory."""
+    """Checks that results may be written to, if the source claims so; otherwise the reader copies them."""
     if not subject.source.owns_memory:
         return
-    # A contiguous run is what a source is most tempted to give a view of.
+    # Contiguous rows, because a source is most likely to return a view of those.
     for rows in (subject.sample, subject.sample[:1]):
         leaves = subject.read(rows, FRESH)
         for path, leaf in zip(subject.paths, leaves, strict=True):
@@ -124,13 +123,13 @@ def _check_fresh(subject: Subject) -> None:
         try:
             for leaf in leaves:
                 _scribble(leaf)
-            found = difference(subject.read(rows, FRESH), before, subject.paths, rows)
-        finally:  # in case it is a file of the user's that was written to
+            mismatch = difference(subject.read(rows, FRESH), before, subject.paths, rows)
+        finally:  # the memory may be a mapped file of the user
             for leaf, values in zip(leaves, before, strict=True):
                 leaf[...] = values
-        if found:
+        if mismatch:
             raise FRESH.broken(
-                subject.name, f"after writing to what read({show_rows(rows)}) gave, in the next read {found}"
+                subject.name, f"after writing to the result of read({show_rows(rows)}), in the next read {mismatch}"
             )
 
 

@@ -1,4 +1,4 @@
-"""The laws of a run: a batch is a function of the step, however the run came to it."""
+"""Laws of a run: a batch is a function of the step, however the run gets there."""
 
 import json
 from typing import Any, final
@@ -16,24 +16,24 @@ from loadax.testing.laws import Law
 from loadax.testing.subject import Subject
 from loadax.testing.threads import run_beside
 
-_CONTRACT = "what a row holds must follow from the row (and, in a random map, from its generator) alone"
+_CONTRACT = "a row's values must depend on the row (and, in a random map, on its generator) alone"
 LOADS = Law(
     "it loads",
-    "a Dataloader must be able to place it; pass the dataset with the map that makes numbers of it, or loader=False",
+    "a Dataloader must be able to place it; pass the dataset with the map that converts it to numbers, or loader=False",
 )
 RESUME = Law("resume", _CONTRACT)
 STEP = Law("loader[step]", _CONTRACT)
 WORKERS = Law("any number of workers", _CONTRACT)
 SHARDS = Law("shards make up the batch", _CONTRACT)
-IN_TIME = Law("a run ends", "reading must not wait for what never comes; pass a larger timeout if it is only slow")
+IN_TIME = Law("a run ends", "reads must not deadlock; pass a larger timeout if they are only slow")
 
-_MOST_ROWS = 8  # of a batch
+_MOST_ROWS = 8  # per batch
 
 Leaves = list[NDArray[Any]]
 
 
 def check_runs(subject: Subject, dataset: Dataset, seed: int, rows: int, timeout: float) -> None:
-    """Two shuffled epochs of some rows: resumed, asked for one by one, with other workers, and in shards."""
+    """Checks two shuffled epochs of some rows: resumed, step by step, with other workers, and in shards."""
     resume_after = float(subject.random.random())
 
     def check() -> None:
@@ -41,7 +41,7 @@ def check_runs(subject: Subject, dataset: Dataset, seed: int, rows: int, timeout
             _Runs(subject.name, dataset, seed, rows).check(resume_after)
 
     if not run_beside([check], timeout):
-        raise IN_TIME.broken(subject.name, f"batches from a Dataloader were not all there after {timeout:g} s")
+        raise IN_TIME.broken(subject.name, f"a Dataloader had not returned all batches after {timeout:g} s")
 
 
 @final
@@ -52,7 +52,7 @@ class _Runs:
         self._name = name
         self._data = dataset.shuffle(seed)[:rows]
         count = len(self._data)
-        # Even, so that two shards can share it; small enough for several steps an epoch.
+        # Even, for two shards; small enough for several steps per epoch.
         self._size = 2 * max(1, min(_MOST_ROWS, count // 3) // 2) if count > 1 else 1
         self._mesh = Mesh(np.array(jax.local_devices()[:1], object), ("data",))
 
@@ -62,7 +62,7 @@ class _Runs:
         self._same(RESUME, self._resumed(middle), straight[middle:], f"resumed at step {middle}", middle)
         alone = self._loader(0)
         for step in (0, middle, len(straight) - 1):
-            self._same(STEP, [_leaves(alone[step])], [straight[step]], f"asked for by loader[{step}]", step)
+            self._same(STEP, [_leaves(alone[step])], [straight[step]], f"read by loader[{step}]", step)
         for workers in (1, 4):
             self._same(
                 WORKERS, self._run(self._loader(workers)), straight, f"with num_workers={workers} instead of 0", 0
@@ -97,15 +97,15 @@ class _Runs:
         return self._run(self._loader(0), state)
 
     def _same(self, law: Law, got: list[Leaves], straight: list[Leaves], how: str, first: int) -> None:
-        """Sees to it that the batches `got`, from step `first` on, are those of the straight run."""
+        """Checks that the batches `got`, from step `first` on, equal those of the uninterrupted run."""
         loader = self._loader(0)
         paths = flatten(loader.spec)[1].paths
         for step, (batch, expected) in enumerate(zip(got, straight, strict=True), first):
-            found = difference(batch, expected, paths, loader.rows(step))
-            if found:
-                raise law.broken(self._name, f"in step {step}, {how}, {found} as the straight run gave it")
+            mismatch = difference(batch, expected, paths, loader.rows(step))
+            if mismatch:
+                raise law.broken(self._name, f"in step {step}, {how}, {mismatch} as in the uninterrupted run")
 
 
 def _leaves(batch: Any) -> Leaves:
-    # Copies: on a CPU an array may lie on the loader's own buffers.
+    # Copies, because on the CPU an array may alias the loader's buffers.
     return [np.array(leaf) for leaf in flatten(batch)[0]]

@@ -1,4 +1,4 @@
-"""`check_source`: the whole contract of a source."""
+"""`check_source`: checks the whole contract of a source."""
 
 from typing import Any
 
@@ -17,26 +17,24 @@ from loadax.testing.wrappers import check_examples, check_wrapper
 def check_source(
     source: Any, *, seed: int = 0, rows: int = 64, loader: bool = True, pickled: bool = True, timeout: float = 60.0
 ) -> None:
-    """Checks that a source keeps the contract of `loadax.Source`, in each of its laws; call it in a test of yours.
+    """Checks all laws of the contract of `loadax.Source`. Call it in your tests.
 
-    It reads rows in many ways and compares them, bit by bit, with the same rows read one by one. That those are right
-    is for a test of yours to say.
+    It reads rows in many ways and compares them bitwise with the same rows read one by one. Test yourself that those
+    values are right.
 
     Args:
-        source: Source, or whatever `loadax.Dataloader` takes: arrays, an object with `__len__` and `__getitem__`, a
-            `Dataset`. Of a dataset the source is checked, and its order and maps take part in the runs through a
-            loader.
-        seed: Seed of everything that is random here.
+        source: Source, or anything else that `loadax.Dataloader` accepts: arrays, an object with `__len__` and
+            `__getitem__`, a `Dataset`. For a dataset, its source is checked, and runs through a loader include its
+            order and maps.
+        seed: Seed of all random choices.
         rows: Number of different rows to read: the first, the last, and some between. Their values are kept in memory.
         loader: Whether to check runs through a `Dataloader` too: resumed, with other workers, in shards.
         pickled: Whether to check that the source can be pickled and reads the same in a fresh process.
-        timeout: Seconds that the threads, the fresh process and the runs each may take; more is a hang, and so an
-            error.
+        timeout: Timeout in seconds of the threads, the fresh process and the runs each; a hang is an error.
 
     Raises:
-        ConformanceError: when a law is broken; names it, shows the rows, the leaf and both values, and says what the
-            contract is.
-        ArgumentError: when an argument can't be used.
+        ConformanceError: When a law is broken; shows the rows, the leaf and both values, and states the contract.
+        ArgumentError: When an argument is invalid.
 
     Examples:
         >>> import numpy as np
@@ -52,13 +50,13 @@ def check_source(
         >>> check_source(Squares(), pickled=False)
         Traceback (most recent call last):
         ...
-        loadax.errors.ConformanceError: Squares breaks the law 'rows that are not there': read([-1]), with len() 10, ...
+        loadax.errors.ConformanceError: Squares breaks the law 'rows out of range': read([-1]), with len() 10, ...
     """
     integer("rows", rows, 1)
     if timeout <= 0:
         raise ArgumentError(f"timeout={timeout}: pass seconds, more than 0")
     name = source.source.type_name if isinstance(source, Dataset) else type(source).__name__
-    # Arrays and trees of them are no sequences of rows, and have errors of their own.
+    # Arrays and trees of them are not sequences of rows, and have their own errors.
     if (
         hasattr(source, "__len__")
         and not isinstance(source, Dataset | dict | tuple)
@@ -68,7 +66,7 @@ def check_source(
     dataset = as_dataset(source)
     subject = Subject(dataset.source, name, seed, rows)
     check_claims(subject)
-    if subject.alike:  # others can only be read one by one
+    if subject.alike:  # other rows can only be read one by one
         check_reads(subject)
         check_columns(subject)
         check_threads(subject, timeout)

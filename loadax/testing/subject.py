@@ -23,13 +23,13 @@ ROWS_STAY = Law("rows stay as they are", "a source must not write to the rows it
 
 @final
 class Subject:
-    """What is tested, and what it must give: the rows of a sample, each read by itself.
+    """Source under test, and the expected values of a sample of its rows, each read separately.
 
     Args:
         source: Source under test.
         name: Name in messages.
-        seed: Seed of everything that is random.
-        rows: Most rows of the sample: the first, the last, and some between.
+        seed: Seed of all random choices.
+        rows: Maximum number of rows in the sample: the first, the last, and some between.
     """
 
     def __init__(self, source: BaseSource, name: str, seed: int, rows: int):
@@ -50,11 +50,11 @@ class Subject:
 
     @property
     def paths(self) -> list[str]:
-        """The names of the leaves."""
+        """Paths of the leaves."""
         return self.structure.paths
 
     def read(self, rows: Integers, law: Law) -> list[NDArray[Any]]:
-        """The leaves of `source.read(rows)`, as many and such as they must be; whatever goes wrong breaks `law`."""
+        """Leaves of `source.read(rows)`, checked against the spec; any error breaks `law`."""
         asked = rows.copy()
         shown = f"read({show_rows(asked)})"
         with law.during(self.name, shown):
@@ -67,17 +67,17 @@ class Subject:
             raise law.broken(self.name, str(error)) from error
 
     def expected(self, rows: Integers) -> list[NDArray[Any]]:
-        """What `read(rows)` must give, for rows of the sample."""
+        """Expected leaves of `read(rows)`, for rows of the sample."""
         known = [self._known[int(row)] for row in rows]
         return [np.concatenate(leaves) for leaves in zip(*known, strict=True)]
 
-    def compare(self, got: list[NDArray[Any]], rows: Integers, law: Law, what: str = "read") -> None:
-        """Sees to it that `got` is what `rows` hold."""
+    def compare(self, got: list[NDArray[Any]], rows: Integers, law: Law, method: str = "read") -> None:
+        """Checks that `got` are the expected leaves of `rows`."""
         paths = self.structures[int(rows[0])].paths if len(rows) else self.paths
-        found = difference(got, self.expected(rows), paths, rows)
-        if found:
+        mismatch = difference(got, self.expected(rows), paths, rows)
+        if mismatch:
             raise law.broken(
-                self.name, f"in {what}({show_rows(rows)}) {found}, which is what the row gave when read by itself"
+                self.name, f"in {method}({show_rows(rows)}) {mismatch}, the value of that row when it is read alone"
             )
 
     def draw(self, count: int) -> Integers:
@@ -85,18 +85,18 @@ class Subject:
         return self.random.choice(self.sample, count)
 
     def _alike(self) -> bool:
-        """Whether rows that are read one by one look the same; if not, they are known as that."""
+        """Whether all rows have one structure, shape and dtype; if not, records the expected leaves of each."""
         with SPEC.during(self.name, f"examples({show_rows(self.sample)})"):
             examples = self.source.read_examples(Visits(self.sample, np.zeros_like(self.sample)))
-        found = [flatten(example) for example in examples]
-        forms = [[_form(leaf) for leaf in leaves] for leaves, _ in found]
-        if all(structure == self.structure for _, structure in found) and all(form == forms[0] for form in forms):
+        flattened = [flatten(example) for example in examples]
+        forms = [[_form(leaf) for leaf in leaves] for leaves, _ in flattened]
+        if all(structure == self.structure for _, structure in flattened) and all(form == forms[0] for form in forms):
             return True
         rows = self.sample.tolist()
         self._known = {
-            row: [np.array(leaf)[None] for leaf in leaves] for row, (leaves, _) in zip(rows, found, strict=True)
+            row: [np.array(leaf)[None] for leaf in leaves] for row, (leaves, _) in zip(rows, flattened, strict=True)
         }
-        self.structures = {row: structure for row, (_, structure) in zip(rows, found, strict=True)}
+        self.structures = {row: structure for row, (_, structure) in zip(rows, flattened, strict=True)}
         return False
 
     def _find_spec(self) -> Tree:
@@ -109,7 +109,7 @@ class Subject:
         return spec
 
     def _choose(self, count: int) -> Integers:
-        """The first and the last rows, in runs as for a sequential reader, and others between, in ascending order."""
+        """The first and the last rows, contiguous as for a sequential reader, and random ones between, ascending."""
         if self.length <= count:
             return np.arange(self.length, dtype=np.int64)
         edge = max(1, count // 4)
@@ -120,15 +120,15 @@ class Subject:
 
 
 def _form(leaf: Any) -> Any:
-    """What leaves must have in common to be stacked."""
+    """Shape and kind of dtype, which must be equal to stack leaves."""
     dtype = np.asarray(leaf).dtype
     return np.shape(leaf), "object" if dtype.kind in "OSU" else dtype.newbyteorder("=")
 
 
 def measure(items: Any, name: str) -> int:
-    """`len(items)`, which must be the same int, 1 or more, each time."""
+    """`len(items)`; raises unless it is the same int, 1 or more, each time."""
     with LENGTH.during(name, "len()"):
         lengths = [len(items) for _ in range(3)]
     if len(set(lengths)) > 1 or lengths[0] < 1:
-        raise LENGTH.broken(name, f"len(), asked three times, gave {lengths}")
+        raise LENGTH.broken(name, f"three calls of len() returned {lengths}")
     return lengths[0]

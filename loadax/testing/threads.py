@@ -1,4 +1,4 @@
-"""Thread safety, and work that must not take for ever."""
+"""Thread safety, and a timeout for work that may hang."""
 
 import sys
 import threading
@@ -10,25 +10,24 @@ from loadax.testing.subject import Subject
 
 THREADS = Law(
     "threads",
-    "workers read side by side: a read must not use what another one is using, "
-    "without a lock (files' positions, buffers)",
+    "workers read concurrently: reads must not share state (file positions, buffers) without a lock",
 )
 
 _THREADS = 8
 _READS = 16  # of each thread
-_SWITCH = 1e-5  # seconds after which Python looks to another thread: 500 times as often as it does by default
+_SWITCH = 1e-5  # seconds of the GIL's switch interval: 500 times as often as by default
 
 
 def check_threads(subject: Subject, timeout: float) -> None:
-    """Eight threads that begin at once read what one reads."""
+    """Checks that eight concurrent threads read the same as one."""
     barrier = threading.Barrier(_THREADS)
-    # Drawn here: a generator is no more thread-safe than what is tested.
+    # Drawn in advance, because a generator is not thread-safe.
     asked = [[subject.draw(1 + len(subject.sample) // 2) for _ in range(_READS)] for _ in range(_THREADS)]
 
-    def reader(number: int) -> Callable[[], None]:
+    def reader(thread: int) -> Callable[[], None]:
         def read() -> None:
             barrier.wait(timeout)
-            for rows in asked[number]:
+            for rows in asked[thread]:
                 subject.compare(subject.read(rows, THREADS), rows, THREADS)
 
         return read
@@ -36,7 +35,7 @@ def check_threads(subject: Subject, timeout: float) -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH)
     try:
-        done = run_beside([reader(number) for number in range(_THREADS)], timeout)
+        done = run_beside([reader(thread) for thread in range(_THREADS)], timeout)
     finally:
         sys.setswitchinterval(before)
     if not done:
@@ -48,21 +47,21 @@ def check_threads(subject: Subject, timeout: float) -> None:
 
 
 def run_beside(jobs: Sequence[Callable[[], None]], timeout: float) -> bool:
-    """Runs each job on a thread of its own; whether all ended in time. Raises what one of them raised.
+    """Runs each job on its own thread; returns whether all ended in time, or raises the first exception of a job.
 
-    A thread that hangs is left behind: it can't be ended, but is a daemon, so that the program can.
+    A thread that hangs can't be stopped, but is a daemon, so that the program can exit.
     """
     errors: list[BaseException] = []
 
     def run(job: Callable[[], None]) -> None:
         try:
             job()
-        except BaseException as error:  # noqa: BLE001 - raised again below, on the thread that waits
+        except BaseException as error:  # noqa: BLE001 - raised below, on the calling thread
             errors.append(error)
 
     threads = [
-        threading.Thread(target=run, args=(job,), name=f"loadax-testing-{number}", daemon=True)
-        for number, job in enumerate(jobs)
+        threading.Thread(target=run, args=(job,), name=f"loadax-testing-{index}", daemon=True)
+        for index, job in enumerate(jobs)
     ]
     for thread in threads:
         thread.start()

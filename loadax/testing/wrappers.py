@@ -1,4 +1,4 @@
-"""The laws of a source that reads from others, and of rows that are read one by one."""
+"""Laws of a source that wraps others, and of rows that are read one by one."""
 
 from typing import Any
 
@@ -12,26 +12,24 @@ from loadax.testing.comparison import difference
 from loadax.testing.laws import Law, show_rows
 from loadax.testing.subject import Subject
 
-EXAMPLES = Law(
-    "rows one by one", "entry i of examples(rows) must be the row rows[i] as read gives it, in memory of its own"
-)
+EXAMPLES = Law("rows one by one", "entry i of examples(rows) must equal row rows[i] of read, in its own memory")
 WRAPPER = Law(
     "a wrapper answers for what it wraps",
-    "a source that reads from others must say of its rows what those say of them, unless it changes just that",
+    "a source that wraps others must make the same claims about its rows as those, unless it changes that aspect",
 )
 
 
 def check_examples(subject: Subject) -> None:
-    """Rows that are read one by one are those that are read together, and may be written to."""
+    """Checks that rows read one by one equal those read together, and may be written to."""
     for rows in (subject.sample, subject.sample[::-1].copy(), subject.draw(len(subject.sample) + 2)):
         for example, row in zip(_examples(subject, subject.source, rows), rows.tolist(), strict=True):
             leaves, structure = flatten(example)
             if structure != subject.structures[row] and any(leaf.dtype.hasobject for leaf in subject.leaves):
-                continue  # an object may be a container, which has leaves of its own
+                continue  # an object may be a container with its own leaves
             if structure != subject.structures[row]:
                 raise EXAMPLES.broken(
                     subject.name,
-                    f"row {row} has the leaves {structure.paths}, {subject.structures[row].paths} by itself",
+                    f"row {row} has the leaves {structure.paths}, but {subject.structures[row].paths} when read alone",
                 )
             subject.compare(_of_one(subject, leaves), np.array([row]), EXAMPLES, "read_examples")
             for leaf in leaves:
@@ -42,7 +40,7 @@ def check_examples(subject: Subject) -> None:
 
 
 def check_wrapper(subject: Subject) -> None:
-    """What a source says of its rows is what the sources say that it reads them from."""
+    """Checks that a wrapper makes the same claims about its rows as the sources that it wraps."""
     source = subject.source
     for child in source.children:
         _check_claims(subject, child)
@@ -61,41 +59,41 @@ def _check_claims(subject: Subject, child: Child) -> None:
         )
     if source.num_maps < inner.num_maps or len(source.describe()) < bool(inner.describe()):
         raise WRAPPER.broken(subject.name, f"it describes {source.describe()}, and {name} {inner.describe()}")
-    for claim, mine, its in (
+    for claim, own, its in (
         ("random", source.random, inner.random),
         ("runs_python", source.runs_python, inner.runs_python),
     ):
-        if its and not mine:
-            raise WRAPPER.broken(subject.name, f"{claim} is {mine}, that of {name} {its}")
+        if its and not own:
+            raise WRAPPER.broken(subject.name, f"{claim} is {own}, that of {name} {its}")
 
 
 def _check_rows(subject: Subject, child: Child, first: int) -> None:
-    """For a child whose rows are rows of the source."""
+    """Checks a child whose rows are rows of the source."""
     source, inner = subject.source, child.source
     if not 0 <= first <= first + len(inner) <= len(source):
         raise WRAPPER.broken(
             subject.name,
-            f"the rows of {child.name or 'its source'} begin at {first} and are {len(inner)}, of {len(source)} in all",
+            f"{child.name or 'its source'} has {len(inner)} rows from row {first} on, of {len(source)} in all",
         )
     if len(inner) == len(source) and len(source.children) == 1 and source.num_maps == inner.num_maps:
-        mine, its = (None if each.chunks is None else np.asarray(each.chunks).tolist() for each in (source, inner))
-        if mine != its:
+        own, its = (None if either.chunks is None else np.asarray(either.chunks).tolist() for either in (source, inner))
+        if own != its:
             raise WRAPPER.broken(
-                subject.name, f"chunks are {show_rows(mine or [])}, those of {inner.type_name} {show_rows(its or [])}"
+                subject.name, f"chunks are {show_rows(own or [])}, those of {inner.type_name} {show_rows(its or [])}"
             )
         if inner.reads_examples and not source.reads_examples:
             raise WRAPPER.broken(
-                subject.name, f"rows don't come one by one, and those of {inner.type_name} do, so they may differ"
+                subject.name, f"it does not read rows one by one, but {inner.type_name} does, so they may differ"
             )
     for row in subject.sample[(subject.sample >= first) & (subject.sample < first + len(inner))].tolist():
         told = {
             "locate": (source.locate(row), inner.locate(row - first)),
             "documents": (source.documents(row), inner.documents(row - first)),
         }
-        for what, (mine, its) in told.items():
-            if mine != its:
+        for method, (own, its) in told.items():
+            if own != its:
                 raise WRAPPER.broken(
-                    subject.name, f"{what}({row}) is {mine!r}, {inner.type_name}.{what}({row - first}) is {its!r}"
+                    subject.name, f"{method}({row}) is {own!r}, {inner.type_name}.{method}({row - first}) is {its!r}"
                 )
         lengths, its_lengths = source.lengths(np.array([row])), inner.lengths(np.array([row - first]))
         if lengths is not None and (its_lengths is None or lengths.tolist() != its_lengths.tolist()):
@@ -106,12 +104,14 @@ def _check_rows(subject: Subject, child: Child, first: int) -> None:
 
 def _check_rebuilt(subject: Subject, again: BaseSource) -> None:
     if len(again) != subject.length:
-        raise WRAPPER.broken(subject.name, f"with the same sources anew it has {len(again)} rows, not {subject.length}")
+        raise WRAPPER.broken(
+            subject.name, f"rebuilt on the same sources it has {len(again)} rows, not {subject.length}"
+        )
     for example, row in zip(_examples(subject, again, subject.sample), subject.sample.tolist(), strict=True):
         leaves, paths = _of_one(subject, flatten(example)[0]), subject.structures[row].paths
-        found = difference(leaves, subject.expected(np.array([row])), paths, [row])
-        if found:
-            raise WRAPPER.broken(subject.name, f"with the same sources anew, {found}")
+        mismatch = difference(leaves, subject.expected(np.array([row])), paths, [row])
+        if mismatch:
+            raise WRAPPER.broken(subject.name, f"rebuilt on the same sources, {mismatch}")
 
 
 def _examples(subject: Subject, source: BaseSource, rows: Integers) -> list[Tree]:
@@ -124,15 +124,15 @@ def _examples(subject: Subject, source: BaseSource, rows: Integers) -> list[Tree
 
 
 def _of_one(subject: Subject, leaves: list[Any]) -> list[NDArray[Any]]:
-    """The leaves of one example as a batch of one has them."""
+    """Leaves of one example as a batch of one row."""
     batch = []
-    for number, leaf in enumerate(leaves):
-        array = np.asarray(leaf)[None] if not _is_object(subject, number) else np.empty(1, object)
+    for index, leaf in enumerate(leaves):
+        array = np.asarray(leaf)[None] if not _is_object(subject, index) else np.empty(1, object)
         if array.dtype.hasobject and array.shape == (1,):
             array[0] = leaf
         batch.append(array)
     return batch
 
 
-def _is_object(subject: Subject, number: int) -> bool:
-    return subject.alike and subject.leaves[number].dtype.hasobject and not subject.leaves[number].shape
+def _is_object(subject: Subject, index: int) -> bool:
+    return subject.alike and subject.leaves[index].dtype.hasobject and not subject.leaves[index].shape

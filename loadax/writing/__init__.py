@@ -1,1 +1,1 @@
-"""Rows in, zarr stores out: written in parts, by any number of processes, and whole only when a manifest says so."""
+"""Writes rows to zarr stores: in parts, by any number of processes, complete once the manifest exists."""

@@ -1,14 +1,13 @@
-"""Where a store is written: what may stand there already, its arrays, and the marker files that say how far it is.
+"""Destination: a folder that becomes a zarr store, with marker files for its progress.
 
-- `loadax.partial.json` is written first: what the store will hold. Who goes on with a store compares it with what he
-  has.
-- `zarr.json` and the shards: the group and the arrays.
-- `loadax.part-0-of-4.json`: a process of several is done.
-- `loadax.json` is written last, once all parts are there; the other markers go then.
+- `loadax.partial.json` is written first and describes the contents; a resumed write compares it with its own.
+- `zarr.json` and the shards are the group and the arrays.
+- `loadax.part-0-of-4.json`: one of several processes is done.
+- `loadax.json` is written last, once all parts are complete; the other markers are then deleted.
 
-A whole store that is to be overwritten stays until the new one is whole: that is written beside it,
-`.name.<token>.new`, and then takes its place: by two renames on a file system, by copying where there are none (object
-stores). Only files of the store itself are ever deleted.
+A store that is overwritten stays until the new one is complete: that is written next to it as `.name.<token>.new` and
+then swapped in, by two renames on a file system, or by copying on object stores. Only files of the store itself are
+ever deleted.
 """
 
 import json
@@ -28,16 +27,16 @@ from loadax.sources.io.paths import local_path
 from loadax.sources.zarr.manifest import FINISHED, PARTIAL, VERSION, read_marker
 from loadax.writing.identity import FILES, differs
 from loadax.writing.layout import Layout
+from loadax.writing.names import array_label
 from loadax.writing.own_files import delete_own, foreign_keys, keys_below, own_keys
 from loadax.writing.replacement import copy_objects, swap_folders
 
-_ZARR = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")  # one of them stands in the folder of any zarr array or group
-# how the markers of single processes begin; a dot follows the hyphen
-_PART, _AFTER_PARTS = "loadax.part-", "loadax.part."
+_ZARR = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")  # the folder of any zarr array or group has one of them
+_PART, _AFTER_PARTS = "loadax.part-", "loadax.part."  # key range of the processes' markers: "." follows "-"
 _DELETING = {"version": VERSION, "deleting": True}
 _MEANT = {
     f"data.{FILES}": " (the names, sizes and times of change of the files that are read)",
-    "data.functions": " (a function counts by its code and the values that it uses)",
+    "data.functions": " (functions are compared by their code and the values that they use)",
 }
 _SHOWN = 200  # characters of a value in a message
 _NAMED = 3  # foreign files in a message
@@ -53,12 +52,12 @@ class Destination:
     """A folder, local or remote, that becomes a zarr store.
 
     Args:
-        path: a local path or a URL that can be written to.
-        shown: what messages call it; None: `path`.
+        path: Local path or writable URL.
+        shown: Name in messages; None: `path`.
 
     Raises:
-        ArgumentError: when it is a file, or no path at all.
-        SourceError: when it is a URL of an unknown kind.
+        ArgumentError: When it is a file, or not a path.
+        SourceError: When the kind of URL is unknown.
     """
 
     def __init__(self, path: str | os.PathLike[str], shown: str | None = None):
@@ -66,8 +65,8 @@ class Destination:
         self.location = redact(self._path if shown is None else shown)
         self.local = local_path(path)
         if self.local is not None and self.local.exists() and not self.local.is_dir():
-            raise ArgumentError(f"{self.location} is a file; pass the path of a folder that is not there yet")
-        # Nothing that is written or checked is read twice.
+            raise ArgumentError(f"{self.location} is a file; pass the path of a new folder")
+        # No cache: nothing is read twice.
         self._context = new_context(0)
         folder = self._path if self._path.endswith("/") else f"{self._path}/"
         self.store: ts.KvStore = wait(ts.KvStore.open(key_value_spec(folder), context=self._context), self.location)
@@ -75,22 +74,22 @@ class Destination:
     def begin(
         self, content: dict[str, Any], *, resume: bool, overwrite: bool, share: Share | None
     ) -> "Destination | None":
-        """Makes a place ready for a store that holds `content`.
-
-        This one, or one beside the store that will be replaced; None when all is there.
+        """Prepares the destination for a store.
 
         Args:
-            content: what the store will hold, as JSON.
-            resume: whether to go on with what stands there.
-            overwrite: whether to replace what stands there.
-            share: of several processes that write side by side, if so: one joins what another one has begun.
+            content: Description of the store's contents, as JSON.
+            resume: Whether to resume an unfinished store.
+            overwrite: Whether to replace an existing store.
+            share: `(i, n)` of concurrent processes, which join a store that another one has begun; None: one process.
+
+        Returns:
+            This destination, or a temporary one next to the store that will be replaced; None if the store is finished.
 
         Raises:
-            ArgumentError: when something stands there and neither may be done, it is something else than `content`, or
-                files that are not the store's own lie in it.
+            ArgumentError: When the destination is occupied and neither option allows to use it, its store has other
+                contents, or it contains foreign files.
         """
-        # In this order: what another process does meanwhile (marker, arrays, manifest, marker gone) is then never met
-        # half-way.
+        # In this order, because another process may meanwhile write marker, arrays and manifest and delete the marker.
         occupied, partial, manifest = self._occupied(), self._marker(PARTIAL), self._marker(FINISHED)
         if overwrite:
             if manifest is not None or (partial is None and self._is_zarr()):
@@ -101,32 +100,32 @@ class Destination:
                 self._delete(partial)
             elif occupied:
                 raise ArgumentError(
-                    f"{self.location}: overwrite=True deletes zarr stores, but this is none; "
+                    f"{self.location}: overwrite=True deletes only zarr stores, and this is not one; "
                     "choose another path, or delete it yourself"
                 )
         elif manifest is not None:
             if not resume:
                 raise ArgumentError(
-                    f"{self.location}: a finished store of {manifest.get('rows')} rows is there; "
+                    f"{self.location} is a finished store of {manifest.get('rows')} rows; "
                     "pass overwrite=True to replace it",
                     argument="overwrite",
                 )
             self._compare(manifest, content, share)
-            if partial is not None:  # whoever finished it was stopped before he had tidied up
+            if partial is not None:  # the process that finished it was stopped before the cleanup
                 self._tidy()
             return None
         elif partial is not None:
             if not resume and share is None:
                 raise ArgumentError(
-                    f"{self.location}: a store that was not written to its end is there; "
-                    "pass resume=True to go on with it, or overwrite=True to begin anew",
+                    f"{self.location} is an unfinished store; "
+                    "pass resume=True to resume it, or overwrite=True to start over",
                     argument="resume",
                 )
             self._compare(partial, content, share)
             return self
         elif occupied:
             raise ArgumentError(
-                f"{self.location}: there is something that loadax did not begin to write; choose another path, or pass "
+                f"{self.location} is not empty and not a store of loadax; choose another path, or pass "
                 "overwrite=True to delete it if it is a zarr store",
                 argument="overwrite",
             )
@@ -134,42 +133,42 @@ class Destination:
         return self
 
     def create(self, layout: Layout) -> list[ts.TensorStore]:
-        """The arrays of a store, in leaf order, created where they are not there yet."""
+        """Opens the arrays of the store, in leaf order, and creates missing ones."""
         opening = []
-        for each in layout.arrays:
+        for array in layout.arrays:
             spec = {
                 "driver": "zarr3",
-                "metadata": layout.metadata(each),
-                "store_data_equal_to_fill_value": True,  # so that a chunk that is missing was lost, never left out
+                "metadata": layout.metadata(array),
+                "store_data_equal_to_fill_value": True,  # so that a missing chunk is always an error
                 "fill_missing_data_reads": False,
             }
-            folder = self.store / f"{each.name}/" if each.name else self.store
+            folder = self.store / f"{array.name}/" if array.name else self.store
             opening.append(ts.open(spec, kvstore=folder, context=self._context, create=True, open=True))
-        names = [each.name for each in layout.arrays]
-        arrays = [wait(each, self.where(name)) for each, name in zip(opening, names, strict=True)]
+        names = [array.name for array in layout.arrays]
+        arrays = [wait(future, array_label(self.location, name)) for future, name in zip(opening, names, strict=True)]
         if names != [""]:
             self._write("zarr.json", self._group(names))
         return arrays
 
     def finish(self, content: dict[str, Any], share: Share | None) -> bool:
-        """Says that this process has written all that it had to; True when the store is whole now."""
+        """Marks this process as done and returns whether the store is complete."""
         index, count = share or (0, 1)
-        markers = [f"{_PART}{number}-of-{count}.json" for number in range(count)]
+        markers = [f"{_PART}{process}-of-{count}.json" for process in range(count)]
         if count > 1:
             self._write(markers[index], {"version": VERSION})
             if any(self._marker(name) is None for name in markers):
-                # Either others are not done, or one of them has found all and written the manifest already.
+                # Either others are not done, or one of them has already found all markers and written the manifest.
                 return self._marker(FINISHED) is not None
-        self._write(FINISHED, content)  # the same from whoever finds all markers
+        self._write(FINISHED, content)  # several processes may find all markers: they write the same
         self._tidy()
         return True
 
     def replace(self, new: "Destination", content: dict[str, Any]) -> None:
-        """Puts a whole store, which `begin` had made room for beside this one, in the place of this one.
+        """Replaces this store by a complete one from `begin`.
 
         Raises:
-            ArgumentError: when files that are not the store's own have appeared in it.
-            SourceError: when it can't be done; says where the new store is.
+            ArgumentError: When foreign files have appeared in the store.
+            SourceError: When the replacement fails; says where the new store is.
         """
         try:
             self._check_still_own()
@@ -179,12 +178,12 @@ class Destination:
                 self._swap(new)
         except BaseException as error:
             error.add_note(
-                f"loadax: the new store is whole, and lies at {new.address}; move it where it belongs, or delete it"
+                f"loadax: the new store is complete at {new.address}; move it to its destination, or delete it"
             )
             raise
 
     def discard(self) -> None:
-        """Deletes what was written beside a store that was to be replaced."""
+        """Deletes this temporary store."""
         if self.local is not None:
             delete_own(self.local, own_keys(self.contents(), None))
         else:
@@ -192,12 +191,8 @@ class Destination:
 
     @property
     def address(self) -> str:
-        """Where it lies, whatever messages call it."""
+        """Actual path or URL, which may differ from `location`."""
         return self._path
-
-    def where(self, name: str) -> str:
-        """An array of the store, as a message calls it."""
-        return f"{self.location}: array {name!r}" if name else self.location
 
     def _marker(self, name: str) -> dict[str, Any] | None:
         return read_marker(self.store, name, self.location)
@@ -218,16 +213,16 @@ class Destination:
         self._erase(PARTIAL)
 
     def _occupied(self) -> bool:
-        """Whether there is anything that stands in the way; half a marker, of a process that was killed, does not."""
+        """Whether the folder contains anything but markers of loadax, which a killed process may leave behind."""
         if self.local is None:
             return self._is_zarr()
-        return self.local.exists() and any(not each.name.startswith("loadax.") for each in self.local.iterdir())
+        return self.local.exists() and any(not entry.name.startswith("loadax.") for entry in self.local.iterdir())
 
     def _is_zarr(self) -> bool:
         return any(wait(self.store.read(name), self.location).state == "value" for name in _ZARR)
 
     def contents(self) -> list[str]:
-        """The keys of everything that lies there, markers too."""
+        """Keys of all files, including markers."""
         if self.local is not None:
             return keys_below(self.local)
         try:
@@ -238,12 +233,12 @@ class Destination:
             ) from error
 
     def _check_own(self, content: dict[str, Any] | None) -> None:
-        """Refuses to delete what is not the store's own."""
+        """Checks that the folder has no foreign files, which must not be deleted."""
         foreign = foreign_keys(self.contents(), _array_names(content))
         if foreign:
             more = f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
             raise ArgumentError(
-                f"{self.location}: overwrite=True would delete files that are not the store's own: "
+                f"{self.location}: overwrite=True would delete files that don't belong to the store: "
                 f"{', '.join(foreign[:_NAMED])}{more}; move them elsewhere, or choose another path"
             )
 
@@ -255,16 +250,16 @@ class Destination:
             except ArgumentError:
                 if self._marker(FINISHED) == manifest:
                     raise
-                # Another process has replaced the store while its files were listed.
+                # Another process replaced the store while its files were listed.
 
     def _beside(self, content: dict[str, Any]) -> "Destination":
-        """The place where a store is written that will replace this one."""
+        """Creates the temporary destination of the store that will replace this one."""
         token = secrets.token_hex(4)
         if self.local is not None:
             real = Path(os.path.realpath(self.local))
             if os.path.ismount(real):
                 raise ArgumentError(
-                    f"{self.location}: it is a mount point, so another folder can't take its place; write to a folder "
+                    f"{self.location} is a mount point, which can't be replaced by a rename; write to a folder "
                     "in it, or delete the store first"
                 )
             beside = Destination(real.with_name(f".{real.name[:200]}.{token}.new"), self.location)
@@ -273,7 +268,7 @@ class Destination:
             name = spec.get("path", "").strip("/")
             if not name:
                 raise ArgumentError(
-                    f"{self.location}: it is all of its bucket, so there is no place beside it for the new store; "
+                    f"{self.location} is a whole bucket, so the new store can't be written next to it; "
                     "write to a folder in it, or delete the store first"
                 )
             beside = Destination(f"{self._path.rstrip('/')}.{token}.new", self.location)
@@ -286,18 +281,15 @@ class Destination:
         try:
             moved = swap_folders(Path(os.path.realpath(self.local)), new.local)
         except OSError as error:
-            raise SourceError(f"{self.location}: the new store can't take the place of the old one: {error}") from error
+            raise SourceError(f"{self.location}: the old store can't be replaced by the new one: {error}") from error
         for old in moved:
-            # another process may have put this one there
+            # another process may have written this one
             manifest = read_marker(Destination(old).store, FINISHED, str(old))
             if not delete_own(old, own_keys(keys_below(old), _array_names(manifest))):
-                _log.warning("%s: files that appeared while the store was overwritten lie in %s", self.location, old)
+                _log.warning("%s: files that appeared during the overwrite were moved to %s", self.location, old)
 
     def _copy(self, new: "Destination", content: dict[str, Any]) -> None:
-        """As near to a rename as object stores come.
-
-        What is interrupted in between is not taken for whole, and can be gone on with.
-        """
+        """Replaces a remote store by copying; an interrupted copy counts as unfinished and can be resumed."""
         self._delete(None)
         self._write(PARTIAL, content)
         copy_objects(
@@ -308,7 +300,7 @@ class Destination:
         new.discard()
 
     def _delete(self, content: dict[str, Any] | None) -> None:
-        """Deletes the store that stands there, in such an order that it is never taken for whole, nor gone on with."""
+        """Deletes the old store in an order in which it never counts as complete or resumable."""
         self._write(PARTIAL, _DELETING)
         self._erase(FINISHED)
         if self.local is not None:
@@ -318,58 +310,55 @@ class Destination:
         for keys in below:
             wait(self.store.delete_range(keys), self.location)
 
-    def _compare(self, there: dict[str, Any], content: dict[str, Any], share: Share | None) -> None:
-        if there == _DELETING:
+    def _compare(self, stored: dict[str, Any], content: dict[str, Any], share: Share | None) -> None:
+        if stored == _DELETING:
             raise ArgumentError(
-                f"{self.location}: it was about to be deleted; pass overwrite=True to begin anew", argument="overwrite"
+                f"{self.location}: its deletion was interrupted; pass overwrite=True to start over",
+                argument="overwrite",
             )
-        found = _difference(there, content if share is None else _without_files(content), "")
-        if found:
-            field, old, new = found
+        difference = _difference(stored, content if share is None else _without_files(content), "")
+        if difference:
+            field, old, new = difference
             raise ArgumentError(
-                f"{self.location}: it was begun with {field} = {_shown(old)}, now it is {_shown(new)}"
+                f"{self.location} was started with {field} = {_shown(old)}, but now it is {_shown(new)}"
                 f"{_MEANT.get(field, '')}; "
-                "go on with the same data and arguments, or pass overwrite=True to begin anew",
+                "resume with the same data and arguments, or pass overwrite=True to start over",
                 argument="overwrite",
             )
 
     def _group(self, names: list[str]) -> dict[str, Any]:
-        """The node of the group.
-
-        It repeats its arrays' metadata, so that they are found where folders can't be listed.
-        """
-        answers = [(name, wait(self.store.read(f"{name}/zarr.json"), self.where(name))) for name in names]
+        """Group metadata with consolidated metadata of its arrays, for servers that can't list folders."""
+        answers = [
+            (name, wait(self.store.read(f"{name}/zarr.json"), array_label(self.location, name))) for name in names
+        ]
         members = {name: json.loads(answer.value) for name, answer in answers}
         consolidated = {"kind": "inline", "must_understand": False, "metadata": members}
         return {"zarr_format": 3, "node_type": "group", "attributes": {}, "consolidated_metadata": consolidated}
 
 
 def _array_names(content: dict[str, Any] | None) -> list[str] | None:
-    """The names of a store's arrays, when its marker tells them."""
+    """Names of a store's arrays from its marker; None if unknown."""
     arrays = (content or {}).get("arrays")
     return list(arrays) if isinstance(arrays, dict) else None
 
 
 def _without_files(content: dict[str, Any]) -> dict[str, Any]:
-    """What is to be written, for a process that shares the work.
-
-    Others may have copies of the data, of another time.
-    """
+    """Drops the fingerprint of the files, since other processes may read copies with other modification times."""
     data = content.get("data")
     return {**content, "data": {**data, FILES: None}} if isinstance(data, dict) else content
 
 
-def _difference(there: Any, here: Any, field: str) -> tuple[str, Any, Any] | None:
-    """The first field in which two JSON values differ, and both its values."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        for key in dict.fromkeys([*here, *there]):
-            if not differs(there.get(key), here.get(key), key):
+def _difference(old: Any, new: Any, field: str) -> tuple[str, Any, Any] | None:
+    """Returns the first field in which two JSON values differ, with both values; None if they are equal."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in dict.fromkeys([*new, *old]):
+            if not differs(old.get(key), new.get(key), key):
                 continue
-            found = _difference(there.get(key), here.get(key), f"{field}.{key}" if field else key)
-            if found:
-                return found
+            nested = _difference(old.get(key), new.get(key), f"{field}.{key}" if field else key)
+            if nested:
+                return nested
         return None
-    return None if there == here else (field, there, here)
+    return None if old == new else (field, old, new)
 
 
 def _shown(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""How rows are laid out in a zarr store: chunks within shards, cut along the rows alone.
+"""Layout of rows in a zarr store: chunks within shards, cut only along the rows.
 
-A chunk is what is decoded together, so it is small: then rows can be read in any order. A shard is a file, so it is
-large: then there are few of them. Part p of a store is shard p of every one of its arrays.
+Chunks are the unit of decoding, so they are small: rows can be read in any order. Shards are files, so they are large:
+there are few of them. Part p of a store is shard p of every array.
 """
 
 import math
@@ -15,8 +15,8 @@ from loadax.errors import ArgumentError, LeafTypeError
 from loadax.protocols import ArraySpec, Tree
 from loadax.writing.names import array_names
 
-_CHUNK_BYTES = 4 << 10  # raw; below that, what a chunk costs in the shard's index and checksums outweighs its rows
-_SHARD_BYTES = 128 << 20  # raw, of all arrays together: what one part needs in memory
+_CHUNK_BYTES = 4 << 10  # raw; in smaller chunks, shard index and checksums outweigh the rows
+_SHARD_BYTES = 128 << 20  # raw, of all arrays together: the memory of one part
 
 _DTYPES = frozenset(
     (
@@ -25,10 +25,7 @@ _DTYPES = frozenset(
         *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
     )
 )
-"""What zarr3 can hold through TensorStore.
-
-A list, since TensorStore ends the process on some names that it does not know.
-"""
+"""Dtypes of TensorStore's zarr3 driver; listed because TensorStore aborts the process on some unknown names."""
 
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CHECKSUM = {"name": "crc32c"}
@@ -38,12 +35,12 @@ _COMPRESSORS = ("zstd", "blosc", None)
 @final
 @dataclass(frozen=True)
 class ArrayLayout:
-    """One leaf's array.
+    """The array of one leaf.
 
     Args:
-        name: within the group; empty for the array that is the store itself.
-        spec: of one row.
-        chunk_rows: rows that are decoded together.
+        name: Name in the group; empty if the array is the store itself.
+        spec: Spec of one row.
+        chunk_rows: Rows per chunk.
     """
 
     name: str
@@ -59,13 +56,13 @@ class ArrayLayout:
 @final
 @dataclass(frozen=True)
 class Layout:
-    """A store's arrays, and how they are cut.
+    """The arrays of a store, with chunk and shard sizes.
 
     Args:
-        rows: of every array.
-        shard_rows: rows of one part, so of one shard of every array.
+        rows: Number of rows of every array.
+        shard_rows: Rows per part, which is one shard of every array.
         compression: `zstd`, `blosc`, or None.
-        arrays: in leaf order.
+        arrays: Arrays in leaf order.
     """
 
     rows: int
@@ -75,33 +72,33 @@ class Layout:
 
     @property
     def parts(self) -> int:
-        """How many parts there are."""
+        """Number of parts."""
         return -(-self.rows // self.shard_rows)
 
     @property
     def row_bytes(self) -> int:
         """Raw bytes of one row of all arrays."""
-        return sum(each.row_bytes for each in self.arrays)
+        return sum(array.row_bytes for array in self.arrays)
 
-    def part(self, number: int) -> tuple[int, int]:
-        """The positions of a part: the first, and the one behind the last."""
-        start = number * self.shard_rows
+    def part(self, index: int) -> tuple[int, int]:
+        """Positions of a part, `[start, stop)`."""
+        start = index * self.shard_rows
         return start, min(start + self.shard_rows, self.rows)
 
     def describe(self) -> dict[str, Any]:
-        """All of it as JSON."""
+        """The layout as JSON."""
         arrays = {
-            each.name: {
-                "shape": [self.rows, *each.spec.shape],
-                "dtype": each.spec.dtype.name,
-                "chunk_rows": each.chunk_rows,
+            array.name: {
+                "shape": [self.rows, *array.spec.shape],
+                "dtype": array.spec.dtype.name,
+                "chunk_rows": array.chunk_rows,
             }
-            for each in self.arrays
+            for array in self.arrays
         }
         return {"rows": self.rows, "shard_rows": self.shard_rows, "compression": self.compression, "arrays": arrays}
 
     def metadata(self, array: ArrayLayout) -> dict[str, Any]:
-        """The zarr3 metadata of one of its arrays."""
+        """zarr3 metadata of an array."""
         columns = [max(1, extent) for extent in array.spec.shape]
         sharding = {
             "chunk_shape": [array.chunk_rows, *columns],
@@ -125,49 +122,50 @@ def plan_layout(
     shard_rows: int | None = None,
     compression: str | None = "zstd",
 ) -> Layout:
-    """How `rows` examples of `spec` are laid out.
+    """Plans the layout of `rows` examples.
 
     Args:
-        spec: a tree of `ArraySpec`s.
-        rows: how many there are, at least one.
-        chunk_rows: of every array. None: the smallest power of two that has at least 4 KiB raw, so that any shuffle
-            reads it well.
-        shard_rows: of every array, a multiple of its chunk_rows. None: about 128 MiB raw, all arrays together.
-        compression: `zstd`, `blosc` (bytes shuffled: better for floats), or None. A checksum is written in any case.
+        spec: Tree of `ArraySpec`s of an example.
+        rows: Number of rows, at least 1.
+        chunk_rows: Rows per chunk of every array; None: the smallest power of two with at least 4 KiB of raw data,
+            which suits any shuffle.
+        shard_rows: Rows per shard of every array, a multiple of its chunk_rows; None: about 128 MiB of raw data for
+            all arrays together.
+        compression: `zstd`, `blosc` (with byte shuffle: better for floats), or None. Checksums are always written.
 
     Raises:
-        ArgumentError: when a value can't be used.
-        LeafTypeError: when a leaf holds something else than numbers.
+        ArgumentError: When a value is invalid.
+        LeafTypeError: When a leaf is not numeric.
     """
     specs, structure = flatten_spec(spec)
     names = array_names(structure)
     if rows < 1:
-        raise ArgumentError("the dataset has no rows: there is nothing to write")
+        raise ArgumentError("the dataset has no rows to write; pass one with at least one row")
     choice("compression", compression, _COMPRESSORS)
-    for path, each in zip(structure.paths, specs, strict=True):
-        if each.dtype.name not in _DTYPES:
-            held = "no numbers" if each.dtype.hasobject else str(each.dtype)
+    for path, leaf in zip(structure.paths, specs, strict=True):
+        if leaf.dtype.name not in _DTYPES:
+            shown = "not numeric" if leaf.dtype.hasobject else str(leaf.dtype)
             raise LeafTypeError(
-                f"leaf {path or 'of the example'} is {held}: zarr arrays of loadax hold numbers; "
-                "make numbers of it in a map, or leave it out there"
+                f"leaf {path or 'of the example'} is {shown}, but write_zarr writes numbers; "
+                "convert it to numbers in a map, or drop it there"
             )
     chunk = None if chunk_rows is None else integer("chunk_rows", chunk_rows, 1)
     shard = None if shard_rows is None else integer("shard_rows", shard_rows, 1)
     if chunk and shard and shard % chunk:
         fitting = -(-shard // chunk) * chunk
         raise ArgumentError(
-            f"shard_rows={shard} is no multiple of chunk_rows={chunk}; pass shard_rows={fitting}, "
+            f"shard_rows={shard} is not a multiple of chunk_rows={chunk}; pass shard_rows={fitting}, "
             "or another chunk_rows",
             argument="shard_rows",
         )
-    # Cut to the data: a shard's index has an entry for each chunk that could lie in it, and a chunk is encoded whole.
+    # Limited by the data: a shard's index has an entry for every possible chunk, and a chunk is encoded whole.
     if chunk and chunk >= rows:
         chunk, shard = rows, shard and rows
     elif shard:
         shard = min(shard, -(-rows // chunk) * chunk if chunk else _power_of_two(rows))
     arrays = tuple(
-        ArrayLayout(name, each, chunk or _default_chunk(each, rows, shard))
-        for name, each in zip(names, specs, strict=True)
+        ArrayLayout(name, leaf, chunk or _default_chunk(leaf, rows, shard))
+        for name, leaf in zip(names, specs, strict=True)
     )
     return Layout(rows, shard or _default_shard(arrays, rows), compression, arrays)
 
@@ -175,13 +173,13 @@ def plan_layout(
 def _default_chunk(spec: ArraySpec, rows: int, shard: int | None) -> int:
     row_bytes = max(1, math.prod(spec.shape) * spec.dtype.itemsize)
     chunk = min(_power_of_two(-(-_CHUNK_BYTES // row_bytes)), _power_of_two(rows))
-    # A shard that somebody chose is cut as it goes: into as many rows as come near.
+    # A shard size that the user chose is divided into chunks of the nearest fitting size.
     return chunk if shard is None else next(fitting for fitting in range(chunk, 0, -1) if shard % fitting == 0)
 
 
 def _default_shard(arrays: Sequence[ArrayLayout], rows: int) -> int:
-    unit = max(each.chunk_rows for each in arrays)  # a multiple of all of them: they are powers of two, or all the same
-    wanted = _SHARD_BYTES // max(1, sum(each.row_bytes for each in arrays))
+    unit = max(array.chunk_rows for array in arrays)  # a multiple of all: they are powers of two, or all equal
+    wanted = _SHARD_BYTES // max(1, sum(array.row_bytes for array in arrays))
     return max(1, min(wanted // unit, -(-rows // unit))) * unit
 
 

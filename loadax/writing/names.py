@@ -1,4 +1,4 @@
-"""What the arrays of a store are called: the leaves' keys, joined by dots."""
+"""Names of a store's arrays: the leaves' keys, joined by dots."""
 
 from collections.abc import Iterator
 
@@ -7,13 +7,13 @@ from loadax.errors import ArgumentError
 
 
 def array_names(structure: Structure) -> list[str]:
-    """The name of every leaf's array, in leaf order; `` `` for an example that is itself the array.
+    """Returns the name of every leaf's array, in leaf order; "" if the example is a bare array.
 
     Raises:
-        ArgumentError: when there is no leaf, two leaves get the same name, or zarr can't hold one; names the leaves.
+        ArgumentError: When there is no leaf, two leaves get the same name, or a name is invalid; names the leaves.
     """
     if not structure.paths:
-        raise ArgumentError("the examples have no leaves: there is nothing to write; give them at least one array")
+        raise ArgumentError("the examples have no leaves to write; give them at least one array")
     names = [".".join(keys) for keys in _keys(structure, ())]
     first: dict[str, str] = {}
     for name, path in zip(names, structure.paths, strict=True):
@@ -28,6 +28,11 @@ def array_names(structure: Structure) -> list[str]:
     return names
 
 
+def array_label(location: str, name: str) -> str:
+    """Name of a store's array in messages."""
+    return f"{location}: array {name!r}" if name else location
+
+
 def _keys(structure: Structure, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     if structure.kind is None:
         yield above
@@ -36,15 +41,15 @@ def _keys(structure: Structure, above: tuple[str, ...]) -> Iterator[tuple[str, .
 
 
 def _reason(name: str) -> str | None:
-    """Why zarr can't hold an array of this name, if so."""
+    """Reason why an array can't have this name; None if it can."""
     if not name.strip("."):
-        return "a name needs a character that is no dot"
+        return "a name needs a character other than a dot"
     if "/" in name or "\\" in name:
-        return "a slash parts the names of folders"
+        return "slashes separate folders"
     if not name.isprintable():
-        return "it holds characters that can't be printed"
+        return "it contains unprintable characters"
     if name.startswith("__"):
-        return "zarr keeps names that begin with two underscores for itself"
+        return "zarr reserves names that begin with two underscores"
     if name == "zarr.json" or name.startswith("loadax."):
-        return "files of the store are called so"
+        return "the store uses this name for a file"
     return None

@@ -1,4 +1,4 @@
-"""Which files of a folder are a zarr store's own, so that nothing else is ever deleted with it."""
+"""Separates a zarr store's own files from foreign ones, so that only the former are ever deleted."""
 
 import os
 import re
@@ -9,16 +9,15 @@ from pathlib import Path
 _METADATA = {"zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata"}
 _CHUNK = re.compile(r"c|(c[./])?\d+([./]\d+)*")
 _MARKER = re.compile(r"loadax\.(part-\d+-of-\d+\.|partial\.)?json")
-_LOCK = ".__lock"  # what TensorStore appends while it writes; stays when the process is killed
+_LOCK = ".__lock"  # suffix of TensorStore's lock files, which remain if the process is killed
 
 
 def foreign_keys(keys: Collection[str], arrays: Iterable[str] | None = None) -> list[str]:
-    """The sorted ones of some keys (paths below the store) that are no metadata, no chunks and no markers of loadax.
+    """Returns the sorted keys (paths below the store) that are not metadata, chunks or markers of loadax.
 
     Args:
-        keys: all that lie below the store.
-        arrays: the names of its arrays, where a manifest tells them; None: every zarr array and group below is part of
-            the store.
+        keys: All keys below the store.
+        arrays: Names of its arrays from the manifest; None: every zarr array and group below belongs to the store.
     """
     plain = {key: key.removesuffix(_LOCK) for key in keys}
     nodes = (
@@ -30,27 +29,27 @@ def foreign_keys(keys: Collection[str], arrays: Iterable[str] | None = None) -> 
 
 
 def own_keys(keys: Collection[str], arrays: Iterable[str] | None = None) -> list[str]:
-    """The others: those that go when the store is deleted."""
+    """Returns the keys that belong to the store, in the order of `keys`."""
     foreign = set(foreign_keys(keys, arrays))
     return [key for key in keys if key not in foreign]
 
 
 def keys_below(folder: Path) -> list[str]:
-    """The files of a folder and of those below, as keys; links count as files and are not followed."""
-    found = []
+    """Keys of the files in a folder and below; links count as files and are not followed."""
+    keys = []
     for parent, folders, names in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]  # noqa: PTH114, PTH118
         below = os.path.relpath(parent, folder)
-        found += [name if below == "." else f"{below}/{name}" for name in (*names, *links)]
-    return found
+        keys += [name if below == "." else f"{below}/{name}" for name in (*names, *links)]
+    return keys
 
 
 def delete_own(folder: Path, keys: Iterable[str]) -> bool:
-    """Deletes these files and the folders that are empty then; whether nothing is left."""
+    """Deletes these files and then empty folders; returns whether the folder is gone."""
     for key in keys:
         (folder / key).unlink(missing_ok=True)
     for parent, _, _ in os.walk(folder, topdown=False):
-        with suppress(OSError):  # something lies in it
+        with suppress(OSError):  # not empty
             Path(parent).rmdir()
     return not folder.exists()
 

@@ -1,7 +1,4 @@
-"""The parts of a store: read in threads, written by TensorStore while the next one is read, and read back to check.
-
-The check says which parts are whole.
-"""
+"""Parts: reads the parts of a store in threads, writes each while the next is read, and verifies existing ones."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,10 +18,8 @@ from loadax.sources.io.kvstore import brief, wait
 from loadax.writing.layout import Layout
 from loadax.writing.rows import Rows
 
-_UNDER_WAY = 2  # parts in memory: one is read while the one before it is compressed and written
-_READ_BYTES = (
-    8 << 20
-)  # of rows that one call asks for: then the fixed cost of a call is nothing, and all threads have something to do
+_UNDER_WAY = 2  # parts in memory: one is read while the previous one is compressed and written
+_READ_BYTES = 8 << 20  # bytes per read: large against the fixed cost of a call, small enough to keep all threads busy
 _DAMAGE = ("NOT_FOUND", "DATA_LOSS", "FAILED_PRECONDITION", "OUT_OF_RANGE", "INVALID_ARGUMENT")
 
 Buffers = list[NDArray[Any]]
@@ -33,32 +28,32 @@ Buffers = list[NDArray[Any]]
 @final
 @dataclass(frozen=True)
 class Parts:
-    """The parts of one store.
+    """Writer of the parts of one store.
 
     Args:
-        rows: what is written.
-        layout: of the store.
-        arrays: its open arrays, in leaf order.
-        places: what messages call them.
+        rows: Rows to write.
+        layout: Layout of the store.
+        arrays: Open arrays of the store, in leaf order.
+        names: Names of the arrays in messages.
     """
 
     rows: Rows
     layout: Layout
     arrays: Sequence[ts.TensorStore]
-    places: Sequence[str]
+    names: Sequence[str]
 
-    def missing(self, numbers: Iterable[int], done: Callable[[int], object]) -> Iterator[int]:
-        """Those of the parts that are not there, or are damaged; calls `done` with the rows of each one that is whole.
+    def missing(self, parts: Iterable[int], done: Callable[[int], object]) -> Iterator[int]:
+        """Yields the parts that are missing or damaged; calls `done` with the number of rows of each intact part.
 
-        All of every part is read, two of them at a time.
+        Reads all data of every part, two parts at a time.
         """
         reading: deque[tuple[int, list[Any]]] = deque()
         try:
-            for number in numbers:
+            for part in parts:
                 while len(reading) >= _UNDER_WAY:
                     yield from self._checked(*reading.popleft(), done)
-                region = ts.d[0][slice(*self.layout.part(number))]
-                reading.append((number, [array[region].read() for array in self.arrays]))
+                region = ts.d[0][slice(*self.layout.part(part))]
+                reading.append((part, [array[region].read() for array in self.arrays]))
             while reading:
                 yield from self._checked(*reading.popleft(), done)
         finally:
@@ -66,57 +61,57 @@ class Parts:
                 for future in futures:
                     future.cancel()
 
-    def write(self, numbers: Iterable[int], workers: int, done: Callable[[int], object]) -> int:
-        """Writes parts, each shard in one go; calls `done` with the rows of each. Returns how many there were.
+    def write(self, parts: Iterable[int], workers: int, done: Callable[[int], object]) -> int:
+        """Writes parts, each shard in one request, and returns their number.
 
         Args:
-            numbers: of the parts.
-            workers: threads that read rows.
-            done: called when a part is stored, with its rows.
+            parts: Numbers of the parts.
+            workers: Number of threads that read rows.
+            done: Callback for each stored part, given its number of rows.
         """
         count = 0
         writing: deque[tuple[int, list[Any]]] = deque()
         with ThreadPoolExecutor(workers, thread_name_prefix="loadax-write") as pool:
             try:
-                for number in numbers:
-                    buffers = self._read(number, pool, workers)
+                for part in parts:
+                    buffers = self._read(part, pool, workers)
                     while len(writing) >= _UNDER_WAY - 1:
                         self._stored(*writing.popleft(), done)
-                    writing.append((number, self._begin(number, buffers)))
+                    writing.append((part, self._begin(part, buffers)))
                     count += 1
-                    # TensorStore holds them as long as it needs them; so there are never more than are under way
+                    # TensorStore keeps its own references, so that only parts in progress are in memory
                     del buffers
                 while writing:
                     self._stored(*writing.popleft(), done)
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)  # those that run are waited for at the end of `with`
-                # What is being written can't be called back, and nothing shall be written once this has ended.
-                for number, futures in writing:
+                pool.shutdown(wait=False, cancel_futures=True)  # `with` waits for running ones
+                # Writes can't be cancelled, and none may continue after this function ends.
+                for part, futures in writing:
                     with suppress(SourceError):
-                        self._stored(number, futures, done)
+                        self._stored(part, futures, done)
                 raise
         return count
 
-    def _checked(self, number: int, futures: list[Any], done: Callable[[int], object]) -> Iterator[int]:
+    def _checked(self, part: int, futures: list[Any], done: Callable[[int], object]) -> Iterator[int]:
         errors = []
-        for future, place in zip(futures, self.places, strict=True):
+        for future, name in zip(futures, self.names, strict=True):
             try:
-                wait(future, place)
+                wait(future, name)
             except SourceError as error:
                 if not is_damage(error):
                     raise
                 errors.append(error)
         if errors:
-            yield number
+            yield part
         else:
-            start, stop = self.layout.part(number)
+            start, stop = self.layout.part(part)
             done(stop - start)
 
-    def _read(self, number: int, pool: ThreadPoolExecutor, workers: int) -> Buffers:
-        """The rows of a part, read by all threads at once."""
-        start, stop = self.layout.part(number)
-        # As large as the part's own positions only: the last part is shorter, and TensorStore fills up its last chunk.
-        buffers = [np.empty((stop - start, *each.spec.shape), each.spec.dtype) for each in self.layout.arrays]
+    def _read(self, part: int, pool: ThreadPoolExecutor, workers: int) -> Buffers:
+        """Reads the rows of a part with all threads."""
+        start, stop = self.layout.part(part)
+        # As large as the part's positions: the last part is shorter, and TensorStore pads its last chunk.
+        buffers = [np.empty((stop - start, *array.spec.shape), array.spec.dtype) for array in self.layout.arrays]
         step = max(1, min(_READ_BYTES // max(1, self.layout.row_bytes), -(-(stop - start) // workers)))
         reads: list[Future[None]] = [
             pool.submit(self._fill, buffers, start, low, min(low + step, stop)) for low in range(start, stop, step)
@@ -131,29 +126,26 @@ class Parts:
         for buffer, leaf in zip(buffers, flatten(checked)[0], strict=True):
             buffer[low - start : high - start] = leaf
 
-    def _begin(self, number: int, buffers: Buffers) -> list[Any]:
-        region = ts.d[0][slice(*self.layout.part(number))]
+    def _begin(self, part: int, buffers: Buffers) -> list[Any]:
+        region = ts.d[0][slice(*self.layout.part(part))]
         return [
             array[region].write(buffer, can_reference_source_data_indefinitely=True)
             for array, buffer in zip(self.arrays, buffers, strict=True)
         ]
 
-    def _stored(self, number: int, futures: list[Any], done: Callable[[int], object]) -> None:
-        for future, place in zip(futures, self.places, strict=True):
-            wait(future, place)
-        start, stop = self.layout.part(number)
+    def _stored(self, part: int, futures: list[Any], done: Callable[[int], object]) -> None:
+        for future, name in zip(futures, self.names, strict=True):
+            wait(future, name)
+        start, stop = self.layout.part(part)
         done(stop - start)
 
 
 def is_damage(error: SourceError) -> bool:
-    """Whether a read failed for what is stored, or lacking, there.
-
-    Not for a server that gives no answer or no access.
-    """
+    """Whether a read failed because of missing or damaged data, not because of the server or permissions."""
     return reason(error).startswith(_DAMAGE)
 
 
 def reason(error: SourceError) -> str:
-    """What TensorStore said, without the name of the place and without a remedy."""
+    """TensorStore's message, without location and remedy."""
     cause = error.__cause__
     return brief(cause) if isinstance(cause, Exception) else str(error)

@@ -1,4 +1,4 @@
-"""One store in the place of another: by renames, or by copying where nothing can be renamed."""
+"""Replaces one store by another: by renames, or by copying on object stores."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -8,44 +8,42 @@ import tensorstore as ts
 
 from loadax.sources.io.kvstore import wait
 
-_SWAPS = 8  # tries, where other processes replace the same store
-_AT_ONCE = 4  # objects under way
+_SWAPS = 8  # tries, in case other processes replace the same store
+_AT_ONCE = 4  # objects copied concurrently
 
 
-def swap_folders(place: Path, new: Path) -> list[Path]:
-    """Renames `new` to `place`, and what stood there to a name beside it, which comes back.
+def swap_folders(target: Path, new: Path) -> list[Path]:
+    """Renames `target` to a name next to it and `new` to `target`; returns the new paths of the old folders.
 
-    Mostly one, none when it is gone.
-
-    A process that is killed in between leaves both stores, whole, under names that begin with that of `place` and a
-    dot.
+    Usually one; none if `target` was gone. A process that is killed in between leaves both stores complete, under
+    names that begin with a dot and the name of `target`.
 
     Raises:
-        OSError: when it can't be done; `place` is as it was then.
+        OSError: When a rename fails; `target` is then unchanged.
     """
     moved: list[Path] = []
     for attempt in range(_SWAPS):
         old = new.with_suffix(f".{attempt}.old")
-        with suppress(FileNotFoundError):  # another process is about to put its own there
-            place.rename(old)
+        with suppress(FileNotFoundError):  # another process is replacing it
+            target.rename(old)
             moved.append(old)
         try:
-            new.rename(place)
+            new.rename(target)
         except OSError:
-            if place.exists() and attempt < _SWAPS - 1:
-                continue  # another process was faster: its store is whole too, and as good
-            if moved and not place.exists():
-                moved[-1].rename(place)
+            if target.exists() and attempt < _SWAPS - 1:
+                continue  # another process was faster: its store is complete too
+            if moved and not target.exists():
+                moved[-1].rename(target)
             raise
         break
     return moved
 
 
-def copy_objects(source: ts.KvStore, target: ts.KvStore, keys: Sequence[str], where: str) -> None:
-    """Copies what lies under these keys, a few at a time."""
+def copy_objects(source: ts.KvStore, target: ts.KvStore, keys: Sequence[str], location: str) -> None:
+    """Copies the objects with these keys, a few at a time."""
     for start in range(0, len(keys), _AT_ONCE):
-        some = keys[start : start + _AT_ONCE]
-        reading = [source.read(key) for key in some]
-        writing = [target.write(key, wait(each, where).value) for key, each in zip(some, reading, strict=True)]
-        for each in writing:
-            wait(each, where)
+        batch = keys[start : start + _AT_ONCE]
+        reading = [source.read(key) for key in batch]
+        writing = [target.write(key, wait(future, location).value) for key, future in zip(batch, reading, strict=True)]
+        for future in writing:
+            wait(future, location)

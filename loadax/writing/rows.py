@@ -1,4 +1,4 @@
-"""What can be written: rows at positions, with a name for what they are."""
+"""Rows: protocol of the data that `write_zarr` writes."""
 
 from typing import Any, Protocol
 
@@ -6,25 +6,19 @@ from loadax.protocols import Integers, Tree
 
 
 class Rows(Protocol):
-    """What `write_zarr` needs of a dataset.
-
-    `describe()` tells data from other data, so that a store that was begun is never finished with rows of something
-    else.
-    """
+    """Rows at positions, with an identity, so that a store is never resumed with different data."""
 
     @property
     def spec(self) -> Tree:
-        """A tree of `ArraySpec`s, of one example."""
+        """Tree of `ArraySpec`s of one example."""
         ...
 
-    def __len__(self) -> int:
-        """How many rows there are."""
-        ...
+    def __len__(self) -> int: ...
 
     def read(self, positions: Integers) -> Tree:
-        """The examples at `positions` (int64[n]): a tree of arrays, rows first. Called by several threads at once."""
+        """Reads the examples at `positions` (int64[n]) as a tree of arrays, rows first; called concurrently."""
         ...
 
     def describe(self) -> Any:
-        """What decides the rows, as JSON: two that describe alike are alike."""
+        """Everything that determines the rows, as JSON: equal descriptions mean equal rows."""
         ...

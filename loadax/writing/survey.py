@@ -1,4 +1,4 @@
-"""The arrays of a store as it lies there, for those who look at it as a whole: whoever wrote it, and however far."""
+"""Opens all arrays of a store, of any writer, finished or not, to inspect or verify it."""
 
 import os
 from dataclasses import dataclass
@@ -10,9 +10,10 @@ from loadax.errors import SourceError
 from loadax.sources.io.kvstore import new_context, wait
 from loadax.sources.zarr.discovery import Folder, find_arrays
 from loadax.sources.zarr.manifest import FINISHED, PARTIAL, check_finished, read_marker
+from loadax.writing.names import array_label
 
-_CACHE_BYTES = 32 << 20  # for the indexes of shards that are read chunk by chunk
-_CHECKED = {"crc32c", "crc32", "adler32", "fletcher32", "gzip", "zlib"}  # codecs that notice flipped bits
+_CACHE_BYTES = 32 << 20  # for shard indexes, when shards are read chunk by chunk
+_CHECKED = {"crc32c", "crc32", "adler32", "fletcher32", "gzip", "zlib"}  # codecs with a checksum
 
 
 @final
@@ -21,11 +22,11 @@ class Stored:
     """A zarr store.
 
     Args:
-        location: its path or URL.
-        manifest: what loadax wrote, when it did and came to the end.
-        partial: what loadax was about to write, when it did not.
-        arrays: the open arrays by name (of an array by itself: empty), in the order of their names.
-        absent: the arrays that should be there, and why they can't be opened.
+        location: Path or URL.
+        manifest: Manifest of a store that loadax finished; None otherwise.
+        partial: Marker of a store that loadax did not finish; None otherwise.
+        arrays: Open arrays by name, sorted; the name is "" if the store is one array.
+        absent: Arrays of the manifest that can't be opened, with the error.
     """
 
     location: str
@@ -39,11 +40,11 @@ def open_stored(path: str | os.PathLike[str], *, half_written: bool = False) -> 
     """Opens all arrays of a store, strictly: a missing chunk is an error.
 
     Args:
-        path: of an array or a group, local or a URL.
-        half_written: whether it may be one that loadax did not write to its end.
+        path: Path or URL of an array or a group.
+        half_written: Whether an unfinished store is allowed.
 
     Raises:
-        SourceError: when there is no zarr array or group at `path`, or one that was not written to its end.
+        SourceError: When there is no zarr array or group at `path`, or it is unfinished.
     """
     location = os.fspath(path)
     folder = Folder(location)
@@ -51,8 +52,8 @@ def open_stored(path: str | os.PathLike[str], *, half_written: bool = False) -> 
     partial = None if manifest is not None else read_marker(folder.store, PARTIAL, location)
     ours = (manifest or partial or {}).get("arrays")
     if ours is None:
-        found = find_arrays(path, None)
-        specs = {"": found} if isinstance(found.get("driver"), str) else found
+        tree = find_arrays(path, None)
+        specs = {"": tree} if isinstance(tree.get("driver"), str) else tree
     else:
         specs = {name: folder.array("zarr3", f"{name}/" if name else "") for name in ours}
         if manifest is not None and folder.node("") is None:
@@ -62,7 +63,7 @@ def open_stored(path: str | os.PathLike[str], *, half_written: bool = False) -> 
     for name, spec in sorted(specs.items()):
         strict = {**spec, "fill_missing_data_reads": False}
         try:
-            arrays[name] = wait(ts.open(strict, read=True, context=context), place(location, name))
+            arrays[name] = wait(ts.open(strict, read=True, context=context), array_label(location, name))
         except SourceError as error:
             if ours is None:
                 raise
@@ -70,23 +71,18 @@ def open_stored(path: str | os.PathLike[str], *, half_written: bool = False) -> 
     return Stored(location, manifest, partial, arrays, absent)
 
 
-def place(location: str, name: str) -> str:
-    """An array of a store, as a message calls it."""
-    return f"{location}: array {name!r}" if name else location
-
-
 def chunk_shape(array: ts.TensorStore) -> tuple[int, ...]:
-    """The extents of what is decoded together."""
+    """Shape of a chunk, the unit of decoding."""
     return _extents(array, array.chunk_layout.read_chunk.shape)
 
 
 def file_shape(array: ts.TensorStore) -> tuple[int, ...]:
-    """The extents of what is stored together: a shard, or a chunk that is a file of its own."""
+    """Shape of a file: a shard, or a chunk without shards."""
     return _extents(array, array.chunk_layout.write_chunk.shape)
 
 
 def codecs_of(array: ts.TensorStore) -> list[tuple[str, dict[str, Any]]]:
-    """The codecs of an array's chunks, as they are applied: their names and settings."""
+    """Names and settings of the codecs of an array's chunks, in order."""
     metadata = array.spec().to_json().get("metadata", {})
     codecs = metadata.get("codecs", [])
     if is_sharded(array):
@@ -94,31 +90,31 @@ def codecs_of(array: ts.TensorStore) -> list[tuple[str, dict[str, Any]]]:
     # Version 2 and n5 have filters and a compressor instead of codecs.
     older = [*(metadata.get("filters") or []), metadata.get("compressor") or metadata.get("compression") or {}]
     named = [
-        (each.get("name") or each.get("id") or each.get("type"), each.get("configuration", each))
-        for each in (*codecs, *older)
+        (codec.get("name") or codec.get("id") or codec.get("type"), codec.get("configuration", codec))
+        for codec in (*codecs, *older)
     ]
     return [(name, settings) for name, settings in named if name is not None]
 
 
 def is_sharded(array: ts.TensorStore) -> bool:
-    """Whether a file holds many chunks."""
+    """Whether a file contains many chunks."""
     codecs = array.spec().to_json().get("metadata", {}).get("codecs", [])
     return bool(codecs) and codecs[-1]["name"] == "sharding_indexed"
 
 
 def has_checksum(array: ts.TensorStore) -> bool:
-    """Whether flipped bits are noticed."""
+    """Whether a codec detects flipped bits."""
     return any(
         name in _CHECKED or (name == "zstd" and bool(settings.get("checksum"))) for name, settings in codecs_of(array)
     )
 
 
 def raw_bytes(array: ts.TensorStore) -> int:
-    """Bytes of an array in memory."""
+    """Size of an array in memory, in bytes."""
     return int(array.size) * int(array.dtype.numpy_dtype.itemsize)
 
 
 def _extents(array: ts.TensorStore, shape: tuple[int | None, ...] | None) -> tuple[int, ...]:
-    """A shape in which None, of a driver that does not cut a dimension, is all of it."""
+    """Replaces None, for dimensions that a driver does not cut, by the array's extent."""
     known = shape or (None,) * array.rank
     return tuple(max(1, whole if extent is None else extent) for extent, whole in zip(known, array.shape, strict=True))

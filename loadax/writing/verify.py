@@ -1,4 +1,4 @@
-"""`verify`: reads all of a store and says what is damaged, everything and not only the first."""
+"""`verify`: reads a whole store and reports all damage, not only the first."""
 
 import itertools
 import math
@@ -15,13 +15,14 @@ from loadax.errors import SourceError
 from loadax.redaction import redact
 from loadax.sources.io.kvstore import wait
 from loadax.sources.zarr.manifest import FINISHED
+from loadax.writing.names import array_label
 from loadax.writing.parts import is_damage, reason
-from loadax.writing.survey import Stored, chunk_shape, file_shape, has_checksum, open_stored, place, raw_bytes
+from loadax.writing.survey import Stored, chunk_shape, file_shape, has_checksum, open_stored, raw_bytes
 
-_PIECE_BYTES = 64 << 20  # read at once, unless a single chunk is larger
-_AHEAD_BYTES = 256 << 20  # under way at once
-_AHEAD = 64  # pieces under way at once
-_CHUNKS_AT_ONCE = 1024  # of a damaged piece
+_PIECE_BYTES = 64 << 20  # largest read, unless a single chunk is larger
+_AHEAD_BYTES = 256 << 20  # bytes of concurrent reads
+_AHEAD = 64  # concurrent reads
+_CHUNKS_AT_ONCE = 1024  # concurrent chunk reads in a damaged piece
 
 Box = tuple[tuple[int, int], ...]
 """`(start, stop)` for every dimension."""
@@ -33,10 +34,10 @@ class Damage:
     """Rows that can't be read.
 
     Args:
-        array: its name; empty for a store that is one array.
-        start: the first row.
-        stop: the row behind the last.
-        message: what is wrong with the first of the damaged chunks, and where it is stored.
+        array: Name of the array; empty if the store is one array.
+        start: First row.
+        stop: End of the rows, exclusive.
+        message: Error of the first damaged chunk, with its location.
     """
 
     array: str
@@ -48,16 +49,16 @@ class Damage:
 @final
 @dataclass(frozen=True)
 class Report:
-    """What `verify` found.
+    """Result of `verify`.
 
     Args:
-        location: of the store.
-        rows: of its longest array.
-        arrays: how many there are.
-        nbytes: read, as they are in memory.
-        damages: in the order of arrays and rows; empty when all is well.
-        unchecked: the arrays whose chunks have no checksum: there flipped bits go unnoticed.
-        ours: whether loadax wrote it, and so left out no chunk.
+        location: Path or URL of the store.
+        rows: Number of rows of its longest array.
+        arrays: Number of arrays.
+        nbytes: Decoded bytes that were read.
+        damages: Damage by array and row; empty for an intact store.
+        unchecked: Arrays without checksums, where flipped bits go undetected.
+        ours: Whether loadax wrote the store, so that no chunk may be missing.
     """
 
     location: str
@@ -70,24 +71,24 @@ class Report:
 
 
 def verify(path: str | os.PathLike[str], progress: bool | None = None) -> Report:
-    """Reads every chunk of a zarr store, of any writer, and checks what can be checked.
+    """Reads every chunk of a zarr store, of any writer, and reports damage.
 
-    A flipped bit is found where the store has checksums (all that loadax writes has), a missing or shortened file
-    everywhere.
+    Flipped bits are detected where the store has checksums, as all stores of loadax do; missing and truncated files
+    are always detected.
 
     Args:
-        path: of an array or a group, local or a URL.
-        progress: whether to show a bar; None: when stderr is a terminal.
+        path: Path or URL of an array or a group.
+        progress: Whether to show a progress bar; None: if stderr is a terminal.
 
     Raises:
-        SourceError: when there is no store, or one that was not written to its end, or a server gives no answer.
+        SourceError: When there is no store, it is unfinished, or a server does not respond.
     """
     stored = open_stored(path)
     total = sum(raw_bytes(array) for array in stored.arrays.values())
     damages = list(_lacking(stored))
     with progress_bar(f"verifying {redact(stored.location)}", total, "B", progress) as done:
         for name, array in stored.arrays.items():
-            damages += _merged(_damaged(name, array, place(stored.location, name), done))
+            damages += _merged(_damaged(name, array, array_label(stored.location, name), done))
     rows = max([0, *(array.shape[0] for array in stored.arrays.values() if array.rank)])
     unchecked = tuple(name for name, array in stored.arrays.items() if not has_checksum(array))
     count = len(stored.arrays) + len(stored.absent)
@@ -95,7 +96,7 @@ def verify(path: str | os.PathLike[str], progress: bool | None = None) -> Report
 
 
 def _lacking(stored: Stored) -> Iterator[Damage]:
-    """Arrays that are not there, or not what the manifest says."""
+    """Yields arrays that are missing or contradict the manifest."""
     promised = (stored.manifest or {}).get("arrays", {})
     for name, error in stored.absent.items():
         yield Damage(name, 0, promised[name]["shape"][0], reason(error))
@@ -108,8 +109,8 @@ def _lacking(stored: Stored) -> Iterator[Damage]:
             yield Damage(name, 0, promised[name]["shape"][0], message)
 
 
-def _damaged(name: str, array: ts.TensorStore, where: str, done: Callable[[int], object]) -> Iterator[Damage]:
-    """The damaged stretches of rows of an array; a stretch may come in several pieces."""
+def _damaged(name: str, array: ts.TensorStore, label: str, done: Callable[[int], object]) -> Iterator[Damage]:
+    """Yields damaged row ranges of an array; a range may come in several pieces."""
     item = array.dtype.numpy_dtype.itemsize
     under_way: deque[tuple[Box, Any]] = deque()
     ahead = 0
@@ -118,32 +119,32 @@ def _damaged(name: str, array: ts.TensorStore, where: str, done: Callable[[int],
             old, future = under_way.popleft()
             size = _size(old) * item
             ahead -= size
-            if _failure(future, where) is not None:
-                yield from _chunks(name, array, where, old)
+            if _failure(future, label) is not None:
+                yield from _chunks(name, array, label, old)
             done(size)
         if box is not None:
             under_way.append((box, _read(array, box, None)))
             ahead += _size(box) * item
 
 
-def _chunks(name: str, array: ts.TensorStore, where: str, box: Box) -> Iterator[Damage]:
-    """Which chunks of a piece that can't be read are the damaged ones."""
+def _chunks(name: str, array: ts.TensorStore, label: str, box: Box) -> Iterator[Damage]:
+    """Yields the damaged chunks of a piece that can't be read."""
     chunks = _cut(box, chunk_shape(array))
-    while some := list(itertools.islice(chunks, _CHUNKS_AT_ONCE)):
+    while group := list(itertools.islice(chunks, _CHUNKS_AT_ONCE)):
         batch = ts.Batch()
-        futures = [_read(array, chunk, batch) for chunk in some]
+        futures = [_read(array, chunk, batch) for chunk in group]
         batch.submit()
-        for chunk, future in zip(some, futures, strict=True):
-            message = _failure(future, where)
+        for chunk, future in zip(group, futures, strict=True):
+            message = _failure(future, label)
             if message is not None:
                 start, stop = chunk[0] if chunk else (0, 1)
                 yield Damage(name, start, stop, message)
 
 
-def _failure(future: Any, where: str) -> str | None:
-    """What is wrong with the stored bytes, if anything; an error when the store itself can't be asked."""
+def _failure(future: Any, label: str) -> str | None:
+    """Waits for a read and returns the error in the stored data, if any; raises errors of the server."""
     try:
-        wait(future, where)
+        wait(future, label)
     except SourceError as error:
         if not is_damage(error):
             raise
@@ -157,7 +158,7 @@ def _read(array: ts.TensorStore, box: Box, batch: ts.Batch | None) -> Any:
 
 
 def _pieces(array: ts.TensorStore) -> Iterator[Box]:
-    """The files' own boxes, cut along the rows where one of them would take too much memory."""
+    """Yields the boxes of the files, cut along the rows if one would take too much memory."""
     whole = tuple(zip(array.domain.inclusive_min, array.domain.exclusive_max, strict=True))
     for box in _cut(whole, file_shape(array)):
         size = _size(box) * array.dtype.numpy_dtype.itemsize
@@ -171,7 +172,7 @@ def _pieces(array: ts.TensorStore) -> Iterator[Box]:
 
 
 def _cut(box: Box, shape: tuple[int, ...]) -> Iterator[Box]:
-    """A box in boxes of `shape`, along a grid that begins at 0."""
+    """Cuts a box into boxes of `shape`, along a grid that begins at 0."""
     edges = []
     for (start, stop), extent in zip(box, shape, strict=True):
         starts = range(start - start % extent, stop, extent)
@@ -184,12 +185,12 @@ def _size(box: Box) -> int:
 
 
 def _merged(damages: Iterator[Damage]) -> list[Damage]:
-    """Stretches of rows that follow each other, as one."""
+    """Merges adjacent row ranges."""
     merged: list[Damage] = []
-    for each in sorted(damages, key=lambda damage: damage.start):
-        if merged and each.start <= merged[-1].stop:
+    for damage in sorted(damages, key=lambda damage: damage.start):
+        if merged and damage.start <= merged[-1].stop:
             last = merged[-1]
-            merged[-1] = Damage(last.array, last.start, max(last.stop, each.stop), last.message)
+            merged[-1] = Damage(last.array, last.start, max(last.stop, damage.stop), last.message)
         else:
-            merged.append(each)
+            merged.append(damage)
     return merged

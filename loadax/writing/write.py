@@ -1,4 +1,4 @@
-"""`write_zarr`: the rows of a dataset as a zarr store."""
+"""`write_zarr`: writes the rows of a dataset to a zarr store."""
 
 import json
 import logging
@@ -17,11 +17,11 @@ from loadax.sources.zarr.manifest import VERSION
 from loadax.sources.zarr.source import TensorStoreSource
 from loadax.writing.destination import Destination, Share
 from loadax.writing.layout import plan_layout
-from loadax.writing.names import array_names
+from loadax.writing.names import array_label, array_names
 from loadax.writing.parts import Parts
 from loadax.writing.rows import Rows
 
-_WORKERS = 4  # more than the cores of a small machine: a source waits for disks and networks
+_WORKERS = 4  # more than the cores of a small machine, since reads wait for disk and network
 
 _log = logging.getLogger("loadax")
 
@@ -38,33 +38,32 @@ def write_zarr(
     shard: Share | None = None,
     progress: bool | None = None,
     workers: int | None = None,
-    go_on: str = "go on with resume=True, on the command line --resume",
+    go_on: str = "resume it with resume=True, on the command line --resume",
 ) -> None:
     """Writes all rows, in the order of their positions, to a zarr3 store with a checksum on every chunk.
 
-    An example that is one array becomes the array at `path`; one of several leaves a group with an array for each,
-    named by its keys (joined by dots). Memory stays that of a few shards. Until the last part is written nothing opens
-    the store; what was written before a crash can be gone on with.
+    An example that is a bare array becomes the array at `path`; one with leaves becomes a group with an array per leaf,
+    named by its keys (joined by dots). Memory is bounded by a few shards. loadax refuses to open the store until the
+    last part is written; after a crash the write can be resumed.
 
     Args:
-        rows: what to write.
-        path: of a folder that is not there yet, or a URL.
-        chunk_rows: rows that are decoded together; None: at least 4 KiB, which any shuffle reads well.
-        shard_rows: rows of a file, a multiple of chunk_rows; None: about 128 MiB, all arrays together.
+        rows: Rows to write.
+        path: Path of a new folder, or URL.
+        chunk_rows: Rows per chunk; None: at least 4 KiB, which suits any shuffle.
+        shard_rows: Rows per file, a multiple of chunk_rows; None: about 128 MiB for all arrays together.
         compression: `zstd`, `blosc` (better for floats), or None.
-        resume: goes on with a store that was not written to its end: what is there is read back, and kept if it is
-            whole. A finished store is left as it is.
-        overwrite: replaces the zarr store that is there, once the new one is whole.
-        shard: `(i, n)`: this is process i of n that write side by side. Whichever is the last to be done finishes the
-            store.
-        progress: whether to show a bar; None: when stderr is a terminal.
-        workers: threads that read rows.
-        go_on: what to do when the writing was stopped, for messages.
+        resume: Whether to resume an unfinished store: its parts are read back, and kept if they are intact. A finished
+            store is left unchanged.
+        overwrite: Whether to replace an existing zarr store, once the new one is complete.
+        shard: `(i, n)`: this is process i of n that write concurrently. The last one finishes the store.
+        progress: Whether to show a progress bar; None: if stderr is a terminal.
+        workers: Number of threads that read rows.
+        go_on: Advice for an interrupted write, for messages.
 
     Raises:
-        ArgumentError: when a value can't be used, or something stands at `path`.
-        LeafTypeError: when a leaf holds something else than numbers.
-        SourceError: when the store can't be written to.
+        ArgumentError: When a value is invalid, or `path` is occupied.
+        LeafTypeError: When a leaf is not numeric.
+        SourceError: When the store can't be written.
     """
     resume, overwrite = flag("resume", resume), flag("overwrite", overwrite)
     optional_flag("progress", progress)
@@ -85,25 +84,25 @@ def write_zarr(
         return
     with _hint(destination, go_on) if destination is final else _discarding(destination):
         arrays = destination.create(layout)
-        parts = Parts(rows, layout, arrays, [destination.where(each.name) for each in layout.arrays])
+        parts = Parts(rows, layout, arrays, [array_label(destination.location, array.name) for array in layout.arrays])
         index, count = share or (0, 1)
-        mine = range(index, layout.parts, count)
-        mine_rows = sum(stop - start for start, stop in map(layout.part, mine))
-        with progress_bar(f"writing {destination.location}", mine_rows, "row", progress) as done:
-            wanted = parts.missing(mine, done) if resume else mine
+        own_parts = range(index, layout.parts, count)
+        own_rows = sum(stop - start for start, stop in map(layout.part, own_parts))
+        with progress_bar(f"writing {destination.location}", own_rows, "row", progress) as done:
+            wanted = parts.missing(own_parts, done) if resume else own_parts
             written = parts.write(wanted, threads, done)
         if resume:
-            _log.info("%s: kept %d parts, wrote %d", destination.location, len(mine) - written, written)
+            _log.info("%s: kept %d parts, wrote %d", destination.location, len(own_parts) - written, written)
         if not destination.finish(content, share):
             _log.info(
-                "%s: process %d of %d is done; the store is whole when all are", destination.location, index, count
+                "%s: process %d of %d is done; the store is complete when all are", destination.location, index, count
             )
     if destination is not final:
         final.replace(destination, content)
 
 
 def open_written(path: str | os.PathLike[str], spec: Tree) -> TensorStoreSource:
-    """The rows of a store that `write_zarr` wrote, as the tree they were."""
+    """Opens a store of `write_zarr` with the tree structure of `spec`."""
     structure = flatten_spec(spec)[1]
     arrays = find_arrays(path, None)
     names = array_names(structure)
@@ -112,34 +111,32 @@ def open_written(path: str | os.PathLike[str], spec: Tree) -> TensorStoreSource:
 
 @contextmanager
 def _hint(destination: Destination, go_on: str) -> Iterator[None]:
-    """Whatever stops the writing, Ctrl-C too, says how to go on."""
+    """Adds advice to any exception that interrupts the write, including Ctrl-C."""
     try:
         yield
     except BaseException as error:
-        error.add_note(f"loadax: {destination.location} was not written to its end; {go_on}")
+        error.add_note(f"loadax: {destination.location} is unfinished; {go_on}")
         raise
 
 
 @contextmanager
 def _discarding(beside: Destination) -> Iterator[None]:
-    """Whatever stops the writing of a store that would have replaced another one, that one stays."""
+    """Deletes the unfinished new store when an overwrite is interrupted; the old one is unchanged."""
     try:
         yield
     except BaseException as error:
-        error.add_note(
-            f"loadax: {beside.location} is as it was: the new store was not written to its end, and is deleted"
-        )
+        error.add_note(f"loadax: {beside.location} is unchanged: the new store is unfinished, and is deleted")
         try:
             beside.discard()
         except (OSError, SourceError) as left:
-            error.add_note(f"loadax: what was written of it stays at {beside.address}, which can't be deleted: {left}")
+            error.add_note(f"loadax: the unfinished store at {beside.address} can't be deleted: {left}")
         raise
 
 
 def _share(shard: Any) -> Share | None:
     if shard is None:
         return None
-    remedy = "(i, n) with 0 <= i < n, this process's number and how many there are"
+    remedy = "(i, n) with 0 <= i < n: this process's index and the number of processes"
     if not isinstance(shard, tuple) or len(shard) != 2:
         raise ArgumentError(f"shard={shown(shard)}: pass {remedy}")
     count = integer("shard[1]", shard[1], 1, remedy=remedy)

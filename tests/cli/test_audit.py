@@ -63,7 +63,7 @@ def test_one_run_alone_and_a_host_that_is_missing(tmp_path: Path, audit: Any) ->
     (tmp_path / "run-2.json").unlink()
     save(tmp_path, "other", 1)
     done = audit("*.json")
-    assert done.lines[2:] == ["4 processes: MISSING: positions 6 to 8 of steps 0 to 7 are in no certificate"]
+    assert done.lines[2:] == ["4 processes: MISSING: no certificate has positions 6 to 8 of steps 0 to 7"]
     assert done.code == 1
 
 
@@ -76,7 +76,7 @@ def test_the_first_step_that_differs_is_named(tmp_path: Path, audit: Any) -> Non
     done = audit("*.json")
     assert done.lines[2] == (
         f"2 processes and 3 processes: the same batches, bit for bit: NO: step {step} is the first whose contents "
-        "differ, of the same records; the records as such, each as often, are the same"
+        "differ, with the same records; the records, regardless of their batches, are the same"
     )
     assert done.code == 1
     save(tmp_path, "b", 3, skip=[6], **how)
@@ -84,15 +84,15 @@ def test_the_first_step_that_differs_is_named(tmp_path: Path, audit: Any) -> Non
         audit("*.json")
         .lines[2]
         .endswith(
-            "NO: step 6 is the first that differs; they are of other steps; "
-            "the records as such, each as often, are others, too"
+            "NO: step 6 is the first that differs; they cover different steps; "
+            "the records, regardless of their batches, are different, too"
         )
     )
     save(tmp_path, "b", 3, skip=[7], **how)
-    assert "NO: step 7 is in 2 processes alone; they are of other steps;" in audit("*.json").lines[2]
+    assert "NO: only 2 processes has step 7; they cover different steps;" in audit("*.json").lines[2]
     save(tmp_path, "b", 3, from_arrays({"x": np.arange(96)}).shuffle(2), contents=True)
     assert (
-        "NO: certificates made with per_step=True would tell the first step that differs; the records"
+        "NO: certificates made with per_step=True would show the first step that differs; the records"
         in audit("*.json").lines[2]
     )
     save(tmp_path, "a", 2, per_step=True)
@@ -128,7 +128,7 @@ def test_two_runs_of_one_name_and_replicas(tmp_path: Path, audit: Any) -> None:
     save(tmp_path, "b", 2, from_arrays({"x": np.arange(100)}).shuffle(3))
     done = audit("*.json")
     assert done.lines[0].startswith("2 processes: NOT ONE RUN: positions 0 to 5 of steps 0 to 7 and")
-    assert done.lines[0].endswith("; if they are several runs, name each with certificate(run=…)")
+    assert done.lines[0].endswith("; if these are several runs, name each with certificate(run=…)")
     assert (len(done.lines), done.code) == (1, 1)
 
 
@@ -136,7 +136,8 @@ def test_what_is_no_certificate(tmp_path: Path, audit: Any) -> None:
     (tmp_path / "a.json").write_text("[]")
     done = audit("*.json")
     assert (done.code, done.lines) == (2, [])
-    assert done.err == f"loadax: error: {tmp_path}/a.json: this is no certificate; make one with loader.certificate()\n"
+    message = f"{tmp_path}/a.json: this is not a certificate; make one with loader.certificate()"
+    assert done.err == f"loadax: error: {message}\n"
 
 
 def test_jax_is_not_needed(tmp_path: Path) -> None:

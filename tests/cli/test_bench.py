@@ -129,7 +129,7 @@ def test_a_dataset_that_a_function_makes(images: str, module: str, capfd: pytest
     assert lines["what limits it"].endswith("; leave --num-workers out, so that it is done while training goes on")
     code, out, err = bench(capfd, f"{module}:few", "--pad-to", 3, *QUICK)
     assert (code, out) == (2, "")
-    assert f"{module}:few is a function, for which --pad-to means nothing" in err
+    assert f"{module}:few is a function, to which --pad-to does not apply" in err
 
 
 def test_processor_time_is_that_of_this_process_and_its_children(
@@ -192,16 +192,16 @@ def test_array_record_files(given: str, ending: str, tmp_path: Path, capfd: pyte
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--block", 8], r"--block 8 is for a shuffle: pass --shuffle SEED as well"),
-        (["--block", "x"], r"'x' is no block; pass a number of rows, or 'chunks'"),
+        (["--block", 8], r"--block 8 needs a shuffle: pass --shuffle SEED as well"),
+        (["--block", "x"], r"'x' is not a block; pass a number of rows, or 'chunks'"),
         (["--seconds", 0], r"'0': pass a number above 0"),
         (["--step", "soon"], r"'soon': pass a number above 0"),
         (["--map", "bench_maps"], r"--map bench_maps: pass MODULE:FUNCTION"),
-        (["--map", "bench_maps:number"], r"--map bench_maps:number is 3, which can't be called"),
-        (["--size", "8xx"], r"'8xx' is no size; pass one number for squares, or HEIGHTxWIDTH, such as 224x288"),
-        (["--size", "8x0"], r"'8x0' is no size"),
-        (["--size", "8"], r"images.npy is a .npy file, for which --size means nothing; leave it out"),
-        (["--pad-to", "8"], r"images.npy is a .npy file, for which --pad-to means nothing"),
+        (["--map", "bench_maps:number"], r"--map bench_maps:number is 3, which is not callable"),
+        (["--size", "8xx"], r"'8xx' is not a size; pass one number for squares, or HEIGHTxWIDTH, such as 224x288"),
+        (["--size", "8x0"], r"'8x0' is not a size"),
+        (["--size", "8"], r"images.npy is a .npy file, to which --size does not apply; leave it out"),
+        (["--pad-to", "8"], r"images.npy is a .npy file, to which --pad-to does not apply"),
         (["--batch-size", 8192], r"--batch-size 8192: there are only 4096 rows; pass a smaller one"),
         (["--batch-size", 0], r"--batch-size 0: a batch needs at least one row"),
         (["--num-workers", -1], r"--num-workers -1: pass 0 or more"),

@@ -98,8 +98,8 @@ def test_convert_a_zarr_group(fields: Path, tmp_path: Path, command: Any) -> Non
 def test_convert_shuffled_has_the_order_of_the_dataset(fields: Path, tmp_path: Path, command: Any) -> None:
     done = command("convert", fields, tmp_path / "out", "--variables", "t2m", "--shuffle", 5, "--workers", 1)
     note = (
-        f"loadax: the chunks of {fields} hold many rows, and each is decoded many times for this: "
-        "it takes long, but only once\n"
+        f"loadax: the chunks of {fields} hold many rows, and each is decoded many times: "
+        "this is slow, but needed only once\n"
     )
     assert (done.code, done.err) == (0, note)
     with pytest.warns(UserWarning, match="decodes up to 20 rows"):
@@ -131,12 +131,12 @@ def test_convert_in_shares_and_resume(fields: Path, tmp_path: Path, command: Any
     arguments = ("convert", fields, tmp_path / "out", "--variables", "t2m", "--shard-rows", 8)
     done = command(*arguments, "--shards", "1/2")
     assert (done.code, done.out) == (0, f"{tmp_path}/out: written (share 1 of 2), 100 rows in all\n")
-    assert "process 1 of 2 is done; the store is whole when all are" in done.err
+    assert "process 1 of 2 is done; the store is complete when all are" in done.err
     refused = command(*arguments)
     assert refused.code == 2
     assert refused.err == (
-        f"loadax: error: {tmp_path}/out: a store that was not written to its end is there; "
-        "pass resume=True to go on with it, or overwrite=True to begin anew (--resume)\n"
+        f"loadax: error: {tmp_path}/out is an unfinished store; "
+        "pass resume=True to resume it, or overwrite=True to start over (--resume)\n"
     )
     done = command(*arguments, "--resume")
     assert done.code == 0
@@ -145,7 +145,7 @@ def test_convert_in_shares_and_resume(fields: Path, tmp_path: Path, command: Any
         "convert", fields, tmp_path / "out", "--variables", "t2m", "--shard-rows", 8, "--resume", "--shuffle", 1
     )
     assert other.code == 2
-    assert "it was begun with data.order" in other.err
+    assert " was started with data.order" in other.err
     assert command(*arguments).code == 2
     assert command(*arguments, "--overwrite").code == 0
 
@@ -180,11 +180,11 @@ def test_an_interrupt_ends_in_a_line_and_resume_goes_on(tmp_path: Path, command:
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=HANG)
     assert (child.returncode, out) == (130, "")
-    hint = f"loadax: {tmp_path}/out was not written to its end; go on with resume=True, on the command line --resume"
+    hint = f"loadax: {tmp_path}/out is unfinished; resume it with resume=True, on the command line --resume"
     assert err.splitlines() == ["loadax: interrupted", hint]
     half = command("verify", tmp_path / "out")
     assert half.code == 2
-    assert "it was not written to its end (no loadax.json); go on with `loadax convert … --resume`" in half.err
+    assert "the store is unfinished (loadax.json is missing); resume with `loadax convert … --resume`" in half.err
     assert "HALF-WRITTEN" in command("inspect", tmp_path / "out").out
     assert command(*arguments, "--resume").code == 0
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "out", mode="r")[:], values)
@@ -195,20 +195,20 @@ def test_an_interrupt_ends_in_a_line_and_resume_goes_on(tmp_path: Path, command:
     [
         (
             ("nowhere", "out"),
-            "nowhere: there is nothing there; pass the path or URL of a zarr array or group (a folder",
+            "nowhere does not exist; pass the path or URL of a zarr array or group (a folder",
         ),
-        (("words.txt", "out"), "words.txt is of no kind that the command line knows; pass a zarr array or group"),
-        (("corpus.bin", "out"), "corpus.bin is a file of tokens: say with --seq-len how many make a row"),
+        (("words.txt", "out"), "words.txt is of an unknown kind; pass a zarr array or group"),
+        (("corpus.bin", "out"), "corpus.bin is a file of tokens: pass --seq-len, the number of tokens per row"),
         (
             ("corpus.bin", "out", "--seq-len", "9", "--variables", "a"),
-            "is a file of tokens, for which --variables means nothing",
+            "is a file of tokens, to which --variables does not apply",
         ),
-        (("x.npy", "out", "--dtype", "int8"), "x.npy is a .npy file, for which --dtype means nothing; leave it out"),
-        (("x.npy", "out", "--variables", "a"), "x.npy is a .npy file, for which --variables means nothing"),
-        ((".", "out", "--dtype", "int8"), ". is a zarr store, for which --dtype means nothing"),
-        ((".", "out"), ".: there is no zarr array here, and no group of arrays; check the path"),
+        (("x.npy", "out", "--dtype", "int8"), "x.npy is a .npy file, to which --dtype does not apply; leave it out"),
+        (("x.npy", "out", "--variables", "a"), "x.npy is a .npy file, to which --variables does not apply"),
+        ((".", "out", "--dtype", "int8"), ". is a zarr store, to which --dtype does not apply"),
+        ((".", "out"), ". contains no zarr array or group of arrays; check the path"),
         (("foo://x", "out"), "unsupported URL scheme"),
-        (("x.npy", "./x.npy"), "./x.npy is what this dataset reads, lies in it, or holds it"),
+        (("x.npy", "./x.npy"), "./x.npy overlaps "),
         (("x.npy", "out", "--chunk-rows", "0"), "--chunk-rows 0: pass 1 or more"),
         (("x.npy", "out", "--overwrite", "--shards", "0/2"), "--overwrite with shard=(0, 2): what one writes"),
         (("words.npy", "out"), "words.npy: it can't be opened as .npy"),
@@ -232,8 +232,8 @@ def test_convert_says_in_one_line_what_is_wrong(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--shards", "2/2"], "argument --shards: '2/2' is no share; pass I/N with I from 0 to N - 1, such as 0/4"),
-        (["--shards", "x"], "argument --shards: 'x' is no share"),
+        (["--shards", "2/2"], "argument --shards: '2/2' is not a share; pass I/N with I from 0 to N - 1, such as 0/4"),
+        (["--shards", "x"], "argument --shards: 'x' is not a share"),
         (["--variables", ","], "argument --variables: ',' names no array; pass names separated by commas"),
         (["--compression", "lz4"], "argument --compression: invalid choice: 'lz4'"),
         (["--shuffle", "x"], "argument --shuffle: invalid int value: 'x'"),
@@ -274,15 +274,13 @@ def test_verify_a_store_of_others(fields: Path, command: Any) -> None:
     assert bad.code == 1
     assert bad.out.startswith("t2m: rows 20 to 39: NOT_FOUND: chunk {1, 0, 0}")
     assert "1 damaged place;" in bad.out
-    assert bad.out.endswith(
-        "chunks that are missing may be those with nothing but the fill value, which some writers leave out\n"
-    )
+    assert bad.out.endswith("missing chunks may contain only the fill value: some writers leave such chunks out\n")
 
 
 def test_verify_nothing(tmp_path: Path, command: Any) -> None:
     failed = command("verify", tmp_path / "nowhere")
     assert failed.code == 2
-    assert "nowhere: there is no zarr array here" in failed.err
+    assert "nowhere contains no zarr array" in failed.err
 
 
 @pytest.fixture
@@ -305,7 +303,7 @@ def test_verify_images(photos: Path, tmp_path: Path, command: Any) -> None:
     bad = command("verify", photos)
     lines = bad.out.splitlines()
     assert (bad.code, bad.err, len(lines)) == (1, "", 3)
-    assert lines[0] == f"row 0: {photos}/cat/0.jpg: it does not begin as a file of JPEG, PNG, WEBP or BMP does"
+    assert lines[0] == f"row 0: {photos}/cat/0.jpg: it has no header of JPEG, PNG, WEBP or BMP"
     assert lines[1].startswith(f"row 5: {photos}/dog/1 # \\udcff.jpg: ")
     assert (
         lines[2] == f"{photos}: 9 images: 2 damaged; copy those files again, or pass --rows FILE.txt for a list of them"
@@ -335,7 +333,7 @@ def test_verify_writes_rows_where_it_can(rows: str, message: str, photos: Path, 
 
 def test_verify_lists_rows_of_images_only(fields: Path, command: Any) -> None:
     failed = command("verify", fields, "--rows", "damaged.txt")
-    message = f"--rows damaged.txt is for a folder of images, which {fields} is not; leave it out"
+    message = f"--rows damaged.txt applies to folders of images, which {fields} is not; leave it out"
     assert (failed.code, failed.err) == (2, f"loadax: error: {message}\n")
 
 
@@ -356,7 +354,7 @@ def test_inspect_what_loadax_wrote(tmp_path: Path, command: Any, monkeypatch: py
     label = f"{size_text(sizes['label'])} ({5000 * 8 / sizes['label']:.1f}x)"
     assert shown.out == (
         "s: zarr3 group, 2 arrays of 5,000 rows\n"
-        "manifest: yes (loadax.json): loadax wrote it to its end\n"
+        "manifest: yes (loadax.json): complete, written by loadax\n"
         "\n"
         "array  shape               dtype  chunk               shard                codecs       checksum  raw     on "
         "disk\n"
@@ -365,8 +363,8 @@ def test_inspect_what_loadax_wrote(tmp_path: Path, command: Any, monkeypatch: py
         "label  5000                int64  500 rows (3.9 KiB)  2,500 rows (20 KiB)  zstd crc32c  yes       39 KiB  "
         f"{label}\n"
         "\n"
-        "what it costs to shuffle\n"
-        "  .shuffle(seed): decodes just the rows that are used (array 'image' has most bytes)\n"
+        "cost of shuffling\n"
+        "  .shuffle(seed): decodes only the rows that it returns (array 'image' has most bytes)\n"
         "  loadax.from_zarr('s').shuffle(seed)\n"
     )
 
@@ -374,11 +372,11 @@ def test_inspect_what_loadax_wrote(tmp_path: Path, command: Any, monkeypatch: py
 def test_inspect_what_others_wrote(fields: Path, command: Any) -> None:
     lines = command("inspect", fields).out.splitlines()
     assert lines[0] == f"{fields}: zarr group, 3 arrays of 32 or 100 rows"
-    assert lines[1].startswith("manifest: none (no loadax.json): another program wrote it")
+    assert lines[1].startswith("manifest: none (no loadax.json): written by another program")
     assert re.match(r"t2m +100 x 32 x 16 +float32 +20 rows \(40 KiB\) +none +blosc +NO +200 KiB +\d", lines[5])
     assert lines[8:] == [
-        "what it costs to shuffle",
-        "  .shuffle(seed): decodes 20 rows for each row that is used (array 't2m' has most bytes)",
+        "cost of shuffling",
+        "  .shuffle(seed): decodes 20 rows for each row that it returns (array 't2m' has most bytes)",
         '  .shuffle(seed, block="chunks"): decodes each chunk once; keeps 400 KiB open, shared by all hosts',
         "    (5 lanes x 4 blocks of 20 rows)",
         f"""  loadax.from_zarr('{fields}', variables=['t2m', 'u10']).shuffle(seed, block="chunks")""",
@@ -399,8 +397,8 @@ def test_inspect_small_chunks_and_chunks_of_some_columns(tmp_path: Path, command
     lines = command("inspect", tmp_path / "a").out.splitlines()
     assert re.match(r"\(itself\) +1000 x 10 +float32 +50 x 5 \(1000 B\) +none +none +NO", lines[4])
     assert lines[7:] == [
-        "  .shuffle(seed): decodes 50 rows for each row that is used",
-        "  but its chunks are small, so that costs little",
+        "  .shuffle(seed): decodes 50 rows for each row that it returns",
+        "  but its chunks are small, so this is cheap",
         f"  loadax.from_zarr('{tmp_path}/a').shuffle(seed)",
     ]
 
@@ -409,7 +407,7 @@ def test_inspect_chunks_that_are_mapped(tmp_path: Path, command: Any) -> None:
     zarr.create_array(tmp_path / "a", shape=(1000, 500), chunks=(50, 500), dtype="f4", compressors=None)
     lines = command("inspect", tmp_path / "a").out.splitlines()
     assert lines[7:] == [
-        "  .shuffle(seed): decodes just the rows that are used",
+        "  .shuffle(seed): decodes only the rows that it returns",
         f"  loadax.from_zarr('{tmp_path}/a').shuffle(seed)",
     ]
 
@@ -420,10 +418,10 @@ def test_inspect_a_store_of_which_little_is_there(tmp_path: Path, command: Any) 
     (tmp_path / "s/y/zarr.json").unlink()
     out = command("inspect", tmp_path / "s").out
     assert (
-        "manifest: HALF-WRITTEN (no loadax.json): go on with `loadax convert … --resume`, "
-        "or delete it; nothing opens it\n" in out
+        "manifest: HALF-WRITTEN (no loadax.json): finish it with `loadax convert … --resume`, "
+        "or delete it; it can't be opened\n" in out
     )
-    assert "array 'y' is not there: " in out
+    assert "array 'y' is missing: " in out
     assert "shuffle" not in out
 
 
@@ -437,7 +435,7 @@ def test_inspect_single_values(tmp_path: Path, command: Any) -> None:
 def test_inspect_nothing(tmp_path: Path, command: Any) -> None:
     failed = command("inspect", tmp_path)
     assert (failed.code, failed.out) == (2, "")
-    assert "there is no zarr array here" in failed.err
+    assert "contains no zarr array" in failed.err
 
 
 # the whole

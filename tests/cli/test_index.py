@@ -111,9 +111,7 @@ def test_a_dataset_of_a_function(command: Callable[..., Outcome]) -> None:
 def test_a_key_for_what_can_not_be_recognised(command: Callable[..., Outcome]) -> None:
     failed = command("x.npy", "--filter", "index_quality:opaque", "--out", "i")
     assert (failed.code, failed.out) == (2, "")
-    assert (
-        "loadax: error: i was not written: the function can't be recognised when it changes; pass --key\n" in failed.err
-    )
+    assert "loadax: error: i was not written: changes of the function can't be detected; pass --key\n" in failed.err
     assert command("x.npy", "--filter", "index_quality:opaque", "--out", "i", "--key", "v1").code == 0
 
 
@@ -134,19 +132,19 @@ def test_a_key_for_what_can_not_be_recognised(command: Callable[..., Outcome]) -
         ),
         (
             ("x.npy", "--filter", "index_quality:number"),
-            "--filter index_quality:number is 3, which can't be called; name a function",
+            "--filter index_quality:number is 3, which is not callable; pass the name of a function",
         ),
         (("x.npy", "--split-by", "user"), "key='user' is not the name of one leaf"),
         (
             ("x.npy", "--split-by", "user", "--key", "a"),
-            "--key a goes with --filter, and means nothing for --split-by; leave it out",
+            "--key a applies to --filter, not to --split-by; leave it out",
         ),
-        (("y.npy", "--filter", "index_quality:is_good"), "y.npy: there is nothing there"),
+        (("y.npy", "--filter", "index_quality:is_good"), "y.npy does not exist"),
         (
             ("index_quality:group", "--filter", "index_quality:is_good", "--seq-len", "3"),
-            "is a function, for which --seq-len means nothing",
+            "is a function, to which --seq-len does not apply",
         ),
-        (("index_quality:Opaque", "--filter", "index_quality:is_good"), "index_quality:Opaque() gave <"),
+        (("index_quality:Opaque", "--filter", "index_quality:is_good"), "index_quality:Opaque() returned <"),
     ],
 )
 def test_one_line_says_what_is_wrong(arguments: tuple[str, ...], message: str, command: Callable[..., Outcome]) -> None:

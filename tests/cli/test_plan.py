@@ -56,8 +56,8 @@ def test_a_plan_of_tokens(tokens: str, capfd: pytest.CaptureFixture[str]) -> Non
     assert "\nbytes read         80 B   80 B    80 B\n" in out
     assert "rows   0:5" in out
     assert out.endswith(
-        "checked all steps on 4 hosts (4 different shares): each row is read by just the one host that holds it, "
-        "and stands in these steps at most once\n"
+        "checked all steps on 4 hosts (4 different shares): each row is read by exactly the one host that holds it, "
+        "and occurs in these steps at most once\n"
     )
 
 
@@ -112,9 +112,9 @@ def test_axes_that_cut_one_dim_together(fields: str, capfd: pytest.CaptureFixtur
         (MESH, """or over all of them: partition=P(("data", "seq")) (--partition)\n"""),
         (
             ("--mesh", "data=4,data=2", "--batch-size", "8"),
-            "'data=4,data=2' is no mesh; pass axes and their sizes, each once",
+            "'data=4,data=2' is not a mesh; pass axes and their sizes, each once",
         ),
-        (("--mesh", "data", "--batch-size", "8"), "'data' is no mesh"),
+        (("--mesh", "data", "--batch-size", "8"), "'data' is not a mesh"),
         (
             ("--mesh", "data=6", "--batch-size", "8"),
             "error: --batch-size 8: leaf ['day']: dim 0 has 8 rows, but P('data') splits it into 6 equal parts.",
@@ -123,12 +123,15 @@ def test_axes_that_cut_one_dim_together(fields: str, capfd: pytest.CaptureFixtur
             ("--mesh", "data=6", "--hosts", "4", "--batch-size", "6"),
             "error: --hosts 4 can't own equal parts of the 6 devices",
         ),
-        ((*MESH, "--partition", "data", "--block", "16"), "--block 16 is for a shuffle: pass --shuffle SEED as well"),
-        ((*MESH, "--partition", "data", "--block", "some"), "'some' is no block; pass a number of rows, or 'chunks'"),
-        ((*MESH, "--partition", "data;seq"), "--partition 'data;seq': parts separated by semicolons name their leaves"),
+        ((*MESH, "--partition", "data", "--block", "16"), "--block 16 needs a shuffle: pass --shuffle SEED as well"),
+        (
+            (*MESH, "--partition", "data", "--block", "some"),
+            "'some' is not a block; pass a number of rows, or 'chunks'",
+        ),
+        ((*MESH, "--partition", "data;seq"), "--partition 'data;seq': name the leaf of each part"),
         (
             (*MESH, "--partition", "t2m=data;seq"),
-            "'seq' does not say which leaf and how; write LEAF=AXES for each leaf",
+            "'seq' lacks a leaf or its axes; pass LEAF=AXES for each leaf",
         ),
         ((*MESH, "--partition", "t2m=data"), "Give one spec for all leaves, or one for each leaf"),
         (

@@ -149,7 +149,7 @@ def test_texts_functions_and_dtypes() -> None:
     with pytest.raises(ArgumentError, match=r"^fn=3 can't be called; pass a function$"):
         function("fn", 3, "a function")
     for value in ("many", {"a": 1}, "a,,", "(", 3, None, np.zeros(2)):
-        with pytest.raises(ArgumentError, match=r"^dtype=.* is no dtype; pass say 'uint16'$"):
+        with pytest.raises(ArgumentError, match=r"^dtype=.* is not a dtype; pass for example 'uint16'$"):
             dtype("dtype", value)
 
 

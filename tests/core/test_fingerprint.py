@@ -50,6 +50,50 @@ CHANGES: dict[str, tuple[str, str]] = {
         "def help(x): return x > 1\ndef fn(x): return help(x)",
         "def help(x): return x > 2\ndef fn(x): return help(x)",
     ),
+    "the function in a partial": (
+        "import functools\ndef help(x, y): return x > y\nfn = functools.partial(help, 1)",
+        "import functools\ndef help(x, y): return x < y\nfn = functools.partial(help, 1)",
+    ),
+    "a method of a class": (
+        "class K:\n  def good(self, x): return x > 1\ndef fn(x): return K().good(x)",
+        "class K:\n  def good(self, x): return x > 2\ndef fn(x): return K().good(x)",
+    ),
+    "a class attribute": (
+        "class K:\n  LIMIT = 1\n  @classmethod\n  def good(cls, x): return x > cls.LIMIT\nfn = K.good",
+        "class K:\n  LIMIT = 2\n  @classmethod\n  def good(cls, x): return x > cls.LIMIT\nfn = K.good",
+    ),
+    "an enum": (
+        "import enum\nclass K(enum.Enum):\n  LIMIT = 1\ndef fn(x): return x > K.LIMIT.value",
+        "import enum\nclass K(enum.Enum):\n  LIMIT = 2\ndef fn(x): return x > K.LIMIT.value",
+    ),
+    **{
+        f"a dataclass: {what}": (
+            f"from dataclasses import dataclass\n{before}\ndef fn(x): return k(x)",
+            f"from dataclasses import dataclass\n{after}\ndef fn(x): return k(x)",
+        )
+        for what, before, after in (
+            (
+                "an inherited method",
+                "class B:\n  def good(self, x): return x > 1\n@dataclass\nclass K(B):\n  a: int\nk = K(1)",
+                "class B:\n  def good(self, x): return x > 2\n@dataclass\nclass K(B):\n  a: int\nk = K(1)",
+            ),
+            (
+                "a static method",
+                "@dataclass\nclass K:\n  a: int\n  @staticmethod\n  def good(x): return x > 1\nk = K(1)",
+                "@dataclass\nclass K:\n  a: int\n  @staticmethod\n  def good(x): return x > 2\nk = K(1)",
+            ),
+            (
+                "a property",
+                "@dataclass\nclass K:\n  a: int\n  @property\n  def b(self): return 1\nk = K(1)",
+                "@dataclass\nclass K:\n  a: int\n  @property\n  def b(self): return 2\nk = K(1)",
+            ),
+            (
+                "an attribute of an instance",
+                "@dataclass\nclass K:\n  a: int\nk = K(1)\nk.b = 1",
+                "@dataclass\nclass K:\n  a: int\nk = K(1)\nk.b = 2",
+            ),
+        )
+    },
     "which builtin": ("def fn(x): return any(x)", "def fn(x): return all(x)"),
     "what it closes over": (
         "def build(y):\n  def fn(x): return x > y\n  return fn\nfn = build(1)",
@@ -254,3 +298,24 @@ def test_of_what_can_not_be_told_apart() -> None:
     alike = [fingerprint(scaled(value)).digest for value in (Scaling(), Scaling(), object())]
     assert alike[0] == alike[1] != alike[2]
     assert fingerprint(scaled(np.array([Scaling()]))).digest == fingerprint(scaled(np.array([None]))).digest
+
+
+def test_a_module_of_the_package_counts_by_what_is_named_of_it() -> None:
+    def of(limit: int, other: int) -> str:
+        inner = types.ModuleType("mine.inner")
+        exec(f"LIMIT = {limit}\nOTHER = {other}\ndef good(x): return x > LIMIT", inner.__dict__)
+        return fingerprint(made("def fn(x): return inner.good(x)", module="mine.outer", inner=inner)).digest
+
+    assert of(1, 1) == of(1, 2)
+    assert of(1, 1) != of(2, 1)
+
+
+def test_methods_of_builtin_classes() -> None:
+    assert fingerprint(str.isdigit).digest != fingerprint(str.isalpha).digest
+    assert fingerprint(np.ndarray.copy).unknown is None
+
+
+def test_helpers_that_share_helpers_are_followed_once() -> None:
+    layers = ["def f0(x): return x"] + [f"def f{i}(x): return f{i - 1}(x) + f{i - 1}(-x)" for i in range(1, 60)]
+    layers += [f"def g{i}(x): return f{i}(x) + f{i - 1}(x) + g{i - 1}(x)" for i in range(1, 60)]
+    assert fingerprint(made("def g0(x): return x\n" + "\n".join(layers), "g59")).unknown is None

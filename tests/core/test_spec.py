@@ -51,7 +51,7 @@ def test_flatten_spec_takes_an_array_spec_for_a_leaf() -> None:
 @pytest.mark.parametrize("wrong", [3, "float32", np.float32])
 def test_a_spec_without_shape_names_the_leaf(wrong: Any) -> None:
     with pytest.raises(
-        ArgumentError, match=r"spec\['x'\] is .*: pass something with a shape and a dtype, say jax.ShapeDtypeStruct"
+        ArgumentError, match=r"spec\['x'\] is .*: pass an object with a shape and a dtype, such as jax.ShapeDtypeStruct"
     ):
         normalise_spec({"x": wrong, "y": np.zeros(())}, "spec")
 
@@ -93,7 +93,7 @@ def test_stack_takes_the_other_byte_order_for_what_it_is() -> None:
             {"x": np.zeros(3, np.float32), "y": 1},
             (
                 r"row 9: leaf \['x'\] is float32\[3\], expected float32\[2\]; "
-                r"make all rows alike: these are ragged, so pad .* pass pad_to="
+                r"rows are ragged: pad .* pass pad_to="
             ),
         ),
         (
@@ -103,7 +103,7 @@ def test_stack_takes_the_other_byte_order_for_what_it_is() -> None:
         ({"x": np.zeros(2, np.float32), "y": 1.0}, r"row 9: leaf \['y'\] is float64\[\], expected int64\[\]"),
         (
             {"x": np.zeros(2, np.float32)},
-            r"row 9 has the leaves \[.*'x'.*\], the rows before it had .*'y'.*must give the same ones",
+            r"row 9 has the leaves \[.*'x'.*\], the rows before it had .*'y'.*return the same leaves for every row",
         ),
         ((), r"row 9 has the leaves none"),
     ],

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from loadax import Dataloader
 from loadax.errors import LoadaxError, RowIndexError
-from loadax.plan.find import Place
+from loadax.plan.find import StepPosition
 from loadax.sharding import plan_mesh
 from loadax.sources.base import walk
 from loadax.testing import FaultySource, check_source
@@ -266,7 +266,7 @@ def _check_told(plain: Dataloader, run: Run, step: int, random: Random) -> None:
     """Where rows are found, and where records came from."""
     visit = random.choice(random.choice(run.steps))
     places = [
-        Place(number, position)
+        StepPosition(number, position)
         for number, batch in enumerate(run.steps)
         for position, each in enumerate(batch)
         if each.row == visit.row

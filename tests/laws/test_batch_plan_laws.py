@@ -107,7 +107,7 @@ def test_a_step_depends_on_nothing_but_its_number(made: tuple[BatchPlan, int], d
     assert together.epochs.tolist() == [epoch for visits in sweep[start:stop] for epoch in visits.epochs.tolist()]
 
     step = data.draw(st.integers(0, plan.num_steps - 1))
-    # of a run that goes on for ever
+    # of an endless run
     again = BatchPlan(plan.order, plan.batch_size_of(0), None, plan.remainder).visits(step)
     assert again.rows.tolist() == sweep[step].rows.tolist()
 

@@ -14,7 +14,7 @@ from loadax import seeds
 from loadax.plan.batches import BatchPlan
 from loadax.plan.block_shuffle import BlockShuffled
 from loadax.plan.concat import Concatenated
-from loadax.plan.find import Place, find
+from loadax.plan.find import StepPosition, find
 from loadax.plan.mix import Mixed, Segment, Stop
 from loadax.plan.repeat import Repeated
 from loadax.plan.sequential import Sequential
@@ -132,10 +132,10 @@ def test_find_is_the_inverse_of_rows(
     assert plan.num_steps is not None
     start = data.draw(st.integers(0, plan.num_steps))
     steps = range(start, data.draw(st.integers(start, plan.num_steps)))
-    met: dict[int, list[Place]] = {}
+    met: dict[int, list[StepPosition]] = {}
     for step in steps:
         for position, row in enumerate(plan.visits(step).rows.tolist()):
-            met.setdefault(row, []).append(Place(step, position))
+            met.setdefault(row, []).append(StepPosition(step, position))
     for row in range(rows):
         assert find(plan, row, steps) == met.get(row, [])
 
@@ -152,7 +152,7 @@ def test_a_trillion_rows_are_not_looked_through() -> None:
             rows = plan.visits(step).rows
             for position in (0, 1717, 4095):
                 asked = partial(find, plan, int(rows[position]), range(plan.num_steps))
-                assert Place(step, position) in asked()
+                assert StepPosition(step, position) in asked()
                 assert lines_of(asked) < 50_000
                 assert peak_of(asked) < 1 << 24
 

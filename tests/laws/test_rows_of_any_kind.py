@@ -268,12 +268,12 @@ def test_the_advice_of_ragged_rows_followed(tmp_path: Path) -> None:
     given = [tokens(number) for number in range(COUNT)]
     data = loadax.from_source(given)
     with pytest.raises(
-        LeafError, match=r"pad or crop them in a map, pass pad_to= where the source takes it, or pack them"
+        LeafError, match=r"pad or crop them in a map, pass pad_to= if the source accepts it, or pack them"
     ):
         data.read(range(COUNT))
     assert data.map(pad).read(range(COUNT)).shape == (COUNT, 10)
     assert data.pack(10).read([0])["tokens"].shape == (1, 10)
-    with pytest.raises(LeafError, match=r"make all rows alike in a map \(pad, crop or cast\)"):
+    with pytest.raises(LeafError, match=r"give all rows one shape and dtype in a map \(pad, crop or cast\)"):
         loadax.from_source([1, 2.5]).read([0, 1])
     assert loadax.from_source([1, 2.5]).map(np.float32).read([0, 1]).tolist() == [1, 2.5]
 
@@ -283,7 +283,7 @@ def test_the_advice_of_images_of_many_sizes_followed(tmp_path: Path) -> None:
         Image.fromarray(image(number)).save(tmp_path / f"{number:02}.png")
     data = loadax.from_images(tmp_path)
     with pytest.raises(
-        SourceError, match=r"pass size=\(height, width\), and all get that size, or crop or resize them in a map"
+        SourceError, match=r"pass size=\(height, width\) to resize all, or crop or resize them in a map"
     ):
         data.read([0, 1])
     assert loadax.from_images(tmp_path, size=(6, 7)).read([0, 1])["image"].shape == (2, 6, 7, 3)

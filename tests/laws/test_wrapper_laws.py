@@ -80,7 +80,7 @@ class WithExamples:
     def lengths(self, rows: Any) -> Any:
         return np.array(lengths())[rows]
 
-    def where(self, row: int) -> list[tuple[str, int, int]]:
+    def locate(self, row: int) -> list[tuple[str, int, int]]:
         return [("mine", row, row)]
 
 
@@ -264,7 +264,7 @@ def test_users_wrappers_are_walked_too(tmp_path: Path) -> None:
         def read(self, rows: Any) -> Any:
             return self.inner.read(rows * 2)
 
-        def over(self, wrap: Any) -> "Half":
+        def map_children(self, wrap: Any) -> "Half":
             return Half(wrap(self.inner, 0.5))
 
     inner = stored(tmp_path)
@@ -275,7 +275,7 @@ def test_users_wrappers_are_walked_too(tmp_path: Path) -> None:
     assert replaced.read(np.array([2])).tolist() == ROWS[[4]].tolist()
     with pytest.raises(OSError, match="gone"):
         replaced.read(np.array([3]))
-    with pytest.raises(ArgumentError, match="is what this dataset reads"):
+    with pytest.raises(ArgumentError, match="which this dataset reads"):
         loadax.write_zarr(Half(inner), tmp_path / "rows.zarr", overwrite=True)
 
 
@@ -311,7 +311,7 @@ def test_what_users_say_of_their_data_tells_it_from_other_data(tmp_path: Path) -
     assert told()["files"] != first["files"]
     Given.memory = np.arange(4) * 2
     assert told()["memory"] != first["memory"]
-    with pytest.raises(ArgumentError, match="is what this dataset reads"):
+    with pytest.raises(ArgumentError, match="which this dataset reads"):
         loadax.write_zarr(loadax.from_source(Given()).map(lambda row: row), folder, overwrite=True)
 
 
@@ -325,8 +325,8 @@ def test_what_is_read_is_never_written_over(wrap: str, tmp_path: Path) -> None:
         "windows": lambda: data.windows(3).map(lambda rows: rows.reshape(-1)),
     }[wrap]()
     path = tmp_path / "rows.zarr"
-    with pytest.raises(ArgumentError, match=r"is what this dataset reads, .*; choose another path"):
+    with pytest.raises(ArgumentError, match=r"overlaps .*, which this dataset reads; choose another path"):
         loadax.write_zarr(made, path, overwrite=True)
-    with pytest.raises(ArgumentError, match=r"is what this dataset reads, .*; choose another path"):
+    with pytest.raises(ArgumentError, match=r"overlaps .*, which this dataset reads; choose another path"):
         made.cache(path, overwrite=True, progress=False)
     assert loadax.from_zarr(path).read(range(24)).tolist() == ROWS.tolist()

@@ -51,13 +51,13 @@ def refused(error: type[Exception], match: str, data: Any = None, batch_size: An
 
 def test_no_rows() -> None:
     refused(
-        ArgumentError, "the dataset has no rows; look at what it was read from", from_arrays({"x": np.zeros((0, 3))})
+        ArgumentError, "the dataset has no rows; check the data that it reads", from_arrays({"x": np.zeros((0, 3))})
     )
-    refused(ArgumentError, "the dataset has no rows; look at .* the slice", numbers()[:0])
+    refused(ArgumentError, "the dataset has no rows; check .* the slice", numbers()[:0])
 
 
 def test_no_leaves() -> None:
-    refused(SourceError, "there is no array: pass at least one leaf", {})
+    refused(SourceError, "the data has no arrays; pass at least one leaf", {})
 
 
 def test_leaves_whose_lengths_differ() -> None:
@@ -72,7 +72,7 @@ def test_leaves_whose_lengths_differ() -> None:
 def test_a_leaf_that_is_no_array() -> None:
     refused(
         SourceError,
-        r"leaf \['y'\] is range range\(0, 2\), not an array; pass numpy arrays",
+        r"leaf \['y'\] is range range\(0, 2\), not an array; pass NumPy arrays",
         {"x": np.arange(2), "y": range(2)},
     )
 
@@ -80,7 +80,7 @@ def test_a_leaf_that_is_no_array() -> None:
 def test_neither_arrays_nor_items() -> None:
     refused(
         ArgumentError,
-        "the data is a int without __len__ and __getitem__, so it can't be read at any row; pass a Source",
+        "the data is a int without __len__ and __getitem__, so it has no random access; pass a Source",
         7,
     )
 
@@ -147,7 +147,7 @@ def test_a_row_whose_shape_differs(workers: int) -> None:
         next(batches)
         next(batches)
         with pytest.raises(
-            LeafError, match=r"row 21: leaf \['x'\] is float32\[4\], expected float32\[3\]; make all rows alike"
+            LeafError, match=r"row 21: leaf \['x'\] is float32\[4\], expected float32\[3\]; rows are ragged"
         ) as caught:
             next(batches)
     assert "loadax: in step 2" in notes(caught.value)
@@ -196,7 +196,7 @@ def test_an_elementwise_map_that_changes_a_dtype_later() -> None:
     loader = Dataloader(numbers().map_batch(fickle, elementwise=True), 16)
     with pytest.raises(
         LeafError,
-        match=r"map_batch .*fickle.* gave leaf \['x'\] as float32\[16\], expected int64\[16\]: an elementwise",
+        match=r"map_batch .*fickle.* returned leaf \['x'\] as float32\[16\], expected int64\[16\]: an elementwise",
     ):
         loader[0]
 
@@ -445,7 +445,7 @@ def test_a_spec_longer_than_its_own_leafs_rank() -> None:
 def test_a_partition_for_other_leaves() -> None:
     refused(
         ArgumentError,
-        r"the keys are \['z'\], those of the data are \['x'\]",
+        r"the keys are \['z'\]; pass those of the data: \['x'\]",
         mesh=mesh_of(GRID),
         partition={"z": P("data")},
     )
@@ -492,7 +492,7 @@ def test_placing_on_a_mesh_that_is_not_there() -> None:
     for use in (iter, lambda loader: loader[0]):
         with pytest.raises(
             MeshError,
-            match=r"PlannedMesh\(data=8; 8 hosts, as process 0\) is only for planning: no array can be placed",
+            match=r"PlannedMesh\(data=8; 8 hosts, as process 0\) is for planning only: arrays can't be placed",
         ):
             use(loader)
 
@@ -503,7 +503,7 @@ def test_another_mesh_in_the_middle() -> None:
         next(batches)
         with (
             jax.set_mesh(mesh_of({"x": 8})),
-            pytest.raises(MeshError, match=r"batches are for .*'data'.* now in .*'x'.* pass mesh="),
+            pytest.raises(MeshError, match=r"batches are for .*'data'.* this thread is .*'x'.* pass mesh="),
         ):
             next(batches)
         assert next(batches)["x"].tolist() == list(range(8, 16))
@@ -517,8 +517,8 @@ def test_another_mesh_in_the_middle() -> None:
     [
         (0, None, "shard_index=0 and shard_count=None: pass both, or neither"),
         (None, 2, "shard_index=None and shard_count=2: pass both, or neither"),
-        (2, 2, "shard_index=2 is not one of shard_count=2 parts: pass 0 to 1"),
-        (-1, 2, "shard_index=-1 is not one of shard_count=2 parts: pass 0 to 1"),
+        (2, 2, "shard_index=2 is out of range for shard_count=2; pass 0 to 1"),
+        (-1, 2, "shard_index=-1 is out of range for shard_count=2; pass 0 to 1"),
         (0, 0, "shard_count=0: pass 1 or more"),
         (0, 3, "batch_size=8 can't be split into shard_count=3 equal parts; use a multiple of 3"),
         (0.0, 2, "shard_index=0.0: pass an int"),
@@ -532,13 +532,13 @@ def test_shares_that_are_none(index: Any, count: Any, match: str) -> None:
 def test_shares_that_dont_fit_the_mesh() -> None:
     mesh = plan_mesh({"data": 8}, owners=[0, 1] * 4, process=1)
     match = (
-        r"shard_index=1 of shard_count=2 are the rows 8 to 15 of a batch of 16, "
-        r"but on this mesh this process holds rows 2 to 15, 8 of them: leave shard_index and shard_count out"
+        r"shard_index=1 of shard_count=2 is rows 8 to 15 of a batch of 16, "
+        r"but on this mesh this process holds 8 rows, from 2 to 15; leave shard_index and shard_count out"
     )
     refused(PartitionError, match, batch_size=16, mesh=mesh, shard_index=1, shard_count=2)
     refused(
         PartitionError,
-        "holds rows 0 to 3, 4 of them",
+        "holds 4 rows, from 0 to 3",
         mesh=plan_mesh({"data": 8}, hosts=2),
         shard_index=0,
         shard_count=4,
@@ -576,7 +576,7 @@ def test_a_mask_that_has_no_place() -> None:
             "make examples dicts without that key"
         )
 
-    refused(ArgumentError, says("has the key 'mask' already"), {"mask": np.arange(8)}, remainder="pad")
+    refused(ArgumentError, says("already has the key 'mask'"), {"mask": np.arange(8)}, remainder="pad")
     refused(ArgumentError, says("is a tuple"), (np.arange(8), np.arange(8)), remainder="pad")
     refused(ArgumentError, says("is one bare array"), np.arange(8), remainder="pad")
 
@@ -595,7 +595,7 @@ def test_a_mask_key_without_padding_is_just_a_leaf() -> None:
         ({"batch_size": -8}, ArgumentError, "batch_size=-8"),
         ({"batch_size": 8.0}, ArgumentError, "batch_size=8.0: pass an int"),
         ({"batch_size": True}, ArgumentError, "batch_size=True: pass an int"),
-        ({"num_epochs": 0}, ArgumentError, "num_epochs=0: pass 1 or more, or None to go on for ever"),
+        ({"num_epochs": 0}, ArgumentError, "num_epochs=0: pass 1 or more, or None for endless epochs"),
         ({"num_epochs": 1.5}, ArgumentError, "num_epochs=1.5: pass an int"),
         ({"remainder": "keep"}, ArgumentError, "remainder='keep': pass 'drop', 'pad' or 'error'"),
         ({"num_workers": -1}, ArgumentError, "num_workers=-1: pass 0 or more"),
@@ -614,7 +614,7 @@ def test_arguments(options: dict[str, Any], error: type[Exception], match: str) 
 def test_a_step_that_is_not_there(step: int) -> None:
     loader = Dataloader(numbers(), 8)
     for ask in (loader.rows, loader.local_rows, loader.host_batch, loader.__getitem__):
-        with pytest.raises(RowIndexError, match=f"step {step} is not there: steps are at least 0 and below 8"):
+        with pytest.raises(RowIndexError, match=f"step {step} is out of range: steps are at least 0 and below 8"):
             ask(step)
 
 
@@ -669,14 +669,14 @@ def test_a_state_that_does_not_fit(change: dict[str, Any], match: str) -> None:
 
 def test_what_is_no_state() -> None:
     loader = Dataloader(numbers(), 8)
-    with pytest.raises(StateError, match=r"the state has no 'version': \{'a': 1\} is not what get_state\(\) gave"):
+    with pytest.raises(StateError, match=r"the state has no 'version': \{'a': 1\}; pass a state of get_state\(\)"):
         loader.iterate({"a": 1})
     for wrong in ("3", 1.5, True):
-        with pytest.raises(StateError, match=rf"start={wrong!r}: pass a step \(an int\), or what get_state\(\) gave"):
+        with pytest.raises(StateError, match=rf"start={wrong!r}: pass a step \(an int\), or a state of get_state\(\)"):
             loader.iterate(wrong)
     with pytest.raises(StateError, match="start is step -1, but there are 8 steps with num_epochs=1, counted from 0"):
         loader.iterate(-1)
-    with pytest.raises(StateError, match="start is step -1, but there are endlessly many steps"):
+    with pytest.raises(StateError, match="start is step -1, but there are infinitely many steps"):
         Dataloader(numbers(), 8, num_epochs=None).iterate(-1)
 
 
@@ -727,7 +727,7 @@ def notes(error: BaseException) -> str:
             lambda data: data.map_batch(lambda batch: None),
             r"map_batch .*returned None; did you forget to return the batch\?",
         ),
-        (lambda data: data.map(lambda example: {}), "an example has no leaves, it is {}: a batch of it would be empty"),
+        (lambda data: data.map(lambda example: {}), "an example has no leaves: it is {}, so batches would be empty"),
     ],
 )
 def test_a_map_that_returns_nothing(change: Any, message: str) -> None:
@@ -737,7 +737,7 @@ def test_a_map_that_returns_nothing(change: Any, message: str) -> None:
 
 def test_a_row_that_is_none() -> None:
     items = [{"x": 1.0}] * 8 + [None] * 8
-    with pytest.raises(LeafError, match="row 8: list gave None instead of an example; return one for every row"):
+    with pytest.raises(LeafError, match="row 8: list returned None instead of an example; return one for every row"):
         list(Dataloader(items, 8))
 
 
@@ -761,7 +761,7 @@ def test_an_index_of_many(index: Any) -> None:
 
 
 def test_a_state_that_is_still_text() -> None:
-    with pytest.raises(StateError, match=r"it is text, so json\.loads it first"):
+    with pytest.raises(StateError, match=r"this is text, so json\.loads it first"):
         Dataloader(numbers(), 8).iterate('{"version": 1}')
 
 

@@ -72,7 +72,7 @@ def test_a_plan_is_what_a_loop_over_steps_gives(
     assert all(first >= len(expected) for first, _ in schedule[len(reached) :])
     assert plan.num_steps == len(expected)
     for step, (epoch, position, there, batch_size) in enumerate(expected):
-        assert plan.place(step) == (epoch, position)
+        assert plan.position_of_step(step) == (epoch, position)
         assert plan.step_at(epoch, position) == (step, 0)
         assert plan.valid(step) == there
         rows = order.visits(np.full(there, epoch), np.arange(position, position + there)).rows.tolist()
@@ -82,7 +82,7 @@ def test_a_plan_is_what_a_loop_over_steps_gives(
         [epoch for epoch, *_ in expected], minlength=epochs
     ).tolist()
     for (first, rows), end in zip(reached, [*(first for first, _ in reached[1:]), len(expected)], strict=True):
-        assert [plan.stretch(step)[0].batch_size for step in range(first, end)] == [rows] * (end - first)
+        assert [plan.segment_of(step)[0].batch_size for step in range(first, end)] == [rows] * (end - first)
 
 
 @settings(deadline=None)
@@ -90,11 +90,14 @@ def test_a_plan_is_what_a_loop_over_steps_gives(
 def test_an_endless_plan_goes_on_with_the_last_size(schedule: list[tuple[int, int]], step: int) -> None:
     plan = BatchPlan(Sequential(50), tuple(schedule), None, "drop")
     assert plan.num_steps is None
-    epoch, position = plan.place(step)
+    epoch, position = plan.position_of_step(step)
     assert plan.step_at(epoch, position) == (step, 0)
     later = schedule[-1][0] + 100 + step
-    assert plan.stretch(later)[0].batch_size == schedule[-1][1]
-    assert plan.place(later + 50 // schedule[-1][1]) == (plan.place(later)[0] + 1, plan.place(later)[1])
+    assert plan.segment_of(later)[0].batch_size == schedule[-1][1]
+    assert plan.position_of_step(later + 50 // schedule[-1][1]) == (
+        plan.position_of_step(later)[0] + 1,
+        plan.position_of_step(later)[1],
+    )
 
 
 def test_a_run_has_batches_of_each_size() -> None:
@@ -159,9 +162,9 @@ def test_a_state_inside_a_batch_of_the_schedule() -> None:
 @pytest.mark.parametrize(
     ("batch_size", "message"),
     [
-        ({}, r"batch_size={}: a schedule begins at step 0, and ascends: {0: 256, 10_000: 1024}"),
-        ({5: 8}, "a schedule begins at step 0"),
-        ({0: 8, 5: 16, 3: 8}, "a schedule begins at step 0, and ascends"),
+        ({}, r"batch_size={}: a schedule starts at step 0 and ascends; write it like {0: 256, 10_000: 1024}"),
+        ({5: 8}, "a schedule starts at step 0"),
+        ({0: 8, 5: 16, 3: 8}, "a schedule starts at step 0 and ascends"),
         ({0: 8, 5: 0}, "batch_size=0: a batch needs at least one row"),
         ({0: 8, 5: 1.5}, r"batch_size\[5\]=1.5: pass an int"),
         ({0: 8, "5": 16}, "a step of batch_size='5': pass an int"),
@@ -238,7 +241,7 @@ def test_only_the_columns_that_are_left_are_read() -> None:
         (0, r"seq_len=0: the longest leaf of an example has 16 entries .*; pass 1 to 16"),
         (17, "seq_len=17: the longest leaf of an example has 16 entries"),
         ({0: 4, 3: 20}, "seq_len=20: the longest leaf"),
-        ({1: 4}, "seq_len={1: 4}: a schedule begins at step 0"),
+        ({1: 4}, "seq_len={1: 4}: a schedule starts at step 0"),
         ("4", "seq_len='4': pass an int"),
         ({0: 4, 1000: 8}, "a batch size or length is scheduled from step 1000 on, but there are only 50 steps"),
     ],

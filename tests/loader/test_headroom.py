@@ -109,7 +109,7 @@ def test_in_one_call(machine: Machine) -> None:
         loader(machine).headroom(step, steps=11)
     with pytest.raises(
         ArgumentError,
-        match="the run has handed out 5 batches, too few to tell what a step takes; go through at least 12",
+        match="the run has handed out 5 batches, too few to measure a step; run at least 12 steps",
     ):
         Dataloader(np.arange(40, dtype=np.int32), 8).headroom(lambda batch: batch)
 
@@ -127,10 +127,10 @@ def test_in_one_call(machine: Machine) -> None:
         (
             0.0141,
             0.014,
-            "a perfect loader would take 14 ms a step, and this one takes 14.1 ms: there is nothing to win",
+            "a perfect loader would take 14 ms a step, and this one takes 14.1 ms: there is nothing to gain",
         ),
-        (0.013, 0.014, "a perfect loader would take 14 ms a step, and this one takes 13 ms: there is nothing to win"),
-        (0.0, 0.0, "a perfect loader would take 0 ms a step, and this one takes 0 ms: there is nothing to win"),
+        (0.013, 0.014, "a perfect loader would take 14 ms a step, and this one takes 13 ms: there is nothing to gain"),
+        (0.0, 0.0, "a perfect loader would take 0 ms a step, and this one takes 0 ms: there is nothing to gain"),
     ],
 )
 def test_the_sentence(seconds: float, perfect: float, sentence: str) -> None:

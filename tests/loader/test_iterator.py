@@ -1,4 +1,4 @@
-"""Where an iterator is, how it goes on, and its epochs."""
+"""Position, state and epochs of an iterator."""
 
 import subprocess
 import sys
@@ -300,6 +300,6 @@ def test_a_copy_by_fork_is_refused_at_once(workers: int) -> None:
     )
     first, second, last = result.stdout.splitlines()
     assert first == second
-    assert "is a copy by os.fork(): the threads that read were not copied" in first
+    assert "is its os.fork(): a fork does not have the reader threads" in first
     assert "multiprocessing.get_context('spawn')" in first
     assert last == "8"

@@ -1,4 +1,4 @@
-"""Reading ahead is bounded, placed memory is not written while anything refers to it, and the rest is used again."""
+"""Prefetch memory is bounded, placed memory is not written while referenced, and buffers are reused."""
 
 import gc
 import subprocess

@@ -89,7 +89,7 @@ def test_with_padding_and_other_batch_sizes() -> None:
             {"batch_size": 16, "microbatches": 4},
             PartitionError,
             (
-                r"leaf \['image'\]: P.* gives a device 2 of the 16 rows, which microbatches=4 does not divide; "
+                r"leaf \['image'\]: P.* gives a device 2 of the 16 rows, not a multiple of microbatches=4; "
                 r"use a batch_size that is a multiple of 32"
             ),
         ),
@@ -166,7 +166,7 @@ def test_keys_are_the_same_on_any_share_and_for_padding_zero() -> None:
 def test_keys_need_a_place() -> None:
     with pytest.raises(
         ArgumentError,
-        match=r"key_seed= adds a leaf 'key' to every batch, but an example has the key 'key' already; make",
+        match=r"key_seed= adds a leaf 'key' to every batch, but an example already has the key 'key'; make",
     ):
         Dataloader(from_arrays({"key": np.arange(9)}), batch_size=8, key_seed=0)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""A few integers, the same on every host, that any other run of the same data goes on from."""
+"""The state of a run: a few integers, equal on all hosts, from which any other run of the data continues."""
 
 import json
 import math
@@ -128,27 +128,27 @@ def test_what_decides_the_order_is_part_of_it(other: Dataset) -> None:
         (
             data().shuffle(seed=3),
             data().shuffle(seed=4),
-            r"shuffle\(4\) is not as it was in the run that was saved",
+            r"shuffle\(4\) differs from the saved run",
         ),
-        (data(), data(121), "121 rows is not as it was"),
-        (data(), data().repeat(2), r"repeat\(2\) was not there in the run that was saved"),
-        (data()[:99], data(), r"the run that was saved had one verb more behind shuffle\(3\)"),
-        (data().map(lambda row: row), data(), "had one verb more"),
-        (data(), data().map(lambda row: row), r"map\(\) was not there"),
+        (data(), data(121), "121 rows differs from"),
+        (data(), data().repeat(2), r"repeat\(2\) was not in the saved run"),
+        (data()[:99], data(), r"the saved run had one more verb after shuffle\(3\)"),
+        (data().map(lambda row: row), data(), "had one more verb"),
+        (data(), data().map(lambda row: row), r"map\(\) was not in the saved run"),
         (
             data().map(lambda row, rng: row, rng=True, seed=1),
             data().map(lambda row, rng: row, rng=True, seed=2),
-            r"map\(rng=True, seed=2\) is not as it was",
+            r"map\(rng=True, seed=2\) differs from the saved run",
         ),
         (
             data(),
             from_arrays({"x": np.arange(120.0)}).shuffle(seed=3),
-            r"an example, with \['x'\]: float64\[\] is not as it was",
+            r"an example, with \['x'\]: float64\[\] differs from the saved run",
         ),
         (
             concat([data(), data()]),
             concat([data(), data().shuffle(seed=1)]),
-            r"concat: 0 = 120 rows, shuffle\(3\); 1 = 120 rows, shuffle\(3\), shuffle\(1\) is not as it was",
+            r"concat: 0 = 120 rows, shuffle\(3\); 1 = 120 rows, shuffle\(3\), shuffle\(1\) differs from the saved run",
         ),
     ],
 )
@@ -166,7 +166,7 @@ def test_a_state_of_an_older_loadax_is_restored() -> None:
     assert int(str(state["order"]), 16) >> 33 == state_at(loader, 5)["order"]
     with loader.iterate(state) as batches:
         assert batches.step == 5
-    with pytest.raises(StateError, match="its length, element spec, verbs, seeds or weights are not those of the run"):
+    with pytest.raises(StateError, match="its length, element spec, verbs, seeds or weights differ from the saved run"):
         Dataloader(data(121), 8).iterate(state)
 
 

@@ -74,9 +74,9 @@ def test_no_steps_are_no_visits() -> None:
     [
         ({"batch_size": 0}, r"batch_size=0: a batch needs at least one row"),
         ({"batch_size": -3}, r"batch_size=-3: a batch needs at least one row"),
-        ({"num_epochs": 0}, r"num_epochs=0: pass 1 or more, or None to go on for ever"),
+        ({"num_epochs": 0}, r"num_epochs=0: pass 1 or more, or None for endless epochs"),
         ({"remainder": "keep"}, r"remainder='keep': pass 'drop', 'pad' or 'error'"),
-        ({"order": Sequential(0)}, r"the dataset has no rows; look at what it was read from, or at the slice or split"),
+        ({"order": Sequential(0)}, r"the dataset has no rows; check the data that it reads, or the slice or split"),
         ({"order": Sequential(0), "remainder": "pad"}, r"the dataset has no rows"),
         ({"order": Sequential(0), "remainder": "error"}, r"the dataset has no rows"),
         (
@@ -97,12 +97,12 @@ def test_what_cannot_be_planned(arguments: dict[str, Any], message: str) -> None
 
 @pytest.mark.parametrize("step", [-1, 4, 10**12])
 def test_a_step_that_is_not_there(step: int) -> None:
-    with pytest.raises(RowIndexError, match=rf"step {step} is not there: steps are at least 0 and below 4"):
+    with pytest.raises(RowIndexError, match=rf"step {step} is out of range: steps are at least 0 and below 4"):
         BatchPlan(Sequential(10), 4, num_epochs=2).check(step)
 
 
 def test_a_step_below_zero_of_a_plan_without_end() -> None:
-    with pytest.raises(RowIndexError, match=r"step -1 is not there: steps are at least 0$"):
+    with pytest.raises(RowIndexError, match=r"step -1 is out of range: steps are at least 0$"):
         BatchPlan(Sequential(10), 4, num_epochs=None).check(-1)
 
 

@@ -193,7 +193,7 @@ def test_weights_by_step_wait_for_a_batch_size() -> None:
         True,
     )
     with pytest.raises(
-        ScheduleError, match=r"scheduled by step.*give it to a Dataloader as it is, without another verb behind"
+        ScheduleError, match=r"scheduled by step.*pass it to a Dataloader as it is, without another verb after"
     ):
         _ = order.size
     with pytest.raises(TypeError):

@@ -146,7 +146,7 @@ def test_the_cost_is_that_of_the_distinct_lengths() -> None:
 @pytest.mark.parametrize(
     ("lengths", "arguments", "message"),
     [
-        ([0, 0], (4, "split", "error", 0), r"pack\(\) of 2 documents that are all empty"),
+        ([0, 0], (4, "split", "error", 0), r"pack\(\): all 2 documents are empty; pack a dataset with"),
         (
             [3, 9, 4, 5],
             (4, "best_fit", "error", 9),

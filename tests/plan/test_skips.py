@@ -66,22 +66,22 @@ def test_a_plan_that_skips_is_the_list_of_the_steps_that_are_left(
     assert plan.num_steps == len(left)
     for step, number in enumerate(left):
         assert plan.visits(step).rows.tolist() == whole.visits(number).rows.tolist()
-        assert plan.place(step) == whole.place(number)
+        assert plan.position_of_step(step) == whole.position_of_step(number)
         assert plan.valid(step) == whole.valid(number)
-        assert step in plan.epoch_steps(whole.place(number)[0])
-        stretch, end = plan.stretch(step)
-        assert stretch == whole.stretch(number)[0]
+        assert step in plan.epoch_steps(whole.position_of_step(number)[0])
+        segment, end = plan.segment_of(step)
+        assert segment == whole.segment_of(number)[0]
         assert end is not None
-        assert {whole.stretch(each)[0] for each in left[step:end]} == {stretch}
-        assert end == len(left) or whole.stretch(left[end])[0] != stretch
+        assert {whole.segment_of(each)[0] for each in left[step:end]} == {segment}
+        assert end == len(left) or whole.segment_of(left[end])[0] != segment
     assert sum(len(plan.epoch_steps(epoch)) for epoch in range(epochs)) == len(left)
     assert plan.first_steps == [
-        step for step in range(len(left)) if step == 0 or plan.stretch(step)[0] != plan.stretch(step - 1)[0]
+        step for step in range(len(left)) if step == 0 or plan.segment_of(step)[0] != plan.segment_of(step - 1)[0]
     ]
     if left:
         first = data.draw(st.integers(0, len(left) - 1))
-        stop = plan.stretch(first)[1]
+        stop = plan.segment_of(first)[1]
         steps = range(first, data.draw(st.integers(first + 1, stop or first + 1)))
-        positions = np.arange(plan.stretch(first)[0].batch_size)
+        positions = np.arange(plan.segment_of(first)[0].batch_size)
         together = plan.visits_of(steps, positions).rows.tolist()
         assert together == [row for step in steps for row in plan.visits(step).rows.tolist()]

@@ -127,7 +127,7 @@ def test_what_is_left_out_describes_itself_and_is_dealt_to_nobody() -> None:
 def test_a_slice_of_a_shuffle_has_other_rows_each_epoch(verb: Callable[[Order], Order], parent: Order) -> None:
     message = (
         r"(filter|exclude)\(\) after a slice of a shuffle: "
-        r"which rows are there changes every epoch.*(filter|exclude) first, or"
+        r"the slice has other rows in every epoch.*call (filter|exclude)\(\) first, or"
     )
     for order in (Sliced(parent, 0, 1, 4), Shuffled(Repeated(Sliced(parent, 0, 1, 4), 2), 1)):
         with pytest.raises(ArgumentError, match=message):
@@ -138,7 +138,7 @@ def test_a_slice_of_a_shuffle_has_other_rows_each_epoch(verb: Callable[[Order], 
 def test_a_mixture_keeps_its_proportions(verb: Callable[[Order], Order]) -> None:
     mixed = Mixed((Sequential(9), Sequential(9)), (9, 9), ("a", "b"), (Segment(0, (1, 1)),), 0, "first")
     with pytest.raises(
-        ArgumentError, match=r"\(\) behind mix\(\) would break its proportions; call it on the datasets before"
+        ArgumentError, match=r"\(\) after mix\(\) would break its proportions; call it on the datasets before"
     ):
         verb(Shuffled(mixed, 0))
 

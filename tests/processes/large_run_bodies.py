@@ -35,13 +35,13 @@ GONE = range(11, 14)
 def composed(folder: Path) -> Run:
     """Chosen, split, packed and shuffled parts, mixed; weights, sizes and lengths are scheduled.
 
-    What is chosen is found out together.
+    The process that begins the run builds the indices that the others read.
     """
-    web = shuffle(keep(documents(120, 0, 1, flat=True), 1, folder / f"filter-{jax.process_count()}"), 3)
+    web = shuffle(keep(documents(120, 0, 1, flat=True), 1, folder / "filter"), 3)
     web = shuffle_blocks(pack(web, "split"), 5, block=4, window=2, lanes=3)
     code = split(shuffle(documents(110, 1, 10_001, flat=False), 4), 0.7, 0)[0]
     code = shuffle(exclude(pack(code, "best_fit"), [2, 9]), 6)
-    books = shuffle(split_groups(whole_rows(30, 20_001), 0.5, 0, folder / f"groups-{jax.process_count()}")[0], 7)
+    books = shuffle(split_groups(whole_rows(30, 20_001), 0.5, 0, folder / "groups")[0], 7)
     return Run(
         {"web": web, "code": code, "books": books},
         sizes={0: 8, 5: 16, 10: 24},

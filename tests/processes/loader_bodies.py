@@ -186,7 +186,7 @@ def errors_alike() -> None:
         match=r"dim 0 has 12 rows, .* splits it into 8 equal parts. Use a batch_size that is a multiple of 8",
     ):
         Dataloader(TREE, 12, mesh=mesh)
-    with pytest.raises(PartitionError, match="leave shard_index and shard_count out, the mesh decides"):
+    with pytest.raises(PartitionError, match="leave shard_index and shard_count out, so that the mesh decides"):
         Dataloader(
             TREE,
             BATCH,

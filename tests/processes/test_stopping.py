@@ -61,7 +61,7 @@ def wait_for_the_end(*, collecting: bool = False) -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing waits for the threads, however long these need on a busy machine."""
-    monkeypatch.setattr(thread_pool, "_PATIENCE", HANG)
+    monkeypatch.setattr(thread_pool, "_CLOSE_TIMEOUT", HANG)
 
 
 def test_the_tests_below_would_see_a_thread() -> None:
@@ -427,7 +427,7 @@ def test_processes_that_are_busy_for_long_do_not_hold_up_another_state(monkeypat
     data = from_arrays({"x": np.arange(8 * 1000)}).map(busy)
     with iter(Dataloader(data, 8, num_workers=1, worker_type="process")) as batches:
         next(batches)
-        monkeypatch.setattr(thread_pool, "_PATIENCE", 0.1)
+        monkeypatch.setattr(thread_pool, "_CLOSE_TIMEOUT", 0.1)
         before = [thread for thread in threading.enumerate() if thread.name.startswith("loadax")]
         assert before
         batches.set_state(100)

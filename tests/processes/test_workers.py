@@ -175,15 +175,15 @@ def test_an_interpreter_that_is_gone_while_it_is_needed(monkeypatch: pytest.Monk
 def test_an_interpreter_that_can_not_begin_is_not_tried_for_ever(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     message = (
-        rf"{count + 2} worker processes ended before they had taken up the data; the last one \(\d+\) "
-        r"ended with exit code 1\. What they wrote to stderr may say why; or use worker_type='thread'"
+        rf"{count + 2} worker processes ended before they had loaded the data; the last one \(\d+\) "
+        r"ended with exit code 1\. Their output on stderr may say why; or use worker_type='thread'"
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with iter(loader(num_workers=count)) as batches, pytest.raises(WorkerError, match=message):
             next(batches)
     assert count + 1 <= len(caught)
-    warned = r"a worker process \(\d+\) ended with exit code 1 before it had taken up the data; another one is started"
+    warned = r"a worker process \(\d+\) ended with exit code 1 before it had loaded the data; a new worker replaces it"
     assert all(re.fullmatch(warned, str(each.message)) for each in caught)
     wait_for_the_end()
 
@@ -267,7 +267,7 @@ def test_a_source_that_does_not_pickle_is_named_when_iteration_begins() -> None:
     with pytest.raises(
         WorkerError,
         match=r"the source, Unwilling\(64\) can't be sent to a worker process: TypeError: cannot pickle '_thread.lock' "
-        r"object; make it picklable \(open files and connections again in __setstate__\), or use worker_type='thread'",
+        r"object; make it picklable \(reopen files and connections in __setstate__\), or use worker_type='thread'",
     ):
         iter(unwilling)
     wait_for_the_end()
@@ -292,7 +292,7 @@ def test_a_source_that_does_not_come_back() -> None:
     data = from_source(maps.Spoilt(64))
     with iter(Dataloader(data, 8, num_workers=2, worker_type="process")) as batches:
         with pytest.raises(
-            WorkerError, match="a worker process could not take up the data: LookupError: not here; make it picklable"
+            WorkerError, match="a worker process could not load the data: LookupError: not here; make it picklable"
         ) as caught:
             next(batches)
         assert "in spoil" in "\n".join(caught.value.__notes__)
@@ -359,7 +359,7 @@ def test_a_module_that_neither_has() -> None:
         pytest.raises(
             WorkerError,
             match=r"a worker process can't import 'nobody_has_this', "
-            r"which the data or its maps need; install it, or put",
+            r"which the data or its maps need; install it, or add",
         ),
     ):
         next(batches)
@@ -393,8 +393,8 @@ def test_a_worker_that_is_killed_is_replaced() -> None:
         (message,) = (each for each in told if f"({pid})" in each)
         assert re.fullmatch(
             rf"a worker process \({pid}\) was killed by signal 9 \(SIGKILL: "
-            r"often the system, when memory is short\) while it (read (row \d+|\d+ rows \([\d, …]+\)); "
-            r"another one is started, which reads them again|had nothing to do; another one is started)",
+            r"often the OOM killer, when memory is short\) while it (read (row \d+|\d+ rows \([\d, …]+\)); "
+            r"a new worker retries them|was idle; a new worker replaces it)",
             message,
         ), message
 
@@ -415,7 +415,7 @@ def test_all_killed_at_once_while_they_have_nothing_to_do(count: int) -> None:
 
         with pytest.warns(
             RuntimeWarning,
-            match=r"killed by signal 9 .* (while it had nothing to do|before it had taken up the data); another",
+            match=r"killed by signal 9 .* (while it was idle|before it had loaded the data); a new worker replaces it",
         ):
             go_on_without_them()
 
@@ -434,7 +434,7 @@ def test_all_killed_while_they_begin(pause: float, tmp_path: Path) -> None:
     with iter(loader(maps.Awaited(held_up), num_workers=2)) as batches:
         time.sleep(pause)
         with pytest.warns(
-            RuntimeWarning, match=r"killed by signal 9 .* before it had taken up the data; another one is started"
+            RuntimeWarning, match=r"killed by signal 9 .* before it had loaded the data; a new worker replaces it"
         ):
             killed(batches)
 
@@ -458,14 +458,14 @@ def test_all_killed_at_work() -> None:
     ("way", "ended"),
     [
         ("_exit", "ended with exit code 7"),
-        ("kill", r"was killed by signal 9 \(SIGKILL: often the system, when memory is short\)"),
+        ("kill", r"was killed by signal 9 \(SIGKILL: often the OOM killer, when memory is short\)"),
         ("segfault", "was killed by signal 11"),
     ],
 )
 def test_a_row_that_kills_whoever_reads_it_is_named(way: str, ended: str, count: int) -> None:
     message = (
         r"2 worker processes died, one after the other, reading (row 21|8 rows \(16, .*23\)|\d rows \(.*21.*\)); "
-        rf"the last one \(\d+\) {ended}\. Look at these rows, and at what the maps do with them, with num_workers=0; "
+        rf"the last one \(\d+\) {ended}\. Debug these rows and their maps with num_workers=0, "
         r"or use fewer workers"
     )
     with warnings.catch_warnings(record=True) as caught:
@@ -599,6 +599,20 @@ def test_set_state_while_they_are_busy_does_not_wait_for_them(stuck: Stuck) -> N
     wait_for_the_end()
 
 
+def test_a_reopened_iterator_starts_as_many_as_were_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadax.loader.options.usable_cores", lambda: 2)
+    batches = iter(loader(maps.who, rows=8000, num_workers=None))
+    next(batches)
+    assert batches._autotuner is not None
+    batches._autotuner.size = 4  # two processes, as if a trial had shown that they are of use
+    batches.close()
+    wait_for_the_end()
+    batches.set_state(3)
+    with batches:
+        reads_on(batches, 3)
+        until(lambda: len(workers()) == 2)
+
+
 # Python 3.12 and later warn.
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork:DeprecationWarning")
 def test_a_copy_of_the_trainer_by_fork_ends_none_of_them() -> None:
@@ -677,4 +691,4 @@ def _all_there(batches: DataIterator) -> bool:
     """Whether all workers are started, and have answered all that they were asked."""
     pool = batches._executor
     assert isinstance(pool, process_pool.ProcessPool)
-    return len(pool._handles) == pool.workers and not any(handle.in_hand for handle in pool._handles)
+    return len(pool._handles) == pool.workers and not any(handle.pending for handle in pool._handles)

@@ -61,7 +61,7 @@ def test_killed_at_any_moment_it_goes_on(seed: int, tmp_path: Path, undisturbed:
         assert child.returncode == -signal.SIGKILL
         progress.append(len(list(path.glob("image/c/*"))))
         if not (path / "loadax.json").exists() and path.exists() and any(path.glob("*.json")):
-            with pytest.raises(SourceError, match="it was not written to its end"):
+            with pytest.raises(SourceError, match="the store is unfinished"):
                 from_zarr(path)
     assert progress == sorted(progress)
     assert progress[-1] > 0
@@ -82,7 +82,7 @@ def test_killed_shares_go_on(tmp_path: Path, undisturbed: dict[str, bytes]) -> N
     children[1].kill()
     codes = [child.communicate(timeout=HANG) and child.returncode for child in children]
     assert codes == [0, -signal.SIGKILL, 0]
-    with pytest.raises(SourceError, match="it was not written to its end"):
+    with pytest.raises(SourceError, match="the store is unfinished"):
         from_zarr(path)
     again = start(path, **arguments, shard=(1, 3), resume=True)
     _, problem = again.communicate(timeout=HANG)
@@ -107,7 +107,7 @@ def test_an_interrupt_stops_it_and_says_how_to_go_on(tmp_path: Path, undisturbed
     _, problem = child.communicate(timeout=HANG)
     assert child.returncode in (1, -signal.SIGINT)
     assert "KeyboardInterrupt" in problem
-    assert f"loadax: {path} was not written to its end; go on with resume=True, on the command line --resume" in problem
+    assert f"loadax: {path} is unfinished; resume it with resume=True, on the command line --resume" in problem
     assert not (path / "loadax.json").exists()
     write_zarr(TreeRows(tree_of(ROWS)), path, shard_rows=SHARD, resume=True)
     assert files(path) == undisturbed

@@ -70,7 +70,7 @@ def test_flipped_bits_never_give_other_rows(kind: str, tmp_path: Path) -> None:
         try:
             found = make(tmp_path)
         except LoadaxError as error:
-            if "is a file of another kind; choose another path, or delete it" not in str(error):
+            if "is not a loadax index; pass another path, or delete it" not in str(error):
                 raise
             path.unlink()  # as it says
             found, refused = make(tmp_path), refused + 1

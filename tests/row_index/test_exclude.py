@@ -77,22 +77,22 @@ def test_the_state_is_of_the_rows_that_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([1.5], "rows holds float64; pass row numbers, as integers"),
-        (np.ones(500, bool), r"rows holds True and False; pass row numbers: numpy.flatnonzero\(mask\)"),
+        ([1.5], "rows contains float64; pass row numbers, as integers"),
+        (np.ones(500, bool), r"rows is a mask of True and False; pass row numbers: numpy.flatnonzero\(mask\)"),
         (3, "rows=3: pass row numbers, or the path of a .npy or .txt file of them"),
         ([[1], [2, 3]], r"rows=\[\[1\], \[2, 3\]\]: pass row numbers"),
         (
             "gone.csv",
             (
-                r"rows: .*gone.csv is of no kind that exclude\(\) knows; "
-                r"pass a .npy file, or a .txt file with a row number a line"
+                r"rows: .*gone.csv has an unsupported format; "
+                r"pass a .npy file, or a .txt file with one row number per line"
             ),
         ),
         ("missing.npy", r"rows: .*missing.npy can't be read: .*; check the path"),
         ("missing.txt", r"rows: .*missing.txt can't be read: .*; check the path"),
-        ("words.txt", "rows: line 2 of .*words.txt is 'row 4'; write one row number a line"),
-        ("words.npy", r"rows: .*words.npy is no .npy file of numbers \(.*\); write it with numpy.save"),
-        ("mask.npy", "mask.npy holds True and False"),
+        ("words.txt", "rows: line 2 of .*words.txt is 'row 4'; write one row number per line"),
+        ("words.npy", r"rows: .*words.npy is not a .npy file of numbers \(.*\); write it with numpy.save"),
+        ("mask.npy", "mask.npy is a mask of True and False"),
         (range(500), "leaves none of 500 rows; pass fewer than all"),
     ],
 )
@@ -108,9 +108,9 @@ def test_lists_that_can_not_be_used(rows: Any, message: str, tmp_path: Path, mon
 def test_rows_that_are_not_there(tmp_path: Path) -> None:
     for row in (500, -1):
         with pytest.raises(
-            RowIndexError, match=rf"row {row} is not there: the source has 500 rows, numbered from 0; is the list of"
+            RowIndexError, match=rf"row {row} is out of range: the source has 500 rows, numbered from 0; pass a list of"
         ):
             data().exclude([1, row])
     (tmp_path / "gone.txt").write_text("501")
-    with pytest.raises(RowIndexError, match=rf"row 501 of {tmp_path}/gone.txt is not there"):
+    with pytest.raises(RowIndexError, match=rf"row 501 of {tmp_path}/gone.txt is out of range"):
         data().exclude(tmp_path / "gone.txt")

@@ -149,7 +149,7 @@ def test_without_an_index_the_log_says_what_was_done(log: pytest.LogCaptureFixtu
     ((level, text),) = said(log)
     assert level == logging.INFO
     assert text.startswith("filter small (")
-    assert text.endswith("looked at 500 rows; index=PATH would keep what was found")
+    assert text.endswith("read 500 rows; pass index=PATH to store the result")
 
 
 def test_a_bar_where_it_is_wanted(capfd: pytest.CaptureFixture[str]) -> None:
@@ -208,7 +208,7 @@ def test_an_index_of_something_else_is_built_anew(tmp_path: Path, log: pytest.Lo
         anew = (
             []
             if differs is None
-            else [(logging.WARNING, f"index {described} is another one ({differs} differs): it is not used")]
+            else [(logging.WARNING, f"index {described} does not match ({differs} differs) and is not used")]
         )
         assert said(log) == [*anew, (logging.INFO, f"index {described}: written")]
         assert rows_of(kept) == rows_of(dataset.filter(fn))
@@ -274,10 +274,10 @@ def test_what_can_not_be_recognised_is_computed_anew_and_said(tmp_path: Path, lo
         ((level, text),) = said(log)
         assert level == logging.WARNING
         assert text.startswith(
-            f"index {index / 'filter.json'} is neither read nor written, and all rows are looked at: filter <"
+            f"index {index / 'filter.json'} is neither read nor written, and all rows are read: changes of <"
         )
         assert "it depends on <" in text
-        assert text.endswith("of type Threshold); pass key=, a text of your own that you change with it")
+        assert text.endswith("of type Threshold); pass key=, a text that you change with it")
     assert not index.exists()
     assert len(data().filter(Threshold(40), "below 40", index=index)) == len(SMALL)
     assert index.exists()
@@ -333,7 +333,7 @@ def test_answers_that_are_no_bool(answer: Any, message: str) -> None:
 
 
 def test_none_kept() -> None:
-    with pytest.raises(ArgumentError, match=r"keeps none of 500 rows; look at what it returns for one: fn\(ds\[0\]\)"):
+    with pytest.raises(ArgumentError, match=r"keeps none of 500 rows; check its result for one: fn\(ds\[0\]\)"):
         data().filter(lambda example: False)
     with pytest.raises(ArgumentError, match="keeps none of 0 rows"):
         data()[:0].filter(small)
@@ -342,8 +342,8 @@ def test_none_kept() -> None:
 def test_random_maps_come_after() -> None:
     noisy = data().map(lambda example, rng: example, rng=True)
     message = (
-        r"\(\) looks at each row once, but a map before it is random; "
-        r"(filter|split_by) first, and map at random behind it"
+        r"\(\) reads each row once, but a map before it is random; "
+        r"call (filter|split_by)\(\) before the random map"
     )
     for dataset in (noisy, concat([noisy, data()])):
         with pytest.raises(ArgumentError, match=message):
@@ -357,7 +357,7 @@ def test_orders_whose_rows_change_are_refused() -> None:
     for verb, arguments in given.items():
         with pytest.raises(ArgumentError, match=rf"{verb}\(\) after a slice of a shuffle"):
             getattr(data().shuffle(0)[:9], verb)(*arguments)
-        with pytest.raises(ArgumentError, match=rf"{verb}\(\) behind mix\(\) would break its proportions"):
+        with pytest.raises(ArgumentError, match=rf"{verb}\(\) after mix\(\) would break its proportions"):
             getattr(mix([data(), data()], [1, 1]), verb)(*arguments)
 
 
@@ -369,7 +369,7 @@ def test_orders_whose_rows_change_are_refused() -> None:
         ({"workers": 0}, "workers=0: pass 1 or more"),
         ({"index": "s3://bucket/i"}, "index='s3://bucket/i' is a URL: pass the path of a local folder"),
         ({"index": 3}, "index=3 is a int: pass the path of a local folder"),
-        ({"index": __file__}, r"index='.*' is a file; pass the path of a folder.* by an earlier loadax: delete it"),
+        ({"index": __file__}, r"index='.*' is a file; pass the path of a folder.* of an earlier loadax, delete it"),
     ],
 )
 def test_arguments_that_can_not_be_used(arguments: dict[str, Any], message: str) -> None:
@@ -380,7 +380,7 @@ def test_arguments_that_can_not_be_used(arguments: dict[str, Any], message: str)
 def test_nobodys_file_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "filter.json").write_text('{"mine": 1}')
     with pytest.raises(
-        ArgumentError, match=r"index .*filter.json is a file of another kind; choose another path, or delete it"
+        ArgumentError, match=r"index .*filter.json is not a loadax index; pass another path, or delete it"
     ):
         data().filter(small, index=tmp_path)
     assert (tmp_path / "filter.json").read_text() == '{"mine": 1}'
@@ -389,11 +389,9 @@ def test_nobodys_file_is_overwritten(tmp_path: Path) -> None:
 
 def test_places_that_can_not_be_written_or_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(
-        SourceError, match=r"index .*file/i/filter.json can't be (read|written): .*; choose another path"
-    ):
+    with pytest.raises(SourceError, match=r"index .*file/i/filter.json can't be (read|written): .*; pass another path"):
         data().filter(small, index=tmp_path / "file" / "i")
-    with pytest.raises(SourceError, match=r"index .* can't be written: .*; choose another path, or make room"):
+    with pytest.raises(SourceError, match=r"index .* can't be written: .*; pass another path, or free space"):
         data().filter(small, index=Path("/proc/loadax/i"))
 
 
@@ -453,3 +451,28 @@ def test_memory_is_bounded() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 60
+
+
+class Add:
+    """A function whose parameter can't be seen from outside."""
+
+    def __init__(self, row: int):
+        self.row = row
+
+    def __call__(self, example: Any) -> Any:
+        return {"x": example["x"] + 1000 * (example["x"] == self.row)}
+
+
+def test_an_index_behind_a_map_whose_changes_are_invisible_needs_a_key(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def kept(row: int, **options: Any) -> int:
+        data = from_arrays({"x": np.arange(1000)}).map(Add(row))
+        return len(data.filter(lambda example: bool(example["x"] < 1000), index=tmp_path / "index", **options))
+
+    assert kept(501) == kept(502) == 999
+    assert "can't be detected (it depends on" in caplog.text
+    assert "pass key=, a text that you change with it" in caplog.text
+    assert not (tmp_path / "index").exists()
+    assert kept(501, key="501") == 999
+    assert (tmp_path / "index").is_dir()

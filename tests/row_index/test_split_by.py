@@ -144,7 +144,7 @@ def test_a_side_may_be_empty() -> None:
         (
             "image",
             (
-                r"key='image' is a leaf of uint8\[2\]; a group's key is one whole number or text: "
+                r"key='image' is a leaf of uint8\[2\], but a group's key is one integer or text; "
                 r"pass a function of one example"
             ),
         ),
@@ -161,7 +161,7 @@ def test_keys_that_can_not_be_used(key: Any, message: str) -> None:
 @pytest.mark.parametrize("key", [1.5, None, (1, 2), [1], np.ones(2)])
 def test_what_a_function_must_not_give(key: Any) -> None:
     with pytest.raises(
-        LeafTypeError, match=r"split_by: .*<lambda>.* is .* for row 0; a group's key is an int, a str or bytes"
+        LeafTypeError, match=r"split_by: .*<lambda>.* is .* for row 0; return an int, a str or bytes as the group's key"
     ):
         data().split_by(lambda example: key, 0.5)
 
@@ -169,7 +169,7 @@ def test_what_a_function_must_not_give(key: Any) -> None:
 def test_a_leaf_of_other_objects() -> None:
     with pytest.raises(
         LeafTypeError,
-        match=r"split_by: leaf 'who' is np.float64\(1.5\) for row 1; a group's key is an int, a str or bytes",
+        match=r"split_by: leaf 'who' is np.float64\(1.5\) for row 1; return an int, a str or bytes as the group's key",
     ):
         from_source([{"who": "a"}, {"who": 1.5}]).split_by("who", 0.5)
 
@@ -193,7 +193,7 @@ def test_fractions_and_seeds_that_can_not_be_used() -> None:
 
 def test_a_function_that_can_not_be_recognised_is_asked_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data().split_by(Keyed(), 0.5, index=tmp_path / "i")
-    assert "can't be recognised when it changes" in caplog.text
+    assert "can't be detected" in caplog.text
     assert caplog.messages[0].endswith("use a plain function")
 
 

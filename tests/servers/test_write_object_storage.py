@@ -29,7 +29,7 @@ def test_a_store_in_a_bucket(s3_server: S3Server, bucket: str) -> None:
     # manifest, group, and for each array its metadata and 3 shards
     assert len(keys(s3_server, bucket)) == 1 + 1 + 3 * (1 + 3)
     assert verify(address).damages == ()
-    with pytest.raises(ArgumentError, match=rf"{address}: a finished store of 60 rows is there; pass overwrite=True"):
+    with pytest.raises(ArgumentError, match=rf"{address} is a finished store of 60 rows; pass overwrite=True"):
         write_zarr(rows, address)
 
 
@@ -51,7 +51,7 @@ def test_a_half_written_store_in_a_bucket_goes_on(s3_server: S3Server, bucket: s
     rows, address = TreeRows(tree_of(ROWS)), f"s3://{bucket}/train"
     with pytest.raises(OSError, match="is gone"):
         write_zarr(TreeRows(rows.tree, fails_at=50), address, shard_rows=10)
-    with pytest.raises(SourceError, match=rf"{address}: it was not written to its end"):
+    with pytest.raises(SourceError, match=rf"{address}: the store is unfinished"):
         from_zarr(address)
     again = TreeRows(rows.tree)
     write_zarr(again, address, shard_rows=10, resume=True)

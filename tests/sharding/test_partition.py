@@ -167,9 +167,9 @@ def test_specs_that_do_not_fit(partition: Any, message: str) -> None:
         ("data", "leaf ['image']: its partition is 'data', a str: write P('data')"),
         (
             {"image": P(), "label": P()},
-            "the keys are ['image', 'label'], those of the data are ['image', 'label', 'nested']",
+            "the keys are ['image', 'label']; pass those of the data: ['image', 'label', 'nested']",
         ),
-        (3, "3 was not expected"),
+        (3, "3 is unexpected"),
     ],
 )
 def test_what_is_no_partition(partition: Any, message: str) -> None:

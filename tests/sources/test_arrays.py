@@ -132,7 +132,7 @@ def test_objects_and_strings_can_be_read() -> None:
 @pytest.mark.parametrize("rows", [[0, 20], [-1], [0, 2**40], np.array([2**63], np.uint64)])
 def test_a_row_that_is_not_there(rows: Any) -> None:
     source = ArraySource(VALUES)
-    message = r"row -?\d+ is not there: rows are at least 0 and below 20"
+    message = r"row -?\d+ is out of range: rows are at least 0 and below 20"
     with pytest.raises(RowIndexError, match=message):
         source.read(rows)
     with pytest.raises(RowIndexError, match=message):
@@ -140,9 +140,9 @@ def test_a_row_that_is_not_there(rows: Any) -> None:
 
 
 def test_the_message_shows_the_wrong_row() -> None:
-    with pytest.raises(RowIndexError, match="row 23 is not there"):
+    with pytest.raises(RowIndexError, match="row 23 is out of range"):
         ArraySource(VALUES).read(np.array([3, 23, 5]))
-    with pytest.raises(RowIndexError, match="row -4 is not there"):
+    with pytest.raises(RowIndexError, match="row -4 is out of range"):
         ArraySource(VALUES).read(np.array([3, -4, 5]))
 
 
@@ -155,16 +155,16 @@ def test_rows_that_are_no_integers(rows: Any) -> None:
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({}, "there is no array: pass at least one leaf"),
-        ({"x": None}, "there is no array: pass at least one leaf"),
-        ({"x": [1, 2, 3]}, r"leaf \['x'\]\[0\] is int 1, not an array; pass numpy arrays, one row an entry of dim 0"),
+        ({}, "the data has no arrays; pass at least one leaf"),
+        ({"x": None}, "the data has no arrays; pass at least one leaf"),
+        ({"x": [1, 2, 3]}, r"leaf \['x'\]\[0\] is int 1, not an array; pass NumPy arrays whose dim 0 counts rows"),
         ({"x": "text"}, r"leaf \['x'\] is str 'text', not an array"),
         ("t" * 500, r"leaf given is str 't{5,60}\.\.\., not an array"),
         (
             {"x": np.float32(3)},
-            r"leaf \['x'\] is a single value, float32 .*: it has no rows; give it a first dimension",
+            r"leaf \['x'\] is a scalar, float32 .*, without rows; give it a first dimension",
         ),
-        (np.array(5), r"leaf given is a single value"),
+        (np.array(5), r"leaf given is a scalar"),
         (
             {"x": np.zeros(3), "y": np.zeros((4, 2))},
             r"different numbers of rows \(\['x'\]: 3, \['y'\]: 4\); dim 0 of every leaf must be equal",

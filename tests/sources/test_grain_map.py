@@ -1,7 +1,10 @@
 """Grain's MapDatasets: their own epochs, on any workers, and what is refused."""
 
+import itertools
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grain
@@ -11,7 +14,8 @@ import pytest
 from grain import experimental
 
 import loadax
-from loadax.errors import ArgumentError, LeafError, StateError
+from loadax.errors import ArgumentError, LeafError, SourceError, StateError
+from tests.sources.advice import follow
 
 
 def noise(row: Any, rng: np.random.Generator) -> Any:
@@ -132,24 +136,92 @@ def even(example: Any) -> bool:
     return bool(example["x"] % 2 == 0)
 
 
-def test_a_filter_of_grain_is_refused_and_loadax_filters() -> None:
+def rows_of(data: Any, epochs: int, partition: Any = None) -> list[list[int]]:
+    """The leaf x of each epoch, read by a loader whose batch is an epoch."""
+    spec = jax.sharding.PartitionSpec() if partition is None else partition
+    return [batch["x"].tolist() for batch in loadax.Dataloader(data, len(data), num_epochs=epochs, partition=spec)]
+
+
+def test_rows_that_a_filter_of_grain_leaves_out_are_a_list() -> None:
     base = grain.MapDataset.range(16).map(lambda x: {"x": x})
-    for sparse in (base.filter(even), base.filter(even).map(lambda row: row), base.shuffle(seed=1).filter(even)):
+    chains = [
+        base.filter(even),
+        base.filter(even).map(lambda row: {"x": row["x"] + 1}),
+        base.filter(even).filter(lambda row: row["x"] > 4)[3:14],
+        grain.MapDataset.concatenate([base, base.filter(even)]),
+        base.filter(even).repeat(2),
+    ]
+    for chain in chains:
+        kept = [row["x"] for row in map(chain.__getitem__, range(len(chain))) if row is not None]
+        for dataset in (loadax.from_grain(chain), loadax.as_dataset(chain), loadax.from_source(chain)):
+            assert len(dataset) == len(kept)
+            assert rows_of(dataset, 2) == [kept, kept]
+    data = loadax.from_grain(base.filter(even))
+    loader = loadax.Dataloader(data.shuffle(0), 8)
+    assert sorted(loader[0]["x"].tolist()) == list(range(0, 16, 2))
+    assert loader.rows(0).tolist() == loader[0]["x"].tolist()
+    assert [(place.step, place.position) for place in loader.find(6)] == [(0, loader[0]["x"].tolist().index(6))]
+    assert loader.find(5) == []
+    train, test = data.split(0.5)
+    assert len(train) + len(test) == 8
+
+
+def test_a_random_map_behind_a_filter_draws_as_grain_does() -> None:
+    filtered = grain.MapDataset.range(16).filter(lambda x: x % 3 == 1)
+    chain = filtered.random_map(noise, seed=4).map(lambda row: row)
+    expected = [
+        [(int(row["x"]), int(row["noise"])) for row in map(chain.__getitem__, range(start, start + 16)) if row]
+        for start in (0, 16)
+    ]
+    data = loadax.from_grain(chain)
+    assert [rows([data.read(range(5), epoch)]) for epoch in (0, 1)] == expected
+    assert expected[0] != expected[1]
+    with pytest.raises(ArgumentError, match="a map before it is random"):
+        data.filter(even)
+
+
+def test_an_index_keeps_the_list_of_a_filter_of_grain(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def judge(x: int) -> bool:
+        asked.append(x)
+        return x % 2 == 0
+
+    base = grain.MapDataset.range(200).filter(judge)
+    index = tmp_path / "index"
+    for most in (300, 100):  # a sample of the rows, and all of them; then a sample alone
+        asked.clear()
+        assert len(loadax.from_grain(base, index=index, key="even")) == 100
+        assert len(asked) < most
+    with pytest.raises(ArgumentError, match=r"needs key=, since nobody can tell when a filter of Grain changes"):
+        loadax.from_grain(base, index=index)
+
+
+def test_a_filter_that_leaves_out_other_rows_in_every_epoch_is_refused() -> None:
+    base = grain.MapDataset.range(16).map(lambda x: {"x": x})
+    for sparse in (
+        base.shuffle(seed=1).filter(even),
+        base.filter(even).shuffle(seed=1),
+        base.random_map(lambda row, rng: {"x": int(rng.integers(9))}, seed=1).filter(even),
+        grain.MapDataset.mix([base, base.filter(even)]),
+    ):
         with pytest.raises(
             ArgumentError,
-            match=r"hand over the dataset before it, and filter .*loadax\.from_source\(base\)\.filter\(fn\)",
+            match=r"hand over the dataset with its filter alone, and .*: "
+            r"loadax\.from_grain\(base\.filter\(fn\)\)\.shuffle\(seed\)\.map\(fn, rng=True\)",
         ):
             loadax.Dataloader(sparse, 8)
-    loader = loadax.Dataloader(loadax.from_source(base).filter(even).shuffle(0), 8)
-    assert sorted(loader[0]["x"].tolist()) == list(range(0, 16, 2))
 
 
 def test_rows_of_none_are_an_error_that_names_row_and_epoch() -> None:
     holes = grain.MapDataset.range(8).shuffle(seed=1).map(lambda x: None if x == 3 else x)
     hole = [holes[8 + row] for row in range(8)].index(None)
-    message = rf"row {hole}: the Grain dataset gave None .* in epoch 1; .*loadax\.from_source\(base\)\.filter\(fn\)"
-    with pytest.raises(LeafError, match=message):
+    with pytest.raises(LeafError, match=rf"row {hole}: the Grain dataset gave None .* in epoch 1; return one"):
         loadax.as_dataset(holes).read([hole], epoch=1)
+    fixed = grain.MapDataset.range(8).map(lambda x: None if x == 3 else x)
+    with pytest.raises(LeafError, match=r"^row 3: .* leave them out: loadax\.from_grain") as caught:
+        loadax.as_dataset(fixed).read(range(8))
+    assert list(follow(caught.value, data=fixed)[0]) == [0, 1, 2, 4, 5, 6, 7]
 
 
 def test_what_an_element_raises_gets_its_row_and_epoch() -> None:
@@ -159,11 +231,45 @@ def test_what_an_element_raises_gets_its_row_and_epoch() -> None:
     assert any("which is row 2 of epoch 1" in note for note in caught.value.__notes__)
 
 
-def test_one_without_end_is_refused_and_runs_for_ever_otherwise() -> None:
-    with pytest.raises(ArgumentError, match=r"hand over the dataset before \.repeat\(\), and pass num_epochs=None"):
-        loadax.Dataloader(pipeline().repeat(), 64)
-    loader = loadax.Dataloader(pipeline(), 64, num_epochs=None)
+@pytest.mark.parametrize(
+    "chain",
+    [
+        lambda base: base.repeat(),
+        lambda base: base.shuffle(seed=3).repeat(),
+        lambda base: base.shuffle(seed=3).repeat(reseed_each_epoch=False),
+        lambda base: base.seed(5).shuffle().repeat().map(lambda row: {"x": row["x"] + 1}),
+        lambda base: base.repeat().random_map(lambda row, rng: {"x": row["x"] * 100 + rng.integers(99)}, seed=1),
+        lambda base: base.filter(even).repeat(),
+        lambda base: base.repeat().filter(even),
+    ],
+)
+def test_one_that_repeat_made_endless_has_the_epochs_before_it(chain: Any) -> None:
+    endless = chain(grain.MapDataset.range(10).map(lambda x: {"x": x}))
+    assert len(endless) > 1 << 62
+    data = loadax.as_dataset(endless)
+    assert len(data) in (5, 10)
+    expected = [row["x"] for row in map(endless.__getitem__, range(30)) if row is not None]
+    assert list(itertools.chain.from_iterable(rows_of(data, 3))) == expected
+
+
+def test_an_endless_run_is_grains_repeat() -> None:
+    loader = loadax.Dataloader(pipeline().repeat(), 64, num_epochs=None)
     assert rows([loader[7]]) == grains(pipeline(), 8)[-64:]
+
+
+def test_an_endless_one_whose_epochs_nobody_knows_is_refused_or_cut() -> None:
+    base = grain.MapDataset.range(4).map(lambda x: {"x": x})
+    mixed = grain.MapDataset.mix([base.repeat(), base.shuffle(seed=1).repeat()], weights=[1, 3])
+    for endless in (mixed, mixed.map(lambda row: row), base.repeat()[1:]):
+        with pytest.raises(
+            ArgumentError, match=r"goes on without end, and its \w+ hides how long an epoch is"
+        ) as caught:
+            loadax.as_dataset(endless)
+        (cut,) = follow(caught.value, data=endless, rows=12)
+        assert rows_of(cut, 1) == [[endless[row]["x"] for row in range(12)]]
+    cut = loadax.from_grain(mixed[:8])
+    with pytest.raises(SourceError, match=r"epoch 1: the Grain dataset is a slice of one without end, .*num_epochs=1"):
+        cut.read([0], epoch=1)
 
 
 def test_batches_are_refused_and_made_by_the_loader() -> None:
@@ -171,11 +277,47 @@ def test_batches_are_refused_and_made_by_the_loader() -> None:
         r"makes batches \(BatchMapDataset\(batch_size=8.*hand over the dataset before \.batch\(\), and pass batch_size="
     )
     for batched in (pipeline().batch(8), pipeline().batch(8).map(lambda batch: batch)):
-        with pytest.raises(ArgumentError, match=message):
-            loadax.Dataloader(batched, 2)
-        with pytest.raises(ArgumentError, match=message):
-            loadax.from_source(batched)
+        for way in (lambda data: loadax.Dataloader(data, 2), loadax.from_source, loadax.from_grain):
+            with pytest.raises(ArgumentError, match=message) as caught:
+                way(batched)
+            assert rows([follow(caught.value, data=batched)[0].read(range(64))]) == grains(pipeline(), 1)
     assert rows(loadax.Dataloader(pipeline(), batch_size=8)) == grains(pipeline(), 1)
+
+
+@pytest.mark.parametrize("drop", [False, True])
+@pytest.mark.parametrize("wrap", [lambda batches: batches, lambda batches: batches.map(lambda batch: batch).repeat()])
+def test_batches_are_taken_apart_when_that_is_asked_for(drop: bool, wrap: Any) -> None:
+    base = pipeline(22)
+    data = loadax.from_grain(wrap(base.batch(5, drop_remainder=drop)), unbatch=True)
+    size = 20 if drop else 22
+    assert len(data) == size
+    expected = grains(base, 2)
+    for epoch in (0, 1):
+        assert rows([data.read(range(size), epoch)]) == expected[22 * epoch : 22 * epoch + size]
+    assert rows([data.read([21 % size, 3, 3], 1)]) == [expected[22 + row] for row in (21 % size, 3, 3)]
+    loader = loadax.Dataloader(data, 8, num_epochs=2, worker_type="process", num_workers=1)
+    assert rows(loader) == [expected[start + row] for start in (0, 22) for row in range(16)]
+    assert list(data.source.chunks or ()) == list(range(0, size, 5))
+
+
+def test_what_can_not_be_taken_apart() -> None:
+    base = grain.MapDataset.range(8).map(lambda x: {"x": x})
+    with pytest.raises(ArgumentError, match="unbatch=True: the Grain dataset makes no batches; leave unbatch out"):
+        loadax.from_grain(base, unbatch=True)
+    with pytest.raises(ArgumentError, match=r"unbatch=True: .* leaves batches out by \.filter; "):
+        loadax.from_grain(base.batch(2).filter(lambda batch: batch["x"][0] > 2), unbatch=True)
+    with pytest.raises(ArgumentError, match="unbatch='yes': pass True or False"):
+        loadax.from_grain(base, unbatch="yes")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="unbatch=True: the Grain dataset has no batches"):
+        loadax.from_grain(base[:0].batch(2), unbatch=True)
+    uneven = base.batch(2).map(lambda batch: {"x": batch["x"][: 1 if batch["x"][0] == 2 else 2]})
+    with pytest.raises(SourceError, match=r"batch 1 of epoch 0 has 1 rows, not 2 as others have; unbatch=True needs"):
+        loadax.from_grain(uneven, unbatch=True).read(range(8))
+    single = base.batch(2).map(lambda batch: {"x": batch["x"], "n": 2})
+    with pytest.raises(
+        ArgumentError, match=r"the leaves \[\"\['n'\]\", .* of batch 0 have no first dimension in common"
+    ):
+        loadax.from_grain(single, unbatch=True)
 
 
 def test_what_grain_iterates_over_is_refused() -> None:
@@ -209,7 +351,7 @@ def test_verbs_about_rows_need_rows_that_stay() -> None:
     for name, call in verbs.items():
         with pytest.raises(ArgumentError) as caught:
             call()
-        assert str(caught.value).startswith(f"{name} is about rows, but the Grain dataset shuffles or maps at random")
+        assert str(caught.value).startswith(f"{name} selects rows, but the Grain dataset shuffles or maps at random")
         assert ".shuffle(seed).map(fn, rng=True)" in str(caught.value)
 
 
@@ -231,3 +373,58 @@ def test_grain_is_recognised_without_being_imported() -> None:
         "assert 'grain' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+class Shards:
+    """As Grain's data sources of files: many records are read at once."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, row: int) -> Any:
+        return {"x": row}
+
+    def __getitems__(self, rows: Any) -> list[Any]:
+        self.calls.append(len(rows))
+        return [{"x": row} for row in rows]
+
+
+def test_data_sources_are_read_many_rows_at_once() -> None:
+    source = Shards()
+    assert isinstance(source, grain.sources.RandomAccessDataSource)
+    data = loadax.from_grain(source)
+    assert data.read([5, 39])["x"].tolist() == [5, 39]
+    assert source.calls[-1] == 2
+    within = loadax.from_grain(grain.MapDataset.source(source))
+    assert within.read([5, 39], epoch=1)["x"].tolist() == [5, 39]
+    assert source.calls == [1, 2, 1, 2]  # one row tells what a row is
+    with pytest.raises(ArgumentError, match=r"hand over the MapDataset before \.to_iter_dataset\(\)"):
+        loadax.from_grain(pipeline().to_iter_dataset())
+
+
+def test_a_random_map_alone_leaves_rows_what_they_are() -> None:
+    """So that verbs about rows work; what is about values is refused as behind a random map of loadax."""
+    chain = grain.MapDataset.range(32).random_map(noise, seed=2)
+    data = loadax.from_grain(chain)
+    first, rest = data.split(0.5)
+    assert sorted([*first.read(range(len(first)))["x"], *rest.read(range(len(rest)))["x"]]) == list(range(32))
+    assert rows([data.read(range(32), 1)]) == grains(chain, 2)[32:]
+    assert len(data.exclude([3])) == 31
+    verbs: list[Callable[[], Any]] = [lambda: data.cache("nowhere"), lambda: data.filter(even), lambda: data.pack(4)]
+    for verb in verbs:
+        with pytest.raises(ArgumentError, match=r"map .*is random"):
+            verb()
+    with pytest.raises(ArgumentError):
+        loadax.Dataloader(data, 8, keep_on_device=True)
+
+
+def test_a_dataset_that_grows_is_an_error() -> None:
+    records = [1, 2, 3]
+    data = loadax.from_grain(grain.MapDataset.source(records).map(lambda x: {"x": x}))
+    assert data.read([2])["x"].tolist() == [3]
+    records.append(4)
+    with pytest.raises(SourceError, match=r"the Grain dataset had 3 rows and has 4 now, .*; open it again"):
+        data.read([2])

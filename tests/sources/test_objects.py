@@ -65,7 +65,9 @@ def test_what_was_read_before_does_not_decide_what_rows_must_be_like() -> None:
     data = from_source([1, 2.5, 3.5])
     assert data[:1].read([0]).tolist() == [1]
     assert data[1:].read([0, 1]).tolist() == [2.5, 3.5]
-    with pytest.raises(LeafError, match=r"expected int64\[1\]; .* all alike \(pad, crop or cast them in a map\)"):
+    with pytest.raises(
+        LeafError, match=r"expected int64\[1\]; .* all of that shape and dtype \(pad, crop or cast them in a map\)"
+    ):
         data.read([1])
 
 
@@ -88,7 +90,7 @@ def test_no_rows_are_an_empty_batch() -> None:
 def test_a_row_that_differs_is_named() -> None:
     items = [np.zeros(2), np.zeros(2), np.zeros(3)]
     with pytest.raises(
-        LeafError, match=r"row 2: leaf of the example is float64\[3\], expected float64\[2\]; make all rows alike"
+        LeafError, match=r"row 2: leaf of the example is float64\[3\], expected float64\[2\]; rows are ragged"
     ):
         ObjectSource(items).read(np.array([1, 2]))
 
@@ -127,7 +129,7 @@ def test_many_rows_must_come_as_a_list_of_examples(answer: Any, shown: str) -> N
             return answer
 
     with pytest.raises(
-        SourceError, match=rf"Wrong\.__getitems__ gave {shown}.* for 2 rows; it must return a list with one example"
+        SourceError, match=rf"Wrong\.__getitems__ returned {shown}.* for 2 rows; it must return a list with one example"
     ):
         ObjectSource(Wrong()).read(np.array([0, 1]))
 
@@ -138,7 +140,7 @@ def test_many_rows_must_come_as_a_list_of_examples(answer: Any, shown: str) -> N
 )
 def test_what_is_no_dataset(items: Any, missing: str) -> None:
     message = (
-        rf"the data is a \w+ without {missing}, so it can\'t be read at any row; "
+        rf"the data is a \w+ without {missing}, so it has no random access; "
         r"pass a Source \(with read, __len__ and spec\), or any object"
     )
     with pytest.raises(ArgumentError, match=message):
@@ -147,9 +149,9 @@ def test_what_is_no_dataset(items: Any, missing: str) -> None:
 
 def test_a_row_that_is_not_there() -> None:
     items = Squares()
-    with pytest.raises(RowIndexError, match="row 10 is not there: rows are at least 0 and below 10"):
+    with pytest.raises(RowIndexError, match="row 10 is out of range: rows are at least 0 and below 10"):
         ObjectSource(items).read(np.array([10]))
-    with pytest.raises(RowIndexError, match="row -1 is not there"):
+    with pytest.raises(RowIndexError, match="row -1 is out of range"):
         ObjectSource(items).read(np.array([-1]))
     assert items.asked == []
 

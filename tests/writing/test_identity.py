@@ -55,10 +55,10 @@ def windows(values: Any) -> Dataset:
 def test_a_cache_of_other_data_in_memory_is_refused(made: Callable[[Any], Dataset], other: Any, tmp_path: Path) -> None:
     made(OLD).map(double).cache(tmp_path / "c", progress=False)
     with pytest.raises(
-        ArgumentError, match=r"c: it was begun with data\.(sample|memory) = .*pass overwrite=True to begin anew"
+        ArgumentError, match=r"c was started with data\.(sample|memory) = .*pass overwrite=True to start over"
     ):
         made(other).map(double).cache(tmp_path / "c", progress=False)
-    with pytest.raises(ArgumentError, match=r"c: it was begun with data\."):
+    with pytest.raises(ArgumentError, match=r"c was started with data\."):
         loadax.write_zarr(made(other).map(double), tmp_path / "c", resume=True, progress=False)
     assert len(made(OLD).map(double).cache(tmp_path / "c", progress=False)) == len(made(OLD))
 
@@ -154,14 +154,14 @@ def test_a_file_that_was_changed_is_noticed(
     dataset.filter(positive, index=tmp_path / "f", progress=False)
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
     change(file)
-    expected = r"begun with data\.files = .* \(the names, sizes and times of change of the files that are read\)"
+    expected = r"started with data\.files = .* \(the names, sizes and times of change of the files that are read\)"
     with pytest.raises(ArgumentError, match=expected):
         dataset.cache(tmp_path / "c", progress=False)
     caplog.clear()
     with pytest.MonkeyPatch.context() as patch:  # the changed byte is of a checksum or of a row: it is not about that
         patch.setattr("loadax.row_index.build._look", lambda *_: np.arange(3))
         dataset.filter(positive, index=tmp_path / "f", progress=False)
-    assert "is another one (files differs): it is not used" in caplog.text
+    assert "does not match (files differs) and is not used" in caplog.text
 
 
 @pytest.mark.parametrize("kind", KINDS)

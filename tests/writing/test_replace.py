@@ -42,10 +42,7 @@ def test_a_source_that_fails_leaves_the_old_store(store: Path, tmp_path: Path) -
     failing = TreeRows({"x": np.arange(1000)}, fails_at=900)
     with pytest.raises(OSError, match="position 900 is gone") as caught:
         write_zarr(failing, store, shard_rows=100, overwrite=True)
-    assert (
-        f"loadax: {store} is as it was: the new store was not written to its end, and is deleted"
-        in caught.value.__notes__
-    )
+    assert f"loadax: {store} is unchanged: the new store is unfinished, and is deleted" in caught.value.__notes__
     assert files(store) == before
     assert names(tmp_path) == {"s"}
     whole = TreeRows({"x": np.arange(1000)})
@@ -159,7 +156,7 @@ class TestForeignFiles:
         (store / name).write_text("mine")
         before = files(store)
         with pytest.raises(
-            ArgumentError, match=rf"s: overwrite=True would delete files that are not the store's own: {name}; move"
+            ArgumentError, match=rf"s: overwrite=True would delete files that don't belong to the store: {name}; move"
         ):
             write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
         assert files(store) == before
@@ -171,7 +168,7 @@ class TestForeignFiles:
     def test_in_a_half_written_store(self, store: Path) -> None:
         (store / "loadax.json").rename(store / "loadax.partial.json")
         (store / "thesis.txt").write_text("mine")
-        with pytest.raises(ArgumentError, match=r"not the store's own: thesis\.txt; move"):
+        with pytest.raises(ArgumentError, match=r"don't belong to the store: thesis\.txt; move"):
             write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
         assert (store / "old" / "c" / "0").exists()
 
@@ -182,7 +179,7 @@ class TestForeignFiles:
         deep[...] = 3
         group.attrs["title"] = "weather"
         (tmp_path / "s" / "thesis.txt").write_text("mine")
-        with pytest.raises(ArgumentError, match=r"not the store's own: thesis\.txt; move"):
+        with pytest.raises(ArgumentError, match=r"don't belong to the store: thesis\.txt; move"):
             write_zarr(OLD, tmp_path / "s", overwrite=True)
         assert (group["a/b"][...] == 3).all()  # type: ignore[index, union-attr]
         (tmp_path / "s" / "thesis.txt").unlink()
@@ -193,7 +190,7 @@ class TestForeignFiles:
         (tmp_path / "photos").mkdir()
         (tmp_path / "photos" / "0").write_text("mine")
         (store / "photos").symlink_to(tmp_path / "photos")
-        with pytest.raises(ArgumentError, match=r"not the store's own: photos; move"):
+        with pytest.raises(ArgumentError, match=r"don't belong to the store: photos; move"):
             write_zarr(OLD, store, overwrite=True)
         (store / "photos").rename(store / "old" / "c" / "7")  # called like a chunk: only the link goes
         write_zarr(OLD, store, overwrite=True)
@@ -205,13 +202,13 @@ class TestForeignFiles:
                 (store / "thesis.txt").write_text("mine")
                 return super().read(positions)
 
-        with pytest.raises(ArgumentError, match=r"not the store's own: thesis\.txt; move") as caught:
+        with pytest.raises(ArgumentError, match=r"don't belong to the store: thesis\.txt; move") as caught:
             write_zarr(Writes({"x": np.arange(7)}), store, overwrite=True)
         assert (store / "thesis.txt").read_text() == "mine"
         assert len(loadax.from_zarr(store)) == 500
         note = caught.value.__notes__[0]
-        assert note.startswith("loadax: the new store is whole, and lies at ")
-        assert len(loadax.from_zarr(note.split(" lies at ")[1].split(";")[0])) == 7
+        assert note.startswith("loadax: the new store is complete at ")
+        assert len(loadax.from_zarr(note.split(" complete at ")[1].split(";")[0])) == 7
 
 
 def test_which_keys_are_a_stores_own() -> None:
@@ -253,17 +250,17 @@ def test_a_folder_that_cannot_be_renamed_stays(store: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(Path, "rename", refuses)
     with pytest.raises(
-        SourceError, match=r"s: the new store can't take the place of the old one: .*Permission denied"
+        SourceError, match=r"s: the old store can't be replaced by the new one: .*Permission denied"
     ) as caught:
         write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
     assert len(loadax.from_zarr(store)) == 500
-    assert len(loadax.from_zarr(caught.value.__notes__[0].split(" lies at ")[1].split(";")[0])) == 7
+    assert len(loadax.from_zarr(caught.value.__notes__[0].split(" complete at ")[1].split(";")[0])) == 7
 
 
 def test_a_mount_point_is_refused_before_anything_is_written(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os.path, "ismount", lambda path: str(path) == str(store))
     with pytest.raises(
-        ArgumentError, match=r"s: it is a mount point, .*; write to a folder in it, or delete the store first"
+        ArgumentError, match=r"s is a mount point, .*; write to a folder in it, or delete the store first"
     ):
         write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
     assert len(loadax.from_zarr(store)) == 500
@@ -303,7 +300,7 @@ class TestWhereNothingCanBeRenamed:
     def test_foreign_objects_are_refused(self, store: Path, as_an_object_store: Callable[[], None]) -> None:
         (store / "thesis.txt").write_text("mine")
         as_an_object_store()
-        with pytest.raises(ArgumentError, match=r"not the store's own: thesis\.txt; move"):
+        with pytest.raises(ArgumentError, match=r"don't belong to the store: thesis\.txt; move"):
             write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
         assert len(loadax.from_zarr(store)) == 500
 
@@ -319,8 +316,8 @@ class TestWhereNothingCanBeRenamed:
             patch.setattr(destination, "copy_objects", stops)
             with pytest.raises(KeyboardInterrupt) as caught:
                 write_zarr(rows, store, shard_rows=100, overwrite=True)
-        assert len(loadax.from_zarr(caught.value.__notes__[0].split(" lies at ")[1].split(";")[0])) == 1000
-        with pytest.raises(LoadaxError, match="not written to its end"):
+        assert len(loadax.from_zarr(caught.value.__notes__[0].split(" complete at ")[1].split(";")[0])) == 1000
+        with pytest.raises(LoadaxError, match="the store is unfinished"):
             loadax.from_zarr(store)
         write_zarr(rows, store, shard_rows=100, resume=True)
         assert loadax.from_zarr(store)[999] == {"x": 999}
@@ -335,7 +332,7 @@ class TestWhereNothingCanBeRenamed:
             lambda path: {**key_value_spec(path), "path": ""} if not path.endswith("/") else key_value_spec(path),
         )
         with pytest.raises(
-            ArgumentError, match=r"it is all of its bucket, .*; write to a folder in it, or delete the store first"
+            ArgumentError, match=r"is a whole bucket, .*; write to a folder in it, or delete the store first"
         ):
             write_zarr(TreeRows({"x": np.arange(7)}), store, overwrite=True)
         assert len(loadax.from_zarr(store)) == 500

@@ -13,10 +13,10 @@ from loadax.cli.main import main
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.sources.base import as_source
-from loadax.sources.io import places
+from loadax.sources.io import path_overlap
 
 ROWS = {"x": np.arange(24).reshape(12, 2)}
-REFUSED = r"is what this dataset reads, lies in it, or holds it .*; choose another path to write to"
+REFUSED = r"overlaps .*, which this dataset reads; choose another path to write to"
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -66,13 +66,13 @@ def test_by_the_same_folder_under_another_name(store: Path, tmp_path: Path, monk
     """As a bind mount has it: no link is resolved, but it is one folder on the disk."""
     elsewhere = tmp_path / "mounted.zarr"
     loadax.write_zarr(ROWS, elsewhere, progress=False)
-    remembering = places._remembering
+    remembering = path_overlap._remembering
 
     def mounted() -> Callable[[str], Any]:
         identity_of = remembering()
         return lambda path: identity_of(path.replace(str(elsewhere), str(store)))
 
-    monkeypatch.setattr(places, "_remembering", mounted)
+    monkeypatch.setattr(path_overlap, "_remembering", mounted)
     with pytest.raises(ArgumentError, match=REFUSED):
         loadax.write_zarr(loadax.from_zarr(store), elsewhere, overwrite=True, progress=False)
     with pytest.raises(ArgumentError, match=REFUSED):
@@ -175,6 +175,6 @@ def test_urls_and_databases(first: str, second: str, met: bool) -> None:
 
     if met:
         with pytest.raises(ArgumentError, match=REFUSED):
-            places.check_elsewhere(as_source(Reads()), second)
+            path_overlap.check_elsewhere(as_source(Reads()), second)
     else:
-        places.check_elsewhere(as_source(Reads()), second)
+        path_overlap.check_elsewhere(as_source(Reads()), second)

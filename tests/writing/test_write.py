@@ -177,21 +177,17 @@ def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
     rows, path = TreeRows(tree_of(10)), tmp_path / "s"
     write_zarr(rows, path)
     before = files(path)
-    with pytest.raises(
-        ArgumentError, match=r"s: a finished store of 10 rows is there; pass overwrite=True to replace it"
-    ):
+    with pytest.raises(ArgumentError, match=r"s is a finished store of 10 rows; pass overwrite=True to replace it"):
         write_zarr(rows, path)
     (tmp_path / "f").mkdir()
     (tmp_path / "f/notes.txt").write_text("mine")
-    with pytest.raises(
-        ArgumentError, match=r"f: there is something that loadax did not begin to write; choose another path"
-    ):
+    with pytest.raises(ArgumentError, match=r"f is not empty and not a store of loadax; choose another path"):
         write_zarr(rows, tmp_path / "f", resume=True)
     with pytest.raises(
-        ArgumentError, match=r"f: overwrite=True deletes zarr stores, but this is none; choose another path"
+        ArgumentError, match=r"f: overwrite=True deletes only zarr stores, and this is not one; choose another path"
     ):
         write_zarr(rows, tmp_path / "f", overwrite=True)
-    with pytest.raises(ArgumentError, match=r"notes.txt is a file; pass the path of a folder that is not there yet"):
+    with pytest.raises(ArgumentError, match=r"notes.txt is a file; pass the path of a new folder"):
         write_zarr(rows, tmp_path / "f/notes.txt")
     assert files(path) == before
     assert files(tmp_path / "f") == {"notes.txt": b"mine"}
@@ -219,9 +215,9 @@ def test_overwriting_an_empty_place_is_writing(tmp_path: Path) -> None:
 
 def test_a_store_that_was_about_to_be_deleted_is_not_gone_on_with(tmp_path: Path) -> None:
     (tmp_path / "loadax.partial.json").write_text('{"version": 1, "deleting": true}')
-    with pytest.raises(ArgumentError, match=r"it was about to be deleted; pass overwrite=True to begin anew"):
+    with pytest.raises(ArgumentError, match=r"its deletion was interrupted; pass overwrite=True to start over"):
         write_zarr(TreeRows(made_up(np.int8, (30,))), tmp_path, resume=True)
-    with pytest.raises(SourceError, match="it was not written to its end"):
+    with pytest.raises(SourceError, match="the store is unfinished"):
         from_zarr(tmp_path)
 
 
@@ -233,7 +229,7 @@ def test_a_store_that_was_about_to_be_deleted_is_not_gone_on_with(tmp_path: Path
         ({"shard_rows": True}, r"shard_rows=True: pass an int"),
         (
             {"chunk_rows": 4, "shard_rows": 10},
-            r"shard_rows=10 is no multiple of chunk_rows=4; pass shard_rows=12, or another",
+            r"shard_rows=10 is not a multiple of chunk_rows=4; pass shard_rows=12, or another",
         ),
         ({"compression": "lz4"}, r"compression='lz4': pass 'zstd', 'blosc' or None"),
         ({"shard": (2, 2)}, r"shard\[0\]=2: pass 1 or less"),
@@ -259,19 +255,19 @@ def test_arguments_that_cannot_be_used(arguments: dict[str, Any], message: str, 
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({}, r"the examples have no leaves: there is nothing to write"),
+        ({}, r"the examples have no leaves to write"),
         ({"a": {"b": 0}, "a.b": 0}, r"leaves \['a'\]\['b'\] and \['a\.b'\] would both be the array 'a\.b'; rename one"),
         (
             {"": 0},
-            r"leaf \[''\] would be the array '', but a name needs a character that is no dot; rename it in a map",
+            r"leaf \[''\] would be the array '', but a name needs a character other than a dot; rename it in a map",
         ),
-        ({"..": 0}, r"array '\.\.', but a name needs a character that is no dot"),
-        ({"a/b": 0}, r"leaf \['a/b'\] would be the array 'a/b', but a slash parts the names of folders"),
-        ({"a\\b": 0}, r"a slash parts the names of folders"),
-        ({"a\n": 0}, r"it holds characters that can't be printed"),
-        ({"__x": 0}, r"zarr keeps names that begin with two underscores for itself"),
-        ({"zarr.json": 0}, r"array 'zarr\.json', but files of the store are called so"),
-        ({"loadax": {"json": 0}}, r"array 'loadax\.json', but files of the store are called so"),
+        ({"..": 0}, r"array '\.\.', but a name needs a character other than a dot"),
+        ({"a/b": 0}, r"leaf \['a/b'\] would be the array 'a/b', but slashes separate folders"),
+        ({"a\\b": 0}, r"slashes separate folders"),
+        ({"a\n": 0}, r"it contains unprintable characters"),
+        ({"__x": 0}, r"zarr reserves names that begin with two underscores"),
+        ({"zarr.json": 0}, r"array 'zarr\.json', but the store uses this name for a file"),
+        ({"loadax": {"json": 0}}, r"array 'loadax\.json', but the store uses this name for a file"),
     ],
 )
 def test_names_that_zarr_cannot_hold(tree: dict[Any, Any], message: str, tmp_path: Path) -> None:
@@ -296,17 +292,17 @@ class Empty:
 
 @pytest.mark.parametrize(
     ("dtype", "held"),
-    [("O", "no numbers"), ("M8[s]", r"datetime64\[s\]"), ("V3", r"\|V3"), ("U4", "<U4"), ("g", "float128")],
+    [("O", "not numeric"), ("M8[s]", r"datetime64\[s\]"), ("V3", r"\|V3"), ("U4", "<U4"), ("g", "float128")],
 )
 def test_leaves_that_are_no_numbers(dtype: str, held: str, tmp_path: Path) -> None:
     with pytest.raises(
-        LeafTypeError, match=rf"leaf \['x'\] is {held}: zarr arrays of loadax hold numbers; make numbers of it"
+        LeafTypeError, match=rf"leaf \['x'\] is {held}, but write_zarr writes numbers; convert it to numbers"
     ):
         write_zarr(TreeRows({"x": np.zeros(3, dtype)}), tmp_path / "s")
 
 
 def test_no_rows(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"the dataset has no rows: there is nothing to write"):
+    with pytest.raises(ArgumentError, match=r"the dataset has no rows to write"):
         write_zarr(TreeRows(np.zeros((0, 3))), tmp_path / "s")
 
 
@@ -355,7 +351,7 @@ def break_off(path: Path, rows: TreeRows, **arguments: Any) -> None:
     broken = TreeRows(rows.tree, rows.name, fails_at=len(rows) // 2)
     with pytest.raises(OSError, match="is gone") as caught:
         write_zarr(broken, path, **arguments)
-    hint = f"loadax: {path} was not written to its end; go on with resume=True, on the command line --resume"
+    hint = f"loadax: {path} is unfinished; resume it with resume=True, on the command line --resume"
     assert hint in caught.value.__notes__
 
 
@@ -363,14 +359,12 @@ def test_what_was_not_written_to_its_end_is_not_opened(tmp_path: Path) -> None:
     rows, path = TreeRows(tree_of(100)), tmp_path / "s"
     break_off(path, rows, shard_rows=10)
     refusal = (
-        r"s: it was not written to its end \(no loadax\.json\); "
-        r"go on with `loadax convert … --resume` or write_zarr\(\.\.\., resume=True\), or delete it"
+        r"s: the store is unfinished \(loadax\.json is missing\); "
+        r"resume with `loadax convert … --resume` or write_zarr\(\.\.\., resume=True\), or delete it"
     )
     with pytest.raises(SourceError, match=refusal):
         from_zarr(path)
-    with pytest.raises(
-        ArgumentError, match=r"s: a store that was not written to its end is there; pass resume=True to go on"
-    ):
+    with pytest.raises(ArgumentError, match=r"s is an unfinished store; pass resume=True to resume it"):
         write_zarr(rows, path, shard_rows=10)
 
 
@@ -447,17 +441,17 @@ def test_a_finished_store_is_left_as_it_is(tmp_path: Path, caplog: pytest.LogCap
         (
             tree_of(60),
             {"shard_rows": 20},
-            r"it was begun with shard_rows = 10, now it is 20; go on with the same data and",
+            r" was started with shard_rows = 10, but now it is 20; resume with the same data and",
         ),
-        (tree_of(60), {"compression": None}, r"begun with compression = \"zstd\", now it is null"),
-        (tree_of(61), {}, r"begun with rows = 60, now it is 61"),
-        ({"image": tree_of(60)["image"]}, {}, r"begun with arrays\.more\.field = \{.*\}, now it is null"),
+        (tree_of(60), {"compression": None}, r"started with compression = \"zstd\", but now it is null"),
+        (tree_of(61), {}, r"started with rows = 60, but now it is 61"),
+        ({"image": tree_of(60)["image"]}, {}, r"started with arrays\.more\.field = \{.*\}, but now it is null"),
         (
             tree_of(60) | {"more": {"field": np.zeros((60, 3)), "label": np.zeros(60)}},
             {},
             r"arrays\.more\.field\.shape = \[60, 300\]",
         ),
-        (None, {}, r"begun with data\.name = \"rows\", now it is \"other\""),
+        (None, {}, r"started with data\.name = \"rows\", but now it is \"other\""),
     ],
 )
 def test_other_data_does_not_finish_it(
@@ -477,7 +471,7 @@ def test_other_data_does_not_finish_it(
 
 def test_a_long_difference_is_cut_short(tmp_path: Path) -> None:
     write_zarr(TreeRows(np.zeros(3), "x" * 1000), tmp_path / "s")
-    with pytest.raises(ArgumentError, match=r'data\.name = "x{199}…, now it is "rows"'):
+    with pytest.raises(ArgumentError, match=r'data\.name = "x{199}…, but now it is "rows"'):
         write_zarr(TreeRows(np.zeros(3)), tmp_path / "s", resume=True)
 
 
@@ -534,10 +528,10 @@ def test_a_share_that_is_not_done_leaves_the_store_half_written(
     rows, path = TreeRows(made_up(np.int8, (50, 3))), tmp_path / "s"
     with caplog.at_level(logging.INFO, "loadax"):
         write_zarr(rows, path, shard_rows=5, shard=(1, 2))
-    assert "process 1 of 2 is done; the store is whole when all are" in caplog.text
-    with pytest.raises(SourceError, match="it was not written to its end"):
+    assert "process 1 of 2 is done; the store is complete when all are" in caplog.text
+    with pytest.raises(SourceError, match="the store is unfinished"):
         from_zarr(path)
-    with pytest.raises(ArgumentError, match=r"begun with rows = 50, now it is 49"):
+    with pytest.raises(ArgumentError, match=r"started with rows = 50, but now it is 49"):
         write_zarr(TreeRows(rows.tree[:49]), path, shard_rows=5, shard=(0, 2))
     # One process may also finish what several have begun.
     write_zarr(rows, path, shard_rows=5, resume=True)

@@ -1,1 +1,1 @@
-"""What this host holds of a batch, and how rows get there."""
+"""This host's shard of a batch, and the assembly of rows into it."""

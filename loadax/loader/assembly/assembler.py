@@ -1,4 +1,4 @@
-"""Reads each row of a piece once, applies the maps, and writes the rows to the buffers that are placed."""
+"""Assembler: reads each row of a piece once, applies the maps, and writes the rows to batch buffers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ from loadax.transforms import BatchMap
 @final
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A run of positions that is read at once: the rows from `low` on of some buffers, counted over all their steps.
+    """A read task: consecutive rows of some buffers, counted over all steps of the buffers.
 
     Args:
         visits: Visits of these rows; a row of -1 is padding.
-        low: First of the rows.
-        rows_per_step: Rows that this process reads in a step.
-        buffers: Buffers that the rows are written to.
+        low: First row in the buffers.
+        rows_per_step: Rows that this process reads per step.
+        buffers: Destination of the rows.
     """
 
     visits: Visits
@@ -41,19 +41,19 @@ class Piece:
 
 @final
 class _PieceView:
-    """A piece, seen from each tile: which of its rows the tile wants, and where they go."""
+    """Maps the rows of a piece to the rows of each tile."""
 
     def __init__(self, piece: Piece, may_pad: bool):
         self.piece = piece
         self.visits = piece.visits
-        self.there: NDArray[np.bool_] | None = None  # which rows are real; None: all
+        self.present: NDArray[np.bool_] | None = None  # mask of rows that are not padding; None: all
         if may_pad and len(piece.visits.rows) and piece.visits.rows.min() < 0:
-            self.there = piece.visits.rows >= 0
-            self.visits = Visits(piece.visits.rows[self.there], piece.visits.epochs[self.there])
+            self.present = piece.visits.rows >= 0
+            self.visits = Visits(piece.visits.rows[self.present], piece.visits.epochs[self.present])
         self._wanted: dict[int, Integers] = {}
 
     def span(self, tile: ColumnTile) -> tuple[int, int]:
-        """Which rows of the tile the piece fills."""
+        """Range of the tile's rows that the piece fills."""
         low, count = self.piece.low, len(self.piece.visits.rows)
         if tile.select is None:
             return low, low + count
@@ -61,7 +61,7 @@ class _PieceView:
         return first, last
 
     def wanted(self, tile: ColumnTile) -> Integers | None:
-        """Which of the piece's rows the tile wants; None for all."""
+        """Indices of the piece's rows that the tile needs; None: all."""
         if tile.select is None:
             return None
         key = id(tile.select)
@@ -72,28 +72,28 @@ class _PieceView:
         return self._wanted[key]
 
     def real(self, tile: ColumnTile) -> Integers | None:
-        """Which of the piece's real rows the tile wants; None for all."""
+        """Like `wanted`, as indices into the piece's rows without padding."""
         wanted = self.wanted(tile)
-        if wanted is None or self.there is None:
+        if wanted is None or self.present is None:
             return wanted
-        place = np.cumsum(self.there) - 1  # of each real row among the real rows
-        return place[wanted[self.there[wanted]]]
+        compact = np.cumsum(self.present) - 1  # index of each row among the rows without padding
+        return compact[wanted[self.present[wanted]]]
 
-    def deliver(self, number: int, tile: ColumnTile, values: NDArray[Any]) -> None:
-        """Writes the tile's real rows to the buffers, and zeros for padding."""
+    def deliver(self, index: int, tile: ColumnTile, values: NDArray[Any]) -> None:
+        """Writes the tile's rows to the buffers, with zeros for padding."""
         low, high = self.span(tile)
-        if self.there is not None and tile.leaf.source is not None:
+        if self.present is not None and tile.leaf.source is not None:
             wanted = self.wanted(tile)
             full = np.zeros((high - low, *values.shape[1:]), values.dtype)
-            full[self.there if wanted is None else self.there[wanted]] = values
+            full[self.present if wanted is None else self.present[wanted]] = values
             values = full
-        self.piece.buffers.write(number, low, high, values)
+        self.piece.buffers.write(index, low, high, values)
 
-    def destination(self, number: int, tile: ColumnTile) -> NDArray[Any] | None:
-        """Where a source can read the tile's rows to straight away; None when they must be laid out afterwards."""
-        if self.there is not None or tile.leaf.dtype != tile.leaf.spec.dtype:
+    def destination(self, index: int, tile: ColumnTile) -> NDArray[Any] | None:
+        """Buffer that a source can read the tile's rows into directly; None if they must be copied afterwards."""
+        if self.present is not None or tile.leaf.dtype != tile.leaf.spec.dtype:
             return None
-        rows = self.piece.buffers.rows(number)
+        rows = self.piece.buffers.rows(index)
         low, high = self.span(tile)
         return None if rows is None else rows[low:high]
 
@@ -103,46 +103,44 @@ class _PieceView:
         return steps * len(tile.select) + int(np.searchsorted(tile.select, inner))
 
 
-def made(name: str, visits: Visits, key_seed: int | None) -> NDArray[Any]:
-    """A leaf that the loader makes, for these visits.
+def generate_leaf(name: str, visits: Visits, key_seed: int | None) -> NDArray[Any]:
+    """Generates the mask, bool[n], or the random keys, uint32[n, 2], of these visits.
 
-    Whether a row is there, or the data of a JAX random key of its own.
-
-    A key is uint32[2], as JAX's default generator (Threefry) has it: a function of the seed, the epoch and the row, and
-    zeros for padding.
+    A key has the format of JAX's default generator (Threefry). It depends on seed, epoch and row only; zeros for
+    padding.
     """
-    there = visits.rows >= 0
+    real = visits.rows >= 0
     if name == MASK:
-        return there
+        return real
     keys = np.asarray(seeds.derive(key_seed, "key", visits.epochs, np.maximum(visits.rows, 0)), np.uint64)
     halves = np.stack([keys >> np.uint64(32), keys & np.uint64(0xFFFFFFFF)], axis=1).astype(np.uint32)
-    return np.where(there[:, None], halves, np.uint32(0))
+    return np.where(real[:, None], halves, np.uint32(0))
 
 
 @final
 class Assembler:
-    """Fills buffers of one layout with rows of one dataset. Thread-safe: pieces may be filled side by side."""
+    """Fills buffers of one layout with rows of one dataset. Thread-safe: pieces may be filled concurrently."""
 
     def __init__(self, reader: Reader, layout: BufferLayout, key_seed: int | None, mark: Mark = unmarked):
         self._reader = reader
         self._mark = mark
         self._key_seed = key_seed
         self._data: list[tuple[int, ColumnTile]] = []
-        self._made: list[tuple[int, ColumnTile]] = []
-        for number, tile in enumerate(layout.tiles):
-            (self._made if tile.leaf.source is None else self._data).append((number, tile))
+        self._generated: list[tuple[int, ColumnTile]] = []
+        for index, tile in enumerate(layout.tiles):
+            (self._generated if tile.leaf.source is None else self._data).append((index, tile))
         self._structure = flatten_spec(reader.spec)[1]
         self._source_dtypes = [spec.dtype for spec in flatten_spec(reader.specs[0])[0]]
         self._rounds = list(_rounds(self._data))
         self._by_columns = reader.source.reads_columns and reader.elementwise
 
     def fill(self, piece: Piece) -> Timing:
-        """Reads a piece and lays it out in its buffers.
+        """Reads a piece into its buffers.
 
         Raises:
-            Exception: what the source or a map raises, with a note; a LeafError when a value does not fit its leaf.
+            Exception: Whatever the source or a map raises, with a note; a LeafError if a value does not fit its leaf.
         """
-        view = _PieceView(piece, may_pad=any(tile.leaf.made == MASK for _, tile in self._made))
+        view = _PieceView(piece, may_pad=any(tile.leaf.generated == MASK for _, tile in self._generated))
         clock = StageClock(self._mark)
         if not len(view.visits.rows):
             self._only_padding(view)
@@ -152,20 +150,20 @@ class Assembler:
             self._mapped_columns(view, clock)
         else:
             self._plain_columns(view, clock)
-        for number, tile in self._made:
+        for index, tile in self._generated:
             with clock("assemble"):
-                values = made(tile.leaf.made, piece.visits, self._key_seed)
+                values = generate_leaf(tile.leaf.generated, piece.visits, self._key_seed)
                 wanted = view.wanted(tile)
                 cut: Any = (slice(None) if wanted is None else wanted, *(slice(*column) for column in tile.columns))
-                view.deliver(number, tile, values[cut])
+                view.deliver(index, tile, values[cut])
         return clock.timing()._replace(rows=len(view.visits.rows))
 
     def _only_padding(self, view: _PieceView) -> None:
-        for number, tile in self._data:
-            view.deliver(number, tile, np.zeros((0, *tile.extents), tile.leaf.spec.dtype))
+        for index, tile in self._data:
+            view.deliver(index, tile, np.zeros((0, *tile.extents), tile.leaf.spec.dtype))
 
     def _by_rows(self, view: _PieceView, clock: StageClock) -> None:
-        """Whole rows, through every map, then cut into tiles."""
+        """Reads whole rows, applies all maps, and splits the result into tiles."""
         with clock("read"):
             batch = self._reader.read_source(view.visits)
         if self._reader.maps:
@@ -173,27 +171,27 @@ class Assembler:
                 batch = self._reader.apply(batch, view.visits)
         with clock("assemble"):
             leaves = flatten(batch)[0]
-            for number, tile in self._data:
+            for index, tile in self._data:
                 values, real = leaves[_source(tile)], view.real(tile)
                 values = values if real is None else values[real]
                 view.deliver(
-                    number, tile, values if tile.whole else values[(slice(None), *(slice(*c) for c in tile.columns))]
+                    index, tile, values if tile.whole else values[(slice(None), *(slice(*c) for c in tile.columns))]
                 )
 
     def _plain_columns(self, view: _PieceView, clock: StageClock) -> None:
-        """The columns that are held, from the source to where they belong, in one go where there are no gaps."""
+        """Reads only the columns of this host, directly into the buffers if these have no gaps."""
         for tiles in self._rounds:
             with clock("read"):
-                targets = [view.destination(number, tile) for number, tile in tiles]
+                targets = [view.destination(index, tile) for index, tile in tiles]
                 values = self._read(view, tiles, targets)
-            missed = [each for each in zip(tiles, targets, values, strict=True) if each[1] is None]
+            missed = [entry for entry in zip(tiles, targets, values, strict=True) if entry[1] is None]
             if missed:
                 with clock("assemble"):
-                    for (number, tile), _, value in missed:
-                        view.deliver(number, tile, value)
+                    for (index, tile), _, value in missed:
+                        view.deliver(index, tile, value)
 
     def _mapped_columns(self, view: _PieceView, clock: StageClock) -> None:
-        """The columns that are held, through elementwise maps, then to where they belong."""
+        """Reads only the columns of this host, and applies elementwise maps to them."""
         groups: list[list[tuple[int, ColumnTile]]] = [[] for _ in self._structure.paths]
         pieces: list[list[NDArray[Any]]] = [[] for _ in self._structure.paths]
         with clock("read"):
@@ -202,7 +200,7 @@ class Assembler:
                     groups[_source(entry[1])].append(entry)
                     pieces[_source(entry[1])].append(value)
         for turn in range(max(map(len, pieces))):
-            # A leaf with fewer tiles than others comes along again; its result was delivered the first time.
+            # A leaf with fewer tiles than others is passed again, and its second result ignored.
             chosen = [values[min(turn, len(values) - 1)] for values in pieces]
             with clock("transform"):
                 results = self._apply_elementwise(self._structure.build(chosen), view.visits)
@@ -212,29 +210,30 @@ class Assembler:
                         view.deliver(*entries[turn], value)
 
     def _apply_elementwise(self, batch: Tree, visits: Visits) -> list[NDArray[Any]]:
-        for each, spec in zip(self._reader.maps, self._reader.specs[1:], strict=True):
+        for batch_map, spec in zip(self._reader.maps, self._reader.specs[1:], strict=True):
             shapes = [leaf.shape for leaf in flatten(batch)[0]]
-            assert isinstance(each, BatchMap)
-            batch = each.raw(batch, visits)
+            assert isinstance(batch_map, BatchMap)
+            batch = batch_map.raw(batch, visits)
             leaves, structure = flatten(batch)
             if structure != self._structure:
                 expected = self._structure.paths
                 raise LeafError(
-                    f"map_batch {name_of(each.function)} gave the leaves {structure.paths}, expected {expected}"
+                    f"map_batch {name_of(batch_map.function)} returned the leaves {structure.paths}, "
+                    f"expected {expected}"
                 )
             for path, leaf, shape, wanted in zip(structure.paths, leaves, shapes, flatten_spec(spec)[0], strict=False):
                 if np.shape(leaf) != shape or np.asarray(leaf).dtype != wanted.dtype:
                     raise LeafError(
-                        f"map_batch {name_of(each.function)} gave leaf {path or 'of the batch'} "
+                        f"map_batch {name_of(batch_map.function)} returned leaf {path or 'of the batch'} "
                         f"as {np.asarray(leaf).dtype}{list(np.shape(leaf))}, expected {wanted.dtype}{list(shape)}: "
-                        "an elementwise map keeps every shape"
+                        "an elementwise map keeps every shape; use elementwise=False for one that does not"
                     )
         return [np.asarray(leaf) for leaf in flatten(batch)[0]]
 
     def _read(
         self, view: _PieceView, tiles: list[tuple[int, ColumnTile]], targets: list[NDArray[Any] | None]
     ) -> list[NDArray[Any]]:
-        """One call of `read_into` for tiles of different leaves that want the same rows."""
+        """Calls `read_into` once, for tiles of different leaves that need the same rows."""
         real = view.real(tiles[0][1])
         rows = view.visits.rows if real is None else view.visits.rows[real]
         boxes: list[Columns | None] = [None] * len(self._source_dtypes)
@@ -255,7 +254,7 @@ def _source(tile: ColumnTile) -> int:
 
 
 def _rounds(tiles: list[tuple[int, ColumnTile]]) -> Iterator[list[tuple[int, ColumnTile]]]:
-    """Tiles in rounds of one call each: no leaf twice in a round, and all of a round want the same rows."""
+    """Groups tiles into rounds of one `read_into` call: distinct leaves that need the same rows."""
     waiting = list(tiles)
     while waiting:
         first = waiting[0][1].select

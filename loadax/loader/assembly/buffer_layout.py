@@ -1,8 +1,8 @@
-"""Buffer layout of a group of steps: each box of each leaf as its device wants it, 64-byte aligned, in one lease.
+"""Buffer layout of a group of steps: one 64-byte aligned box per device shard, all in one allocation.
 
-A tile is the boxes of one leaf that have the same columns. In the buffers of k steps a tile is an array of shape
-(k, boxes, height, *columns) whose boxes may have gaps between them, so that each begins on a 64-byte boundary. Mostly
-there are no gaps, and then all rows of all k steps lie one behind the other and a source can read them in one go.
+A tile groups the boxes of one leaf that have the same columns. In the buffers of k steps, a tile is an array of shape
+(k, boxes, height, *columns). Padding between boxes keeps each on a 64-byte boundary. Usually none is needed: then the
+rows of all k steps are contiguous, and a source reads them in one call.
 """
 
 import math
@@ -26,11 +26,11 @@ class ColumnTile:
     """The boxes of one leaf with the same columns.
 
     Args:
-        leaf: of the batch.
-        columns: of these boxes.
-        boxes: how many there are.
-        height: rows in each.
-        select: which of the share's local rows these are, ascending; None: all of them.
+        leaf: Leaf of the batch.
+        columns: Columns of the boxes.
+        boxes: Number of boxes.
+        height: Rows per box.
+        select: Ascending indices of these rows among the shard's local rows; None: all.
     """
 
     leaf: BatchLeaf
@@ -41,7 +41,7 @@ class ColumnTile:
 
     @cached_property
     def rows(self) -> int:
-        """Rows of all boxes in one step."""
+        """Rows of all boxes per step."""
         return self.boxes * self.height
 
     @cached_property
@@ -56,34 +56,34 @@ class ColumnTile:
 
     @cached_property
     def stride(self) -> int:
-        """Bytes from one box to the next."""
+        """Bytes from the start of one box to the next."""
         return align(self.height * self.row_bytes)
 
     @cached_property
     def gapless(self) -> bool:
-        """Whether the boxes lie one behind the other."""
+        """Whether the boxes are contiguous."""
         return self.stride == self.height * self.row_bytes
 
     @cached_property
     def strides(self) -> tuple[int, ...]:
-        """Bytes from one step, box, row, column and so on to the next."""
+        """NumPy strides in bytes: step, box, row, columns."""
         inner = [math.prod(self.extents[dim:]) * self.leaf.dtype.itemsize for dim in range(len(self.extents) + 1)]
         return (self.boxes * self.stride, self.stride, *inner)
 
     @cached_property
     def whole(self) -> bool:
-        """Whether its rows are whole: no column of the leaf is missing."""
+        """Whether the tile has all columns of the leaf."""
         return self.columns == tuple((0, extent) for extent in self.leaf.spec.shape)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class BufferLayout:
-    """How the memory of steps is laid out.
+    """Memory layout of one step.
 
     Args:
-        tiles: all of them, by leaf.
-        order: per leaf, for each of its boxes in the layout's order, `(tile, box of the tile)`.
+        tiles: Tiles of all leaves, by leaf.
+        order: `(tile, box in the tile)` of every box of every leaf, in the order of its layout.
     """
 
     tiles: tuple[ColumnTile, ...]
@@ -95,23 +95,23 @@ class BufferLayout:
         return sum(tile.boxes * tile.stride for tile in self.tiles)
 
     def too_large(self, count: int) -> str:
-        """What to say when there is no memory for `count` steps; names the leaf that takes most of it."""
-        tile = max(self.tiles, key=lambda each: each.boxes * each.stride)
+        """Error message for too little memory for `count` steps; names the largest leaf."""
+        tile = max(self.tiles, key=lambda candidate: candidate.boxes * candidate.stride)
         leaf = tile.leaf
         return (
             f"leaf {leaf.path or 'of the example'} is {leaf.dtype}{list(leaf.spec.shape)}, {size_text(tile.row_bytes)} "
-            f"a row on this host: there is no memory for {count} steps of {size_text(self.bytes_per_step)}; "
-            "choose a smaller batch_size or prefetch, or check what the data says of its shape"
+            f"a row on this host: there is not enough memory for {count} steps of {size_text(self.bytes_per_step)}; "
+            "choose a smaller batch_size or prefetch, or check the shape that the data reports"
         )
 
 
 @final
 class BatchBuffers:
-    """The buffers of the batches of some steps, all in one lease.
+    """Buffers of the batches of some steps, in one allocation.
 
     Args:
         layout: Layout of one step.
-        memory: Lease, uint8[count * layout.bytes_per_step] on a 64-byte boundary.
+        memory: uint8[count * layout.bytes_per_step] on a 64-byte boundary.
         count: Number of steps.
     """
 
@@ -127,22 +127,19 @@ class BatchBuffers:
             offset += count * tile.boxes * tile.stride
         self._tiles = layout.tiles
 
-    def rows(self, number: int) -> NDArray[Any] | None:
-        """All rows of tile `number`, step by step and box by box, as one array to write to.
-
-        None when there are gaps.
-        """
-        tile, view = self._tiles[number], self._views[number]
+    def rows(self, index: int) -> NDArray[Any] | None:
+        """All rows of tile `index` over all steps and boxes, as one writable array; None if boxes have gaps."""
+        tile, view = self._tiles[index], self._views[index]
         return view.reshape(len(view) * tile.rows, *tile.extents) if tile.gapless else None
 
-    def write(self, number: int, low: int, high: int, values: NDArray[Any]) -> None:
-        """Writes `values` to the rows `low` to `high` of tile `number`, counted over all steps.
+    def write(self, index: int, low: int, high: int, values: NDArray[Any]) -> None:
+        """Writes `values` to rows `low` to `high` of tile `index`, counted over all steps.
 
         Raises:
-            LeafError: when a value does not fit the device's dtype; names the leaf.
+            LeafError: If a value does not fit the device's dtype; names the leaf.
         """
-        tile, view = self._tiles[number], self._views[number]
-        rows = self.rows(number)
+        tile, view = self._tiles[index], self._views[index]
+        rows = self.rows(index)
         if rows is not None:
             cast_into(rows[low:high], values, tile.leaf.path)
         elif high - low == len(view) * tile.rows:
@@ -156,6 +153,6 @@ class BatchBuffers:
                 cast_into(destination, values[start - low : stop - low], tile.leaf.path)
 
     def boxes(self, leaf: int, index: int) -> list[NDArray[Any]]:
-        """The boxes of a leaf for the `index`-th of the steps, in the order of its layout."""
+        """Boxes of a leaf for the `index`-th step, in the order of its layout."""
         views = self._views
         return [views[tile][index, box] for tile, box in self._order[leaf]]

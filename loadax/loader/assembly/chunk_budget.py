@@ -1,8 +1,7 @@
-"""Chunks that a block shuffle keeps open on this process, and the memory they need, computed before the run.
+"""Computes, before the run, the chunks that a block shuffle keeps open in this process and the memory they need.
 
-A source that decodes rows in chunks is read row by row at the price of a chunk for every row, unless the chunks that a
-window of the shuffle is made of are kept until it is over. How many those are follows from the order and from this
-process's share of a batch.
+A source that stores rows in chunks decodes a whole chunk for every random row, unless the chunks of the shuffle's
+current window are cached. Their number follows from the order and from this process's shard of a batch.
 """
 
 import logging
@@ -29,9 +28,9 @@ from loadax.sources.wrappers.concat import ConcatenatedSource
 from loadax.sources.wrappers.packed import PackedSource
 from loadax.sources.wrappers.zip import ZippedSource
 
-_SAMPLE = 64  # blocks that are looked at to see which chunks a block lies in
-_MOST_STEPS = 256  # that are looked at to see which lanes this process meets
-# times the chunks that are open: while one window ends, the next begins. Memory that is not used costs nothing
+_SAMPLE = 64  # blocks to sample for the chunks that a block spans
+_MOST_STEPS = 256  # steps to sample for the lanes that this process reads
+# Cache capacity as a multiple of the open chunks: one window ends while the next begins. Unused capacity is free.
 _SPARE = 2
 
 _log = logging.getLogger("loadax")
@@ -40,19 +39,18 @@ _log = logging.getLogger("loadax")
 @final
 @dataclass(frozen=True)
 class OpenChunks:
-    """How many chunks one block shuffle has open here.
+    """Open chunks of one block shuffle in this process.
 
     Args:
-        order: The block shuffle.
-        blocks: Its blocks.
+        order: Block shuffle.
+        blocks: Blocks of the shuffle.
         chunk_rows: Rows of the largest chunk.
-        chunks: Chunks open at once in this process.
-        amplification: Rows decoded for every row used here: chunks that two blocks share, and lanes that two processes
-            share.
-        chunk_bytes: Bytes of memory of one chunk.
-        lanes: Lanes that this process reads.
-        touched: Chunks that one block lies in, at most.
-        source: Source of the rows that are shuffled.
+        chunks: Number of chunks open at once.
+        amplification: Rows decoded per row used. Above 1 if blocks share chunks or processes share lanes.
+        chunk_bytes: Memory of one chunk, in bytes.
+        lanes: Number of lanes that this process reads.
+        touched: Largest number of chunks that one block spans.
+        source: Source of the shuffled rows.
     """
 
     order: Order
@@ -67,7 +65,7 @@ class OpenChunks:
 
     @property
     def bytes(self) -> int:
-        """Of memory for all that is open."""
+        """Memory of all open chunks, in bytes."""
         return self.chunks * self.chunk_bytes
 
     def __str__(self) -> str:
@@ -79,24 +77,24 @@ class OpenChunks:
         )
 
     def fitting(self, most: int) -> str:
-        """Arguments of `shuffle` with which no more than `most` bytes are open, as text; empty when there are none."""
+        """Arguments of `shuffle`, as text, that need at most `most` bytes; empty if there are none."""
         blocks = most // (self.chunk_bytes * self.touched)
         if blocks >= self.lanes:
             return f"window={blocks // self.lanes}"
-        # With so few lanes this process may meet all of them.
+        # With so few lanes, this process may read all of them.
         return f"window=1 and lanes={blocks}" if blocks else ""
 
 
 def find_open_chunks(reader: Reader, plan: BatchPlan, positions: Integers, each_row: int) -> list[OpenChunks]:
-    """What every block shuffle of chunked data has open on a process that reads these positions of each batch.
+    """Computes the open chunks of every block shuffle of chunked data.
 
     Args:
-        reader: of the dataset.
-        plan: of the run, with one batch size.
-        positions: of the batch.
-        each_row: bytes of a row that this process keeps.
+        reader: Reader of the dataset.
+        plan: Plan with one batch size.
+        positions: Positions of each batch that the process reads.
+        each_row: Bytes of a row that this process keeps.
     """
-    found = []
+    open_chunks = []
     for order, blocks, source in _block_shuffles(plan.order, reader.source):
         starts = chunk_starts(source)
         if starts is None or not order.size:
@@ -106,37 +104,38 @@ def find_open_chunks(reader: Reader, plan: BatchPlan, positions: Integers, each_
         share = lanes * plan.batch_size_of(0) / (blocks.lanes * max(1, len(positions)))
         chunks = min(lanes * min(blocks.window, -(-blocks.num_blocks // blocks.lanes)) * touched, len(starts))
         rows = largest_chunk(starts, len(source))
-        found.append(OpenChunks(order, blocks, rows, chunks, decoded * share, rows * each_row, lanes, touched, source))
-    return found
+        open_chunks.append(
+            OpenChunks(order, blocks, rows, chunks, decoded * share, rows * each_row, lanes, touched, source)
+        )
+    return open_chunks
 
 
-def check_memory(found: list[OpenChunks], limit: int | None, readers: int = 1) -> None:
-    """Says what is open, and refuses a window that does not fit.
+def check_memory(open_chunks: list[OpenChunks], limit: int | None, readers: int = 1) -> None:
+    """Logs the open chunks, and checks that they fit into memory.
 
     Args:
-        found: what is open.
-        limit: bytes.
-        readers: Number of copies of the reader, each with chunks of its own.
+        open_chunks: Open chunks of every block shuffle.
+        limit: Limit in bytes. None: half of this machine's memory.
+        readers: Number of copies of the reader, each with its own chunks.
 
     Raises:
-        ArgumentError: when more is open than `limit` bytes (None: half of this machine's memory); shows the numbers and
-            what would fit.
+        ArgumentError: If they need more than the limit; shows the numbers and what would fit.
     """
     most = (limit if limit is not None else _machine_memory() // 2) // readers
-    for each in found:
-        _log.info("%s%s", each, f", in each of {readers} worker processes" if readers > 1 else "")
-    # Those of the parts of a mixture are open together.
-    needed = sum(each.bytes for each in found)
+    for shuffle in open_chunks:
+        _log.info("%s%s", shuffle, f", in each of {readers} worker processes" if readers > 1 else "")
+    # The parts of a mixture have their chunks open at the same time.
+    needed = sum(shuffle.bytes for shuffle in open_chunks)
     if needed > most:
-        each = max(found, key=lambda one: one.bytes)
-        its_share = most - needed + each.bytes
-        fitting = each.fitting(max(0, its_share))
-        others = f"; with the other shuffles {size_text(needed)}" if len(found) > 1 else ""
+        shuffle = max(open_chunks, key=lambda shuffle: shuffle.bytes)
+        its_share = most - needed + shuffle.bytes
+        fitting = shuffle.fitting(max(0, its_share))
+        others = f"; with the other shuffles {size_text(needed)}" if len(open_chunks) > 1 else ""
         others += f", in each of {readers} worker processes" if readers > 1 else ""
         raise ArgumentError(
-            f"shuffle(block={each.blocks.rows}, window={each.blocks.window}, lanes={each.blocks.lanes}) "
-            f"has {each.chunks} chunks open on this process, {size_text(each.bytes)}{others}, "
-            f"and cache_bytes allows {size_text(most)}: every chunk would be decoded again and again; pass "
+            f"shuffle(block={shuffle.blocks.rows}, window={shuffle.blocks.window}, lanes={shuffle.blocks.lanes}) "
+            f"has {shuffle.chunks} chunks open in this process, {size_text(shuffle.bytes)}{others}, "
+            f"but cache_bytes allows {size_text(most)}: every chunk would be decoded many times; pass "
             + (f"{fitting} to shuffle, or " if fitting else "")
             + f"cache_bytes={needed * readers} to the Dataloader",
             argument="cache_bytes",
@@ -145,38 +144,37 @@ def check_memory(found: list[OpenChunks], limit: int | None, readers: int = 1) -
 
 def keep_open_chunks(
     reader: Reader,
-    found: list[OpenChunks],
+    open_chunks: list[OpenChunks],
     limit: int | None,
     boxes: Sequence[Columns | None] | None,
     ahead: int = 0,
     readers: int = 1,
 ) -> Reader:
-    """The reader, with the chunks of its sources kept as long as they are open; itself when there is none to keep.
+    """Adds chunk caches to the sources of the reader; returns the reader itself if there is no chunk to cache.
 
     Args:
-        reader: of the dataset.
-        found: what is open.
-        limit: bytes, as for `check_memory`.
-        boxes: the columns of every leaf of the source that this process holds; None: not known.
-        ahead: bytes of rows that are read ahead: where rows are small those may be many windows, and their chunks are
-            open as well.
-        readers: Number of copies of the reader, each with chunks of its own.
+        reader: Reader of the dataset.
+        open_chunks: Open chunks of every block shuffle.
+        limit: Limit in bytes, as for `check_memory`.
+        boxes: Columns of every leaf of the source that this process holds; None: not known.
+        ahead: Bytes of rows read ahead. If rows are small, these span many windows, whose chunks are open as well.
+        readers: Number of copies of the reader, each with its own chunks.
     """
-    if not found:
+    if not open_chunks:
         return reader
     most = (limit if limit is not None else _machine_memory() // 2) // readers
-    needed = sum(each.bytes for each in found)
-    slots: dict[int, int] = {}  # of every source, by its identity
-    for each in found:
-        spare = max(0, most - needed) * each.bytes // max(1, needed) // max(1, each.chunk_bytes)
-        wanted = each.chunks + min(spare, (_SPARE - 1) * each.chunks - (-ahead // max(1, each.chunk_bytes)))
-        for leaf, share in _leaves(each.source):
+    needed = sum(shuffle.bytes for shuffle in open_chunks)
+    slots: dict[int, int] = {}  # by id of the source
+    for shuffle in open_chunks:
+        spare = max(0, most - needed) * shuffle.bytes // max(1, needed) // max(1, shuffle.chunk_bytes)
+        wanted = shuffle.chunks + min(spare, (_SPARE - 1) * shuffle.chunks - (-ahead // max(1, shuffle.chunk_bytes)))
+        for leaf, share in _leaves(shuffle.source):
             slots[id(leaf)] = slots.get(id(leaf), 0) + math.ceil(wanted * share)
 
     def wrap(source: BaseSource, times: float) -> BaseSource:
         if source.spec is None or id(source) not in slots or chunk_starts(source) is None:
             return source
-        # What a source below another one is asked for shows when it is asked.
+        # The columns read from a nested source are known only when it is read.
         known = boxes if source is reader.source else None
         return ChunkCache(source, normalise_spec(source.spec, "spec"), slots[id(source)], times, known)
 
@@ -184,50 +182,50 @@ def keep_open_chunks(
 
 
 def _leaves(source: BaseSource) -> list[tuple[BaseSource, float]]:
-    """The sources at the bottom of one, and how many of their chunks are open for each open chunk of it.
+    """The leaf sources of a source, each with its number of open chunks per open chunk of the source.
 
-    A chunk of windows holds each row several times, and was counted so. Children whose rows follow each other share the
-    open chunks in proportion to their rows; children that are read side by side need all of them each.
+    A chunk of windows counts each row as often as it occurs. Concatenated children share the open chunks in proportion
+    to their rows; zipped children need all of them each.
     """
     if not source.children:
         return [(source, 1.0)]
-    found = []
+    leaves = []
     for child in source.children:
         share = 1.0 if child.first_row is None else _leaf_rows(child.source) / _leaf_rows(source)
-        found += [(leaf, share * below * child.reads_per_row) for leaf, below in _leaves(child.source)]
-    return found
+        leaves += [(leaf, share * below * child.reads_per_row) for leaf, below in _leaves(child.source)]
+    return leaves
 
 
 def _leaf_rows(source: BaseSource) -> int:
-    """Rows at the bottom of a source; of children that are read side by side those of the longest."""
+    """Rows of the leaf sources; of zipped children, the rows of the longest."""
     follow = sum(_leaf_rows(child.source) for child in source.children if child.first_row is not None)
     beside = (_leaf_rows(child.source) for child in source.children if child.first_row is None)
     return follow + max(beside, default=0) if source.children else len(source)
 
 
-def held_columns(reader: Reader, share: HostShard) -> list[Columns | None]:
-    """Of every leaf of the source, the columns that this process reads: those of its devices where it can, else all."""
+def held_columns(reader: Reader, shard: HostShard) -> list[Columns | None]:
+    """The columns of every leaf of the source that this process reads: those of its devices if possible, else all."""
     specs = flatten_spec(reader.specs[0])[0]
     if not reader.source.reads_columns or not reader.elementwise:
-        return [tuple((0, extent) for extent in each.shape) for each in specs]
-    held: list[Columns | None] = [None] * len(specs)
-    for leaf, layout in zip(share.batch.leaves, share.layouts, strict=True):
+        return [tuple((0, extent) for extent in spec.shape) for spec in specs]
+    columns: list[Columns | None] = [None] * len(specs)
+    for leaf, layout in zip(shard.batch.leaves, shard.layouts, strict=True):
         if leaf.source is not None:
             for group in layout.groups:
-                held[leaf.source] = hull(held[leaf.source], group.columns)
-    return held
+                columns[leaf.source] = hull(columns[leaf.source], group.columns)
+    return columns
 
 
 def row_bytes(reader: Reader, boxes: Sequence[Columns | None]) -> int:
-    """Bytes of these columns of one row of the source."""
+    """Bytes of one row of the source, restricted to these columns."""
     specs = flatten_spec(reader.specs[0])[0]
-    return sum(area([box]) * each.dtype.itemsize for box, each in zip(boxes, specs, strict=True))
+    return sum(area([box]) * spec.dtype.itemsize for box, spec in zip(boxes, specs, strict=True))
 
 
 def _block_shuffles(
     order: Order, source: BaseSource, shuffled: bool = False
 ) -> Iterator[tuple[Order, Blocks, BaseSource]]:
-    """Every block shuffle, its blocks, and the source of the rows it shuffles; `shuffled`: behind another shuffle."""
+    """Every block shuffle with its blocks and source; `shuffled`: another shuffle comes after it."""
     if order.shuffle is not None and order.shuffle.blocks is not None:
         yield order, order.shuffle.blocks, source
     shuffled = shuffled or order.shuffle is not None
@@ -246,18 +244,18 @@ _Kind = TypeVar("_Kind", bound=BaseSource)
 
 
 def _same_rows(source: BaseSource, kind: type[_Kind]) -> _Kind | None:
-    """The source of a kind whose rows these are, also below what wraps it; None when there is none."""
+    """The source of this kind, also below wrappers that keep rows; None if there is none."""
     while not isinstance(source, kind) and len(source.children) == 1 and source.children[0].first_row == 0:
         source = source.children[0].source
     return source if isinstance(source, kind) else None
 
 
 def _lanes_met(plan: BatchPlan, lanes: int, positions: Integers) -> int:
-    """How many of so many lanes this process's positions meet, by looking at the first steps."""
+    """Number of lanes that this process's positions read, from a sample of the first steps."""
     if not len(positions):
         return 0
     if not plan.order.lane_assignments(0, 0, 1):
-        return lanes  # what reorders the lanes, or `concat`, spreads them over everybody
+        return lanes  # a later verb that reorders positions, or `concat`, spreads them over all hosts
     steps = min(plan.steps_per_epoch, _MOST_STEPS, max(8, 4 * lanes // plan.batch_size_of(0)))
     met: set[int] = set()
     for step in range(steps):
@@ -272,10 +270,7 @@ def _lanes_met(plan: BatchPlan, lanes: int, positions: Integers) -> int:
 
 
 def _chunks_of_blocks(order: Order, blocks: Blocks, starts: Integers | range, length: int) -> tuple[int, float]:
-    """How many chunks a block lies in, at most, and how many rows these have for each of its own.
-
-    Both of a sample of blocks.
-    """
+    """Largest number of chunks that a block spans, and their rows per row of the block, from a sample of blocks."""
     assert order.parent is not None
     sample = np.unique(np.linspace(0, blocks.num_blocks - 1, min(_SAMPLE, blocks.num_blocks)).astype(np.int64))
     bounds = np.asarray(starts, np.int64) if not isinstance(starts, range) else None

@@ -1,4 +1,4 @@
-"""Computes the buffer layout of one step from this host's shard."""
+"""Builds the buffer layout of a step from a host's shard."""
 
 import numpy as np
 
@@ -8,22 +8,22 @@ from loadax.protocols import Integers
 from loadax.sharding.layout import ColumnGroup
 
 
-def buffer_layout(share: HostShard) -> BufferLayout:
-    """The layout of the buffers of one step, for a share."""
+def buffer_layout(shard: HostShard) -> BufferLayout:
+    """Computes the buffer layout of one step of this shard."""
     tiles: list[ColumnTile] = []
     order: list[tuple[tuple[int, int], ...]] = []
-    for leaf, layout in zip(share.batch.leaves, share.layouts, strict=True):
+    for leaf, layout in zip(shard.batch.leaves, shard.layouts, strict=True):
         places = {}
         for group in layout.groups:
             for box, start in enumerate(group.starts):
                 places[(start, group.columns)] = (len(tiles), box)
-            tiles.append(ColumnTile(leaf, group.columns, len(group.starts), group.height, _select(share, group)))
+            tiles.append(ColumnTile(leaf, group.columns, len(group.starts), group.height, _select(shard, group)))
         order.append(tuple(places[(box[0][0], box[1:])] for box in layout.boxes))
     return BufferLayout(tuple(tiles), tuple(order))
 
 
-def _select(share: HostShard, group: ColumnGroup) -> Integers | None:
+def _select(shard: HostShard, group: ColumnGroup) -> Integers | None:
     rows = (np.asarray(group.starts)[:, None] + np.arange(group.height)).ravel()
-    if np.array_equal(rows, share.local_rows):
+    if np.array_equal(rows, shard.local_rows):
         return None
-    return np.searchsorted(share.local_rows, rows)
+    return np.searchsorted(shard.local_rows, rows)

@@ -1,4 +1,4 @@
-"""HostShard: what this process holds of every batch, from the mesh, the partition and the element spec."""
+"""HostShard: this process's part of every batch, computed from the mesh, the partition and the element spec."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,14 +12,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, MeshError, PartitionError
-from loadax.loader.batch_spec import ASKED_BY, KEY, MASK, BatchLeaf, BatchSpec
+from loadax.loader.batch_spec import ADDED_BY, KEY, MASK, BatchLeaf, BatchSpec
 from loadax.protocols import ArraySpec, Integers, Tree
 from loadax.sharding.dtypes import placed_dtype
 from loadax.sharding.layout import LeafLayout, merge, plan_leaf, positions
 from loadax.sharding.mesh import PlannedMesh, grid_of
 from loadax.sharding.partition import resolve_partition
 
-_MADE = {MASK: ArraySpec((), np.dtype(bool)), KEY: ArraySpec((2,), np.dtype(np.uint32))}
+_GENERATED = {MASK: ArraySpec((), np.dtype(bool)), KEY: ArraySpec((2,), np.dtype(np.uint32))}
 
 
 @final
@@ -31,23 +31,23 @@ class ShardSpec:
     count: int
 
 
-def batch_spec(example: Tree, made: Sequence[str]) -> BatchSpec:
-    """The batch that examples of this spec make, with the leaves that the loader makes: `MASK`, `KEY`.
+def batch_spec(example: Tree, generated: Sequence[str]) -> BatchSpec:
+    """The spec of a batch of these examples, with the generated leaves `MASK` and `KEY` as asked for.
 
     Raises:
-        LeafTypeError: when JAX does not have a leaf's dtype.
-        ArgumentError: when what is made has no place: examples are no dicts, or have a leaf of that name.
+        LeafTypeError: If JAX does not have a leaf's dtype.
+        ArgumentError: If a generated leaf can't be added: an example is not a dict, or has that key.
     """
     specs, structure = flatten_spec(example)
     if not specs:
         raise ArgumentError(
-            f"an example has no leaves, it is {example!r}: a batch of it would be empty; look at what the maps return"
+            f"an example has no leaves: it is {example!r}, so batches would be empty; check what the maps return"
         )
     tree: Any = structure.build(range(len(specs)))
-    for name in made:
+    for name in generated:
         if type(tree) is not dict or name in tree:
             problem = (
-                f"has the key {name!r} already"
+                f"already has the key {name!r}"
                 if isinstance(tree, dict)
                 else "is one bare array"
                 if isinstance(tree, int)
@@ -55,17 +55,17 @@ def batch_spec(example: Tree, made: Sequence[str]) -> BatchSpec:
             )
             otherwise = "choose remainder='drop'" if name == MASK else "leave key_seed out"
             raise ArgumentError(
-                f"{ASKED_BY[name]} adds a leaf {name!r} to every batch, but an example {problem}; "
+                f"{ADDED_BY[name]} adds a leaf {name!r} to every batch, but an example {problem}; "
                 f"make examples dicts without that key in a map, or {otherwise}"
             )
-    if made:
-        tree = {**tree, **{name: name for name in made}}
-    numbers, structure = flatten(tree)
+    if generated:
+        tree = {**tree, **{name: name for name in generated}}
+    indices, structure = flatten(tree)
     leaves = []
-    for path, number in zip(structure.paths, numbers, strict=True):
-        name = number if isinstance(number, str) else ""
-        spec = _MADE[name] if name else specs[number]
-        leaves.append(BatchLeaf(path, None if name else number, spec, placed_dtype(spec.dtype, path), name))
+    for path, index in zip(structure.paths, indices, strict=True):
+        name = index if isinstance(index, str) else ""
+        spec = _GENERATED[name] if name else specs[index]
+        leaves.append(BatchLeaf(path, None if name else index, spec, placed_dtype(spec.dtype, path), name))
     return BatchSpec(structure, tuple(leaves))
 
 
@@ -75,13 +75,13 @@ class HostShard:
     """This process's part of every batch on a mesh.
 
     Args:
-        batch: what a batch looks like.
-        mesh: the caller's mesh, or one that is not there.
-        specs: a partition spec per leaf.
-        layouts: which boxes of each leaf this process holds; their rows count from `first`.
-        batch_size: rows of the arrays that are placed.
-        first: the position in the batch of their first row.
-        microbatches: in how many the arrays are cut; 1: they are whole.
+        batch: Leaves of a batch.
+        mesh: The caller's mesh, or a planned one.
+        specs: Partition spec of each leaf.
+        layouts: Boxes of each leaf that this process holds; their rows are counted from `first`.
+        batch_size: Rows of the placed arrays.
+        first: Batch position of the first row of the placed arrays.
+        microbatches: Number of microbatches; 1: not split.
     """
 
     batch: BatchSpec
@@ -94,32 +94,32 @@ class HostShard:
 
     @cached_property
     def positions(self) -> Integers:
-        """int64[n]: the positions of the batch whose rows this process reads, ascending; each once."""
+        """int64[n]: batch positions that this process reads, ascending and unique."""
         return self.first + self.local_rows
 
     @cached_property
     def local_rows(self) -> Integers:
-        """The same, as rows of the arrays that are placed."""
+        """int64[n]: the same, as rows of the placed arrays."""
         return positions(merge([interval for layout in self.layouts for interval in layout.rows]))
 
     @cached_property
     def shardings(self) -> tuple[NamedSharding, ...]:
-        """A sharding per leaf, on the caller's very mesh.
+        """Sharding of each leaf, on the caller's own mesh object.
 
         Raises:
-            MeshError: on a mesh that is not there.
+            MeshError: If the mesh is a planned one.
         """
         mesh = self.mesh
         if isinstance(mesh, PlannedMesh):
             raise MeshError(
-                f"{mesh} is only for planning: no array can be placed on it; pass mesh= a jax.sharding.Mesh to iterate"
+                f"{mesh} is for planning only: arrays can't be placed on it; pass mesh= a jax.sharding.Mesh to iterate"
             )
         before = (None,) if self.microbatches > 1 else ()
         return tuple(NamedSharding(mesh, PartitionSpec(*before, *spec)) for spec in self.specs)
 
     @property
     def shape_dtypes(self) -> Tree:
-        """The batch as `jax.ShapeDtypeStruct`s, with shardings where the mesh is there."""
+        """The batch as `jax.ShapeDtypeStruct`s, with shardings unless the mesh is a planned one."""
         planned = isinstance(self.mesh, PlannedMesh)
         shardings = [None] * len(self.specs) if planned else self.shardings
         micro = self.microbatches
@@ -130,7 +130,7 @@ class HostShard:
         )
 
 
-def resolve_share(
+def resolve_shard(
     batch: BatchSpec,
     batch_size: int,
     mesh: Mesh | PlannedMesh,
@@ -138,15 +138,15 @@ def resolve_share(
     part: ShardSpec | None,
     microbatches: int = 1,
 ) -> HostShard:
-    """Works out this process's share.
+    """Computes this process's shard.
 
     Raises:
-        PartitionError: when a spec does not fit its leaf or the mesh can't cut the batch; names the leaf.
-        ArgumentError: when `part` is not what the mesh makes of this process.
+        PartitionError: If a spec does not fit its leaf, the mesh can't split the batch, or `part` differs from this
+            process's part on the mesh; names the leaf.
     """
     grid = grid_of(mesh)
     if part is not None and isinstance(mesh, PlannedMesh) and part.count == len(np.unique(grid.owners)):
-        # Nobody is really there: the constructor's share says which of the hosts to be.
+        # A planned mesh has no processes: shard_index chooses the host to simulate.
         grid = replace(grid, process=int(np.unique(grid.owners)[part.index]))
     spans = bool((grid.owners != grid.process).any())
     first, parts = 0, 1
@@ -162,41 +162,43 @@ def resolve_share(
             (start, stop), *_ = layout.boxes[0]
             raise PartitionError(
                 f"leaf {leaf.path or 'of the example'}: {spec} gives a device {stop - start} of the {batch_size} rows, "
-                f"which microbatches={microbatches} does not divide; "
+                f"not a multiple of microbatches={microbatches}; "
                 f"use a batch_size that is a multiple of {batch_size // (stop - start) * microbatches * parts}"
             )
-    share = HostShard(batch, mesh, tuple(specs), layouts, batch_size, first, microbatches)
+    shard = HostShard(batch, mesh, tuple(specs), layouts, batch_size, first, microbatches)
     if part is not None and spans:
-        _check_part(share, part)
-    return share
+        _check_part(shard, part)
+    return shard
 
 
 def _resolve_specs(batch: BatchSpec, shapes: list[tuple[int, ...]], mesh: Any, partition: Any) -> list[PartitionSpec]:
     missing = [
-        leaf.made for leaf in batch.leaves if leaf.made and isinstance(partition, dict) and leaf.made not in partition
+        leaf.generated
+        for leaf in batch.leaves
+        if leaf.generated and isinstance(partition, dict) and leaf.generated not in partition
     ]
     if not missing:
         return resolve_partition(partition, batch.structure, shapes, mesh)
-    # A partition that names the leaves, but not what the loader makes: that is cut like the rows of the first leaf.
+    # Generated leaves that the partition does not name are partitioned like the rows of the first leaf.
     example = batch.structure.build(range(len(batch.leaves)))
-    numbers, structure = flatten({name: number for name, number in example.items() if name not in missing})
+    indices, structure = flatten({name: index for name, index in example.items() if name not in missing})
     specs = dict(
-        zip(numbers, resolve_partition(partition, structure, [shapes[number] for number in numbers], mesh), strict=True)
+        zip(indices, resolve_partition(partition, structure, [shapes[index] for index in indices], mesh), strict=True)
     )
-    first = PartitionSpec(*specs[numbers[0]][:1])
+    first = PartitionSpec(*specs[indices[0]][:1])
     for name in missing:
         specs[example[name]] = resolve_partition(first, flatten(0)[1], [shapes[example[name]]], mesh)[0]
-    return [specs[number] for number in range(len(batch.leaves))]
+    return [specs[index] for index in range(len(batch.leaves))]
 
 
-def _check_part(share: HostShard, part: ShardSpec) -> None:
-    size = share.batch_size // part.count
+def _check_part(shard: HostShard, part: ShardSpec) -> None:
+    size = shard.batch_size // part.count
     wanted = np.arange(part.index * size, (part.index + 1) * size)
-    held = share.positions
-    if not np.array_equal(held, wanted):
-        shown = f"rows {held[0]} to {held[-1]}, {len(held)} of them" if len(held) else "no rows"
+    actual = shard.positions
+    if not np.array_equal(actual, wanted):
+        shown = f"{len(actual)} rows, from {actual[0]} to {actual[-1]}" if len(actual) else "no rows"
         raise PartitionError(
-            f"shard_index={part.index} of shard_count={part.count} are the rows {wanted[0]} to {wanted[-1]} "
-            f"of a batch of {share.batch_size}, but on this mesh this process holds {shown}: "
-            "leave shard_index and shard_count out, the mesh decides"
+            f"shard_index={part.index} of shard_count={part.count} is rows {wanted[0]} to {wanted[-1]} "
+            f"of a batch of {shard.batch_size}, but on this mesh this process holds {shown}; "
+            "leave shard_index and shard_count out, so that the mesh decides"
         )

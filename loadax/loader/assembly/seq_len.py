@@ -1,4 +1,4 @@
-"""Sequence-length schedules: a dataset with its leaves cut to their first entries."""
+"""Sequence-length schedules: crops the leaves of a dataset to their first entries."""
 
 from typing import Any
 
@@ -12,35 +12,37 @@ from loadax.transforms import BatchMap
 
 
 def cut_to(dataset: Dataset, length: int | None) -> Dataset:
-    """The dataset with every leaf that has the full sequence cut to its first `length` entries; itself for None.
+    """Crops every full-length sequence of the dataset to its first `length` entries. None: returns the dataset.
 
-    The full sequence is the longest first dimension of any leaf, behind that of the rows.
+    Full length is the longest first dimension of any leaf of an example.
 
     Raises:
-        ArgumentError: when no leaf has a sequence, or none is as long as that.
+        ArgumentError: If no leaf is that long.
     """
     if length is None:
         return dataset
     specs, structure = flatten_spec(dataset.spec)
-    full = max((each.shape[0] for each in specs if each.shape), default=0)
+    full = max((spec.shape[0] for spec in specs if spec.shape), default=0)
     if not 1 <= length <= full:
         raise ArgumentError(
             f"seq_len={length}: the longest leaf of an example has {full} entries ({', '.join(structure.paths)}); "
             f"pass 1 to {full}"
         )
     cut = structure.build(
-        ArraySpec((length, *each.shape[1:]), each.dtype) if each.shape and each.shape[0] == full else each
-        for each in specs
+        ArraySpec((length, *spec.shape[1:]), spec.dtype) if spec.shape and spec.shape[0] == full else spec
+        for spec in specs
     )
     if not dataset.maps:
         return Dataset(CroppedSource(dataset.source, cut), dataset.order)
     return Dataset(dataset.source, dataset.order, (*dataset.maps, _crop(cut, dataset.reader.depth)))
 
 
-def _crop(spec: Tree, place: int) -> BatchMap:
+def _crop(spec: Tree, depth: int) -> BatchMap:
     specs, structure = flatten_spec(spec)
 
     def crop(batch: Any) -> Any:
-        return structure.build(first_columns(leaf, each) for leaf, each in zip(flatten(batch)[0], specs, strict=True))
+        return structure.build(
+            first_columns(leaf, leaf_spec) for leaf, leaf_spec in zip(flatten(batch)[0], specs, strict=True)
+        )
 
-    return BatchMap(crop, rng=False, seed=0, place=place, spec=spec, elementwise=False)
+    return BatchMap(crop, rng=False, seed=0, place=depth, spec=spec, elementwise=False)

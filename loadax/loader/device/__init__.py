@@ -1,1 +1,1 @@
-"""What runs on accelerators: maps, cached datasets, gathers."""
+"""Programs on the devices: maps, cached datasets, gathers."""

@@ -1,8 +1,8 @@
 """Caches a small dataset in device memory and gathers batches from it.
 
-Every device keeps the columns that it holds of a batch, of all rows. A step then needs nothing from the host but the
-numbers of its rows, which travel as any batch does: read ahead, placed ahead, padded, cut in microbatches. The same
-plan decides which row comes where and which rows are padding, so the batches are the same.
+Every device stores all rows of the columns that it holds of a batch. A step then needs only row indices from the host,
+which are read ahead, placed, padded and split into microbatches like any batch. The plan is the same, so the batches
+are the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.loader.assembly.host_shard import HostShard, batch_spec
 from loadax.loader.batch_spec import BatchLeaf, BatchSpec
-from loadax.loader.device.gather import NUMBER, DeviceGather, RowIndexSource
+from loadax.loader.device.gather import INDEX_DTYPE, DeviceGather, RowIndexSource
 from loadax.loader.execution.executor import open_executor
 from loadax.loader.execution.producer import BatchProducer
 from loadax.loader.execution.scheduler import PrefetchScheduler
@@ -39,81 +39,81 @@ from loadax.sharding.layout import plan_leaf
 from loadax.sharding.mesh import grid_of
 from loadax.sharding.own_devices import OwnDevices, Placed, Program
 
-_UNKNOWN_LIMIT = 4 << 30  # bytes, where a device does not tell how much memory it has
-_PART_OF_DEVICE = 4  # a quarter of a device's memory: the rest is for training
-_BLOCK_BYTES = 8 << 20  # that are read and placed at a time
+_UNKNOWN_LIMIT = 4 << 30  # bytes, for devices that don't report their memory
+_PART_OF_DEVICE = 4  # a quarter of a device's memory; the rest is for training
+_BLOCK_BYTES = 8 << 20  # bytes to read and place at a time
 
 
 def check_fixed(dataset: Dataset) -> None:
-    """That a row is the same whenever it is met.
+    """Checks that rows are the same in every epoch.
 
     Raises:
-        ArgumentError: when a map is random, or the source has other rows in every epoch.
+        ArgumentError: If a map is random, or the source changes its rows per epoch.
     """
     check_fixed_rows(dataset.order, "keep_on_device")
     if dataset.reader.random:
         raise ArgumentError(
-            "keep_on_device: a map has rng=True, so a row is another one in each epoch, and can't be read once for "
-            "all; leave keep_on_device out, or make the random part a device_map, with key_seed= for its random keys"
+            "keep_on_device: a map has rng=True, so rows differ between epochs and can't be cached; leave "
+            "keep_on_device out, or make the random part a device_map, with key_seed= for its random keys"
         )
 
 
 def usual_limit(stats: Sequence[Mapping[str, int]]) -> tuple[int, str]:
-    """Bytes that a device may keep when the user has not said how many, and why.
+    """Default limit of a device in bytes, and its reason as text.
 
     Args:
-        stats: Memory statistics of the devices, as far as they have any.
+        stats: Memory statistics of the devices; empty if a device has none.
     """
-    limits = [each["bytes_limit"] for each in stats if "bytes_limit" in each]
+    limits = [device["bytes_limit"] for device in stats if "bytes_limit" in device]
     if not limits:
-        return _UNKNOWN_LIMIT, "where devices don't tell how much memory they have"
+        return _UNKNOWN_LIMIT, "for devices that don't report their memory"
     return min(limits) // _PART_OF_DEVICE, "by default, a quarter of a device's memory"
 
 
 @final
 class DeviceCache:
-    """The rows of a dataset, whole on the devices of a mesh.
+    """All rows of a dataset in the memory of a mesh's devices.
 
     Args:
         dataset: Dataset whose maps are not random.
-        share: Share of this process's devices in any batch of it.
-        options: Options of the loader. `keep_on_device` is the limit of one device; True: a quarter of its memory.
+        shard: This process's shard of any batch.
+        options: Options of the loader. `keep_on_device` is a device's limit in bytes; True: a quarter of its memory.
 
     Raises:
-        ArgumentError: when that is too much for a device; says how much.
+        ArgumentError: If the rows exceed the limit; shows both sizes.
     """
 
-    def __init__(self, dataset: Dataset, share: HostShard, options: LoaderOptions):
-        mesh = share.mesh
+    def __init__(self, dataset: Dataset, shard: HostShard, options: LoaderOptions):
+        mesh = shard.mesh
         assert isinstance(mesh, Mesh)
         self._mesh = mesh
         self._devices = OwnDevices(mesh)
         self._source = RowIndexSource(_rows_of(dataset), dataset.reader.num_rows)
         given = {
             leaf.source: (leaf, spec)
-            for leaf, spec in zip(share.batch.leaves, share.specs, strict=True)
-            if not leaf.made
+            for leaf, spec in zip(shard.batch.leaves, shard.specs, strict=True)
+            if not leaf.generated
         }
-        example = batch_spec(dataset.spec, [])  # without what the loader makes
+        example = batch_spec(dataset.spec, [])  # without generated leaves
         batch = BatchSpec(example.structure, tuple(given[leaf.source][0] for leaf in example.leaves))
-        # Rows stand whole on each device, columns are cut as in a batch.
+        # Each device has all rows; columns are split as in a batch.
         self._specs = tuple(PartitionSpec(None, *given[leaf.source][1][1:]) for leaf in batch.leaves)
         self._placed = [
             self._on_mesh((1 + self._source.count, *leaf.spec.shape), leaf, spec)
-            for leaf, spec in self._each(batch.leaves)
+            for leaf, spec in self._with_specs(batch.leaves)
         ]
         self._check_size(options.keep_on_device)
         self._batch = batch
         self._gathers: dict[HostShard, DeviceGather] = {}
         self._arrays = self._read(dataset, options)
 
-    def gather(self, share: HostShard) -> DeviceGather:
-        """The program that gathers batches of this share from the cache; compiled once for each."""
-        if share not in self._gathers:
-            self._gathers[share] = DeviceGather(share, self._source, self._placed, self._arrays)
-        return self._gathers[share]
+    def gather(self, shard: HostShard) -> DeviceGather:
+        """The program that gathers batches of this shard from the cache; compiled once per shard."""
+        if shard not in self._gathers:
+            self._gathers[shard] = DeviceGather(shard, self._source, self._placed, self._arrays)
+        return self._gathers[shard]
 
-    def _each(self, leaves: Sequence[BatchLeaf]) -> list[tuple[BatchLeaf, PartitionSpec]]:
+    def _with_specs(self, leaves: Sequence[BatchLeaf]) -> list[tuple[BatchLeaf, PartitionSpec]]:
         return list(zip(leaves, self._specs, strict=True))
 
     def _on_mesh(self, shape: tuple[int, ...], leaf: BatchLeaf, spec: PartitionSpec) -> Placed:
@@ -121,44 +121,44 @@ class DeviceCache:
 
     def _check_size(self, limit: bool | int) -> None:
         rows = self._source.count
-        if rows >= np.iinfo(NUMBER).max:
+        if rows >= np.iinfo(INDEX_DTYPE).max:
             raise ArgumentError(
-                f"keep_on_device: the dataset has {rows} rows, more than {NUMBER} can number; leave it out"
+                f"keep_on_device: the dataset has {rows} rows, more than {INDEX_DTYPE} can index; leave it out"
             )
-        size = sum(prod(each.sharding.shard_shape(each.shape)) * each.dtype.itemsize for each in self._placed)
+        size = sum(prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in self._placed)
         known = [device.memory_stats() or {} for device in self._mesh.local_devices]
-        most, why = usual_limit(known) if limit is True else (limit, "that it was given")
+        most, why = usual_limit(known) if limit is True else (limit, "that was passed")
         if size > most:
             raise ArgumentError(
                 f"keep_on_device: the {rows} rows take {size_text(size)} of each device, and {size_text(most)} "
-                f"is the limit {why}; pass keep_on_device={size} or more if the device has that to spare, "
+                f"is the limit {why}; pass keep_on_device={size} or more if the device has enough memory, "
                 "partition columns over more devices, or leave it out"
             )
 
     def _read(self, dataset: Dataset, options: LoaderOptions) -> list[jax.Array]:
-        """Reads all rows in blocks and writes each to the devices, so that the host never holds more than a few."""
+        """Reads all rows in blocks and writes each to the devices, so that the host needs memory for a few only."""
         rows = self._source.count
         row_bytes = sum(leaf.dtype.itemsize * prod(leaf.spec.shape) for leaf in self._batch.leaves)
         most = max(1, min(_BLOCK_BYTES, options.prefetch_bytes) // max(1, row_bytes))
-        height = -(-rows // -(-rows // most))  # as few blocks as need be, about equal
+        height = -(-rows // -(-rows // most))  # as few blocks as possible, of about equal size
         grid = grid_of(self._mesh)
         layouts = tuple(
-            plan_leaf(grid, spec, (height, *leaf.spec.shape)) for leaf, spec in self._each(self._batch.leaves)
+            plan_leaf(grid, spec, (height, *leaf.spec.shape)) for leaf, spec in self._with_specs(self._batch.leaves)
         )
-        share = HostShard(self._batch, self._mesh, self._specs, layouts, height, 0)
+        shard = HostShard(self._batch, self._mesh, self._specs, layouts, height, 0)
         plan = BatchPlan(_in_blocks(self._source, height), height)
-        arrays, write = self._writer(share, height)
+        arrays, write = self._writer(shard, height)
         if not len(self._devices):
             return arrays[:-1]
         steps = plan.steps_per_epoch
         options = replace(options, prefetch=1, keep_on_device=False, first_workers=options.num_workers)
         with closing(open_executor(options)) as executor:
-            producer = BatchProducer(plan, dataset.reader, share, options, executor, steps)
+            producer = BatchProducer(plan, dataset.reader, shard, options, executor, steps)
             scheduler = PrefetchScheduler(producer, 0, options)
             with closing(ThreadPool(scheduler, executor)), progress_bar("keep_on_device", rows, "row", None) as shown:
                 try:
                     for step in range(steps):
-                        # Waited for, so that blocks don't pile up before a slow link.
+                        # Wait, so that blocks don't accumulate in front of a slow link.
                         arrays = jax.block_until_ready(write([*arrays, *flatten(scheduler.next_batch()[1])[0]]))
                         shown(min(height, rows - step * height))
                 except Exception as error:
@@ -166,53 +166,44 @@ class DeviceCache:
                     raise
         return arrays[:-1]
 
-    def _rows_of_blocks(self, height: int) -> Integers:
-        """The rows that are kept, in blocks of equal height: the last one begins early enough to be full."""
-        rows = np.arange(self._source.count) if self._source.rows is None else self._source.rows
-        whole = (len(rows) - 1) // height * height
-        return np.concatenate([rows[:whole], rows[len(rows) - height :]])
-
-    def _writer(self, share: HostShard, height: int) -> tuple[list[jax.Array], Program]:
-        """Zeros, with the number of the next block behind them, and what writes a block there and counts on."""
-        counter = jax.ShapeDtypeStruct((1,), NUMBER, sharding=NamedSharding(self._mesh, PartitionSpec()))
+    def _writer(self, shard: HostShard, height: int) -> tuple[list[jax.Array], Program]:
+        """Zeros and a block counter, and the program that writes a block into them and increments the counter."""
+        counter = jax.ShapeDtypeStruct((1,), INDEX_DTYPE, sharding=NamedSharding(self._mesh, PartitionSpec()))
         outputs = [*self._placed, counter]
-        parts = [self._devices.part(each) for each in outputs]
-        last = 1 + self._source.count - height  # where the last block begins: its first rows may have been there before
+        parts = [self._devices.part(output) for output in outputs]
+        last = 1 + self._source.count - height  # start of the last block, which may overlap the one before
 
         def nothing() -> list[jax.Array]:
-            return [jax.numpy.zeros(shape, each.dtype) for shape, each in zip(parts, outputs, strict=True)]
+            return [jax.numpy.zeros(shape, output.dtype) for shape, output in zip(parts, outputs, strict=True)]
 
         def write(*arrays: jax.Array) -> list[jax.Array]:
-            kept, number, blocks = arrays[: len(parts) - 1], arrays[len(parts) - 1], arrays[len(parts) :]
-            # The first row is one of zeros: padding.
-            start = jax.numpy.minimum(1 + number[0] * height, last)
+            kept, block_index, blocks = arrays[: len(parts) - 1], arrays[len(parts) - 1], arrays[len(parts) :]
+            # Row 0 is zeros, for padding.
+            start = jax.numpy.minimum(1 + block_index[0] * height, last)
             written = [
                 jax.lax.dynamic_update_slice_in_dim(whole, block, start, 0)
                 for whole, block in zip(kept, blocks, strict=True)
             ]
-            return [*written, number + 1]
+            return [*written, block_index + 1]
 
-        blocks = flatten(share.shape_dtypes)[0]
+        blocks = flatten(shard.shape_dtypes)[0]
         program = self._devices.compile(write, [*outputs, *blocks], outputs, donate=range(len(outputs)))
         return self._devices.compile(nothing, [], outputs)([]), program
 
 
 def _rows_of(dataset: Dataset) -> Integers | None:
-    """The rows that the dataset ever meets, ascending.
-
-    None: all of its source, or which ones is not known before an epoch begins.
-    """
+    """The rows of the source that the dataset uses, ascending. None: all, or they differ between epochs."""
     if dataset.order.size >= dataset.reader.num_rows:
         return None
     try:
         met = met_rows(dataset.order, "keep_on_device", dataset.reader.num_rows)
-    except ArgumentError:  # a mixture, or a slice of a shuffle: other rows every epoch
+    except ArgumentError:  # a mixture, or a slice of a shuffle: rows differ between epochs
         return None
     return np.flatnonzero(met)
 
 
 def _in_blocks(source: RowIndexSource, height: int) -> Order:
-    """The order of the rows that are kept, in blocks of equal height: the last one begins early enough to be full."""
+    """The order of the cached rows in blocks of equal height; the last block overlaps the one before, to be full."""
     rows: Order = Sequential(source.num_rows)
     if source.rows is not None:
         rows = Subset(rows, source.rows, ("cached",))

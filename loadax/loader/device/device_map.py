@@ -1,8 +1,8 @@
 """Applies a user's function to each row of a batch on the devices, vmapped and without communication.
 
-The function takes one example, as that of `map` does, so it can't mix rows, and the devices need not talk: each maps
-the rows that it holds. One trace of the function, before the first batch, tells what its results look like and from
-which leaves they follow.
+The function takes one example, like that of `map`. It can't mix rows, so each device maps its own rows without
+communication. The function is traced once before the first batch, for the shapes of its results and the leaves that
+they depend on.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ from loadax.core.formatting import name_of
 from loadax.core.tree import Structure, flatten
 from loadax.errors import ArgumentError, LeafError, PartitionError
 from loadax.loader.assembly.host_shard import HostShard
-from loadax.loader.batch_spec import ASKED_BY
+from loadax.loader.batch_spec import ADDED_BY
 from loadax.protocols import Tree
 from loadax.sharding.layout import axes_of
 from loadax.sharding.mesh import PlannedMesh, axis_sizes
@@ -35,15 +35,15 @@ _ROWS_ALONE = "partition that leaf by rows alone, or do this in the training ste
 @final
 @dataclass(frozen=True)
 class DeviceMap:
-    """A function for `Dataloader(device_map=…)`, and what it promises.
+    """A function for `Dataloader(device_map=…)` with its properties.
 
     Args:
         function: Function of one example, traced by JAX, that returns an example.
-        elementwise: Promise that the function acts on each element by itself along the dims that the partition cuts
-            beyond the rows. Each device then calls it with the columns that it holds.
+        elementwise: Whether the function is elementwise along the dimensions, other than rows, that the partition
+            splits. Each device then calls it with the columns that it holds.
 
     Raises:
-        ArgumentError: When `function` can't be called.
+        ArgumentError: If `function` can't be called.
 
     Examples:
         >>> halve = DeviceMap(lambda example: {"x": example["x"] / 2}, elementwise=True)
@@ -63,7 +63,7 @@ class DeviceMap:
 
 @final
 class DevicePrograms:
-    """The programs of a `device_map`, one for each share; they use 64 bits when this was made where JAX does.
+    """Programs of a `device_map`, one per shard. They use 64-bit types if x64 was enabled when this was created.
 
     Args:
         device_map: Function of one example, or a `DeviceMap`.
@@ -74,19 +74,19 @@ class DevicePrograms:
         self._x64 = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
         self._programs: dict[HostShard, DeviceProgram] = {}
 
-    def on(self, share: HostShard) -> "DeviceProgram":
-        """The program for batches of this share; traced once for each."""
-        program = self._programs.get(share)
+    def on(self, shard: HostShard) -> "DeviceProgram":
+        """The program for batches of this shard; traced once per shard."""
+        program = self._programs.get(shard)
         if program is None:
             with jax.enable_x64(self._x64):
-                program = DeviceProgram(self._map, share)
-            same_mesh = {other: known for other, known in self._programs.items() if other.mesh == share.mesh}
-            self._programs = same_mesh | {share: program}
+                program = DeviceProgram(self._map, shard)
+            same_mesh = {other: known for other, known in self._programs.items() if other.mesh == shard.mesh}
+            self._programs = same_mesh | {shard: program}
         return program
 
-    def compiled(self, share: HostShard) -> "DeviceProgram":
-        """The same, ready to be called on any thread; compiled once for each."""
-        program = self.on(share)
+    def compiled(self, shard: HostShard) -> "DeviceProgram":
+        """The same program, compiled, so that it can be called on any thread."""
+        program = self.on(shard)
         with jax.enable_x64(self._x64):
             _ = program.compiled
         return program
@@ -94,23 +94,23 @@ class DevicePrograms:
 
 @final
 class DeviceProgram:
-    """A `device_map` for the batches of one share.
+    """A `device_map` for the batches of one shard.
 
     Raises:
-        LeafError: When the function returns no example; names the leaf.
-        PartitionError: When a device does not hold what the function would need; names the leaf.
+        LeafError: If the function does not return an example; names the leaf.
+        PartitionError: If a device lacks columns that the function needs; names the leaf.
     """
 
-    def __init__(self, device_map: DeviceMap, share: HostShard):
-        self._share = share
+    def __init__(self, device_map: DeviceMap, shard: HostShard):
+        self._shard = shard
         self._name = f"device_map {name_of(device_map.function)}"
         self._elementwise = device_map.elementwise
-        self._example = _Example(device_map.function, share.batch.structure, self._name)
-        self._cuts = [self._cut_dims(spec) for spec in share.specs]
-        self._traced = _Traced(self._example, [_shape_of(leaf.spec.shape, leaf.dtype) for leaf in share.batch.leaves])
+        self._example = _Example(device_map.function, shard.batch.structure, self._name)
+        self._cuts = [self._cut_dims(spec) for spec in shard.specs]
+        self._traced = _Traced(self._example, [_shape_of(leaf.spec.shape, leaf.dtype) for leaf in shard.batch.leaves])
         self._paths = self._example.result.paths
         self._check_rows()
-        # Of each result, the leaves that it is computed from and of which a device has some columns only.
+        # For each computed result: the leaves that it depends on and whose columns are split over devices.
         self._cut_sources = [
             [leaf for leaf in sorted(sources) if self._cuts[leaf] and passed is None]
             for sources, passed in zip(self._traced.sources, self._traced.passed, strict=True)
@@ -121,14 +121,14 @@ class DeviceProgram:
 
     @property
     def shape_dtypes(self) -> Tree:
-        """The mapped batch as `jax.ShapeDtypeStruct`s, with shardings where the mesh has devices."""
+        """The mapped batch as `jax.ShapeDtypeStruct`s, with shardings unless the mesh is a planned one."""
         return self._example.result.build(self._outputs)
 
     @cached_property
     def _outputs(self) -> list[jax.ShapeDtypeStruct]:
-        share, mesh = self._share, self._share.mesh
-        before: tuple[Any, ...] = (None,) if share.microbatches > 1 else ()
-        rows = flatten(share.shape_dtypes)[0][0].shape[: len(before) + 1]
+        shard, mesh = self._shard, self._shard.mesh
+        before: tuple[Any, ...] = (None,) if shard.microbatches > 1 else ()
+        rows = flatten(shard.shape_dtypes)[0][0].shape[: len(before) + 1]
         outputs = []
         for shape, spec in zip(self._traced.shapes, self._specs, strict=True):
             sharding = None if isinstance(mesh, PlannedMesh) else NamedSharding(mesh, PartitionSpec(*before, *spec))
@@ -136,7 +136,7 @@ class DeviceProgram:
         return outputs
 
     def __call__(self, arrays: Sequence[jax.Array]) -> Tree:
-        """The batch of these leaves, mapped. Never communicates, and waits for nothing."""
+        """Maps a batch with these leaves. Asynchronous; never communicates."""
         computed = iter(self.compiled(arrays))
         return self._example.result.build(
             next(computed) if leaf is None else arrays[leaf] for leaf in self._traced.passed
@@ -144,30 +144,29 @@ class DeviceProgram:
 
     @cached_property
     def compiled(self) -> Program:
-        """Computes what the function changes; leaves that it passes on are not touched, nor is their memory."""
+        """Computes the results that the function changes. Leaves that it passes through are not copied."""
         outputs = self._computed(self._outputs)
         if not outputs:
             return lambda _: []
-        assert not isinstance(self._share.mesh, PlannedMesh)
-        inputs = flatten(self._share.shape_dtypes)[0]
-        return OwnDevices(self._share.mesh).compile(self._of_part, inputs, outputs)
+        assert not isinstance(self._shard.mesh, PlannedMesh)
+        inputs = flatten(self._shard.shape_dtypes)[0]
+        return OwnDevices(self._shard.mesh).compile(self._of_part, inputs, outputs)
 
     def _computed(self, results: Iterable[Any]) -> list[Any]:
-        """Those of the results that the function does not merely pass on."""
+        """The results that the function does not pass through."""
         return [value for value, passed in zip(results, self._traced.passed, strict=True) if passed is None]
 
     def _of_part(self, *leaves: jax.Array) -> list[jax.Array]:
-        """The function for all rows of a device."""
         rows = jax.vmap(self._of_row)
-        return (jax.vmap(rows) if self._share.microbatches > 1 else rows)(*leaves)
+        return (jax.vmap(rows) if self._shard.microbatches > 1 else rows)(*leaves)
 
     def _of_row(self, *leaves: jax.Array) -> list[jax.Array]:
-        """The function for one row: by the device's columns where a result follows from them, else by whole leaves."""
-        # Zeros stand in for leaves that are not there whole: these results follow from none of their values.
+        """Maps one row: with the device's columns for results that depend on split leaves, else with whole leaves."""
+        # Zeros replace split leaves: these results don't depend on their values.
         whole = self._example(
             *(
                 jnp.zeros(spec.spec.shape, spec.dtype) if cuts else leaf
-                for leaf, spec, cuts in zip(leaves, self._share.batch.leaves, self._cuts, strict=True)
+                for leaf, spec, cuts in zip(leaves, self._shard.batch.leaves, self._cuts, strict=True)
             )
         )
         if not any(self._cut_sources):
@@ -178,45 +177,45 @@ class DeviceProgram:
         )
 
     def _check_rows(self) -> None:
-        share = self._share
-        first, *others = share.batch.leaves
-        for leaf, spec in zip(others, share.specs[1:], strict=True):
-            if self._axes(spec[:1]) != self._axes(share.specs[0][:1]):
+        shard = self._shard
+        first, *others = shard.batch.leaves
+        for leaf, spec in zip(others, shard.specs[1:], strict=True):
+            if self._axes(spec[:1]) != self._axes(shard.specs[0][:1]):
                 raise PartitionError(
-                    f"{self._name}: {leaf_name(first.path)} is partitioned {share.specs[0]} "
-                    f"and {leaf_name(leaf.path)} {spec}, so a device holds other rows of the one than of the other; "
-                    "give all leaves the same rows, or leave device_map out"
+                    f"{self._name}: {leaf_name(first.path)} is partitioned {shard.specs[0]} "
+                    f"and {leaf_name(leaf.path)} {spec}, so a device holds different rows of the two; "
+                    "partition the rows of all leaves alike, or leave device_map out"
                 )
 
     def _resolve_spec(self, result: int) -> PartitionSpec:
-        """How a result is cut: as the leaf that it is or replaces, or over its rows."""
-        share, path = self._share, self._paths[result]
+        """Partition of a result: that of the leaf that it passes through or replaces, or by rows."""
+        shard, path = self._shard, self._paths[result]
         passed, sources = self._traced.passed[result], self._cut_sources[result]
         if passed is not None:
-            return share.specs[passed]
+            return shard.specs[passed]
         if sources and not self._elementwise:
             raise PartitionError(
-                f"{self._name}: {leaf_name(path)} of the result follows from {self._cut_text(sources[0])}, so a device "
-                "has some of its columns only; if the function acts on each element by itself, pass "
+                f"{self._name}: {leaf_name(path)} of the result depends on {self._cut_text(sources[0])}, so a device "
+                "has only some of its columns; if the function is elementwise, pass "
                 f"device_map=loadax.DeviceMap(fn, elementwise=True); else {_ROWS_ALONE}"
             )
         shape = self._traced.shapes[result].shape
         cuts = [self._cuts[source] for source in sources] or [{}]
-        for leaf, spec, own_cuts in zip(share.batch.leaves, share.specs, self._cuts, strict=True):
+        for leaf, spec, own_cuts in zip(shard.batch.leaves, shard.specs, self._cuts, strict=True):
             if leaf.path == path and len(leaf.spec.shape) == len(shape) and all(cut == own_cuts for cut in cuts):
                 return spec
         if sources:
             raise PartitionError(
-                f"{self._name}: {leaf_name(path)} of the result follows from {self._cut_text(sources[0])}, and is not "
-                f"cut like it; put the result in that leaf's place, with as many dims, {_ROWS_ALONE}"
+                f"{self._name}: {leaf_name(path)} of the result depends on {self._cut_text(sources[0])}, and can't be "
+                f"partitioned like it; return it under that leaf's key, with the same number of dims, {_ROWS_ALONE}"
             )
-        return PartitionSpec(*share.specs[0][:1])
+        return PartitionSpec(*shard.specs[0][:1])
 
     def _check_parts(self) -> None:
-        """What a device computes from its columns must have the shape of its columns of the result."""
-        share = self._share
+        """Checks that a device computes its columns of each result from its columns of the leaves."""
+        shard = self._shard
         parts = []
-        for leaf, spec in zip(share.batch.leaves, share.specs, strict=True):
+        for leaf, spec in zip(shard.batch.leaves, shard.specs, strict=True):
             counts = self._counts(spec, len(leaf.spec.shape))
             columns = [size // count for size, count in zip(leaf.spec.shape, counts, strict=True)]
             parts.append(_shape_of(columns, leaf.dtype))
@@ -239,13 +238,13 @@ class DeviceProgram:
                 )
 
     def _counts(self, spec: PartitionSpec, dims: int) -> list[int]:
-        """In how many parts each dim of an example's leaf is cut."""
-        sizes = axis_sizes(self._share.mesh)
+        """Number of parts that each dim of an example's leaf is split into."""
+        sizes = axis_sizes(self._shard.mesh)
         cuts = [int(np.prod([sizes[axis] for axis in axes_of(entry)])) for entry in spec[1:]]
         return [*cuts, *[1] * dims][:dims]
 
     def _cut_dims(self, spec: PartitionSpec) -> dict[int, tuple[str, ...]]:
-        """The axes that cut each dim beyond the rows."""
+        """The axes that split each dim other than the rows."""
         return {dim: axes for dim, entry in enumerate(spec) if dim and (axes := self._axes([entry]))}
 
     def _cut_text(self, leaf: int) -> str:
@@ -253,20 +252,20 @@ class DeviceProgram:
             f"along dim {dim} by the mesh {'axis' if len(axes) == 1 else 'axes'} {' and '.join(map(repr, axes))}"
             for dim, axes in self._cuts[leaf].items()
         ]
-        return f"{leaf_name(self._share.batch.leaves[leaf].path)}, cut {' and '.join(cuts)}"
+        return f"{leaf_name(self._shard.batch.leaves[leaf].path)}, cut {' and '.join(cuts)}"
 
     def _axes(self, entries: Iterable[Any]) -> tuple[str, ...]:
-        """The axes of more than one device."""
-        sizes = axis_sizes(self._share.mesh)
+        """The axes with more than one device."""
+        sizes = axis_sizes(self._shard.mesh)
         return tuple(axis for entry in entries for axis in axes_of(entry) if sizes[axis] > 1)
 
 
 @final
 class _Example:
-    """The function from leaves to leaves, under JAX's trace.
+    """The user's function as a function from leaves to leaves, for tracing.
 
     Attributes:
-        result: the structure of what it gives, once it was traced.
+        result: Structure of the result, once traced.
     """
 
     def __init__(self, function: Function, structure: Structure, name: str):
@@ -279,10 +278,10 @@ class _Example:
         try:
             result = self._function(self._structure.build(leaves))
         except Exception as error:
-            error.add_note(f"loadax: in {self._name}, which JAX traces with one example")
-            for name, argument in ASKED_BY.items():
+            error.add_note(f"loadax: in {self._name}, traced by JAX with one example")
+            for name, argument in ADDED_BY.items():
                 if isinstance(error, KeyError) and error.args == (name,) and f"[{name!r}]" not in self._structure.paths:
-                    error.add_note(f"loadax: an example has the leaf {name!r} when the loader gets {argument}")
+                    error.add_note(f"loadax: pass {argument} to the Dataloader to add the leaf {name!r} to examples")
             raise
         if result is None:
             raise LeafError(f"{self._name} returned None; did you forget to return the example?")
@@ -295,11 +294,9 @@ class _Example:
         ]
 
     def fresh(self) -> Callable[..., list[jax.Array]]:
-        """Another function for each trace.
+        """A new function for each trace, with the name of the user's function for JAX's errors.
 
-        JAX would hand out an earlier trace, made before a function that is called was edited.
-
-        It is called as the user's is, in the errors that JAX raises.
+        For the same function, JAX would return a cached trace, although a function that it calls may have been edited.
         """
 
         @wraps(self._function)
@@ -310,7 +307,7 @@ class _Example:
 
 
 def _strong(value: Any, name: str) -> jax.Array:
-    """A result as an array whose dtype does not yield to others."""
+    """A result as an array without weak type."""
     try:
         array = jnp.asarray(value)
     except TypeError:
@@ -320,12 +317,12 @@ def _strong(value: Any, name: str) -> jax.Array:
 
 @final
 class _Traced:
-    """What the trace of a function of an example tells of its results.
+    """Properties of the results of a traced function.
 
     Attributes:
-        shapes: Shape and dtype of each.
-        passed: Number of the leaf that it is, unchanged; None: it is computed.
-        sources: Numbers of the leaves that it follows from.
+        shapes: Shape and dtype of each result.
+        passed: Index of the leaf that each result passes through; None: it is computed.
+        sources: Indices of the leaves that each result depends on.
     """
 
     def __init__(self, example: _Example, shapes: Sequence[jax.ShapeDtypeStruct]):
@@ -337,14 +334,14 @@ class _Traced:
 
 
 class _Origin(NamedTuple):
-    """Numbers of the leaves that a value follows from, and of the one that it is, unchanged."""
+    """Indices of the leaves that a value depends on, and of the one that it passes through."""
 
     sources: frozenset[int] = frozenset()
     passed: int | None = None
 
 
 def _follow(jaxpr: Any, inputs: Iterable[_Origin]) -> list[_Origin]:
-    """The origins of the results of a trace, from those of its inputs; also through functions that are jitted."""
+    """Follows the origins of a trace's inputs to its results, through jitted functions too."""
     origins = dict(zip(jaxpr.invars, inputs, strict=True))
 
     def origin(variable: Any) -> _Origin:
@@ -355,7 +352,9 @@ def _follow(jaxpr: Any, inputs: Iterable[_Origin]) -> list[_Origin]:
         if equation.primitive.name in ("jit", "pjit"):
             results = _follow(equation.params["jaxpr"].jaxpr, arguments)
         else:
-            results = [_Origin(frozenset().union(*(each.sources for each in arguments)))] * len(equation.outvars)
+            results = [_Origin(frozenset().union(*(argument.sources for argument in arguments)))] * len(
+                equation.outvars
+            )
         origins.update(zip(equation.outvars, results, strict=True))
     return list(map(origin, jaxpr.outvars))
 

@@ -1,4 +1,4 @@
-"""Gathers batches by row number from a dataset that the devices hold."""
+"""Gathers batches by row index from a dataset in device memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,19 +17,19 @@ from loadax.sharding.mesh import grid_of
 from loadax.sharding.own_devices import OwnDevices, Placed
 from loadax.sources.base import BaseSource
 
-NUMBER = np.dtype(np.int32)
-"""Of a row, on the device: half the bytes of int64, and there without x64."""
+INDEX_DTYPE = np.dtype(np.int32)
+"""Dtype of row indices on the device: half the size of int64, and available without x64."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class RowIndexSource(BaseSource):
-    """A source that gives for a row where it stands among those that are kept, which begin with one of zeros.
+    """A source of indices into the cached rows, whose row 0 is zeros.
 
     Args:
-        rows: that are kept, ascending; None: all.
-        num_rows: of the dataset's source.
-        leaves: in how many the same numbers are given.
+        rows: Cached rows, ascending; None: all.
+        num_rows: Number of rows of the dataset's source.
+        leaves: Number of leaves, all with the same indices.
     """
 
     rows: Integers | None
@@ -38,84 +38,83 @@ class RowIndexSource(BaseSource):
 
     @property
     def count(self) -> int:
-        """How many rows are kept."""
+        """Number of cached rows."""
         return self.num_rows if self.rows is None else len(self.rows)
 
     @property
     def spec(self) -> Tree:
-        return {"rows": [ArraySpec((), NUMBER)] * self.leaves}
+        return {"rows": [ArraySpec((), INDEX_DTYPE)] * self.leaves}
 
     def __len__(self) -> int:
         return self.num_rows
 
     def read(self, rows: Integers) -> Tree:
         places = rows if self.rows is None else np.searchsorted(self.rows, rows)
-        return {"rows": [(places + 1).astype(NUMBER)] * self.leaves}
+        return {"rows": [(places + 1).astype(INDEX_DTYPE)] * self.leaves}
 
 
 @final
 class DeviceGather:
-    """Batches of one share, picked out of what the devices keep.
+    """Gathers batches of one shard from cached rows.
 
     Args:
-        share: of the batches.
-        numbers: of the rows that are kept.
-        placed: what the arrays below are.
-        arrays: the leaves of an example, of a row of zeros and all that are kept.
+        shard: Shard of the batches.
+        source: Source of the row indices.
+        placed: Shapes and shardings of `arrays`.
+        arrays: Leaves of the cached rows, with row 0 of zeros.
 
     Attributes:
-        reader: gives the numbers of rows, in place of the rows.
-        share: of batches of these.
+        reader: Reader of row indices in place of rows.
+        shard: Shard of the batches of row indices.
     """
 
-    def __init__(
-        self, share: HostShard, numbers: RowIndexSource, placed: Sequence[Placed], arrays: Sequence[jax.Array]
-    ):
-        assert isinstance(share.mesh, Mesh)
+    def __init__(self, shard: HostShard, source: RowIndexSource, placed: Sequence[Placed], arrays: Sequence[jax.Array]):
+        assert isinstance(shard.mesh, Mesh)
         self._arrays = list(arrays)
         data = [
             (leaf.source, PartitionSpec(*spec[:1]))
-            for leaf, spec in zip(share.batch.leaves, share.specs, strict=True)
-            if not leaf.made
+            for leaf, spec in zip(shard.batch.leaves, shard.specs, strict=True)
+            if not leaf.generated
         ]
-        # A device needs the numbers of those rows that it holds: a leaf for each way in which rows are cut.
+        # A device needs the indices of the rows that it holds: one leaf per partition of the rows.
         cuts = list(dict.fromkeys(spec for _, spec in data))
-        self.reader = Reader(replace(numbers, leaves=len(cuts)), (), None)
-        self.share = _of_numbers(share, self.reader.spec, cuts)
-        leaves = self.share.batch.leaves
-        made = {leaf.made: place for place, leaf in enumerate(leaves) if leaf.made}
-        self._made = [made.get(leaf.made) for leaf in share.batch.leaves]
-        self._numbers = [place for place, leaf in enumerate(leaves) if not leaf.made]
+        self.reader = Reader(replace(source, leaves=len(cuts)), (), None)
+        self.shard = _index_shard(shard, self.reader.spec, cuts)
+        leaves = self.shard.batch.leaves
+        generated = {leaf.generated: index for index, leaf in enumerate(leaves) if leaf.generated}
+        self._generated = [generated.get(leaf.generated) for leaf in shard.batch.leaves]
+        self._index_leaves = [index for index, leaf in enumerate(leaves) if not leaf.generated]
         wanted = [(source, cuts.index(spec)) for source, spec in data]
 
-        def pick(*given: jax.Array) -> list[jax.Array]:
+        def gather(*given: jax.Array) -> list[jax.Array]:
             kept, rows = given[: len(placed)], given[len(placed) :]
             return [kept[source or 0].at[rows[cut]].get(mode="promise_in_bounds") for source, cut in wanted]
 
-        inputs = flatten(self.share.shape_dtypes)[0]
+        inputs = flatten(self.shard.shape_dtypes)[0]
         outputs = [
-            each for each, leaf in zip(flatten(share.shape_dtypes)[0], share.batch.leaves, strict=True) if not leaf.made
+            output
+            for output, leaf in zip(flatten(shard.shape_dtypes)[0], shard.batch.leaves, strict=True)
+            if not leaf.generated
         ]
-        self._program = OwnDevices(share.mesh).compile(
-            pick, [*placed, *(inputs[place] for place in self._numbers)], outputs
+        self._program = OwnDevices(shard.mesh).compile(
+            gather, [*placed, *(inputs[index] for index in self._index_leaves)], outputs
         )
 
     def __call__(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
-        """The leaves of the batch whose rows have these numbers. Never communicates, and waits for nothing."""
-        picked = iter(self._program([*self._arrays, *(arrays[place] for place in self._numbers)]))
-        return [next(picked) if place is None else arrays[place] for place in self._made]
+        """Gathers the leaves of a batch. Asynchronous; never communicates."""
+        gathered = iter(self._program([*self._arrays, *(arrays[index] for index in self._index_leaves)]))
+        return [next(gathered) if index is None else arrays[index] for index in self._generated]
 
 
-def _of_numbers(share: HostShard, spec: Tree, cuts: Sequence[PartitionSpec]) -> HostShard:
-    """The share of batches that have numbers in place of rows, cut in each of these ways.
-
-    What the loader makes is as it was.
-    """
-    as_before = {leaf.made: spec for leaf, spec in zip(share.batch.leaves, share.specs, strict=True) if leaf.made}
+def _index_shard(shard: HostShard, spec: Tree, cuts: Sequence[PartitionSpec]) -> HostShard:
+    """The shard of batches of row indices, one leaf per partition of the rows; generated leaves are unchanged."""
+    as_before = {
+        leaf.generated: spec for leaf, spec in zip(shard.batch.leaves, shard.specs, strict=True) if leaf.generated
+    }
     batch = batch_spec(spec, list(as_before))
-    specs = tuple(as_before[leaf.made] if leaf.made else cuts[leaf.source or 0] for leaf in batch.leaves)
-    grid, rows = grid_of(share.mesh), share.batch_size
+    specs = tuple(as_before[leaf.generated] if leaf.generated else cuts[leaf.source or 0] for leaf in batch.leaves)
+    grid, rows = grid_of(shard.mesh), shard.batch_size
     layouts = tuple(
         plan_leaf(grid, spec, (rows, *leaf.spec.shape)) for leaf, spec in zip(batch.leaves, specs, strict=True)
     )
-    return replace(share, batch=batch, specs=specs, layouts=layouts)
+    return replace(shard, batch=batch, specs=specs, layouts=layouts)

@@ -1,1 +1,1 @@
-"""Who works when: prefetch scheduling, batch producers, autotuning, threads."""
+"""Execution: prefetch scheduling, batch producers, autotuning, thread and process executors."""

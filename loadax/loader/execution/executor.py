@@ -1,4 +1,4 @@
-"""PieceExecutor: who reads pieces. Threads of this process or worker processes; other machines could."""
+"""PieceExecutor: reads pieces on threads of this process or in worker processes."""
 
 from collections.abc import Callable
 from typing import Protocol, final
@@ -15,36 +15,36 @@ from loadax.reader import Reader
 
 
 class LoadedJob(Protocol):
-    """What the workers of an executor know of one kind of batch."""
+    """A job that the workers of an executor have loaded: reader and buffer layout of one kind of batch."""
 
     def buffers(self, count: int) -> BatchBuffers:
-        """Buffers of `count` steps that the workers can write to; free again when the last view of them is gone."""
+        """Buffers of `count` steps that workers can write to; reused when their last view is gone."""
         ...
 
     def run(self, piece: Piece) -> Timing:
-        """Has a worker read a piece, and waits until it is done. From any thread.
+        """Has a worker read a piece, and waits for it. Thread-safe.
 
         Raises:
-            Exception: what the source or a map raised.
+            Exception: Whatever the source or a map raised.
         """
         ...
 
     def prepare(self, threads: int) -> None:
-        """Starts as many workers as so many threads keep busy, and waits until they know the job."""
+        """Starts as many workers as `threads` keep busy, and waits until they have loaded the job."""
         ...
 
 
 class PieceExecutor(Protocol):
-    """Reads pieces. Jobs may overlap: an old one is still in use while batches of another shape begin.
+    """Reads pieces. Jobs may overlap: an old one is still in use when batches of another shape begin.
 
     Args:
         worker_type: Kind of the workers, "thread" or "process".
-        isolated: Whether pieces are read outside this process: then they cost more to hand over and wait for no GIL.
+        isolated: Whether pieces are read outside this process, with more overhead but without this process's GIL.
         workers: Largest number of workers.
-        concurrency: Threads of this process that keep all workers busy; 0: the consumer's own does all the work.
-        first: Threads of use to begin with, before all workers are started.
-        settling: Seconds until a new worker does its share.
-        closed: Whether the workers were told to end.
+        concurrency: Threads of this process that keep all workers busy; 0: the consumer's thread does all the work.
+        first: Threads that keep the initial workers busy.
+        settling: Seconds until a new worker runs at full speed.
+        closed: Whether `close` was called.
     """
 
     worker_type: str
@@ -56,24 +56,24 @@ class PieceExecutor(Protocol):
     closed: bool
 
     def load(self, reader: Reader, layout: BufferLayout, key_seed: int | None, prefetch_bytes: int) -> LoadedJob:
-        """A job for the workers.
+        """Makes a job for the workers.
 
         Args:
             reader: Reader of the rows.
-            layout: Layout of the buffers of one step.
-            key_seed: Seed of the random keys, where there are any.
-            prefetch_bytes: Bytes of idle buffers that are kept for reuse.
+            layout: Buffer layout of one step.
+            key_seed: Seed of the random keys, if there are any.
+            prefetch_bytes: Bytes of idle buffers to keep for reuse.
         """
         ...
 
     def close(self) -> None:
-        """Ends all workers, also those at work. Idempotent; from any thread."""
+        """Stops all workers, including busy ones. Idempotent and thread-safe."""
         ...
 
 
 def open_executor(options: LoaderOptions) -> PieceExecutor:
-    """The executor that the options ask for."""
-    # Where the dataset is cached on the devices, all that is read are row numbers: no work for processes.
+    """Makes the executor that the options ask for."""
+    # If the dataset is cached on the devices, only row indices are read, which needs no processes.
     if options.worker_type == "process" and options.num_workers and not options.keep_on_device:
         return ProcessPool(options.num_workers, options.first_workers, TraceAnnotation)
     return ThreadExecutor(options.num_workers, options.first_workers)
@@ -81,11 +81,11 @@ def open_executor(options: LoaderOptions) -> PieceExecutor:
 
 @final
 class ThreadExecutor:
-    """Reads each piece on the thread that asks for it.
+    """Reads each piece on the calling thread.
 
     Args:
         workers: Largest number of threads.
-        first: Number of threads to begin with.
+        first: Initial number of threads.
     """
 
     worker_type = "thread"

@@ -1,4 +1,4 @@
-"""RunMonitor: hears of every event of a scheduler, for statistics, timeline, pacing, piece sizes and autotuning."""
+"""RunMonitor: passes the events of a scheduler to statistics, timeline, pacing, piece sizes and autotuning."""
 
 import os
 import threading
@@ -17,16 +17,16 @@ from loadax.loader.options import LoaderOptions
 
 @final
 class RunMonitor:
-    """Listens to one scheduler, which makes one call an event and holds `lock` meanwhile.
+    """Listens to one scheduler, which makes one call per event while holding `lock`.
 
-    What it measures decides only when work is done and by how many, never what a batch is. It keeps no batch alive.
+    Measurements affect when work is done and by how many workers, never the content of a batch. References no batch.
 
     Args:
         producer: Producer of the scheduler's batches.
         options: Options of the loader.
         first: First step of the scheduler.
-        autotuner: Says how many threads are at work. None: all.
-        earlier: Monitor of the steps before, whose statistics and timeline go on. None: they begin here.
+        autotuner: Autotuner of the number of active threads. None: all are active.
+        earlier: Monitor of the previous steps, whose statistics and timeline continue. None: they start here.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class RunMonitor:
         earlier: "RunMonitor | None" = None,
     ):
         executor = producer.executor
-        # Reentrant: a garbage collection under the lock may close this very scheduler. One for each scheduler: a Ctrl-C
-        # may leave it held.
+        # Reentrant: garbage collection under the lock may close this scheduler. One lock per scheduler: a Ctrl-C may
+        # leave it held.
         self.lock = threading.RLock()
         self.autotuner = autotuner or WorkerAutotuner(executor.concurrency, executor.concurrency)
         self.pace = ConsumerPace(producer.to_accelerator)
@@ -47,7 +47,7 @@ class RunMonitor:
         self._concurrency = executor.concurrency
         self._first = first
         self._earlier = Stats() if earlier is None else earlier.stats()
-        self._recorder: Recorder = Recorder() if earlier is None else earlier._recorder  # noqa: SLF001 - of this very class
+        self._recorder: Recorder = Recorder() if earlier is None else earlier._recorder  # noqa: SLF001 - of this class
         self._blank = Stats(
             probed=producer.probed,
             workers=executor.workers,
@@ -55,7 +55,7 @@ class RunMonitor:
             prefetch=options.prefetch,
             prefetch_bytes=options.prefetch_bytes,
         )
-        self._final: Stats | None = None  # once the scheduler is closed
+        self._final: Stats | None = None  # set when the scheduler is closed
         self._ready = 0
         self._begin()
 
@@ -63,20 +63,20 @@ class RunMonitor:
         self._stats = replace(self._blank)
         self._began, self._cpu_began = perf_counter(), process_time()
         self.left = self._began
-        """When the consumer got its last batch."""
+        """Time at which the consumer got its last batch."""
 
     def restart(self) -> None:
-        """Begins statistics and timeline anew: what was done so far was done before anybody waited for it."""
+        """Resets statistics and timeline after a warm-up, for which no consumer waited."""
         with self.lock:
             self._earlier, self._recorder = Stats(), Recorder()
             self._begin()
 
     def requested(self) -> None:
-        """The consumer asks for a batch that others read."""
+        """The consumer asked for a batch that workers read."""
         self.pace.requested()
 
     def read(self, timing: Timing, step: int, rows: int) -> None:
-        """A piece of so many rows was read, padding included, of which the first is of `step`."""
+        """A piece was read: `rows` rows including padding, the first one of `step`."""
         self._stats.add(timing)
         self._recorder.piece(timing, perf_counter(), step)
         if self._concurrency:
@@ -91,13 +91,13 @@ class RunMonitor:
             self.pace.placed(timing.place)
 
     def taken(self, step: int, began: float, away: float, starved: float) -> bool:
-        """The consumer has got the batch of a step. Returns whether more threads are to work from now on.
+        """The consumer got the batch of a step. Returns whether the number of active threads has increased.
 
         Args:
-            step: Number of the step.
-            began: When it asked, in seconds.
-            away: Seconds that it had stayed away before.
-            starved: Seconds that it waited for rows.
+            step: Step of the batch.
+            began: Time of the request, in seconds.
+            away: Seconds between the consumer's last batch and the request.
+            starved: Seconds that the consumer waited for rows.
         """
         now = perf_counter()
         self._ready -= 1
@@ -112,27 +112,27 @@ class RunMonitor:
         return self.autotuner.on_batch(now, self.pace.starving, away)
 
     def idle(self, seconds: float, no_room: bool) -> None:
-        """The consumer waited for rows; `no_room`: while a thread was idle because `prefetch_bytes` were used up."""
+        """The consumer waited for rows; `no_room`: while `prefetch_bytes` kept a thread idle."""
         self._stats.no_room += seconds * no_room
 
     def stats(self) -> Stats:
-        """Statistics as of now, or as of when the scheduler was closed."""
+        """Statistics until now, or until the scheduler was closed."""
         with self.lock:
             return self._earlier.plus(self._final or self._snapshot())
 
     @property
     def step(self) -> int:
-        """Number of the next step."""
+        """Next step."""
         with self.lock:
             return self._first + self._stats.steps
 
     def timeline(self) -> Timeline:
-        """Events as far as they are kept."""
+        """Latest events."""
         with self.lock:
             return self._recorder.timeline()
 
     def close(self) -> None:
-        """Counts no further. Idempotent."""
+        """Stops counting. Idempotent."""
         with self.lock:
             self._ready = 0
             self._final = self._final or self._snapshot()
@@ -150,5 +150,5 @@ class RunMonitor:
         )
 
     def _workers(self, threads: int) -> int:
-        """How many workers so many threads keep busy: a process has several, so that it need not wait for a piece."""
+        """Number of workers that `threads` threads keep busy: several per process, so that it never waits for work."""
         return -(-threads * self._blank.workers // max(1, self._concurrency))

@@ -1,29 +1,29 @@
-"""Sizes of read tasks (pieces): as many rows as take a few milliseconds."""
+"""PieceSizes: chooses the size of read tasks (pieces), so that each takes a few milliseconds."""
 
 from typing import final
 
 from loadax.loader.metrics.stats import Timing
 
-# Seconds: far above the cost of handing a piece to a thread, and little enough memory to stay in a core's caches.
+# Seconds. Far above the cost of handing a piece to a thread, but small enough for the CPU caches of a core.
 _TARGET = 0.002
-_ISOLATED_TARGET = 0.012  # processor seconds: a piece costs the trainer's process 0.25 ms of its own
-# a piece that takes more than so many times its processor time waits for a disk or a network, not for a core
+_ISOLATED_TARGET = 0.012  # CPU seconds: each piece costs the training process 0.25 ms
+# A piece that takes longer than this multiple of its CPU time waits for a disk or a network, not for a core.
 _CONTENTION = 4
-_MOST_STEPS = 16  # the steps of a group share memory, which comes back when the last of them is gone
+_MOST_STEPS = 16  # the steps of a group share memory, which is freed with the last of them
 _PIECES_PER_WORKER = 4
-_KEPT = 0.75  # of the weight of what was measured before, at each new measurement
+_KEPT = 0.75  # decay of earlier measurements at each new one
 
 
 @final
 class PieceSizes:
-    """Chooses how many steps a group has, or in how many pieces a step is cut. Only ever a matter of speed.
+    """Chooses the number of steps per group, or the number of pieces per step. Affects speed only.
 
-    A piece takes `delay + rows * seconds_per_row` seconds, a line fitted to what pieces took: cutting a step helps
-    where rows take time, and does harm where it is the delay of a disk or a network, which every piece has again.
+    The time of a piece is modelled as `delay + rows * seconds_per_row`, by linear regression. Splitting a step helps if
+    rows take time. It does harm if the time is latency of a disk or a network, which every piece pays again.
 
     Args:
-        rows_per_step: Rows that this process reads in a step.
-        workers: Threads that take up pieces.
+        rows_per_step: Rows that this process reads per step.
+        workers: Number of threads that read pieces.
         isolated: Whether pieces are read outside this process.
     """
 
@@ -33,15 +33,15 @@ class PieceSizes:
         self._target = _ISOLATED_TARGET if isolated else _TARGET
         self._most_pieces = min(self._rows, _PIECES_PER_WORKER * workers) if workers > 1 else 1
         self._weight = self._mean_rows = self._mean_seconds = self._spread = self._together = 0.0
-        self._seconds_per_row: float | None = None  # seconds a row, once pieces of different sizes were measured
+        self._seconds_per_row: float | None = None  # known once pieces of different sizes were measured
 
     def measured(self, rows: int, timing: Timing) -> None:
-        """Takes in what a piece of `rows` took."""
+        """Records the timing of a piece of `rows` rows."""
         if not rows:
             return
         seconds = timing.seconds
         if self._isolated:
-            # Processor time: on a machine that others use, pieces take longer, and smaller ones would only cost more.
+            # CPU time: on a machine under other load, pieces take longer, and smaller ones would only add overhead.
             seconds = max(timing.processor_seconds, seconds / _CONTENTION)
         # Means and (co)variances with fading weights, updated as by Welford (1962).
         self._weight = self._weight * _KEPT + 1
@@ -55,14 +55,14 @@ class PieceSizes:
 
     @property
     def steps(self) -> int:
-        """Steps of the next group: a power of two, so that their memory has few different sizes."""
+        """Number of steps of the next group: a power of two, so that buffers have few sizes and are reused."""
         if not self._weight:
             return 1  # the first batch must not wait for others
         fitting = int(self._target / max(self._mean_seconds / self._mean_rows * self._rows, 1e-9))
         return 1 << max(0, min(fitting, _MOST_STEPS).bit_length() - 1)
 
     def pieces(self, count: int) -> list[tuple[int, int]]:
-        """The rows of a group of `count` steps, cut into the pieces that are read at once: `(low, high)` each."""
+        """Splits the rows of a group of `count` steps into pieces `(low, high)`."""
         rows = count * self._rows
         parts = 1
         if count == 1 and self._weight:

@@ -1,4 +1,4 @@
-"""BatchProducer: turns a step into a batch of one shard. When that happens is up to the scheduler."""
+"""BatchProducer: turns steps into the batches of one shard, when the scheduler asks for them."""
 
 import threading
 from collections import deque
@@ -24,17 +24,17 @@ from loadax.sharding.placer import Placer
 
 Finish = Callable[[list[Any]], Tree]
 
-# visits computed in one call: then its fixed cost, and waiting for the GIL, is spread over so many
+# Visits computed per call. Amortises the fixed cost of a call and the wait for the GIL.
 _LOOKAHEAD = 1 << 16
 
-_MOST_STEPS = 256  # lanes are sorted step by step: no batch should wait for more
+_MOST_STEPS = 256  # lanes are sorted step by step, and no batch should wait for more
 
 
 @final
 class VisitLookahead:
-    """The visits of a plan's steps at some positions, computed for many steps in one call and kept for the next ones.
+    """Computes the visits of a plan's steps at some positions for many steps per call, and caches them.
 
-    It begins with the steps asked for and looks twice as far ahead each time, so that the first batch does not wait for
+    The lookahead starts at the requested steps and doubles at each call, so that the first batch does not wait for
     later ones.
     """
 
@@ -45,11 +45,11 @@ class VisitLookahead:
         self._most = max(1, min(_LOOKAHEAD // max(1, len(positions)), _MOST_STEPS))
         self._ahead = 1
         self._lock = threading.Lock()
-        # The newest few: where a step fills a block, several workers may be in steps that lie apart.
+        # Several workers may read steps of different blocks at the same time.
         self._blocks: deque[tuple[range, Visits]] = deque(maxlen=8)
 
     def __call__(self, first: int, count: int) -> Visits:
-        """The visits of the steps from `first` on, one step after the other."""
+        """Visits of `count` steps from `first` on, concatenated."""
         parts = []
         step, stop, per_step = first, first + count, len(self._positions)
         while step < stop:
@@ -76,26 +76,26 @@ class VisitLookahead:
 
 @final
 class BatchProducer:
-    """Reads, assembles and places the steps of a plan on one share.
+    """Reads, assembles and places the steps of a plan on one shard.
 
     Args:
-        plan: Rows of each step.
+        plan: Plan of the run.
         reader: Reader of the rows.
-        share: What this process holds of a batch, on a mesh that is there.
+        shard: This process's shard of a batch, on a mesh with devices.
         options: Options of the loader.
-        executor: Reads the pieces.
-        end: Step behind the last one of this share. None: there is none.
-        finish: Makes the batch of its placed leaves, without waiting for them. None: they are the batch.
+        executor: Executor that reads the pieces.
+        end: Step after the last one of this shard. None: infinite.
+        finish: Builds the batch from its placed leaves, without waiting for them. None: restores the structure only.
 
     Raises:
-        WorkerError: when the reader can't be sent to the workers.
+        WorkerError: If the reader can't be sent to the workers.
     """
 
     def __init__(
         self,
         plan: BatchPlan,
         reader: Reader,
-        share: HostShard,
+        shard: HostShard,
         options: LoaderOptions,
         executor: PieceExecutor,
         end: int | None,
@@ -103,30 +103,30 @@ class BatchProducer:
     ):
         self.executor = executor
         self.end = end
-        self._layout = buffer_layout(share)
-        self._visits = VisitLookahead(plan, share.positions, end)
+        self._layout = buffer_layout(shard)
+        self._visits = VisitLookahead(plan, shard.positions, end)
         self._job = executor.load(reader, self._layout, options.key_seed, options.prefetch_bytes)
-        self._finish = share.batch.structure.build if finish is None else finish
+        self._finish = shard.batch.structure.build if finish is None else finish
         self._placers = [
-            Placer(layout, sharding, leaf.dtype, share.microbatches)
-            for layout, sharding, leaf in zip(share.layouts, share.shardings, share.batch.leaves, strict=True)
+            Placer(layout, sharding, leaf.dtype, shard.microbatches)
+            for layout, sharding, leaf in zip(shard.layouts, shard.shardings, shard.batch.leaves, strict=True)
         ]
         self.probed = reader.probed
         self.to_accelerator = any(
-            device.platform != "cpu" for sharding in share.shardings[:1] for device in sharding.mesh.local_devices
+            device.platform != "cpu" for sharding in shard.shardings[:1] for device in sharding.mesh.local_devices
         )
-        self.rows_per_step = len(share.positions)
+        self.rows_per_step = len(shard.positions)
         self.bytes_per_step = self._layout.bytes_per_step
 
     def prepare(self, threads: int) -> None:
-        """Has workers started for so many threads, where that takes time."""
+        """Starts the workers that `threads` threads keep busy."""
         self._job.prepare(threads)
 
     def buffers(self, count: int) -> BatchBuffers:
         """Buffers of `count` steps.
 
         Raises:
-            LeafError: when there is no memory for them; names the largest leaf.
+            LeafError: If there is too little memory; names the largest leaf.
         """
         try:
             return self._job.buffers(count)
@@ -134,14 +134,14 @@ class BatchProducer:
             raise LeafError(self._layout.too_large(count)) from error
 
     def fill(self, first: int, buffers: BatchBuffers, low: int, high: int) -> Timing:
-        """Reads the rows `low` to `high` of the steps from `first` on into their buffers."""
+        """Reads rows `low` to `high` of the steps from `first` on into their buffers."""
         visits = self._visits(first, buffers.count)
         visits = Visits(visits.rows[low:high], visits.epochs[low:high])
         timing = self._job.run(Piece(visits, low, self.rows_per_step, buffers))
         return timing._replace(bytes=round((high - low) / max(1, self.rows_per_step) * self.bytes_per_step))
 
     def place(self, buffers: BatchBuffers, index: int) -> tuple[Tree, Timing]:
-        """The batch of the `index`-th step of buffers that are full, as global arrays. Never communicates."""
+        """Places the batch of the `index`-th step of full buffers as global arrays. Never communicates."""
         began = perf_counter()
         with TraceAnnotation("loadax.place"):
             arrays: list[Any] = [placer(buffers.boxes(leaf, index)) for leaf, placer in enumerate(self._placers)]

@@ -1,9 +1,9 @@
-"""PrefetchScheduler: what is read and placed next, how far ahead, and what the consumer gets.
+"""PrefetchScheduler: decides what to read and place next, within the prefetch limits, and delivers batches in order.
 
-It looks at the steps to come. At their far end groups of steps are opened, as long as there is room; their pieces are
-read by whoever asks for work, in any order; at their near end steps whose buffers are full are placed, in order, until
-`prefetch` of them wait for the consumer. All threads do the same: get a task, do it without any lock, hand in the
-result. The consumer helps with placing when it would have to wait; with no workers at all it does everything.
+Groups of steps are opened ahead of the consumer while memory allows. Workers read the pieces of open groups in any
+order. Steps whose buffers are full are placed in order, until `prefetch` batches are ready. All worker threads run the
+same loop: get a task, run it without any lock, report the result. A consumer that would wait helps with placing; if
+there are no workers, it does everything.
 """
 
 import threading
@@ -25,13 +25,13 @@ from loadax.protocols import Tree
 Task = Callable[[], None]
 
 _GROUPS_IN_BUDGET = 16
-# one to read, one that is full, for each worker: more than a core's caches hold makes reading slower
+# One group to read and one that is full per worker. More would not fit into the CPU caches, and slow reading down.
 _GROUPS_PER_WORKER = 2
-_MOST_GROUPS = 64  # for a consumer that trains in between, which may come back any time and wants a stock
+_MOST_GROUPS = 64  # for a consumer that trains in between and may return at any time
 
 
 class OverError(Exception):
-    """There is no further step."""
+    """All steps were handed out."""
 
 
 @final
@@ -40,13 +40,13 @@ class StepGroup:
     """Steps that are read together.
 
     Args:
-        producer: Reads and places them.
-        first: First of the steps.
-        buffers: Where their rows go.
-        waiting: Pieces that no thread has taken up.
-        unread: Number of pieces that are not in yet.
-        placed: Number of steps that are placed.
-        error: Why they can't be read.
+        producer: Producer of the batches.
+        first: First step.
+        buffers: Buffers of all steps.
+        waiting: Pieces that no thread has taken.
+        unread: Number of pieces that are not yet read.
+        placed: Number of placed steps.
+        error: Error of reading or placing.
     """
 
     producer: BatchProducer
@@ -60,49 +60,50 @@ class StepGroup:
 
 @final
 class PrefetchScheduler:
-    """The steps from `first` to the end of the producer, read ahead and handed out in order.
+    """Reads ahead the steps from `first` to the end of the producer and delivers them in order.
 
     Args:
-        producer: Reads and places.
+        producer: Producer of the batches.
         first: First step.
-        options: Options of the loader: `prefetch` placed batches are kept ahead of the consumer, and `prefetch_bytes`
-            of steps may be read and not placed yet; one group is always allowed.
-        monitor: Listens to what happens. None: one of its own.
+        options: Options of the loader: `prefetch` limits placed batches, `prefetch_bytes` the buffers that are not yet
+            placed. One group is always allowed.
+        monitor: Listener to all events. None: a new one.
     """
 
     def __init__(self, producer: BatchProducer, first: int, options: LoaderOptions, monitor: RunMonitor | None = None):
-        # None once closed: a producer holds memory, and a copy of the data where processes read.
+        # None once closed: a producer references buffers and, with worker processes, a copy of the data.
         self._producer: BatchProducer | None = producer
         self._workers = producer.executor.concurrency
         self._rows_per_step, self._bytes_per_step = producer.rows_per_step, producer.bytes_per_step
-        self._next, self._stop = first, producer.end  # the step to open next, and the end
+        self._next, self._stop = first, producer.end  # next step to open, and the end
         self._options = options
         self._monitor = monitor or RunMonitor(producer, options, first)
-        # Asked here, and told by the monitor alone.
+        # Read here; only the monitor updates them.
         self._pace, self._autotuner = self._monitor.pace, self._monitor.autotuner
         self._piece_sizes = self._monitor.piece_sizes
-        self._prepared = self._autotuner.size  # how many may be at work without further preparations
+        # Number of threads whose workers are started: a new executor starts its first ones by itself.
+        self._prepared = min(self._autotuner.size, producer.executor.first)
         self._groups: deque[StepGroup] = deque()
         self._ready: deque[tuple[int, Tree]] = deque()
         self._placing = False
-        self._broken: BaseException | None = None  # what ended a worker
-        self._looking = False  # one of the idle workers looks again by itself
-        self._idle = 0  # workers that wait for something to do
-        self._consumer_waiting = False  # the consumer wants a batch, and none is placed
-        self._consumer_starving = False  # and it has nothing to place either
+        self._broken: BaseException | None = None  # error that ended a worker thread
+        self._polling = False  # one idle worker polls
+        self._idle = 0  # number of workers that wait for a task
+        self._consumer_waiting = False  # the consumer asked for a batch, and none is placed
+        self._consumer_starving = False  # and none can be placed either
         self._closed = False
-        self._work = threading.Condition(self._monitor.lock)  # there may be a task
-        self._arrived = threading.Condition(self._monitor.lock)  # there may be a batch
+        self._work = threading.Condition(self._monitor.lock)  # notified if there may be a task
+        self._arrived = threading.Condition(self._monitor.lock)  # notified if there may be a batch
 
     def next_task(self) -> Task | None:
-        """The next task for a worker; waits for one. None: the scheduler is closed."""
+        """Waits for the next task of a worker. None: the scheduler is closed."""
         tries = 0
         with self._work:
             while not self._closed:
                 if self._prepared < self._autotuner.size:
-                    self._wake_worker()  # for what this one was woken for
+                    self._wake_worker()  # another worker takes the task that this one was woken for
                     return self._preparation()
-                task = None if self._awake() > self._autotuner.size else self._choose_task()
+                task = None if self._active_workers() > self._autotuner.size else self._choose_task()
                 if task is not None:
                     if self._consumer_starving:
                         self._wake_worker()
@@ -112,33 +113,32 @@ class PrefetchScheduler:
             return None
 
     def _preparation(self) -> Task:
-        """Has workers started, now that more of them are to be at work.
-
-        Of all threads, the one that does this has no piece in hand that anybody waits for.
-        """
+        """A task that starts more workers. Its thread has no piece that the consumer may wait for."""
         assert self._producer is not None
         producer, size = self._producer, self._autotuner.size
         self._prepared = size
         return lambda: producer.prepare(size)
 
     def next_batch(self) -> tuple[int, Tree]:
-        """The next step and its batch, in order; waits for it.
+        """Waits for the next step and its batch, in order.
 
         Raises:
-            OverError: when all steps were handed out, to this thread or to others.
-            Exception: what reading or placing its step raised; the scheduler is closed then.
+            OverError: If all steps were handed out, to this thread or others.
+            Exception: Whatever reading or placing the step raised.
         """
         began = perf_counter()
         starved, away = 0.0, began - self._monitor.left
-        if self._workers:
-            self._monitor.requested()
+        requested = False
         while True:
             with self._work:
+                if self._workers and not requested:
+                    self._monitor.requested()
+                    requested = True
                 if self._ready:
                     taken = self._ready.popleft()
                     self._consumer_waiting = False
                     if self._over():
-                        self._arrived.notify_all()  # other threads may wait for what does not come
+                        self._arrived.notify_all()  # other threads may wait for a batch that does not exist
                     grown = self._monitor.taken(taken[0], began, away, starved)
                     if self._idle and (grown or (self._idle == self._workers and not self._pace.ahead)):
                         self._wake_worker()
@@ -162,12 +162,12 @@ class PrefetchScheduler:
             task()
 
     def _wait_for_rows(self) -> float:
-        """Waits until there may be something to hand out or to place; returns the seconds."""
+        """Waits until there may be a batch to hand out or to place; returns the seconds."""
         began = perf_counter()
         self._consumer_starving = self._pace.starving or self._idle == self._workers
         if self._consumer_starving:
             self._wake_worker()
-        no_room = self._awake() < self._autotuner.size and self._full() and not self._unread_pieces()
+        no_room = self._active_workers() < self._autotuner.size and self._full() and not self._unread_pieces()
         with TraceAnnotation("loadax.wait"):
             self._arrived.wait()
         self._consumer_starving = False
@@ -176,13 +176,13 @@ class PrefetchScheduler:
         return waited
 
     def abort(self, error: BaseException) -> None:
-        """Makes `next_batch` raise `error`: a thread that should have gone on could not."""
+        """Makes `next_batch` raise `error`, which ended a worker thread."""
         with self._work:
             self._broken = error
             self._arrived.notify()
 
     def close(self) -> None:
-        """Stops handing out tasks, and forgets all batches; what is under way ends by itself."""
+        """Stops handing out tasks and drops all batches. Running tasks are not interrupted."""
         with self._work:
             self._monitor.close()
             self._closed = True
@@ -190,10 +190,9 @@ class PrefetchScheduler:
             self._work.notify_all()
             self._arrived.notify_all()
 
-    # All that follows is called with the lock held, but for the tasks themselves.
+    # The methods below are called with the lock held, except for the tasks themselves.
 
     def _over(self) -> bool:
-        """Whether all steps were handed out."""
         return self._stop is not None and self._next >= self._stop and not self._groups and not self._ready
 
     def _choose_task(self) -> Task | None:
@@ -212,44 +211,42 @@ class PrefetchScheduler:
         return lambda: self._place(group)
 
     def _wait_for_work(self, tries: int) -> None:
-        """Waits for something to do.
+        """Waits for a task.
 
-        One worker looks again by itself from time to time, to place ahead: being woken for that would cost the
-        consumer, who is to train, more time than all the rest of `next_batch`.
+        One idle worker polls, to place ahead: waking it would cost the consumer more time than the rest of
+        `next_batch`.
         """
         self._idle += 1
-        if not self._looking:
-            self._looking = True
+        if not self._polling:
+            self._polling = True
             self._work.wait(self._pace.backoff(tries))
-            self._looking = False
+            self._polling = False
         else:
             self._work.wait()
         self._idle -= 1
 
     def _wake_worker(self) -> None:
-        """Wakes one more worker, when there is something for it to do.
+        """Wakes one more worker if there is a task for it.
 
-        One that is awake goes on by itself as long as it finds something. So this is called when all are idle, and when
-        the consumer has to wait: the more threads, the more they get in each other's way, and a consumer that is served
-        needs no more.
+        An active worker continues as long as there are tasks. So this is called if all are idle, or if the consumer
+        waits: more threads compete with each other, and a consumer that does not wait needs no more.
         """
-        if self._idle and self._awake() < self._autotuner.size and self._available():
+        if self._idle and self._active_workers() < self._autotuner.size and self._available():
             self._work.notify()
 
-    def _awake(self) -> int:
-        """How many workers are at work, or look for some."""
+    def _active_workers(self) -> int:
+        """Number of workers that run a task or look for one."""
         return self._workers - self._idle
 
     def _available(self) -> bool:
-        """Whether there is a task."""
         return self._may_place_ahead() or self._unread_pieces() or self._may_open()
 
     def _unread_pieces(self) -> bool:
-        """Whether there are pieces that no thread has taken up."""
+        """Whether there are pieces that no thread has taken."""
         return any(group.waiting for group in self._groups)
 
     def _may_place_ahead(self) -> bool:
-        # A consumer that waits places for itself, without a hand-over: then workers had better read.
+        # A waiting consumer places batches itself, without a hand-over, so workers should read.
         return self._options.prefetch > 0 and not self._consumer_waiting and self._pace.ahead and self._may_place()
 
     def _may_place(self) -> bool:
@@ -270,15 +267,15 @@ class PrefetchScheduler:
         return len(self._groups) < enough and not self._full()
 
     def _full(self) -> bool:
-        """Whether `prefetch_bytes` have no room for a further group."""
-        held = sum(group.buffers.count for group in self._groups) + self._count()
-        return bool(self._groups) and held * self._bytes_per_step > self._options.prefetch_bytes
+        """Whether another group would exceed `prefetch_bytes`."""
+        steps = sum(group.buffers.count for group in self._groups) + self._count()
+        return bool(self._groups) and steps * self._bytes_per_step > self._options.prefetch_bytes
 
     def _count(self) -> int:
-        """How many steps the next group has."""
+        """Number of steps of the next group."""
         if self._workers == 0:
-            return 1  # nothing is read ahead of a consumer that does the reading itself
-        # A group takes a small part of the budget: with maps, what they read and make lives beside it for a while.
+            return 1  # without workers, nothing is read ahead
+        # A group takes a small part of the budget, because maps need memory for their inputs and outputs too.
         budget = self._options.prefetch_bytes // _GROUPS_IN_BUDGET
         count = min(self._piece_sizes.steps, max(1, budget // max(1, self._bytes_per_step)))
         return count if self._stop is None else min(count, self._stop - self._next)
@@ -293,7 +290,7 @@ class PrefetchScheduler:
             timing = group.producer.fill(group.first, group.buffers, low, high)
         except BaseException as error:
             if self._workers == 0 and not isinstance(error, Exception):
-                raise  # the caller's own thread was interrupted, which is no fault of this step
+                raise  # the caller's thread was interrupted, which is not an error of this step
             self._failed(group, error)
             return
         with self._work:
@@ -304,8 +301,7 @@ class PrefetchScheduler:
 
     def _failed(self, group: StepGroup, error: BaseException) -> None:
         if isinstance(error, StopIteration | SystemExit | GeneratorExit):
-            # As `loadax.transforms.blame` does where it knows the row: it would end the training loop as if the data
-            # had ended.
+            # These would end the training loop as if the data had ended. `loadax.transforms.blame` converts them too.
             stopped, error = error, RuntimeError(f"a source or a map raised {error!r}")
             error.__cause__ = stopped
             for note in getattr(stopped, "__notes__", ()):
@@ -317,7 +313,7 @@ class PrefetchScheduler:
                 error.add_note(f"loadax: in step {group.first}")
                 group.error, group.waiting = error, deque()
             else:
-                # Read its steps one by one: those before the one that fails are good, and the error will name its step.
+                # Read the steps one by one: those before the failing one succeed, and the error names its step.
                 index = self._groups.index(group)
                 self._groups.remove(group)
                 for offset in range(group.buffers.count):

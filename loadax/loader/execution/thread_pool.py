@@ -1,4 +1,4 @@
-"""The threads that read and place. No other module starts threads."""
+"""ThreadPool: the threads that read and place. No other module starts reader threads."""
 
 import os
 import threading
@@ -8,18 +8,18 @@ from typing import final
 from loadax.loader.execution.executor import PieceExecutor
 from loadax.loader.execution.scheduler import PrefetchScheduler
 
-# seconds that closing waits for pieces under way, in all; the threads are daemons, so none can hold up the end
-_PATIENCE = 1.0
+# Seconds that closing waits for running tasks, in total. The threads are daemons, so they don't block interpreter exit.
+_CLOSE_TIMEOUT = 1.0
 _NAME = "loadax-worker-"
 
 
 @final
 class ThreadPool:
-    """Threads that do a scheduler's tasks until it is closed.
+    """Threads that run a scheduler's tasks until it is closed.
 
     Args:
         scheduler: Scheduler of the tasks.
-        executor: Executor that reads for these threads; it says how many they are.
+        executor: Executor that reads for these threads and determines their number.
     """
 
     def __init__(self, scheduler: PrefetchScheduler, executor: PieceExecutor):
@@ -27,37 +27,35 @@ class ThreadPool:
         self._executor = executor
         self._process = os.getpid()
         self._threads = [
-            threading.Thread(target=_work, args=(scheduler,), name=f"{_NAME}{number}", daemon=True)
-            for number in range(executor.concurrency)
+            threading.Thread(target=_work, args=(scheduler,), name=f"{_NAME}{index}", daemon=True)
+            for index in range(executor.concurrency)
         ]
         try:
             for thread in self._threads:
                 thread.start()
-        except BaseException:  # an interrupt, or no thread to be had: those that have begun must not stay
+        except BaseException:  # an interrupt, or a thread that can't start: stop those that have started
             scheduler.close()
             raise
 
     def close(self) -> None:
-        """As `pause`, and ends the workers of the executor too."""
+        """Closes the scheduler and the executor and waits briefly for the threads."""
         if os.getpid() != self._process:
-            # a copy of this process by fork, at its end: it has none of the threads, and the processes are not its own
+            # This process is a fork: it does not have the threads, and does not own the worker processes.
             return
         self._scheduler.close()
         self._executor.close()
         self.pause()
 
     def pause(self) -> bool:
-        """Closes the scheduler and waits for the threads, not for long; whether all have ended.
+        """Closes the scheduler and waits briefly for the threads; returns whether all have ended.
 
-        Idempotent; from any thread.
-
-        A worker (of any pool) that collected the iterator as garbage does not wait: it may hold a lock that others need
-        to end.
+        Idempotent and thread-safe. A worker thread (of any pool) that garbage-collects the iterator does not wait: it
+        may hold a lock that others need to end.
         """
         self._scheduler.close()
         if threading.current_thread().name.startswith(_NAME):
             return False
-        deadline = monotonic() + _PATIENCE
+        deadline = monotonic() + _CLOSE_TIMEOUT
         for thread in (thread for thread in self._threads if thread.ident is not None):
             thread.join(max(0.0, deadline - monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
@@ -67,7 +65,7 @@ def _work(scheduler: PrefetchScheduler) -> None:
     try:
         while (task := scheduler.next_task()) is not None:
             task()
-            # Drop the batch's memory now, not when the next task comes.
+            # Free the batch's memory now, not at the next task.
             del task
-    except BaseException as error:  # noqa: BLE001 - say, no memory for the next run: the consumer must not wait for ever
+    except BaseException as error:  # noqa: BLE001 - such as too little memory; else the consumer would hang
         scheduler.abort(error)

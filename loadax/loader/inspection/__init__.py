@@ -1,1 +1,1 @@
-"""What a run will do and what it did: explanations, traces, certificates."""
+"""Inspection of a run before and after it: explanations, plan checks, traces, certificates."""

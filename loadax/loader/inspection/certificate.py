@@ -1,8 +1,8 @@
-"""Certificates: digests of which records a run reads where, which hosts compute for their own part and merge.
+"""Certificate: mergeable digests of the records that a run reads at each step and position.
 
-Every (step, position, row, epoch) has a 128-bit hash, and a certificate holds their sum: so the parts of hosts and of
-ranges of steps add up to what one process computes for the whole run, in any order, on any number of hosts. The hashes
-guard against mistakes, not against forgery.
+Every (step, position, row, epoch) has a 128-bit hash, and a certificate holds the sum of the hashes. So the parts of
+hosts and step ranges add up to the certificate of a single process, in any order and on any number of hosts. The hashes
+protect against mistakes, not against forgery.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ from loadax.protocols import Integers, Visits
 from loadax.seeds import Words
 from loadax.sources.io.files import open_regular
 
-_VERSION = 1  # of the file and of the hashes
-_AT_ONCE = 1 << 18  # visits that are hashed at a time
+_VERSION = 1  # of the file format and the hashes
+_AT_ONCE = 1 << 18  # visits to hash at a time
 _HALF = (1 << 64) - 1
 
 Read: TypeAlias = Callable[[Visits], list[Any]]
@@ -36,9 +36,9 @@ class Digests(NamedTuple):
     """Sums of 128-bit hashes, whose halves are added separately.
 
     Args:
-        visits: Sum over (step, position, row, epoch): equal when every batch is.
-        records: Sum over (row, epoch) alone: equal when the same records are read equally often, in any order.
-        contents: Sum over (step, position) and the bytes of the record there; 0 where they were not read.
+        visits: Sum over (step, position, row, epoch): equal if all batches are equal.
+        records: Sum over (row, epoch): equal if the same records are read equally often, in any order.
+        contents: Sum over (step, position, bytes of the record); 0 if contents were not read.
     """
 
     visits: int = 0
@@ -54,17 +54,17 @@ class Digests(NamedTuple):
 
 
 class Span(NamedTuple):
-    """What one process certified: a range of steps, and of each the same range of positions.
+    """Digests of a range of steps and a range of positions.
 
     Args:
-        steps: First step, and the one behind the last.
-        positions: First position, and the one behind the last.
-        batch_size: Rows of a batch of these steps.
-        order: Hash of the order that decides them.
-        rows: Number of records; padding is none.
-        total: Sums over all of it.
-        each: Sums of every step, where they were asked for; else empty.
-        copies: Number of processes that certified this very span.
+        steps: Start and stop of the steps.
+        positions: Start and stop of the positions.
+        batch_size: Rows per batch.
+        order: Hash of the order.
+        rows: Number of records, without padding.
+        total: Sums over the span.
+        each: Sums per step, if requested; else empty.
+        copies: Number of processes that certified this span.
     """
 
     steps: tuple[int, int]
@@ -88,9 +88,9 @@ class Certificate:
     """Digests of a run's batches: of the whole run, or of one process's part. Made by `loader.certificate()`.
 
     Args:
-        run: Name of the run, "8 processes" unless another was given: parts of one run have one name.
-        contents: Whether the bytes of the records were read, too.
-        spans: What is certified; no two overlap.
+        run: Name of the run, shared by all its parts; "8 processes" by default.
+        contents: Whether the bytes of the records are certified too.
+        spans: Certified spans, without overlaps.
 
     Examples:
         >>> from loadax import Dataloader, from_arrays
@@ -107,22 +107,22 @@ class Certificate:
 
     @property
     def total(self) -> Digests:
-        """The sums over all spans."""
+        """Sums over all spans."""
         return sum((span.total for span in self.spans), Digests())
 
     @property
     def digest(self) -> str:
-        """The visits' digest, and the contents' if there is one, as text."""
+        """Digest of the visits, followed by that of the contents if there is one, as hexadecimal text."""
         return f"{self.total.visits:032x}" + (f"{self.total.contents:032x}" if self.contents else "")
 
     @property
     def rows(self) -> int:
-        """The number of records."""
+        """Number of records."""
         return sum(span.rows for span in self.spans)
 
     @property
     def steps(self) -> list[tuple[int, int]]:
-        """The steps that it covers, as ranges `(first, behind the last)`."""
+        """Covered steps, as `(start, stop)` ranges."""
         covered: list[tuple[int, int]] = []
         for (start, stop), spans in _by_steps(self.spans):
             if spans and covered and covered[-1][1] == start:
@@ -132,7 +132,7 @@ class Certificate:
         return covered
 
     def per_step(self) -> dict[int, Digests] | None:
-        """The sums of every step; None when it was made without."""
+        """Sums of every step; None if the certificate does not have them."""
         if not all(span.each for span in self.spans):
             return None
         sums: dict[int, Digests] = {}
@@ -142,7 +142,7 @@ class Certificate:
         return dict(sorted(sums.items()))
 
     def missing(self) -> list[str]:
-        """The parts of batches that no span covers, between its first and its last step."""
+        """Uncovered steps and positions between the first and the last step, as text."""
         gaps = []
         for (start, stop), spans in _by_steps(self.spans):
             if not spans:
@@ -155,67 +155,70 @@ class Certificate:
         return gaps
 
     def merge(self, *others: "Certificate") -> "Certificate":
-        """All parts of a run as one; a span that several processes hold counts once.
+        """Merges the parts of a run; a span of several processes counts once.
 
         Raises:
-            ArgumentError: When they can't be parts of one run; says why.
+            ArgumentError: If they can't be parts of one run.
         """
         spans: dict[tuple[tuple[int, int], tuple[int, int]], Span] = {}
         of_steps: dict[tuple[int, int], Span] = {}
         for part in (self, *others):
             if part.contents != self.contents:
                 raise ArgumentError(
-                    "some hold the contents of the records and some do not; make all with contents=True, or none"
+                    "some certificates have the contents of the records and some do not; make all with contents=True, "
+                    "or none"
                 )
             for span in part.spans:
                 first = of_steps.setdefault(span.steps, span)
                 if (first.order, first.batch_size) != (span.order, span.batch_size):
                     raise ArgumentError(
-                        f"{first} and {span} are of different orders: "
-                        "those processes had other data, seeds, verbs or batch sizes"
+                        f"{first} and {span} have different orders: make both with the same data, seeds, verbs and "
+                        "batch sizes"
                     )
                 same = spans.get((span.steps, span.positions))
                 if same is not None and same.total != span.total:
-                    raise ArgumentError(f"two processes certify {span}, and found different records there")
-                copies, each = (0, ()) if same is None else (same.copies, same.each)
-                spans[span.steps, span.positions] = span._replace(copies=span.copies + copies, each=span.each or each)
+                    raise ArgumentError(f"two processes certify {span} with different records")
+                copies, per_step = (0, ()) if same is None else (same.copies, same.each)
+                spans[span.steps, span.positions] = span._replace(
+                    copies=span.copies + copies, each=span.each or per_step
+                )
         for _, together in _by_steps(spans.values()):
             for one, another in pairwise(together):
                 if another.positions[0] < one.positions[1]:
                     raise ArgumentError(
                         f"{one} and {another} overlap in part; "
-                        "make all of equal steps=, and of positions= that are equal or apart"
+                        "make all with equal steps=, and with positions= that are equal or disjoint"
                     )
         return replace(self, spans=tuple(sorted(spans.values())))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes it to a JSON file, which `load` and `loadax audit` read."""
+        """Writes the certificate to a JSON file for `load` and `loadax audit`."""
         Path(checked_path("path", path)).write_text(json.dumps(self.to_dict()) + "\n")
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Certificate":
-        """The certificate of a file that `save` wrote.
+        """Reads a certificate from a file of `save`.
 
         Raises:
-            SourceError: When there is none.
+            SourceError: If the file can't be read or is not a certificate.
         """
         file = Path(checked_path("path", path))
         try:
-            os.close(open_regular(file))  # a pipe would be waited for
+            os.close(open_regular(file))  # refuses a pipe, which would block
             return Certificate.from_dict(json.loads(file.read_text()))
         except OSError as error:
             raise SourceError(
-                f"{path}: it can't be read: {error.strerror}; pass a file that loader.certificate().save(path) wrote"
+                f"{path} can't be read: {error.strerror}; pass a file written by loader.certificate().save(path)"
             ) from error
         except ArgumentError as error:
             raise SourceError(f"{path}: {error}") from error
         except ValueError as error:
             raise SourceError(
-                f"{path}: this is no JSON ({error}); write it with loader.certificate().save(path)"
+                f"{path} is not a JSON file ({error}); write it with loader.certificate().save(path)"
             ) from error
 
     def to_dict(self) -> dict[str, Any]:
-        """The certificate as JSON can hold it."""
+        """The certificate as a JSON-serialisable dict."""
         spans = [
             {**span._asdict(), "total": _texts(span.total), "each": list(map(_texts, span.each))} for span in self.spans
         ]
@@ -223,20 +226,22 @@ class Certificate:
 
     @staticmethod
     def from_dict(values: Any) -> "Certificate":
-        """The certificate that `to_dict` described.
+        """Restores a certificate from `to_dict`.
 
         Raises:
-            ArgumentError: When it is something else, or of another version of loadax.
+            ArgumentError: If it is not a certificate, or has another version.
         """
         version = values.get("version") if isinstance(values, dict) else None
         if version != _VERSION:
-            other = f"is of version {version!r}, and this loadax reads {_VERSION}"
-            hint = "is no certificate" if version is None else other
+            other = f"has version {version!r}, but this loadax reads {_VERSION}"
+            hint = "is not a certificate" if version is None else other
             raise ArgumentError(f"this {hint}; make one with loader.certificate()")
         try:
             return Certificate(values["run"], values["contents"], tuple(map(_span, values["spans"])))
         except (KeyError, TypeError, ValueError) as error:
-            raise ArgumentError(f"this certificate is damaged ({error!r}); make it anew") from error
+            raise ArgumentError(
+                f"this certificate is damaged ({error!r}); make a new one with loader.certificate()"
+            ) from error
 
 
 def certify(
@@ -247,16 +252,16 @@ def certify(
     read: Callable[[Visits], list[Any]] | None,
     per_step: bool,
 ) -> Certificate:
-    """The certificate of some steps and positions.
+    """Certifies some steps and positions.
 
     Args:
         plan: Plan of the run.
         order: Hash of the dataset's order.
         run: Name of the run.
-        pieces_by_steps: Positions of the batches of steps that are alike (`alike_steps`), as ascending ranges
-            `(first, behind the last)`: a span for each. Ranges that several processes hold must be cut alike.
-        read: Reads the leaves of a batch of such visits; None: without contents.
-        per_step: Whether the sums of every step are kept.
+        pieces_by_steps: Positions as ascending `(start, stop)` ranges, one span each, by steps with batches of one
+            shape (`alike_steps`). Ranges of several processes must be equal or disjoint.
+        read: Reads the leaves of these visits; None: without contents.
+        per_step: Whether to keep the sums of every step.
     """
     spans: list[Span] = []
     for steps, pieces in pieces_by_steps.items():
@@ -276,7 +281,7 @@ def certify(
         decisive = state | {"order": order(state["epoch"], state["position"])}
         del decisive["verbs"]
         described = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:16]
-        batch_size = plan.stretch(steps.start)[0].batch_size
+        batch_size = plan.segment_of(steps.start)[0].batch_size
         for piece, (rows, *halves) in zip(pieces, np.moveaxis(np.concatenate(hashed, axis=1), 2, 0), strict=True):
             digests = tuple(
                 Digests(*(high << 64 | low for high, low in zip(step[::2], step[1::2], strict=True)))
@@ -289,16 +294,16 @@ def certify(
 
 
 def alike_steps(plan: BatchPlan, steps: range) -> list[range]:
-    """These steps, cut where the shapes of their batches change."""
+    """Splits steps where the shapes of their batches change."""
     cuts = [step for step in plan.first_steps if steps.start < step < steps.stop]
     return [range(*ends) for ends in pairwise([steps.start, *cuts, steps.stop])]
 
 
-def stretches(positions: Integers, heights: Iterable[int] = ()) -> list[tuple[int, int]]:
-    """Ascending positions as ranges without gaps, cut at all multiples of each of `heights`.
+def position_ranges(positions: Integers, heights: Iterable[int] = ()) -> list[tuple[int, int]]:
+    """Converts ascending positions to `(start, stop)` ranges, split at all multiples of each of `heights`.
 
     Examples:
-        >>> stretches(np.array([0, 1, 2, 3, 6, 7]), [2])
+        >>> position_ranges(np.array([0, 1, 2, 3, 6, 7]), [2])
         [(0, 2), (2, 4), (6, 8)]
     """
     if not len(positions):
@@ -311,7 +316,7 @@ def stretches(positions: Integers, heights: Iterable[int] = ()) -> list[tuple[in
 
 
 def _by_steps(spans: Iterable[Span]) -> Iterator[tuple[tuple[int, int], list[Span]]]:
-    """Ranges of steps, from the first to the last, that spans cover wholly or not at all; and these, by positions."""
+    """Splits all steps into ranges that each span covers wholly or not at all, with their spans by position."""
     groups: dict[tuple[int, int], list[Span]] = {}
     for span in spans:
         groups.setdefault(span.steps, []).append(span)
@@ -321,7 +326,7 @@ def _by_steps(spans: Iterable[Span]) -> Iterator[tuple[tuple[int, int], list[Spa
 
 
 def _hashes(plan: BatchPlan, steps: range, positions: Integers, read: Read | None) -> Words:
-    """uint64[7, steps, positions]: 1 for a record, and the halves of its hashes; 0 for padding."""
+    """uint64[7, steps, positions]: 1 and the halves of the hashes of each record; 0 for padding."""
     visits = plan.visits_of(steps, positions)
     step = np.repeat(np.arange(steps.start, steps.stop), len(positions))
     position = np.tile(positions, len(steps))
@@ -334,8 +339,8 @@ def _hashes(plan: BatchPlan, steps: range, positions: Integers, read: Read | Non
     by_step = hashes.reshape(7, len(steps), len(positions))
     if read is not None:
         all_rows, all_epochs = (array.reshape(len(steps), -1) for array in (visits.rows, visits.epochs))
-        for number, (rows, epochs) in enumerate(zip(all_rows, all_epochs, strict=True)):
-            by_step[5:, number] = _contents(Visits(rows, epochs), steps[number], positions, read)
+        for index, (rows, epochs) in enumerate(zip(all_rows, all_epochs, strict=True)):
+            by_step[5:, index] = _contents(Visits(rows, epochs), steps[index], positions, read)
     return by_step
 
 
@@ -343,19 +348,19 @@ def _contents(visits: Visits, step: int, positions: Integers, read: Read) -> Wor
     """uint64[2, positions]: the halves of the hashes of the records' bytes; 0 for padding."""
     hashes = np.zeros((2, len(positions)), np.uint64)
     leaves = [np.ascontiguousarray(leaf) for leaf in read(visits)]
-    for number in np.flatnonzero(visits.rows >= 0).tolist():
-        digest = hashlib.blake2b(np.array([step, positions[number]], "<i8").tobytes(), digest_size=16)
+    for index in np.flatnonzero(visits.rows >= 0).tolist():
+        digest = hashlib.blake2b(np.array([step, positions[index]], "<i8").tobytes(), digest_size=16)
         for leaf in leaves:
-            digest.update(leaf[number].tobytes())
-        hashes[:, number] = np.frombuffer(digest.digest(), "<u8")
+            digest.update(leaf[index].tobytes())
+        hashes[:, index] = np.frombuffer(digest.digest(), "<u8")
     return hashes
 
 
 def _span(values: dict[str, Any]) -> Span:
-    total, *each = (Digests(*(int(text, 16) for text in texts)) for texts in [values["total"], *values["each"]])
+    total, *per_step = (Digests(*(int(text, 16) for text in texts)) for texts in [values["total"], *values["each"]])
     ranges = {name: tuple(values[name]) for name in ("steps", "positions")}
-    return Span(**{**values, **ranges, "total": total, "each": tuple(each)})
+    return Span(**{**values, **ranges, "total": total, "each": tuple(per_step)})
 
 
 def _texts(digests: Digests) -> list[str]:
-    return [f"{number:032x}" for number in digests]
+    return [f"{digest:032x}" for digest in digests]

@@ -1,4 +1,4 @@
-"""Simulates a run on all of its hosts, and checks that every row of every step is read by the hosts that hold it."""
+"""Simulates a run on all of its hosts and checks that each row is read by exactly the hosts that hold it."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -10,28 +10,28 @@ from loadax.core.formatting import count_text
 from loadax.errors import ConformanceError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.inspection.chunk_reads import spaced
-from loadax.loader.inspection.hosts import Everybody
+from loadax.loader.inspection.hosts import AllHosts
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Integers
 
-_MOST_ROWS = 1 << 22  # that are looked at by default,
-_MOST_CALLS = 1 << 13  # and shares that are asked for, all steps together: a second or two
-_FEW_STEPS = 16  # rather than fewer, only some of the shares are asked for in each step
+_MOST_ROWS = 1 << 22  # rows to check by default
+_MOST_CALLS = 1 << 13  # shards to compute over all steps: a second or two
+_FEW_STEPS = 16  # rather than check fewer steps, check a part of the shards per step
 
 
 @final
 @dataclass(frozen=True)
 class PlanCheck:
-    """What was checked, and held.
+    """Summary of a successful check.
 
     Args:
-        steps: of the run that were played through.
-        all_steps: that it has; None when it has no end.
-        hosts: that took part.
-        shares: different sets of positions that they read.
-        asked: of these, in each step; in another step it is the turn of others.
-        copies: the fewest and the most hosts that read a row: just those that hold it.
-        visits: how often the row that stands in these steps most often does.
+        steps: Number of simulated steps.
+        all_steps: Number of steps of the run; None: infinite.
+        hosts: Number of hosts.
+        shares: Number of different sets of positions that hosts read.
+        asked: Number of these sets checked per step, in rotation.
+        copies: Smallest and largest number of hosts that read a row.
+        visits: Number of occurrences of the most frequent row in these steps.
     """
 
     steps: int
@@ -43,7 +43,7 @@ class PlanCheck:
     visits: int
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures, as JSON can hold them."""
+        """The figures as a JSON-serialisable dict."""
         return {**asdict(self), "copies": list(self.copies)}
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class PlanCheck:
         once = "at most once" if self.visits == 1 else f"up to {self.visits:,} times"
         return (
             f"checked {steps} steps on {count_text(self.hosts, 'host')} ({shares}): "
-            f"each row is read by just {hosts}, and stands in these steps {once}"
+            f"each row is read by exactly {hosts}, and occurs in these steps {once}"
         )
 
 
@@ -66,73 +66,70 @@ def _range(bounds: tuple[int, int]) -> str:
     return f"{bounds[0]}" if bounds[0] == bounds[1] else f"{bounds[0]} to {bounds[1]}"
 
 
-def check_run(plan: BatchPlan, share_at: Callable[[int], HostShard], steps: int | None) -> PlanCheck:
-    """Plays a run through.
+def check_run(plan: BatchPlan, shard_at: Callable[[int], HostShard], steps: int | None) -> PlanCheck:
+    """Simulates a run.
 
     Args:
-        plan: which rows a step has.
-        share_at: one process's share of a step.
-        steps: how many, evenly spread; None: all, or as many as take about a second.
+        plan: Plan of the run.
+        shard_at: One process's shard of a step.
+        steps: Number of evenly spaced steps; None: all, or as many as take about a second.
 
     Raises:
-        ConformanceError: when a host would read another row than stands in the batch, or a row is read by more or fewer
-            hosts than hold it; shows where.
+        ConformanceError: If a host would read other rows than the batch has, or a row is read by more or fewer hosts
+            than hold it; shows step and position.
     """
-    stretches = [(each.first, plan.stretch(each.first)[1] or each.first + each.epoch_steps) for each in plan.stretches]
+    segments = [(first, *plan.segment_of(first)) for first in plan.first_steps]
     rows: list[Integers] = []
     copies: list[Integers] = []
-    found: list[tuple[int, int, int]] = []  # hosts, shares, and how many of these were asked for
-    for first, end in stretches:
-        everybody = Everybody(share_at(first), plan.stretch(first)[0].batch_size)
-        shares = _shares(everybody)
-        most = steps or max(1, min(_MOST_ROWS // everybody.batch_size, max(_FEW_STEPS, _MOST_CALLS // len(shares))))
-        chosen = spaced(range(first, end), -(-most // len(stretches)))
+    counts: list[tuple[int, int, int]] = []  # hosts, shares, and shares checked per step
+    for first, segment, end in segments:
+        hosts = AllHosts(shard_at(first), segment.batch_size)
+        shares = _shares(hosts)
+        most = steps or max(1, min(_MOST_ROWS // hosts.batch_size, max(_FEW_STEPS, _MOST_CALLS // len(shares))))
+        chosen = spaced(range(first, end or first + segment.epoch_steps), -(-most // len(segments)))
         asked = len(shares) if steps else min(len(shares), max(1, _MOST_CALLS // len(chosen)))
         for turn, step in enumerate(chosen):
-            mine = [shares[(turn * asked + number) % len(shares)] for number in range(asked)]
-            rows.append(_check_step(plan, step, mine))
-        copies.append(everybody.rows.copies)
-        found.append((len(everybody.processes), len(shares), asked))
+            checked = [shares[(turn * asked + index) % len(shares)] for index in range(asked)]
+            rows.append(_check_step(plan, step, checked))
+        copies.append(hosts.rows.copies)
+        counts.append((len(hosts.processes), len(shares), asked))
     visited, met = np.concatenate(rows), np.concatenate(copies)
     visits = int(np.unique(visited[visited >= 0], return_counts=True)[1].max())
-    return PlanCheck(len(rows), plan.num_steps, *max(found), (int(met.min()), int(met.max())), visits)
+    return PlanCheck(len(rows), plan.num_steps, *max(counts), (int(met.min()), int(met.max())), visits)
 
 
-def _shares(everybody: Everybody) -> list[tuple[int, Integers]]:
-    """The positions that hosts read, as each of them works it out by itself.
-
-    Each with the first host of those that read the same.
-    """
+def _shares(hosts: AllHosts) -> list[tuple[int, Integers]]:
+    """The different sets of positions that hosts compute for themselves, each with its first host."""
     shares: dict[bytes, tuple[int, Integers]] = {}
-    loaded = np.zeros(everybody.batch_size, np.int64)
-    for host in range(len(everybody.processes)):
-        positions = everybody.share(host).positions
+    loaded = np.zeros(hosts.batch_size, np.int64)
+    for host in range(len(hosts.processes)):
+        positions = hosts.shard(host).positions
         loaded[positions] += 1
         shares.setdefault(positions.tobytes(), (host, positions))
-    # Once more, from the mesh as a whole.
-    expected = everybody.rows.copies
+    # Compare with the same figures, computed from the whole mesh.
+    expected = hosts.rows.copies
     if not np.array_equal(loaded, expected):
         wrong = int(np.flatnonzero(loaded != expected)[0])
         raise ConformanceError(
-            f"position {wrong} of the batch would be read by {loaded[wrong]} hosts, and {expected[wrong]} hold it: "
+            f"position {wrong} of the batch would be read by {loaded[wrong]} hosts, but {expected[wrong]} hold it: "
             "this is a bug of loadax; "
-            f"report it with the mesh {everybody.one.mesh!r} and the partition {everybody.one.specs!r}"
+            f"report it with the mesh {hosts.one.mesh!r} and the partition {hosts.one.specs!r}"
         )
     return list(shares.values())
 
 
 def _check_step(plan: BatchPlan, step: int, shares: list[tuple[int, Integers]]) -> Integers:
-    """The step's rows; each share, asked for alone, must be the same part of it."""
+    """Checks that the visits of each share equal the same part of the whole step; returns the step's rows."""
     whole = plan.visits(step)
     for host, positions in shares:
-        mine = plan.visits(step, positions)
-        different = (mine.rows != whole.rows[positions]) | (mine.epochs != whole.epochs[positions])
+        part = plan.visits(step, positions)
+        different = (part.rows != whole.rows[positions]) | (part.epochs != whole.epochs[positions])
         if different.any():
-            place = int(np.flatnonzero(different)[0])
-            at = int(positions[place])
+            index = int(np.flatnonzero(different)[0])
+            at = int(positions[index])
             raise ConformanceError(
-                f"step {step}, position {at}: host {host} would read row {mine.rows[place]} (epoch "
-                f"{mine.epochs[place]}), but row {whole.rows[at]} (epoch {whole.epochs[at]}) "
-                "stands there in the whole batch; the order's visits() must answer for each position by itself"
+                f"step {step}, position {at}: host {host} would read row {part.rows[index]} (epoch "
+                f"{part.epochs[index]}), but row {whole.rows[at]} (epoch {whole.epochs[at]}) "
+                "is at this position of the whole batch; visits() of the order must compute each position independently"
             )
     return whole.rows

@@ -1,4 +1,4 @@
-"""Chunks and files that the rows of a step touch on each host, and those that a block shuffle keeps open."""
+"""Counts the chunks and files that each host reads per step, and the chunks that a block shuffle keeps open."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loadax.loader.assembly.chunk_budget import OpenChunks, find_open_chunks, held_columns, row_bytes
-from loadax.loader.inspection.hosts import Everybody
+from loadax.loader.inspection.hosts import AllHosts
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Integers
 from loadax.reader import Reader
@@ -15,15 +15,18 @@ from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.io.byte_stream import indices
 
-_MOST_ENTRIES = 1 << 20  # rows of hosts that are looked at in a step: more are slow, and tell no more
-_HOSTS_WITH_CHUNKS = 16  # that are looked at to see what a block shuffle has open
-_MOST_CALLS = 1 << 12  # of the source's `where`
+_MOST_ENTRIES = 1 << 20  # rows to sample per step over all hosts
+_HOSTS_WITH_CHUNKS = 16  # hosts to sample for the open chunks of a block shuffle
+_MOST_CALLS = 1 << 12  # calls of the source's `locate_visit`
 
 
 class ChunkReads(NamedTuple):
-    """Figures of those hosts that were looked at, a step: an entry for each group of hosts that read the same rows.
+    """Figures per step of the sampled hosts, with an entry per group of hosts that read the same rows.
 
-    `hosts` is how many hosts there are in the group.
+    Args:
+        hosts: Number of hosts in each group, int64[groups].
+        chunks: Chunks per step, float64[groups].
+        decoded: Rows decoded per row used, float64[groups].
     """
 
     hosts: Integers
@@ -32,76 +35,73 @@ class ChunkReads(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """What block shuffles have open on one host, and how many rows of a step it reads."""
+    """Open chunks of block shuffles on one host, and the number of rows that it reads per step."""
 
     rows: int
     shuffles: list[OpenChunks]
 
 
 def spaced(steps: range, count: int) -> list[int]:
-    """At most `count` of the steps (or of other numbers), evenly spread, away from the ends.
+    """Samples at most `count` steps (or other integers) of a range, evenly spaced and away from the ends.
 
     Examples:
         >>> spaced(range(100), 4), spaced(range(3), 10)
         ([12, 37, 62, 87], [0, 1, 2])
     """
     count = min(count, len(steps))
-    return [steps[(2 * place + 1) * len(steps) // (2 * count)] for place in range(count)]
+    return [steps[(2 * index + 1) * len(steps) // (2 * count)] for index in range(count)]
 
 
-def open_on_hosts(reader: Reader, plan: BatchPlan, everybody: Everybody) -> list[Opened]:
-    """What is open on some of the hosts; empty when no block shuffle has chunks to keep."""
-    groups = everybody.rows.alike
-    endless = BatchPlan(plan.order, everybody.batch_size, None, "pad")
-    found = []
-    for number in spaced(range(len(groups)), _HOSTS_WITH_CHUNKS):
-        share = everybody.share(int(groups[number][0]))
-        shuffles = find_open_chunks(reader, endless, share.positions, row_bytes(reader, held_columns(reader, share)))
+def open_on_hosts(reader: Reader, plan: BatchPlan, hosts: AllHosts) -> list[Opened]:
+    """Computes the open chunks on a sample of hosts; empty if no block shuffle keeps chunks."""
+    groups = hosts.rows.alike
+    endless = BatchPlan(plan.order, hosts.batch_size, None, "pad")
+    opened = []
+    for index in spaced(range(len(groups)), _HOSTS_WITH_CHUNKS):
+        shard = hosts.shard(int(groups[index][0]))
+        shuffles = find_open_chunks(reader, endless, shard.positions, row_bytes(reader, held_columns(reader, shard)))
         if not shuffles:
             return []
-        found.append(Opened(len(share.positions), shuffles))
-    return found
+        opened.append(Opened(len(shard.positions), shuffles))
+    return opened
 
 
-def sample_groups(held: HeldRows, most_entries: int) -> list[Integers]:
-    """Groups of hosts that read the same rows, evenly spread over all of these, of so many rows together.
-
-    One at least.
-    """
-    groups = held.alike
-    rows = sum(int(held.counts[group[0]]) for group in groups)
+def sample_groups(host_rows: HeldRows, most_entries: int) -> list[Integers]:
+    """Samples groups of hosts that read the same rows, with about `most_entries` rows together; at least one group."""
+    groups = host_rows.alike
+    rows = sum(int(host_rows.counts[group[0]]) for group in groups)
     count = max(1, min(len(groups), len(groups) * most_entries // max(1, rows)))
-    return [groups[place] for place in spaced(range(len(groups)), count)]
+    return [groups[index] for index in spaced(range(len(groups)), count)]
 
 
 def chunk_reads(
     plan: BatchPlan,
     steps: Sequence[int],
-    held: HeldRows,
+    host_rows: HeldRows,
     source: BaseSource,
     most_entries: int = _MOST_ENTRIES,
 ) -> ChunkReads | None:
-    """What the hosts meet of a source's chunks, of what is packed those of the documents; the mean of these steps.
+    """Mean number of chunks that hosts read per step; for packed rows, chunks of the documents.
 
     Returns:
-        None when nothing below is decoded in chunks.
+        None if the source has no chunks.
     """
     levels = list(_levels(source))
     starts, length = chunk_starts(levels[-1]), len(levels[-1])
     if starts is None:
         return None
-    groups = sample_groups(held, most_entries)
-    positions = [held.positions(int(group[0])) for group in groups]
-    group_of = np.repeat(np.arange(len(groups)), [len(each) for each in positions])
-    where = np.concatenate(positions)
+    groups = sample_groups(host_rows, most_entries)
+    positions = [host_rows.positions(int(group[0])) for group in groups]
+    group_of = np.repeat(np.arange(len(groups)), [len(group_positions) for group_positions in positions])
+    all_positions = np.concatenate(positions)
     chunks, decoded = np.zeros(len(groups)), np.zeros(len(groups))
     used = np.zeros(len(groups))
     for step in steps:
         rows = plan.visits(step).rows
         owner_of, below = _rows_below(levels[:-1], rows)
         counts = np.bincount(owner_of, minlength=len(rows))
-        entries = indices((np.cumsum(counts) - counts)[where], counts[where])
-        owners, ids = np.repeat(group_of, counts[where]), _chunk_of(starts, below[entries])
+        entries = indices((np.cumsum(counts) - counts)[all_positions], counts[all_positions])
+        owners, ids = np.repeat(group_of, counts[all_positions]), _chunk_of(starts, below[entries])
         owner, chunk = np.divmod(np.unique(owners * len(starts) + ids), len(starts))
         chunks += np.bincount(owner, minlength=len(groups)) / len(steps)
         decoded += np.bincount(owner, _sizes(starts, chunk, length), len(groups))
@@ -110,37 +110,34 @@ def chunk_reads(
 
 
 def _levels(source: BaseSource) -> Iterator[BaseSource]:
-    """A source, and the one that its rows are made of, as far down as rows have no other one."""
+    """A source and, recursively, the one source that its rows consist of."""
     yield source
     if len(source.children) == 1 and source.rows_below(np.empty(0, np.int64)) is not None:
         yield from _levels(source.children[0].source)
 
 
 def _rows_below(levels: Sequence[BaseSource], rows: Integers) -> tuple[Integers, Integers]:
-    """The rows at the bottom that rows are made of, without padding, each with the position of its row."""
+    """The rows of the last source that these rows consist of, without padding, and the index of the row of each."""
     owners = np.flatnonzero(rows >= 0)
     rows = rows[owners]
     for level in levels:
-        found = level.rows_below(rows)
-        assert found is not None
-        owners, rows = owners[found[0]], found[1]
+        below = level.rows_below(rows)
+        assert below is not None
+        owners, rows = owners[below[0]], below[1]
     return owners, rows
 
 
-def file_counts(plan: BatchPlan, step: int, held: HeldRows, source: BaseSource) -> Integers | None:
-    """In how many files the rows of a step lie, for some hosts.
-
-    None when there are none, or too many rows to ask for each.
-    """
-    if int(held.counts.max()) > _MOST_CALLS:
+def file_counts(plan: BatchPlan, step: int, host_rows: HeldRows, source: BaseSource) -> Integers | None:
+    """Number of files that a sample of hosts reads in a step; None if there are no files, or too many rows to check."""
+    if int(host_rows.counts.max()) > _MOST_CALLS:
         return None
     visits = np.stack(plan.visits(step), axis=1)
-    found = []
-    for group in sample_groups(held, _MOST_CALLS):
-        read = visits[held.positions(int(group[0]))]
+    counts = []
+    for group in sample_groups(host_rows, _MOST_CALLS):
+        read = visits[host_rows.positions(int(group[0]))]
         located = (source.locate_visit(row, epoch) for row, epoch in read.tolist() if row >= 0)
-        found += [len({location.file for locations in located for location in locations})] * len(group)
-    return np.array(found) if any(found) else None  # what lies in memory is in no file
+        counts += [len({location.file for locations in located for location in locations})] * len(group)
+    return np.array(counts) if any(counts) else None  # arrays in memory have no file
 
 
 def _chunk_of(starts: Integers | range, rows: Integers) -> Integers:
@@ -148,7 +145,6 @@ def _chunk_of(starts: Integers | range, rows: Integers) -> Integers:
 
 
 def _sizes(starts: Integers | range, chunks: Integers, length: int) -> Integers:
-    """Rows of these chunks."""
     if isinstance(starts, range):
         return np.minimum(starts.step, length - chunks * starts.step)
     return np.diff(starts, append=length)[chunks]

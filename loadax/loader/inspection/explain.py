@@ -1,4 +1,4 @@
-"""Computes an `Explanation`, at the cost of a few batches whatever the size of the dataset."""
+"""Computes an `Explanation`, at the cost of a few batches for any size of the dataset."""
 
 import math
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from loadax.dataset import Dataset
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.inspection.chunk_reads import Opened, chunk_reads, file_counts, open_on_hosts, spaced
 from loadax.loader.inspection.explanation import Batches, Explanation, LeafPlan, Memory, Reading, Spread, spread_of
-from loadax.loader.inspection.hosts import Everybody
+from loadax.loader.inspection.hosts import AllHosts
 from loadax.loader.inspection.partition_picture import PartitionPicture
-from loadax.loader.inspection.warnings import advice
+from loadax.loader.inspection.warnings import find_warnings
 from loadax.loader.options import LoaderOptions
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import ArraySpec, Integers
@@ -26,58 +26,58 @@ from loadax.sharding.mesh import axis_sizes
 @final
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """A loader as a forecast sees it.
+    """The parts of a loader that an explanation needs.
 
     Args:
-        dataset: what is read.
-        plan: which rows a step has.
-        share: of one process, of the batch of step `at`.
-        at: the step.
+        dataset: Dataset of the loader.
+        plan: Plan of the run.
+        shard: One process's shard of the batch of step `at`.
+        at: Step to explain.
         options: Options of the loader.
     """
 
     dataset: Dataset
     plan: BatchPlan
-    share: HostShard
+    shard: HostShard
     at: int
     options: LoaderOptions
 
 
-def forecast(setting: Setting, steps: int) -> Explanation:
-    """What the run will do.
+def explain(setting: Setting, steps: int) -> Explanation:
+    """Explains a run.
 
     Args:
-        setting: the loader.
-        steps: how many are looked at, for what depends on the rows in them.
+        setting: Parts of the loader.
+        steps: Number of steps to sample for figures that depend on their rows.
     """
     batches = _batches(setting)
-    everybody = Everybody(setting.share, batches.batch_size)
-    opened = open_on_hosts(setting.dataset.reader, setting.plan, everybody)
+    hosts = AllHosts(setting.shard, batches.batch_size)
+    opened = open_on_hosts(setting.dataset.reader, setting.plan, hosts)
     end = batches.last + 1 if batches.last is not None else batches.first + batches.steps_per_epoch
-    reading = _reading(setting, everybody, opened, spaced(range(batches.first, end), steps))
-    memory = _memory(setting, everybody, opened)
-    leaves = setting.share.batch.leaves
-    largest = max(range(len(leaves)), key=lambda number: _row_bytes(leaves[number].spec, leaves[number].dtype))
-    micro = setting.share.microbatches
+    reading = _reading(setting, hosts, opened, spaced(range(batches.first, end), steps))
+    memory = _memory(setting, hosts, opened)
+    leaves = setting.shard.batch.leaves
+    largest = max(range(len(leaves)), key=lambda index: _row_bytes(leaves[index].spec, leaves[index].dtype))
+    micro = setting.shard.microbatches
     rows = (micro, batches.batch_size // micro) if micro > 1 else (batches.batch_size,)
     plans = tuple(
         LeafPlan(leaf.path, str(leaf.dtype), (*rows, *leaf.spec.shape), f"P({', '.join(map(repr, spec))})")
-        for leaf, spec in zip(leaves, setting.share.specs, strict=True)
+        for leaf, spec in zip(leaves, setting.shard.specs, strict=True)
     )
     plan = plans[largest]
     return Explanation(
-        data=_data(setting.dataset),
+        data=repr(setting.dataset.source),
         order=setting.dataset.verbs,
         batches=batches,
-        mesh=axis_sizes(setting.share.mesh),
-        hosts=len(everybody.processes),
-        devices=everybody.grid.owners.size,
+        mesh=axis_sizes(setting.shard.mesh),
+        hosts=len(hosts.processes),
+        devices=hosts.grid.owners.size,
         leaves=plans,
         reading=reading,
         memory=memory,
-        warnings=tuple(advice(setting.dataset, everybody, batches, reading, memory, opened)),
+        warnings=tuple(find_warnings(setting.dataset, hosts, batches, reading, memory, opened)),
         partition_picture=PartitionPicture(
-            f"{plan.path or 'the batch'} {plan.dtype}{list(plan.shape)} by {plan.partition}", everybody.leaves[largest]
+            f"{plan.path or 'the batch'} {plan.dtype}{list(plan.shape)} by {plan.partition}", hosts.leaves[largest]
         ),
     )
 
@@ -89,47 +89,47 @@ def reads_columns(dataset: Dataset) -> bool:
 
 def _batches(setting: Setting) -> Batches:
     plan = setting.plan
-    stretch, end = plan.stretch(setting.at)
-    epoch = plan.epoch_steps(plan.place(setting.at)[0])
-    last = epoch.stop - 1  # of its epoch: where the batch size changes, another one may be served last
-    valid = plan.valid(last)
+    segment, end = plan.segment_of(setting.at)
+    epoch = plan.position_of_step(setting.at)[0]
+    last_size, left = plan.last_batch(epoch)  # the epoch may end with another batch size
     return Batches(
-        batch_size=stretch.batch_size,
-        first=stretch.first,
+        batch_size=segment.batch_size,
+        first=plan.skips.left(segment.first),
         last=None if end is None else end - 1,
         steps=plan.num_steps,
-        steps_per_epoch=len(epoch),
+        steps_per_epoch=len(plan.epoch_steps(epoch)),
         num_epochs=plan.num_epochs,
         rows_per_epoch=plan.order.size,
-        dropped=plan.order.size - plan.place(last)[1] - valid if plan.remainder == "drop" else 0,
-        padded=plan.stretch(last)[0].batch_size - valid if plan.remainder == "pad" else 0,
+        dropped=left - last_size if plan.remainder == "drop" else 0,
+        padded=last_size - left if plan.remainder == "pad" else 0,
     )
 
 
-def _reading(setting: Setting, everybody: Everybody, opened: list[Opened], steps: Sequence[int]) -> Reading:
-    source, held = setting.dataset.reader.source, everybody.rows
-    read, whole = _bytes_read(setting.dataset, everybody)
+def _reading(setting: Setting, hosts: AllHosts, opened: list[Opened], steps: Sequence[int]) -> Reading:
+    source, host_rows = setting.dataset.reader.source, hosts.rows
+    read, whole = _bytes_read(setting.dataset, hosts)
     chunks = decoded = None
     looked_at = 0
-    found = chunk_reads(setting.plan, steps, held, source)
-    if found is not None:
-        looked_at = int(found.hosts.sum())
-        chunks, decoded = (_weighted(values, found.hosts) for values in (found.chunks, found.decoded))
+    reads = chunk_reads(setting.plan, steps, host_rows, source)
+    if reads is not None:
+        looked_at = int(reads.hosts.sum())
+        chunks, decoded = (_weighted(values, reads.hosts) for values in (reads.chunks, reads.decoded))
     if opened:
         decoded = spread_of(
             [
                 np.average(
-                    [each.amplification for each in one.shuffles], weights=[each.order.size for each in one.shuffles]
+                    [shuffle.amplification for shuffle in host.shuffles],
+                    weights=[shuffle.order.size for shuffle in host.shuffles],
                 )
-                for one in opened
+                for host in opened
             ]
         )
-    files = file_counts(setting.plan, steps[0], held, source)
+    files = file_counts(setting.plan, steps[0], host_rows, source)
     return Reading(
-        rows=spread_of(held.counts),
+        rows=spread_of(host_rows.counts),
         nbytes=spread_of(read),
         times=float(read.sum() / whole) if whole else 0.0,
-        copies=spread_of(held.copies),
+        copies=spread_of(host_rows.copies),
         chunks=chunks,
         files=None if files is None else spread_of(files),
         decoded=decoded,
@@ -139,29 +139,29 @@ def _reading(setting: Setting, everybody: Everybody, opened: list[Opened], steps
     )
 
 
-def _bytes_read(dataset: Dataset, everybody: Everybody) -> tuple[Integers, int]:
-    """int64[hosts] that each reads in a step, and how many the whole batch has."""
+def _bytes_read(dataset: Dataset, hosts: AllHosts) -> tuple[Integers, int]:
+    """int64[hosts]: bytes that each host reads per step; and bytes of the whole batch."""
     specs = flatten_spec(dataset.reader.specs[0])[0]
     whole_row = sum(_row_bytes(spec, spec.dtype) for spec in specs)
-    whole = whole_row * everybody.batch_size
+    whole = whole_row * hosts.batch_size
     if not reads_columns(dataset):
-        return everybody.rows.counts * whole_row, whole
-    read = np.zeros(len(everybody.processes), np.int64)
-    for leaf, held in zip(everybody.one.batch.leaves, everybody.leaves, strict=True):
+        return hosts.rows.counts * whole_row, whole
+    read = np.zeros(len(hosts.processes), np.int64)
+    for leaf, holdings in zip(hosts.one.batch.leaves, hosts.leaves, strict=True):
         if leaf.source is not None:
-            read += held.counts * math.prod(held.extents) * specs[leaf.source].dtype.itemsize
+            read += holdings.counts * math.prod(holdings.extents) * specs[leaf.source].dtype.itemsize
     return read, whole
 
 
-def _memory(setting: Setting, everybody: Everybody, opened: list[Opened]) -> Memory:
-    batch = everybody.one.batch
-    step = np.zeros(len(everybody.processes), np.int64)
+def _memory(setting: Setting, hosts: AllHosts, opened: list[Opened]) -> Memory:
+    batch = hosts.one.batch
+    step = np.zeros(len(hosts.processes), np.int64)
     placed = 0
-    for leaf, held in zip(batch.leaves, everybody.leaves, strict=True):
-        shard = math.prod(held.extents) * leaf.dtype.itemsize
-        step += held.counts * align(shard)
+    for leaf, holdings in zip(batch.leaves, hosts.leaves, strict=True):
+        shard = math.prod(holdings.extents) * leaf.dtype.itemsize
+        step += holdings.counts * align(shard)
         placed += shard
-    kept = [sum(each.chunks * each.chunk_bytes for each in one.shuffles) for one in opened]
+    kept = [sum(shuffle.chunks * shuffle.chunk_bytes for shuffle in host.shuffles) for host in opened]
     return Memory(
         step=spread_of(step),
         reading_ahead=max(setting.options.prefetch_bytes, int(step.max())),
@@ -172,13 +172,9 @@ def _memory(setting: Setting, everybody: Everybody, opened: list[Opened]) -> Mem
 
 
 def _weighted(values: NDArray[Any], hosts: Integers) -> Spread:
-    """The spread over hosts, of one value for each group of them."""
+    """The spread over hosts of one value per group of hosts."""
     return spread_of(np.repeat(values, hosts))
 
 
 def _row_bytes(spec: ArraySpec, dtype: np.dtype[Any]) -> int:
     return math.prod(spec.shape) * dtype.itemsize
-
-
-def _data(dataset: Dataset) -> str:
-    return repr(dataset.source)

@@ -1,4 +1,4 @@
-"""Explanation: what a run will read, hold and skip on every host; the result of `Dataloader.explain`."""
+"""Explanation: what a run will read, hold and drop on every host; the result of `Dataloader.explain`."""
 
 import os
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike
 
 from loadax.core.formatting import count_text, size_text, table
 from loadax.loader.inspection.partition_picture import PartitionPicture
-from loadax.plan.mix import rows_text
+from loadax.plan.mix import length_text
 
 
 class Spread(NamedTuple):
-    """A figure that hosts (or rows) differ in: its least, its median and its largest value."""
+    """Smallest, median and largest value of a figure over hosts (or rows)."""
 
     least: float
     median: float
@@ -22,7 +22,7 @@ class Spread(NamedTuple):
 
 
 def spread_of(values: ArrayLike) -> Spread:
-    """The spread of these numbers."""
+    """Computes the spread of some values."""
     array = np.asarray(values)
     return Spread(array.min().item(), np.median(array).item(), array.max().item())
 
@@ -33,13 +33,13 @@ class Batches:
     """How epochs become batches.
 
     Args:
-        batch_size: rows of the global batch.
-        first, last: the steps that these figures are of; `last` is None when they have no end.
-        steps: in all; None when they go on for ever.
-        steps_per_epoch: in one epoch.
-        num_epochs: None for ever.
-        rows_per_epoch: positions of an epoch of the dataset.
-        dropped, padded: rows that an epoch leaves out, or positions that it fills with zeros.
+        batch_size: Rows of the global batch.
+        first, last: First and last step that the figures apply to; `last` is None for an infinite run.
+        steps: Number of steps of the run; None: infinite.
+        steps_per_epoch: Number of steps per epoch.
+        num_epochs: Number of epochs; None: infinite.
+        rows_per_epoch: Positions per epoch of the dataset.
+        dropped, padded: Rows that an epoch drops, or positions that it pads.
     """
 
     batch_size: int
@@ -56,7 +56,7 @@ class Batches:
 @final
 @dataclass(frozen=True)
 class LeafPlan:
-    """One leaf of the batch, and how it is cut."""
+    """One leaf of the batch and its partition."""
 
     path: str
     dtype: str
@@ -67,20 +67,20 @@ class LeafPlan:
 @final
 @dataclass(frozen=True)
 class Reading:
-    """What every host reads in a step.
+    """What every host reads per step.
 
     Args:
-        rows: of the batch.
-        nbytes: of them: only the columns that its devices hold, where the source and the maps allow that.
-        times: how often the whole batch is read, over all hosts together.
-        copies: how many hosts read each row.
-        chunks: of the source, that the rows of a step lie in; None when it decodes row by row.
-        files: that they lie in; None when the source does not say.
-        decoded: rows decoded for each row used; None as for `chunks`. With `kept_open`, over a run; else for a step by
-            itself, so caches may do better.
-        kept_open: whether a block shuffle's chunks are kept until they are used up.
-        steps: that were looked at for `chunks`, `files` and `decoded`.
-        hosts: that were looked at for `chunks` and `decoded`.
+        rows: Rows of the batch.
+        nbytes: Bytes of these rows; only the columns of its devices if the source and the maps allow that.
+        times: Number of times that all hosts together read the batch.
+        copies: Number of hosts that read each row.
+        chunks: Chunks of the source; None if it has none.
+        files: Files of the source; None if they are unknown.
+        decoded: Rows decoded per row used; None like `chunks`. With `kept_open`, over a whole run; else for a single
+            step, without the effect of caches.
+        kept_open: Whether the chunks of a block shuffle are cached until they are used up.
+        steps: Number of steps sampled for `chunks`, `files` and `decoded`.
+        hosts: Number of hosts sampled for `chunks` and `decoded`.
     """
 
     rows: Spread
@@ -98,14 +98,14 @@ class Reading:
 @final
 @dataclass(frozen=True)
 class Memory:
-    """Memory that the loader takes, in bytes.
+    """Memory of the loader, in bytes.
 
     Args:
-        step: of one step, on each host.
-        reading_ahead: most that steps read ahead take on a host; always room for one step.
-        open_chunks: that a block shuffle keeps, on each host; None when it keeps none.
-        batch: of one placed batch, on each device.
-        placed: batches that are placed at a time: those ahead, and the consumer's.
+        step: Memory of one step per host.
+        reading_ahead: Limit for steps read ahead per host; at least one step.
+        open_chunks: Memory of a block shuffle's chunks per host; None if there are none.
+        batch: Memory of one placed batch per device.
+        placed: Number of batches on the devices: those ahead, and the consumer's.
     """
 
     step: Spread
@@ -118,22 +118,22 @@ class Memory:
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
-    """What a run will do, in figures.
+    """Figures of a run.
 
-    `print` it; `to_dict()` for programs; `picture(path)` and `text_picture()` to look at.
+    `print` shows a table, `to_dict()` is for programs, `picture(path)` and `text_picture()` draw the partition.
 
     Args:
-        data: what is read.
-        order: its verbs, in words.
-        batches: how epochs become batches.
-        mesh: the axes and their sizes.
-        hosts: processes that own devices.
-        devices: of all of them.
-        leaves: of the batch, and how they are cut.
-        reading: what every host reads in a step.
-        memory: what it takes.
-        warnings: what will cost more than it has to, in sentences that say what to do.
-        partition_picture: who holds which part of the leaf with the most bytes.
+        data: Source of the dataset.
+        order: Verbs of the dataset.
+        batches: How epochs become batches.
+        mesh: Sizes of the mesh axes.
+        hosts: Number of processes that own devices.
+        devices: Number of devices.
+        leaves: Leaves of the batch and their partition.
+        reading: What every host reads per step.
+        memory: Memory of the loader.
+        warnings: Avoidable costs, each with advice.
+        partition_picture: Picture of the hosts that hold each part of the largest leaf.
     """
 
     data: str
@@ -149,30 +149,30 @@ class Explanation:
     partition_picture: PartitionPicture
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures, as JSON can hold them."""
-        shown = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "partition_picture"}
+        """All figures as a JSON-serialisable dict."""
+        shown = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "partition_picture"}
         return {name: _plain(value) for name, value in shown.items()}
 
     def text_picture(self, width: int = 100, colour: bool | None = None) -> str:
-        """Which host holds which part of the batch, of the leaf with the most bytes, for the terminal.
+        """Draws the hosts that hold each part of the largest leaf, for the terminal.
 
         Args:
-            width: characters of a line.
-            colour: None: when stdout is a terminal, and `NO_COLOR` is not set.
+            width: Characters per line.
+            colour: Whether to use colours. None: if stdout is a terminal and `NO_COLOR` is not set.
         """
         return self.partition_picture.text(width, colour)
 
     def picture(self, path: str | os.PathLike[str]) -> None:
-        """Writes the same, in more detail, to a PNG file.
+        """Writes the picture of `text_picture`, in more detail, to a PNG file.
 
         Raises:
-            UnsupportedError: When matplotlib is not installed.
+            UnsupportedError: If matplotlib is not installed.
         """
         self.partition_picture.png(path)
 
     def __str__(self) -> str:
         facts = [
-            (name if place == 0 else "", text) for name, lines in self._facts() for place, text in enumerate(lines)
+            (name if index == 0 else "", text) for name, lines in self._facts() for index, text in enumerate(lines)
         ]
         width = max(len(name) for name, _ in facts) + 2
         text = "".join(f"{name:{width}}{line}\n" for name, line in facts)
@@ -207,7 +207,7 @@ class Explanation:
 
     def _batches(self) -> Iterator[str]:
         batches = self.batches
-        epochs = "for ever" if batches.num_epochs is None else count_text(batches.num_epochs, "epoch")
+        epochs = "infinitely many epochs" if batches.num_epochs is None else count_text(batches.num_epochs, "epoch")
         steps = "" if batches.steps is None else f": {batches.steps:,} steps"
         yield f"{batches.batch_size:,} rows, {epochs}{steps}"
         left = (
@@ -218,7 +218,7 @@ class Explanation:
             else ""
         )
         yield (
-            f"an epoch: {rows_text(batches.rows_per_epoch)} rows, {rows_text(batches.steps_per_epoch)} steps"
+            f"an epoch: {length_text(batches.rows_per_epoch)} rows, {length_text(batches.steps_per_epoch)} steps"
             + f", {left}" * bool(left)
         )
         if batches.first or (batches.last is not None and batches.last + 1 != batches.steps):
@@ -227,13 +227,13 @@ class Explanation:
 
     def _figures(self) -> Iterator[list[str]]:
         reading = self.reading
-        yield ["rows read", *(f"{each:,.0f}" for each in reading.rows)]
+        yield ["rows read", *(f"{value:,.0f}" for value in reading.rows)]
         yield ["bytes read", *map(size_text, reading.nbytes)]
         for name, figure in (("chunks met", reading.chunks), ("files met", reading.files)):
             if figure is not None:
-                yield [name, *(f"{each:,.1f}".removesuffix(".0") for each in figure)]
+                yield [name, *(f"{value:,.1f}".removesuffix(".0") for value in figure)]
         if reading.decoded is not None:
-            yield ["rows decoded for each used", *(f"{each:,.2f}" for each in reading.decoded)]
+            yield ["rows decoded for each used", *(f"{value:,.2f}" for value in reading.decoded)]
         yield ["memory for a step", *map(size_text, self.memory.step)]
 
     def _looked_at(self) -> str:
@@ -246,7 +246,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Spread):
         return value._asdict()
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if hasattr(value, "__dataclass_fields__"):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
     return value

@@ -1,4 +1,4 @@
-"""Host shards of all processes of a run, derived from that of one."""
+"""AllHosts: the shards of all hosts of a run, derived from that of one process."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,18 +12,18 @@ from loadax.sharding.holdings import HeldRows, LeafHoldings, hold_leaf, hold_row
 from loadax.sharding.layout import MeshGrid, axes_of, plan_leaf
 from loadax.sharding.mesh import grid_of
 
-_PARTS = "the processes"  # an axis, where every process has a mesh of its own
+_PARTS = "the processes"  # mesh axis over processes that have their own meshes
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Everybody:
-    """What all hosts hold of a batch. Hosts are numbered by their place among the processes that own a device.
+class AllHosts:
+    """The shards of all hosts. Hosts are the processes that own a device, in ascending order.
 
     Args:
-        one: the share of one of them.
-        batch_size: of the global batch. Where the share's own is smaller, every process has a mesh like this one, for
-            its part of the batch.
+        one: Shard of one host.
+        batch_size: Rows of the global batch. If the shard's own is smaller, every process has its own mesh like this
+            one, for its part of the batch.
     """
 
     one: HostShard
@@ -31,7 +31,7 @@ class Everybody:
 
     @cached_property
     def grid(self) -> MeshGrid:
-        """The devices of all hosts; meshes of their own stand side by side, along a new first axis."""
+        """Devices of all hosts; meshes of single processes are stacked along a new first axis."""
         grid, parts = grid_of(self.one.mesh), self.batch_size // self.one.batch_size
         if parts == 1:
             return grid
@@ -40,21 +40,21 @@ class Everybody:
 
     @cached_property
     def leaves(self) -> tuple[LeafHoldings, ...]:
-        """Who holds what of every leaf of the batch."""
+        """Parts of every leaf, by host."""
         return tuple(hold_leaf(self.grid, spec, shape) for spec, shape in zip(self._specs, self._shapes, strict=True))
 
     @cached_property
     def rows(self) -> HeldRows:
-        """Which rows everybody reads."""
+        """Rows that each host reads."""
         return hold_rows(self.leaves)
 
     @cached_property
     def processes(self) -> Integers:
-        """The process that each host is."""
+        """int64[hosts]: process index of each host."""
         return np.unique(self.grid.owners)
 
-    def share(self, host: int) -> HostShard:
-        """The share of one host, as that host would work it out."""
+    def shard(self, host: int) -> HostShard:
+        """The shard of a host, as that host computes it."""
         process = int(self.processes[host])
         layouts = [
             plan_leaf(self.grid, spec, shape, process) for spec, shape in zip(self._specs, self._shapes, strict=True)

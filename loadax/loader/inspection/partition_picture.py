@@ -1,4 +1,4 @@
-"""Draws which host holds which part of a batch: rows down, columns across."""
+"""PartitionPicture: draws which hosts hold which parts of a leaf, with rows down and columns across."""
 
 import colorsys
 import os
@@ -18,10 +18,10 @@ from loadax.protocols import Integers
 from loadax.sharding.holdings import LeafHoldings
 
 _SHADES = "░▒▓█"
-_BANDS = 16  # of rows, in the terminal
-_CELL = 13  # characters that a part needs at least, in the terminal
-_STRIPES = 8  # hosts that are shown side by side where many hold the same part
-_LABELLED = 128  # parts that have their hosts written in them, in the plot
+_BANDS = 16  # most bands of rows in the terminal
+_CELL = 13  # fewest characters per part in the terminal
+_STRIPES = 8  # most hosts to show side by side in one part
+_LABELLED = 128  # most parts in the plot that are labelled with their hosts
 
 
 @final
@@ -30,52 +30,54 @@ class PartitionPicture:
     """The parts of one leaf and the hosts that hold them.
 
     Args:
-        title: the leaf, as one would write it.
-        held: who holds what.
+        title: Title with the leaf.
+        holdings: Parts of the leaf, by host.
     """
 
     title: str
-    held: LeafHoldings
+    holdings: LeafHoldings
 
     def text(self, width: int = 100, colour: bool | None = None) -> str:
-        """A picture for the terminal. Where there are more parts than fit, one place of it stands for several.
+        """Draws for the terminal. A cell shows several parts if they don't fit.
 
         Args:
-            width: characters of a line.
-            colour: None: when stdout is a terminal, and `NO_COLOR` is not set.
+            width: Characters per line.
+            colour: Whether to use colours. None: if stdout is a terminal and `NO_COLOR` is not set.
         """
         if colour is None:
             colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        rows = _bounds(self.held.cuts[0], _BANDS)
-        labels = [f"{low * self.held.extents[0]}:{high * self.held.extents[0]}" for low, high in rows]
+        rows = _bounds(self.holdings.cuts[0], _BANDS)
+        labels = [f"{low * self.holdings.extents[0]}:{high * self.holdings.extents[0]}" for low, high in rows]
         margin = max(map(len, [*labels, "rows"])) + 2
-        columns = _bounds(self.held.columns, max(1, (width - margin) // (_CELL + 1)))
-        each = max(_CELL, min(26, (width - margin) // len(columns) - 1))
+        columns = _bounds(self.holdings.columns, max(1, (width - margin) // (_CELL + 1)))
+        cell_width = max(_CELL, min(26, (width - margin) // len(columns) - 1))
         cells = [[tuple(self._holders(row, column).tolist()) for column in columns] for row in rows]
         shades = _shades(cells)
         lines = [self.title, self._caption(), ""]
         lines.append(
             "rows".ljust(margin)
-            + " ".join(_cut(self._column_text(*column), each).ljust(each) for column in columns).rstrip()
+            + " ".join(_cut(self._column_text(*column), cell_width).ljust(cell_width) for column in columns).rstrip()
         )
         for label, line in zip(labels, cells, strict=True):
-            lines.append(label.ljust(margin) + " ".join(self._cell(cell, each, shades[cell], colour) for cell in line))
+            lines.append(
+                label.ljust(margin) + " ".join(self._cell(cell, cell_width, shades[cell], colour) for cell in line)
+            )
         return "".join(f"{line}\n" for line in lines)
 
     def png(self, path: str | os.PathLike[str]) -> None:
-        """Writes the picture to `path`, as PNG.
+        """Writes the picture to a PNG file.
 
         Raises:
-            UnsupportedError: When matplotlib is not installed.
+            UnsupportedError: If matplotlib is not installed.
         """
-        rows, columns = self.held.cuts[0], self.held.columns
+        rows, columns = self.holdings.cuts[0], self.holdings.columns
         figure = new_figure(11, 8, "use text_picture()")
         axes = figure.subplots()
         axes.imshow(self._pixels(), extent=(0, columns, rows, 0), aspect="auto", interpolation="nearest")
         axes.set_title(f"{self.title}\n{self._caption()}", loc="left", fontsize=11)
         bands, sections = _bounds(rows, 12), _bounds(columns, 6)
         axes.set_yticks([*(low for low, _ in bands), rows])
-        axes.set_yticklabels(f"{row * self.held.extents[0]:,}" for row in (*(low for low, _ in bands), rows))
+        axes.set_yticklabels(f"{row * self.holdings.extents[0]:,}" for row in (*(low for low, _ in bands), rows))
         axes.set_xticks([(low + high) / 2 for low, high in sections])
         axes.set_xticklabels(self._column_text(*section) for section in sections)
         axes.xaxis.tick_top()
@@ -90,68 +92,66 @@ class PartitionPicture:
         figure.savefig(path, format="png", dpi=100)
 
     def _pixels(self) -> NDArray[np.uint8]:
-        """The colours of each part's hosts: uint8[rows, columns * stripes, 3]."""
+        """uint8[rows, columns * stripes, 3]: colours of each part's hosts."""
         hosts = np.diff(self._begins)[:, None]
         stripes = min(int(hosts.max()), _STRIPES)
         shown = self._hosts[self._begins[:-1, None] + np.arange(stripes) * hosts // stripes]
-        return _colours(self.held.hosts)[shown].reshape(self.held.cuts[0], -1, 3)
+        return _colours(self.holdings.hosts)[shown].reshape(self.holdings.cuts[0], -1, 3)
 
     @cached_property
     def _by_part(self) -> tuple[Integers, Integers]:
-        order = np.argsort(self.held.shard, kind="stable")
-        parts = self.held.cuts[0] * self.held.columns
-        return self.held.host[order], np.searchsorted(self.held.shard[order], np.arange(parts + 1))
+        order = np.argsort(self.holdings.shard, kind="stable")
+        parts = self.holdings.cuts[0] * self.holdings.columns
+        return self.holdings.host[order], np.searchsorted(self.holdings.shard[order], np.arange(parts + 1))
 
     @property
     def _hosts(self) -> Integers:
-        """The hosts of each part, one part behind the other."""
+        """Hosts of all parts, concatenated."""
         return self._by_part[0]
 
     @property
     def _begins(self) -> Integers:
-        """Where those of each part begin, and where the last ones end."""
+        """int64[parts + 1]: offsets of each part's hosts in `_hosts`."""
         return self._by_part[1]
 
     def _holders(self, rows: tuple[int, int], columns: tuple[int, int]) -> Integers:
-        """The hosts that hold any of these parts, ascending."""
-        width = self.held.columns
-        found = [
+        width = self.holdings.columns
+        hosts = [
             self._hosts[self._begins[row * width + columns[0]] : self._begins[row * width + columns[1]]]
             for row in range(*rows)
         ]
-        return np.unique(np.concatenate(found))
+        return np.unique(np.concatenate(hosts))
 
     def _column_text(self, low: int, high: int) -> str:
-        """The columns of these shards: of each dim that is cut, where it starts and stops."""
-        cuts, extents = self.held.cuts[1:], self.held.extents[1:]
+        """Columns of these shards: `start:stop` of each dim that is split."""
+        cuts, extents = self.holdings.cuts[1:], self.holdings.extents[1:]
         cut = [dim for dim, count in enumerate(cuts) if count > 1]
         if not cut:
             return "all columns" if cuts else "(one value a row)"
-        first, last = (np.unravel_index(each, cuts) for each in (low, high - 1))
+        first, last = (np.unravel_index(index, cuts) for index in (low, high - 1))
         return ", ".join(f"{int(first[dim]) * extents[dim]}:{(int(last[dim]) + 1) * extents[dim]}" for dim in cut)
 
     def _caption(self) -> str:
         least, most = int(np.diff(self._begins).min()), int(np.diff(self._begins).max())
-        held = count_text(most, "host") if least == most else f"{least:,} to {most:,} hosts"
-        parts = self.held.cuts[0] * self.held.columns
-        return f"{count_text(parts, 'part')} on {count_text(self.held.hosts, 'host')}; each part is held by {held}"
+        holders = count_text(most, "host") if least == most else f"{least:,} to {most:,} hosts"
+        parts = self.holdings.cuts[0] * self.holdings.columns
+        return (
+            f"{count_text(parts, 'part')} on {count_text(self.holdings.hosts, 'host')}; each part is held by {holders}"
+        )
 
     def _cell(self, hosts: tuple[int, ...], width: int, shade: str, colour: bool) -> str:
         label = _cut(_hosts_text(np.array(hosts)), width - 2)
         if not colour:
             return f" {label} ".center(width, shade)
-        red, green, blue = (_colours(self.held.hosts)[hosts[0]] // 43).tolist()
+        red, green, blue = (_colours(self.holdings.hosts)[hosts[0]] // 43).tolist()
         ink = 16 if 2 * red + 4 * green + blue > 17 else 231
         return f"\x1b[48;5;{16 + 36 * red + 6 * green + blue}m\x1b[38;5;{ink}m{label.center(width)}\x1b[0m"
 
 
 def _bounds(count: int, most: int) -> list[tuple[int, int]]:
-    """`count` things in at most `most` runs, each as (first, behind the last).
-
-    Equal ones where that does not make them few.
-    """
+    """Splits `range(count)` into at most `most` `(start, stop)` ranges, of equal size if that takes about as many."""
     runs = min(count, most)
-    runs = next((each for each in range(runs, runs // 2, -1) if count % each == 0), runs)
+    runs = next((divisor for divisor in range(runs, runs // 2, -1) if count % divisor == 0), runs)
     return [(count * run // runs, count * (run + 1) // runs) for run in range(runs)]
 
 
@@ -167,19 +167,19 @@ def _cut(text: str, width: int) -> str:
 
 
 def _shades(cells: Iterable[list[tuple[int, ...]]]) -> dict[tuple[int, ...], str]:
-    """A shade for every set of hosts, other than that of the neighbours that have one already."""
+    """A shade for every set of hosts, different from those of its neighbours."""
     shades: dict[tuple[int, ...], str] = {}
     above: list[tuple[int, ...]] = []
     for line in cells:
-        for place, cell in enumerate(line):
+        for column, cell in enumerate(line):
             if cell not in shades:
-                near = {shades[each] for each in (*line[:place][-1:], *above[place : place + 1])}
+                near = {shades[neighbour] for neighbour in (*line[:column][-1:], *above[column : column + 1])}
                 shades[cell] = next(shade for shade in _SHADES if shade not in near)
         above = line
     return shades
 
 
 def _colours(hosts: int) -> NDArray[np.uint8]:
-    """uint8[hosts, 3]: hues by number, with a lighter and a darker one in turn."""
-    found = [colorsys.hsv_to_rgb(0.85 * host / max(1, hosts), 0.55, 0.95 - 0.2 * (host % 2)) for host in range(hosts)]
-    return np.round(np.array(found) * 255).astype(np.uint8)
+    """uint8[hosts, 3]: a hue per host, alternating light and dark."""
+    colours = [colorsys.hsv_to_rgb(0.85 * host / max(1, hosts), 0.55, 0.95 - 0.2 * (host % 2)) for host in range(hosts)]
+    return np.round(np.array(colours) * 255).astype(np.uint8)

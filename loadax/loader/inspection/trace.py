@@ -1,4 +1,4 @@
-"""Trace: where the records of a batch came from, and the steps that meet a record."""
+"""Trace: the origin of a batch's records, and the steps that read a record."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,27 +10,27 @@ from loadax.core.arguments import LARGEST, integer, shown
 from loadax.core.formatting import table
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.batches import BatchPlan
-from loadax.plan.find import Place, find
+from loadax.plan.find import StepPosition, find
 from loadax.plan.mix import ENDLESS
 from loadax.protocols import Integers, Location
 from loadax.redaction import redact
 from loadax.sources.base import BaseSource, Child
 
-_SHOWN = 10  # records of a trace that its text lists
+_SHOWN = 10  # records in the text of a trace
 
 
 class Record(NamedTuple):
-    """What stands at one position of a batch.
+    """The record at one position of a batch.
 
     Args:
-        position: of the batch.
-        dataset: which part of a mixture or concatenation it comes from: the name of a part of `mix`, "part 0" of
-            `concat`, a path such as "web/part 1" where these are nested; "" otherwise.
-        row: of that part's source; -1 for padding.
-        epoch: in which pass over that part.
-        id: the row among those of all parts, as `loader.rows` gives it; -1 for padding.
-        where: in which files, as far as the source knows; None when it does not.
-        documents: what a packed row holds; None when it is none.
+        position: Position in the batch.
+        dataset: Part of a mixture or concatenation: the name of a part of `mix`, "part 0" of `concat`, or a path such
+            as "web/part 1" if these are nested; else "".
+        row: Row of that part's source; -1 for padding.
+        epoch: Epoch of that part.
+        id: Row id as in `loader.rows`; -1 for padding.
+        where: Files and byte ranges; None if the source does not know them.
+        documents: Documents of a packed row; None for other rows.
     """
 
     position: int
@@ -43,16 +43,16 @@ class Record(NamedTuple):
 
     @property
     def padding(self) -> bool:
-        """Whether no record stands here."""
+        """Whether the position is padding."""
         return self.id < 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The same, as JSON takes it."""
-        where = None if self.where is None else [each._asdict() for each in self.where]
+        """The record as a JSON-serialisable dict."""
+        where = None if self.where is None else [entry._asdict() for entry in self.where]
         documents = (
             None
             if self.documents is None
-            else [getattr(each, "_asdict", lambda each=each: each)() for each in self.documents]
+            else [getattr(entry, "_asdict", lambda entry=entry: entry)() for entry in self.documents]
         )
         return {**self._asdict(), "where": where, "documents": documents}
 
@@ -60,16 +60,16 @@ class Record(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
-    """Where the records of a batch came from: `trace[position]` is a `Record`; iterating gives all of them.
+    """The origin of a batch's records: `trace[position]` is a `Record`, and iteration yields all of them.
 
     Args:
-        step: of the run.
-        positions: of the batch, those that were asked for.
-        ids: of the rows there; -1 for padding.
-        epochs: of each, in its part.
-        datasets: what each one's part is called.
-        rows: of that part's source.
-        sources: which read them; None for padding.
+        step: Step of the run.
+        positions: Positions in the batch, int64[n].
+        ids: Row ids, int64[n]; -1 for padding.
+        epochs: Epochs of the parts, int64[n].
+        datasets: Names of the parts.
+        rows: Rows of the parts' sources, int64[n].
+        sources: Sources of the parts; None for padding.
     """
 
     step: int
@@ -84,29 +84,30 @@ class Trace:
         return len(self.positions)
 
     def __iter__(self) -> Iterator[Record]:
-        return (self._record(place) for place in range(len(self)))
+        return (self._record(index) for index in range(len(self)))
 
     def __getitem__(self, position: int) -> Record:
-        """What stands at a position of the batch.
+        """The record at a position of the batch.
 
         Raises:
-            RowIndexError: when the trace does not have that position.
+            RowIndexError: If the trace does not have that position.
         """
-        found = np.flatnonzero(self.positions == position)
-        if not len(found):
+        indices = np.flatnonzero(self.positions == position)
+        if not len(indices):
             raise RowIndexError(
-                f"position {position} is not in this trace of {len(self)} positions of step {self.step}"
+                f"position {position} is not in this trace of {len(self)} positions of step {self.step}; "
+                "pass one of trace.positions"
             )
-        return self._record(int(found[0]))
+        return self._record(int(indices[0]))
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """All records, as JSON takes them."""
+        """All records as JSON-serialisable dicts."""
         return [record.to_dict() for record in self]
 
     def __repr__(self) -> str:
         named = any(self.datasets)
         lines = []
-        for record in (self._record(place) for place in range(min(len(self), _SHOWN))):
+        for record in (self._record(index) for index in range(min(len(self), _SHOWN))):
             line = [str(record.position), *([record.dataset] * named)]
             lines.append(
                 line + (["padding", "", ""] if record.padding else [str(record.row), str(record.epoch), _shown(record)])
@@ -115,72 +116,72 @@ class Trace:
         header = ["position", *(["dataset"] * named), "row", "epoch", "where"]
         return f"step {self.step}\n{table(header, lines)}{more}".rstrip("\n")
 
-    def _record(self, place: int) -> Record:
-        source, row, epoch = self.sources[place], int(self.rows[place]), int(self.epochs[place])
-        where = None if source is None else source.locate_visit(row, epoch)
+    def _record(self, index: int) -> Record:
+        source, row, epoch = self.sources[index], int(self.rows[index]), int(self.epochs[index])
+        locations = None if source is None else source.locate_visit(row, epoch)
         documents = None if source is None else source.documents(row)
         return Record(
-            int(self.positions[place]),
-            self.datasets[place],
+            int(self.positions[index]),
+            self.datasets[index],
             row,
             epoch,
-            int(self.ids[place]),
-            tuple(each._replace(file=redact(each.file)) for each in where) if where else None,
+            int(self.ids[index]),
+            tuple(location._replace(file=redact(location.file)) for location in locations) if locations else None,
             tuple(documents) if documents else None,
         )
 
 
 def trace(plan: BatchPlan, source: BaseSource, step: int, positions: Integers) -> Trace:
-    """Where the records at these positions of a step came from.
+    """Traces the records at some positions of a step.
 
     Args:
-        plan: of the run.
-        source: of the dataset.
-        step: of the run.
-        positions: of the batch.
+        plan: Plan of the run.
+        source: Source of the dataset.
+        step: Step of the run.
+        positions: Positions in the batch, int64[n].
     """
     visits = plan.visits(step, positions)
     rows = visits.rows.copy()
     datasets, sources = [""] * len(rows), [None] * len(rows)
-    there = np.flatnonzero(rows >= 0)
-    _look_up(source, "", there, rows, datasets, sources)
+    real = np.flatnonzero(rows >= 0)
+    _look_up(source, "", real, rows, datasets, sources)
     return Trace(step, positions, visits.rows, visits.epochs, tuple(datasets), rows, tuple(sources))
 
 
 def _look_up(
-    source: BaseSource, name: str, places: Integers, rows: Integers, datasets: list[str], sources: list[Any]
+    source: BaseSource, name: str, indices: Integers, rows: Integers, datasets: list[str], sources: list[Any]
 ) -> None:
-    """Fills in the name and the source of the part of each of `places`, and turns its row into one of that source."""
+    """Sets the name and the source of the part at each of `indices`, and converts the row to one of that source."""
     parts = _parts(source)
     if not parts:
-        for place in places.tolist():
-            datasets[place], sources[place] = name, source
+        for index in indices.tolist():
+            datasets[index], sources[index] = name, source
         return
-    owner = np.searchsorted([first for first, _ in parts], rows[places], side="right") - 1
-    for number, (first, part) in enumerate(parts):
-        mine = places[owner == number]
-        rows[mine] -= first
-        _look_up(part.source, _path(name, part.name), mine, rows, datasets, sources)
+    owner = np.searchsorted([first for first, _ in parts], rows[indices], side="right") - 1
+    for part_index, (first, part) in enumerate(parts):
+        in_part = indices[owner == part_index]
+        rows[in_part] -= first
+        _look_up(part.source, _path(name, part.name), in_part, rows, datasets, sources)
 
 
 def find_places(
     plan: BatchPlan, source: BaseSource, row: int, dataset: str | None, epochs: Any, steps: Any
-) -> list[Place]:
-    """Where a run meets a row; see `Dataloader.find`.
+) -> list[StepPosition]:
+    """Finds the steps and positions at which a run reads a row; see `Dataloader.find`.
 
     Raises:
-        ArgumentError: when there is no such part, or the run has no end and nothing says where to look.
-        RowIndexError: when there is no such row.
+        ArgumentError: If there is no such part, or the run is infinite and neither epochs nor steps are given.
+        RowIndexError: If the row is out of range.
     """
     first, rows = (0, len(source)) if dataset is None else _part(source, dataset)
     if not 0 <= row < rows:
         of = "" if dataset is None else f" of {dataset!r}"
         packs = (
-            "; these are packed rows: trace() tells which documents each holds"
+            "; these are packed rows, and trace() shows the documents of each"
             if source.documents(0) is not None
             else ""
         )
-        raise RowIndexError(f"row {row}{of} is not there: rows are at least 0 and below {rows}{packs}")
+        raise RowIndexError(f"row {row}{of} is out of range: pass a row of at least 0 and below {rows}{packs}")
     return find(plan, first + row, _steps_to_look_at(plan, epochs, steps))
 
 
@@ -191,11 +192,11 @@ def _steps_to_look_at(plan: BatchPlan, epochs: Any, steps: Any) -> range:
         chosen = _range("steps", steps)
         return range(chosen.start, max(chosen.start, min(chosen.stop, plan.end)))
     if plan.order.size >= ENDLESS:
-        raise ArgumentError("this mixture never ends: pass steps=range(start, stop), the steps of the run to look at")
+        raise ArgumentError("this mixture is infinite: pass steps=range(start, stop), the steps to search")
     if epochs is None:
         if plan.num_epochs is None:
             raise ArgumentError(
-                "num_epochs=None: the run goes on for ever; pass epochs=range(start, stop) or steps=range(start, stop)"
+                "num_epochs=None: the run is infinite; pass epochs=range(start, stop) or steps=range(start, stop)"
             )
         return range(plan.num_steps or 0)
     chosen = _range("epochs", epochs)
@@ -207,7 +208,7 @@ def _steps_to_look_at(plan: BatchPlan, epochs: Any, steps: Any) -> range:
 
 
 def _range(name: str, value: Any) -> range:
-    remedy = "an int, or a range of ints from 0 on, one after another"
+    remedy = "an int, or a range of consecutive ints from 0 on"
     if not isinstance(value, range):
         only = integer(name, value, 0, remedy=remedy)
         return range(only, only + 1)
@@ -217,15 +218,13 @@ def _range(name: str, value: Any) -> range:
 
 
 def _part(source: BaseSource, dataset: str) -> tuple[int, int]:
-    """The number of the first row of a part, and how many rows it has."""
+    """First row id and number of rows of a part."""
     parts = {name: (first, len(part)) for name, part, first in _all_parts(source, "", 0)}
     if not isinstance(dataset, str) or dataset not in parts:
-        there = (
-            f"the parts are {sorted(parts)}"
-            if parts
-            else "it is one dataset, neither mixed nor concatenated; leave it out"
+        known = (
+            f"the parts are {sorted(parts)}" if parts else "it is neither mixed nor concatenated, so leave dataset= out"
         )
-        raise ArgumentError(f"dataset={shown(dataset)} is no part of this loader's dataset: {there}")
+        raise ArgumentError(f"dataset={shown(dataset)} is not a part of this loader's dataset: {known}")
     return parts[dataset]
 
 
@@ -238,7 +237,7 @@ def _all_parts(source: BaseSource, name: str, first: int) -> Iterator[tuple[str,
 
 
 def _parts(source: BaseSource) -> list[tuple[int, Child]]:
-    """The children whose rows are rows of the source, each with the number of its first row there."""
+    """The children whose rows are rows of the source, each with its first row in the source."""
     return [(child.first_row, child) for child in source.children if child.first_row is not None]
 
 
@@ -252,7 +251,7 @@ def _shown(record: Record) -> str:
             " …" if len(record.documents) > 4 else ""
         )
     if record.where is None:
-        return "not known"
+        return "unknown"
     first, *others = record.where
     size = "" if first.first is None else f" bytes {first.first} to {first.last}"
     part = f" {first.part}" if first.part else ""

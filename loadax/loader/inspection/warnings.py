@@ -1,4 +1,4 @@
-"""Warnings about a plan that costs more than it has to, each with what to do."""
+"""Warnings about avoidable costs of a plan, each with advice."""
 
 import math
 from collections.abc import Iterator
@@ -9,46 +9,46 @@ from loadax.core.formatting import name_of, size_text
 from loadax.dataset import Dataset
 from loadax.loader.inspection.chunk_reads import Opened
 from loadax.loader.inspection.explanation import Batches, Memory, Reading
-from loadax.loader.inspection.hosts import Everybody
+from loadax.loader.inspection.hosts import AllHosts
 from loadax.plan.order import depth_first
 
-_MANY_DECODED = 4  # rows decoded for each used: above that one pays mostly for rows that nobody wants
-_MUCH_DROPPED = 0.1  # of an epoch
-_SHARED = 1.5  # times that a chunk is decoded, over all hosts
+_MANY_DECODED = 4  # rows decoded per row used
+_MUCH_DROPPED = 0.1  # share of an epoch
+_SHARED = 1.5  # number of hosts that decode a chunk
 
 
-def advice(
-    dataset: Dataset, everybody: Everybody, batches: Batches, reading: Reading, memory: Memory, opened: list[Opened]
+def find_warnings(
+    dataset: Dataset, hosts: AllHosts, batches: Batches, reading: Reading, memory: Memory, opened: list[Opened]
 ) -> Iterator[str]:
-    """Warnings, those that matter most first."""
-    yield from _whole_rows(dataset, everybody, reading)
+    """Yields warnings, the most important first."""
+    yield from _whole_rows(dataset, hosts, reading)
     yield from _chunks(dataset, reading)
-    yield from _lanes(dataset, everybody, opened)
-    yield from _hosts(everybody, reading)
+    yield from _lanes(dataset, hosts, opened)
+    yield from _hosts(hosts, reading)
     if memory.step.most > memory.reading_ahead / 2:
         yield (
             f"a step takes {size_text(memory.step.most)} on a host, "
-            f"and reading ahead may take {size_text(memory.reading_ahead)}: no two steps are read at a time; "
+            f"but reading ahead is limited to {size_text(memory.reading_ahead)}: no two steps are read at a time; "
             "pass a larger prefetch_bytes to the Dataloader"
         )
     if batches.dropped > _MUCH_DROPPED * batches.rows_per_epoch:
         yield (
-            f"an epoch of {batches.rows_per_epoch:,} rows leaves out {batches.dropped:,} of them, "
+            f"an epoch of {batches.rows_per_epoch:,} rows drops {batches.dropped:,} of them, "
             "which don't fill a batch; pass remainder='pad' or a smaller batch_size"
         )
 
 
-def _whole_rows(dataset: Dataset, everybody: Everybody, reading: Reading) -> Iterator[str]:
-    """Hosts that read columns which none of their devices holds."""
+def _whole_rows(dataset: Dataset, hosts: AllHosts, reading: Reading) -> Iterator[str]:
+    """Warns if hosts read columns that none of their devices holds."""
     reader = dataset.reader
     if reader.source.reads_columns and reader.elementwise:
         return
-    rows = everybody.rows.counts
+    rows = hosts.rows.counts
     wanted, read = np.zeros(len(rows)), np.zeros(len(rows))
-    for leaf, held in zip(everybody.one.batch.leaves, everybody.leaves, strict=True):
+    for leaf, holdings in zip(hosts.one.batch.leaves, hosts.leaves, strict=True):
         if leaf.source is not None:
-            wanted += held.counts * math.prod(held.extents) * leaf.dtype.itemsize
-            read += rows * math.prod(held.shape[1:]) * leaf.dtype.itemsize
+            wanted += holdings.counts * math.prod(holdings.extents) * leaf.dtype.itemsize
+            read += rows * math.prod(holdings.shape[1:]) * leaf.dtype.itemsize
     if wanted.sum() >= read.sum():
         return
     part = (
@@ -58,10 +58,10 @@ def _whole_rows(dataset: Dataset, everybody: Everybody, reading: Reading) -> Ite
     if not reader.source.reads_columns:
         yield f"{part}: {reader.source.type_name} has no read_into, which would read columns"
     else:
-        which = next(name_of(each.function) for each in reader.maps if not each.elementwise)
+        which = next(name_of(row_map.function) for row_map in reader.maps if not row_map.elementwise)
         yield (
-            f"{part}: the map {which} may need all columns of a row; where each element follows from itself alone, use "
-            "map_batch(…, elementwise=True), and what mixes columns may go to the jitted step"
+            f"{part}: the map {which} may need all columns of a row; if it is elementwise, use "
+            "map_batch(…, elementwise=True), else consider moving it to the jitted step"
         )
 
 
@@ -72,22 +72,22 @@ def _chunks(dataset: Dataset, reading: Reading) -> Iterator[str]:
     shuffles = (below.shuffle for below in depth_first(dataset.order))
     if any(shuffle is not None and shuffle.blocks is None for shuffle in shuffles):
         yield (
-            f"{begin}: chunks are coarse, and every row is shuffled by itself; shuffle(seed, block='chunks') "
+            f"{begin}: chunks are large, but rows are shuffled individually; shuffle(seed, block='chunks') "
             "decodes each chunk once an epoch, or `loadax convert` writes the data in smaller chunks"
         )
     else:
         yield (
-            f"{begin} in a step: their shares of it are smaller than the chunks, "
-            "so that several hosts decode the same; `loadax convert` writes the data in smaller chunks"
+            f"{begin} in a step: a host's part of the batch is smaller than the chunks, "
+            "so several hosts decode the same ones; `loadax convert` writes the data in smaller chunks"
         )
 
 
-def _lanes(dataset: Dataset, everybody: Everybody, opened: list[Opened]) -> Iterator[str]:
-    """Chunks that several hosts decode, though they read different rows."""
-    shares = len(everybody.rows.alike)
-    for number, first in enumerate(opened[0].shuffles if opened else ()):
+def _lanes(dataset: Dataset, hosts: AllHosts, opened: list[Opened]) -> Iterator[str]:
+    """Warns if several hosts decode the same chunks, though they read different rows."""
+    shares = len(hosts.rows.alike)
+    for index, first in enumerate(opened[0].shuffles if opened else ()):
         blocks = first.blocks
-        shared = max(one.shuffles[number].lanes * everybody.batch_size / (blocks.lanes * one.rows) for one in opened)
+        shared = max(host.shuffles[index].lanes * hosts.batch_size / (blocks.lanes * host.rows) for host in opened)
         if shared < _SHARED:
             continue
         begin = (
@@ -95,35 +95,35 @@ def _lanes(dataset: Dataset, everybody: Everybody, opened: list[Opened]) -> Iter
             "that read different rows of it, and they all decode its chunks"
         )
         if not dataset.order.lane_assignments(0, 0, 1):
-            yield f"{begin}: what stands behind the shuffle spreads the lanes over all hosts; shuffle last"
+            yield f"{begin}: the verbs after the shuffle spread the lanes over all hosts; shuffle last"
         elif blocks.num_blocks < shares:
             yield (
-                f"{begin}: the data has only {blocks.num_blocks} blocks for {shares:,} shares of the batch; "
+                f"{begin}: the data has only {blocks.num_blocks} blocks for {shares:,} different parts of the batch; "
                 "`loadax convert` writes it in smaller chunks"
             )
         else:
             yield (
                 f"{begin}; pass lanes={shares * -(-blocks.lanes // shares)} to shuffle, "
-                "so that each share of the batch has lanes of its own"
+                "so that each part of the batch has its own lanes"
             )
 
 
-def _hosts(everybody: Everybody, reading: Reading) -> Iterator[str]:
+def _hosts(hosts: AllHosts, reading: Reading) -> Iterator[str]:
     if reading.rows.least != reading.rows.most:
         yield (
             f"hosts read from {reading.rows.least:,.0f} to {reading.rows.most:,.0f} rows a step, "
-            "and all of them wait for the one with most; lay the mesh out so that each has an equal share"
+            "and all wait for the one with most (a straggler); lay the mesh out so that all hosts hold equal parts"
         )
     held_once = held_in_all = 0.0
     copied = []
-    for leaf, held in zip(everybody.one.batch.leaves, everybody.leaves, strict=True):
+    for leaf, holdings in zip(hosts.one.batch.leaves, hosts.leaves, strict=True):
         if leaf.source is not None:
-            once = math.prod(held.shape) * leaf.dtype.itemsize
-            copies = len(held.host) / (held.cuts[0] * held.columns)
+            once = math.prod(holdings.shape) * leaf.dtype.itemsize
+            copies = len(holdings.host) / (holdings.cuts[0] * holdings.columns)
             held_once, held_in_all = held_once + once, held_in_all + copies * once
             copied += [leaf.path or "the batch"] if copies > 1 else []
     if held_in_all >= _SHARED * held_once:
         yield (
             f"all hosts together read the batch {reading.times:.1f} times, since several hold the same parts "
-            f"of {', '.join(copied)}; cut these over more axes of the mesh, where the training step allows it"
+            f"of {', '.join(copied)}; partition these over more axes of the mesh, if the training step allows it"
         )

@@ -1,1 +1,1 @@
-"""What is counted while a loader runs."""
+"""Metrics of a running loader."""

@@ -1,4 +1,4 @@
-"""Stages of a read task: timed for the statistics and marked for a profiler. Without JAX, for worker processes."""
+"""StageClock: times the stages of a read task and marks them for a profiler. Without JAX, for worker processes."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -9,7 +9,7 @@ from loadax.loader.metrics.stats import Timing
 
 Stage = Literal["read", "transform", "assemble"]
 Mark = Callable[[str], AbstractContextManager[Any]]
-"""Marks a stretch of a thread's time with a name, as `jax.profiler.TraceAnnotation` does."""
+"""Context manager that marks a span of a thread's time by name, such as `jax.profiler.TraceAnnotation`."""
 
 _NOTHING: Final = nullcontext()
 _STAGES: Final = {"read": 0, "transform": 1, "assemble": 2}
@@ -17,16 +17,13 @@ _NAMES: Final = tuple(f"loadax.{stage}" for stage in _STAGES)
 
 
 def unmarked(_name: str) -> AbstractContextManager[None]:
-    """No mark: where no profiler looks."""
+    """Marks nothing."""
     return _NOTHING
 
 
 @final
 class StageClock:
-    """Measures the stages of one piece of work: `with clock("read"): …`.
-
-    A stage may come several times, but never inside another one.
-    """
+    """Measures the stages of one piece: `with clock("read"): …`. Stages may repeat but not nest."""
 
     __slots__ = ("_at", "_began", "_cpu", "_cpu_at", "_mark", "_open", "_seconds", "_stage")
 
@@ -50,7 +47,7 @@ class StageClock:
         self._open.__exit__(None, None, None)
 
     def timing(self) -> Timing:
-        """What was taken so far."""
+        """Times measured so far."""
         read, transform, assemble = self._seconds
         read_cpu, transform_cpu, assemble_cpu = self._cpu
         return Timing(

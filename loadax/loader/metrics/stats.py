@@ -1,31 +1,28 @@
-"""Stats: where the time goes, counted per piece, never per row."""
+"""Stats: times and counters of an iterator, updated per piece, never per row."""
 
 import os
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, final
 
 UNMEASURED = 2
-"""The first steps, before and in which the training step is compiled."""
+"""Number of first steps that are not measured, since the training step is compiled then."""
 
 
 def usable_cores() -> int:
-    """How many processors this process may use: fewer than the machine has, where the job was given only some."""
+    """Number of cores that this process may use, which a job scheduler may limit."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 class Timing(NamedTuple):
-    """Seconds that one piece of work took, by stage, and what it brought.
-
-    Plain numbers: it may come out of another process.
+    """Times and amounts of one read or placed piece, as plain numbers that can be sent between processes.
 
     Attributes:
-        read, transform, assemble, place: seconds on the clock on the wall.
-        rows, bytes: how much it was.
-        read_cpu, transform_cpu, assemble_cpu: seconds of processor time of the thread that did it. A stage that waits
-        has few of them.
-        began: when the work began, by `time.perf_counter()`, which all processes of a machine share. 0: not known.
-        worker: id of the process that did it. 0: this one.
+        read, transform, assemble, place: Wall time of each stage, in seconds.
+        rows, bytes: Amount of data.
+        read_cpu, transform_cpu, assemble_cpu: CPU time of the thread in each stage, in seconds. Low if the stage waits.
+        began: Start by `time.perf_counter()`, which all processes of a machine share. 0: unknown.
+        worker: Id of the worker process. 0: this process.
     """
 
     read: float = 0.0
@@ -42,53 +39,52 @@ class Timing(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Seconds of reading a piece, on the clock on the wall."""
+        """Wall time of all stages but placing, in seconds."""
         return self.read + self.transform + self.assemble
 
     @property
     def processor_seconds(self) -> float:
-        """The same of processor time."""
+        """CPU time of all stages but placing, in seconds."""
         return self.read_cpu + self.transform_cpu + self.assemble_cpu
 
 
 @final
 @dataclass(repr=False)
 class Stats:
-    """What an iterator has done so far. Seconds of `read` to `place` are summed over all workers.
+    """Statistics of an iterator. Times are in seconds; `read` to `place` are summed over all workers.
 
     Attributes:
-        steps: batches handed out.
-        wait: seconds that `next()` took: what training waited for data.
-        read: seconds of reading the source.
-        transform: seconds in the user's maps.
-        assemble: seconds of laying rows out for the devices, where reading did not do that itself.
-        place: seconds of making `jax.Array`s.
-        rows: rows that this process read, for batches handed out or not.
-        bytes: what they hold, as the devices want it.
-        ready: placed batches that wait for the consumer now.
-        probed: rows read when the loader was made, to find the spec; not in `rows`.
-        elapsed: seconds since the iterator began, until it was closed.
-        first: seconds of `wait` for the first batch, before which nothing could be read ahead.
-        measured: steps from the third on. Before it the training step is compiled, so that only these tell how fast
-            training goes.
-        waited: seconds of `wait` in the measured steps.
-        trained: seconds between `next()` and `next()` in the measured steps.
-        longest: the longest wait of a measured step.
-        longest_step: which step that was.
-        no_room: seconds of `wait` while a worker was idle because `prefetch_bytes` were used up.
-        active: seconds from the iterator's beginning to the batch handed out last.
-        read_cpu: processor seconds of reading, on the threads that read; a source's own threads are not in it.
-        transform_cpu: processor seconds in the user's maps.
-        cpu: processor seconds of this process since the iterator began, training's own included.
-        workers: how many there are to read ahead, at most.
-        at_work: how many of them are at work now: fewer, while more would be no faster.
-        tried: how many have been at work at most.
-        worker_type: what they are: "thread" or "process".
-        prefetch: placed batches that are kept ahead.
-        prefetch_bytes: host memory for reading ahead.
-        cores: processors that this process may use.
-        load: processes of this machine that want a processor, in the last minute.
-        early: what of this was counted before the measured steps; None when there is none yet.
+        steps: Batches handed out.
+        wait: Time in `next()`, which training waited for data.
+        read: Time reading the source.
+        transform: Time in the user's maps.
+        assemble: Time copying rows into the layout of the devices, if reading does not do so directly.
+        place: Time creating `jax.Array`s.
+        rows: Rows that this process read, for batches handed out or not.
+        bytes: Bytes of these rows, in the dtypes of the devices.
+        ready: Placed batches that are ready now.
+        probed: Rows read when the loader was made, to find the spec; not counted in `rows`.
+        elapsed: Time since the iterator was started, until it was closed.
+        first: Part of `wait` for the first batch, before which nothing could be read ahead.
+        measured: Number of measured steps: all from the third on, since the training step is compiled before.
+        waited: Part of `wait` in the measured steps.
+        trained: Time between calls of `next()` in the measured steps.
+        longest: Longest wait of a measured step.
+        longest_step: Step with the longest wait.
+        no_room: Part of `wait` while a worker was idle because `prefetch_bytes` were used up.
+        active: Time from the start of the iterator to the last batch handed out.
+        read_cpu: CPU time of reading, without a source's own threads.
+        transform_cpu: CPU time in the user's maps.
+        cpu: CPU time of this process since the iterator was started, including training.
+        workers: Largest number of workers.
+        at_work: Number of active workers; lower if more would not be faster.
+        tried: Largest number of workers that were active.
+        worker_type: Kind of the workers, "thread" or "process".
+        prefetch: Number of placed batches to keep ahead.
+        prefetch_bytes: Host memory for reading ahead, in bytes.
+        cores: Number of cores that this process may use.
+        load: 1-minute load average.
+        early: Statistics before the measured steps; None if no step was measured yet.
     """
 
     steps: int = 0
@@ -125,25 +121,22 @@ class Stats:
 
     @property
     def rows_per_second(self) -> float:
-        """Rows that this process read, per second since the iterator began."""
+        """Rows that this process read per second of `elapsed`."""
         return self.rows / self.elapsed if self.elapsed else 0.0
 
     @property
     def step_seconds(self) -> float:
-        """Seconds that a step takes, waiting and training together: the mean of the measured ones.
-
-        0 where there is none yet.
-        """
+        """Mean time of a measured step, waiting and training, in seconds; 0 if there is none yet."""
         return (self.waited + self.trained) / self.measured if self.measured else 0.0
 
     @property
     def waited_share(self) -> float:
-        """The part of the measured steps' time that training waited for data."""
+        """Share of the measured steps' time that training waited for data."""
         together = self.waited + self.trained
         return self.waited / together if together else 0.0
 
     def __str__(self) -> str:
-        """One line, as for the end of a training run."""
+        """One line for the end of a training run."""
         share = self.wait / self.elapsed if self.elapsed else 0.0
         return f"waited {self.wait:.3f} s of {self.elapsed:.1f} s for data ({share:.1%})"
 
@@ -151,21 +144,18 @@ class Stats:
         return f"Stats: {self}"
 
     def plus(self, later: "Stats") -> "Stats":
-        """These and what came later, together."""
+        """These and later statistics, combined."""
         together = {name: value + getattr(later, name) for name, value in vars(self).items() if name not in _NOT_SUMMED}
-        longest = max(self, later, key=lambda each: each.longest)
+        longest = max(self, later, key=lambda stats: stats.longest)
         together.update((name, getattr(later, name)) for name in _OF_NOW)
         first = (self if self.steps else later).first
-        # Steps of which none was measured are early as a whole.
+        # Without a measured step, all statistics are early.
         none = self.early is None and later.early is None
         early = None if none else (self.early or self).plus(later.early or later)
         return Stats(**together, first=first, longest=longest.longest, longest_step=longest.longest_step, early=early)
 
     def settled(self) -> "Stats":
-        """These without what was counted before the measured steps: while the step was compiled, say.
-
-        All, where no work was done since.
-        """
+        """The statistics of the measured steps; all statistics if no work was done since."""
         if self.early is None:
             return self
         since = {
@@ -176,7 +166,7 @@ class Stats:
         return replace(self, **since, early=None)
 
     def add(self, timing: Timing) -> None:
-        """Counts one piece of work."""
+        """Counts one piece."""
         self.read += timing.read
         self.transform += timing.transform
         self.assemble += timing.assemble
@@ -187,7 +177,7 @@ class Stats:
         self.transform_cpu += timing.transform_cpu
 
     def took(self, step: int, waited: float, away: float) -> None:
-        """Counts a batch handed out: how long the consumer waited for it, and stayed away before."""
+        """Counts a batch handed out, with the consumer's wait and its time away before, in seconds."""
         self.steps += 1
         self.wait += waited
         if self.steps == 1:

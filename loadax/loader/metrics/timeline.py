@@ -1,4 +1,4 @@
-"""Timeline: the last events of a run, in memory that does not grow."""
+"""Timeline: the last events of a run, recorded in constant memory."""
 
 import struct
 import threading
@@ -7,24 +7,23 @@ from typing import Final, Literal, NamedTuple, final
 
 from loadax.loader.metrics.stats import Timing
 
-_KEPT = 20_000  # events: minutes of most runs, and a picture that a browser draws at once
-_EVENT = struct.Struct("<bqddddqq")  # kind, who, when, and the rest of an event
+_KEPT = 20_000  # events: minutes of most runs, and few enough for a browser
+_EVENT = struct.Struct("<bqddddqq")  # kind, worker, time, and the other fields of an event
 _KINDS: Final[tuple[Literal["piece", "placed", "taken"], ...]] = ("piece", "placed", "taken")
 _STAGES = ("read", "transform", "assemble")  # of a piece
-_CONSUMER = 0  # who took a batch: whoever calls `next`
+_CONSUMER = 0  # key of the thread that calls `next`
 
 
 class Event(NamedTuple):
-    """A piece of work that was read, a batch that was placed, or one that was handed out.
+    """A piece that was read, a batch that was placed, or a batch that was handed out.
 
     Attributes:
-        kind: which of these.
-        lane: the number of the worker that did it, in `Timeline.lanes`.
-        began: seconds since the run began.
-        parts: of a piece, seconds in read, transform and assemble; of a placed batch, its seconds; of one handed out,
-            the seconds that training waited.
-        step: the first step that it is of.
-        amount: rows of a piece; batches that were ready when one was handed out.
+        kind: Kind of the event.
+        lane: Index of the worker in `Timeline.lanes`.
+        began: Seconds since the run started.
+        parts: Seconds of the event: read, transform and assemble of a piece; placing; or the wait of training.
+        step: First step of the event.
+        amount: Rows of a piece; batches that were ready when one was handed out.
     """
 
     kind: Literal["piece", "placed", "taken"]
@@ -36,7 +35,7 @@ class Event(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """What one lane did for a while: a stage of a piece, "place", "waiting" or "training"; times in seconds."""
+    """A span of one lane: a stage of a piece, "place", "waiting" or "training"; times in seconds."""
 
     began: float
     seconds: float
@@ -49,10 +48,10 @@ class Timeline(NamedTuple):
     """The last events of a run, the oldest first.
 
     Attributes:
-        lanes: who did the work: "thread 0", "process 1", or "training" for the thread that took the batches.
-        events: what they did.
-        forgotten: how many earlier events are not there any more.
-        until: seconds since the run began.
+        lanes: Names of the workers, such as "thread 0" or "process 1"; "training" for the thread that takes batches.
+        events: Events of all lanes.
+        forgotten: Number of earlier events that were dropped.
+        until: Seconds since the run started.
     """
 
     lanes: tuple[str, ...]
@@ -61,9 +60,9 @@ class Timeline(NamedTuple):
     until: float
 
     def bars(self) -> dict[str, list[Bar]]:
-        """The bars of each lane from left to right: training's first, then the workers'."""
+        """Bars by lane, in order of time; training comes first, then the workers."""
         bars: dict[str, list[Bar]] = {"training": []}
-        # Workers in the order of their numbers, threads before processes.
+        # Threads before processes, each in numeric order.
         for name in sorted(self.lanes, key=lambda name: (name.startswith("process"), len(name), name)):
             bars.setdefault(name, [])
         trained_from: float | None = None
@@ -85,18 +84,16 @@ class Timeline(NamedTuple):
         return {name: sorted(lane) for name, lane in bars.items()}
 
     def ready(self) -> list[tuple[float, int]]:
-        """When each batch was handed out, in seconds, and how many were ready then."""
+        """Time of each batch handed out, in seconds, and number of batches that were ready then."""
         return [(event.began + event.parts[0], event.amount) for event in self.events if event.kind == "taken"]
 
 
 @final
 class Recorder:
-    """Takes in events, and keeps the last ones. Not thread-safe: the caller holds the lock of the monitor.
-
-    Their memory is there from the beginning, and nothing that a garbage collector would have to look through.
+    """Records the last events in preallocated memory without Python objects. Not thread-safe.
 
     Args:
-        kept: how many events.
+        kept: Number of events to keep.
     """
 
     def __init__(self, kept: int = _KEPT):
@@ -104,11 +101,11 @@ class Recorder:
         self._kept = kept
         self._events = bytearray(kept * _EVENT.size)
         self._count = 0
-        self._names: dict[int, str] = {}  # of workers: threads by their identity, processes by their negative one
+        self._names: dict[int, str] = {}  # names of workers, by thread identifier or negative process id
 
     def piece(self, timing: Timing, ended: float, step: int) -> None:
         """A piece was read, whose first row is of `step`."""
-        # The work of a process may have waited for it: then it began later than the call.
+        # A piece may have been queued in a worker process, so it began later than the call.
         began = timing.began or ended - timing.read - timing.transform - timing.assemble
         self._keep(
             0, self._who(timing.worker), began, timing.read, timing.transform, timing.assemble, step, timing.rows
@@ -123,16 +120,16 @@ class Recorder:
         self._keep(2, _CONSUMER, began, waited, 0.0, 0.0, step, ready)
 
     def timeline(self) -> Timeline:
-        """What is kept of the run so far."""
+        """Timeline of the recorded events."""
         lanes, names = _lanes(self._names)
         kept = min(self._count, self._kept)
         events = []
-        for number in range(self._count - kept, self._count):
-            kind, who, began, first, second, third, step, amount = _EVENT.unpack_from(
-                self._events, number % self._kept * _EVENT.size
+        for index in range(self._count - kept, self._count):
+            kind, worker, began, first, second, third, step, amount = _EVENT.unpack_from(
+                self._events, index % self._kept * _EVENT.size
             )
             events.append(
-                Event(_KINDS[kind], lanes.get(who, 0), began - self._began, (first, second, third), step, amount)
+                Event(_KINDS[kind], lanes.get(worker, 0), began - self._began, (first, second, third), step, amount)
             )
         return Timeline(names, tuple(events), self._count - kept, perf_counter() - self._began)
 
@@ -149,8 +146,8 @@ class Recorder:
 
 
 def _lanes(kinds: dict[int, str]) -> tuple[dict[int, int], tuple[str, ...]]:
-    """The number of each worker's lane, and the lanes' names."""
+    """Index of each worker's lane, and the names of the lanes."""
     names: list[str] = []
     for kind in kinds.values():
         names.append(kind if kind == "training" else f"{kind} {sum(name.startswith(kind) for name in names)}")
-    return {who: number for number, who in enumerate(kinds)}, tuple(names)
+    return {worker: index for index, worker in enumerate(kinds)}, tuple(names)

@@ -1,1 +1,1 @@
-"""What is told while a loader runs."""
+"""Reports on a running loader: bottleneck, timeline."""

@@ -1,4 +1,4 @@
-"""Report: whether the loader is the bottleneck, in a sentence, from what was measured."""
+"""Report: whether the loader is the bottleneck, in a sentence, from measured statistics."""
 
 import sys
 from collections.abc import Callable
@@ -10,17 +10,17 @@ from loadax.loader.metrics.stats import Stats
 from loadax.loader.reports.loader_info import LoaderInfo
 
 Spelling: TypeAlias = Callable[..., str]
-"""How advice spells an argument: from its name, and the value to pass if there is one."""
+"""Formats an argument in advice, from its name and optionally its value."""
 
-_NOTHING = 0.02  # of the time: training that waits less has nothing to win
-_FEWEST_STEPS, _LEAST_SECONDS = 10, 1.0  # with fewer steps in less time, chance decides
+_NOTHING = 0.02  # share of the time that training may wait before the loader counts as a bottleneck
+_FEWEST_STEPS, _LEAST_SECONDS = 10, 1.0  # fewer steps in less time are too noisy
 _MOST_OF_IT = 0.5
 _SATURATED = 0.9  # of the cores
-_CROWDED = 1.5  # processes for each core
-_WAITS = 0.5  # a stage whose processor time is below that part of its time mostly waits
-_SLEEPS = 0.1  # and below that, however busy the machine is, it could not use a processor
-_ONE, _NOT_TWO = 0.4, 1.25  # cores that are busy with threads of which one at a time can run
-_SLOWS = 0.1  # of a core: Python code that takes as much on threads is felt by the training step
+_CROWDED = 1.5  # load per core
+_WAITS = 0.5  # a stage mostly waits if its CPU time is below this share of its time
+_SLEEPS = 0.1  # below this share, it could not use more CPU even on an idle machine
+_ONE, _NOT_TWO = 0.4, 1.25  # busy cores of threads that hold the GIL in turn
+_SLOWS = 0.1  # cores: from here on, Python code on threads slows down the training step
 _ASK = "ask loader.headroom(step)"
 _WORK = {"read": "reading the source", "assemble": "laying rows out for the devices", "place": "placing on the devices"}
 
@@ -28,20 +28,19 @@ _WORK = {"read": "reading the source", "assemble": "laying rows out for the devi
 @final
 @dataclass(frozen=True, repr=False)
 class Report:
-    """Whether training waits for data, what the loader is busy with, and what to do. `str()` says it in a sentence.
+    """Whether training waits for data, what the loader is busy with, and what to do. `str()` is one sentence.
 
     Attributes:
         verdict: The sentence.
-        waited: Share of training's time that it waited, from the third step on; None when there are too few steps to
-            tell.
-        bottleneck: Stage that takes most of the loader's time, "read", "transform", "assemble" or "place"; or "memory",
-            when workers had no room to read ahead. None when the loader is not the bottleneck, as far as can be told.
-        advice: What to try; None when there is nothing to win.
+        waited: Share of its time that training waited, from the third step on; None if there are too few steps.
+        bottleneck: Stage with most of the loader's time, "read", "transform", "assemble" or "place"; or "memory", if
+            `prefetch_bytes` limits reading ahead. None if the loader is not the bottleneck, or it is unknown.
+        advice: What to try; None if nothing can be gained.
         shares: Shares of the loader's work, by stage, from the third step on.
-        step_seconds: Seconds a step, waiting and training together.
-        stats: Measurements that all of this follows from.
-        loader: How the loader is made.
-        look: Where to see more, where figures don't tell; `str()` goes on with it.
+        step_seconds: Seconds per step, waiting and training.
+        stats: Measurements.
+        loader: Properties of the loader.
+        look: Where to see more, appended by `str()`.
     """
 
     verdict: str
@@ -61,17 +60,17 @@ class Report:
 
 
 def keyword(name: str, value: Any = None) -> str:
-    """An argument as Python code spells it: `num_workers`, `num_workers=4`."""
+    """Formats an argument as Python code: `num_workers`, `num_workers=4`."""
     return name if value is None else f"{name}={value!r}"
 
 
 def report(stats: Stats, loader: LoaderInfo | None = None, spelling: Spelling = keyword) -> Report:
-    """The verdict on a run.
+    """Reports on a run.
 
     Args:
         stats: Measurements of an iterator.
-        loader: How the loader is made. None: nothing is known of that.
-        spelling: How advice spells arguments.
+        loader: Properties of the loader. None: unknown.
+        spelling: Formats arguments in advice.
 
     Examples:
         >>> fast = Stats(steps=102, measured=100, waited=0.004, trained=0.996)
@@ -102,7 +101,7 @@ def report(stats: Stats, loader: LoaderInfo | None = None, spelling: Spelling = 
         busy = f"{_what(stage, loader)} {_verb('keep', stage, loader)} {percent_text(cores)} of a core busy on threads"
         slows = f"{busy}: if it is Python code, it slows the step itself"
         return verdict(f"{waited}, but {slows}; {advice}{_first(stats)}", share, stage, advice)
-    # Threads that take the GIL from each other deliver all their pieces at once: that is no pause.
+    # Threads that compete for the GIL finish their pieces all at once, which is not a pause.
     if stats.measured >= _FEWEST_STEPS and stats.longest > _MOST_OF_IT * stats.waited and not gil_bound:
         once = f"{percent_text(stats.longest / stats.waited)} of that once, at step {stats.longest_step}"
         pause = f"{once} ({stats.longest:.2f} s): a pause, not the loader's speed"
@@ -125,7 +124,7 @@ def _too_few(stats: Stats) -> str:
 
 
 def _first(stats: Stats) -> str:
-    """What to say of the first batch, when it took longer than all that was measured."""
+    """Remark on a first batch that took longer than all measured steps."""
     if stats.first < max(0.1, stats.waited + stats.trained):
         return ""
     return f" (but the first batch took {stats.first:.2f} s, longer than all other steps together)"
@@ -145,7 +144,7 @@ def _verb(verb: str, stage: str, loader: LoaderInfo) -> str:
 
 
 def workers_text(stats: Stats) -> str:
-    """Where the loader's work is done: `on 2 threads`."""
+    """Text such as `on 2 threads`."""
     if stats.workers == 0:
         return "on the training thread"
     one, more = ("process", "processes") if stats.worker_type == "process" else ("thread", "threads")
@@ -153,17 +152,17 @@ def workers_text(stats: Stats) -> str:
 
 
 def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo, spelling: Spelling) -> tuple[str, str]:
-    """What the measurements say of a stage, to follow "takes 81% of the work", and what to try."""
+    """Finding about a stage, to follow "takes 81% of the work", and advice."""
     workers, at_work, cores = stats.workers, stats.at_work, stats.cores
     running = {"read": stats.read_cpu, "transform": stats.transform_cpu}.get(stage, seconds) / (seconds or 1.0)
     in_children = _at_work(stats) if stats.worker_type == "process" else 0.0
     busy = (stats.cpu + in_children) / stats.elapsed if stats.elapsed else 0.0
-    # The load also counts who waits for a disk: of reading, the loader's own workers.
+    # The load average includes processes that wait for a disk, such as the loader's own workers.
     load = stats.load - (at_work if stage == "read" else 0)
     tried = "a second" if (at_work, stats.tried) == (1, 2) else stats.tried
     all_cores = f"{cores} cores are" if cores > 1 else "only core is"
     less = _less_work(stage, loader)
-    # Condition, finding, advice: the first condition that holds decides.
+    # Condition, finding, advice: the first rule whose condition is true applies.
     rules = (
         (workers == 0, "", f"leave {spelling('num_workers')} out, so that it is done while training goes on"),
         (
@@ -184,11 +183,11 @@ def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo, spelli
             f"try {spelling('worker_type', 'process')}",
         ),
         (at_work < stats.tried, f" ({at_work} at work: {tried} brought less than a tenth more)", less),
-        # A stage that gets hardly any processor time waits for something else than a processor.
+        # A stage with hardly any CPU time does not wait for a core.
         (
             _SLEEPS < running < _WAITS and load > _CROWDED * cores,
             f"; the machine's {cores} cores are busy with other work too",
-            "give the loader cores of its own",
+            "give the loader its own cores",
         ),
         (at_work < workers, f" ({at_work} at work so far)", f"try {spelling('num_workers', workers)}"),
         (
@@ -203,7 +202,6 @@ def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo, spelli
 
 
 def _less_work(stage: str, loader: LoaderInfo) -> str:
-    """What to try when the work itself is too much."""
     return {
         "transform": f"make {_what(stage, loader)} faster, or keep the results in a file",
         "read": "write the data to a store that reads faster",
@@ -211,35 +209,32 @@ def _less_work(stage: str, loader: LoaderInfo) -> str:
 
 
 def _python_stages(loader: LoaderInfo) -> tuple[str, ...]:
-    """The stages in which code may hold the GIL."""
+    """Stages whose code may hold the GIL."""
     return ("read", "transform") if loader.python_source else ("transform",)
 
 
 def _slowing(stats: Stats, loader: LoaderInfo) -> tuple[str, float] | None:
-    """The stage that may slow the training step itself by holding the GIL, and how many cores' time it takes.
+    """The stage that may slow down the training step itself by holding the GIL, and its CPU time in cores.
 
-    Training does not wait for a loader that is far enough ahead; but while a thread of the loader runs Python code, the
-    training thread runs none.
+    Training does not wait for a loader that is far enough ahead. But while a thread of the loader runs Python code, the
+    training thread can't.
     """
     if stats.worker_type != "thread" or stats.workers == 0 or not stats.active or not _has_gil():
         return None
     cores = {stage: getattr(stats, f"{stage}_cpu") / stats.active for stage in _python_stages(loader)}
     stage = max(cores, key=lambda stage: cores[stage])
-    # Code that holds the GIL keeps no more than one core busy.
+    # Code that holds the GIL keeps at most one core busy.
     return (stage, min(1.0, cores[stage])) if cores[stage] > _SLOWS and sum(cores.values()) < _NOT_TWO else None
 
 
 def _one_at_a_time(stats: Stats) -> bool:
-    """Whether threads together keep one core busy, and never two, as code that holds the GIL does."""
+    """Whether all threads together keep about one core busy, as code that holds the GIL does."""
     together = _at_work(stats) / stats.active if stats.active else 0.0
     return stats.worker_type == "thread" and stats.workers > 1 and _has_gil() and _ONE < together < _NOT_TWO
 
 
 def _running(stats: Stats, seconds: dict[str, float]) -> dict[str, float]:
-    """The seconds of the stages without the waiting for the GIL.
-
-    A thread waits in whatever stage it is in while another thread holds the GIL.
-    """
+    """Seconds of the stages without waiting for the GIL, which may occur in any stage."""
     took, ran = stats.read + stats.transform, stats.read_cpu + stats.transform_cpu
     part = min(1.0, ran / took) if took else 1.0
     others = {stage: seconds[stage] * part for stage in ("assemble", "place")}
@@ -248,11 +243,11 @@ def _running(stats: Stats, seconds: dict[str, float]) -> dict[str, float]:
 
 def _shares(seconds: dict[str, float]) -> dict[str, float]:
     work = sum(seconds.values())
-    return {stage: each / work if work else 0.0 for stage, each in seconds.items()}
+    return {stage: time / work if work else 0.0 for stage, time in seconds.items()}
 
 
 def _at_work(stats: Stats) -> float:
-    """Processor seconds of all workers."""
+    """CPU seconds of all workers."""
     return stats.read_cpu + stats.transform_cpu + stats.assemble
 
 
@@ -262,5 +257,5 @@ def _has_gil() -> bool:
 
 
 def percent_text(share: float) -> str:
-    """A share as one would say it: `0.4%`, `38%`."""
+    """A share as text: `0.4%`, `38%`."""
     return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"

@@ -1,6 +1,6 @@
-"""Writes a timeline as a Chrome trace, which Perfetto and chrome://tracing open beside a profiler's own.
+"""Writes a timeline as a Chrome trace for Perfetto and chrome://tracing.
 
-The format is the JSON of trace events: complete events ("X"), counters ("C") and metadata ("M"), in microseconds.
+The format is trace event JSON: complete events ("X"), counters ("C") and metadata ("M"), in microseconds.
 """
 
 import json
@@ -14,16 +14,16 @@ _TRAINER = 0  # process number: worker processes follow
 
 
 def write_trace(timeline: Timeline, title: str, path: Path) -> None:
-    """Writes the trace, with a title that viewers show among its metadata."""
+    """Writes the trace, with a title in its metadata."""
     trace = {"traceEvents": list(_events(timeline)), "displayTimeUnit": "ms", "otherData": {"title": title}}
     path.write_text(json.dumps(trace, separators=(",", ":")), encoding="utf-8")
 
 
 def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
     yield _name("process", _TRAINER, 0, "loadax")
-    for number, (lane, bars) in enumerate(timeline.bars().items()):
-        # A lane of a worker process is a process, every other one a thread of the training process.
-        process, thread = (number, 0) if lane.startswith("process") else (_TRAINER, number)
+    for index, (lane, bars) in enumerate(timeline.bars().items()):
+        # A worker process is shown as a process, every other lane as a thread of the training process.
+        process, thread = (index, 0) if lane.startswith("process") else (_TRAINER, index)
         if process != _TRAINER:
             yield _name("process", process, thread, f"loadax {lane}")
         yield _name("thread", process, thread, lane)

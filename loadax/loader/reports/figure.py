@@ -1,4 +1,4 @@
-"""Figures of matplotlib, which is an extra."""
+"""Figures of matplotlib, an optional dependency."""
 
 from typing import TYPE_CHECKING
 
@@ -9,21 +9,21 @@ if TYPE_CHECKING:
 
 
 def new_figure(width: float, height: float, otherwise: str) -> "Figure":
-    """An empty figure that belongs to no window.
+    """Makes an empty figure without a window.
 
     Args:
-        width: Inches.
-        height: Inches.
-        otherwise: What needs no matplotlib; ends the message.
+        width: Width in inches.
+        height: Height in inches.
+        otherwise: Alternative without matplotlib, for the error.
 
     Raises:
-        UnsupportedError: When matplotlib can't be imported.
+        UnsupportedError: If matplotlib can't be imported.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UnsupportedError(
-            f"an image is drawn by matplotlib, which can't be imported ({error}); pip install matplotlib "
+            f"images need matplotlib, which can't be imported ({error}); pip install matplotlib "
             f"(in a clone: pip install -e '.[plots]'), or {otherwise}"
         ) from error
     return Figure(figsize=(width, height), layout="constrained")

@@ -14,7 +14,7 @@ from loadax.loader.reports.chrome_trace import write_trace
 from loadax.loader.reports.figure import new_figure
 from loadax.sources.io.paths import local_path
 
-# Colours that people who see few of them tell apart (Okabe and Ito, 2008).
+# Colour-blind safe palette (Okabe and Ito, 2008).
 _COLOURS = {
     "read": "#0072b2",
     "transform": "#e69f00",
@@ -26,11 +26,11 @@ _COLOURS = {
 
 
 def write_timeline(timeline: Timeline, report: Report, path: str | os.PathLike[str]) -> None:
-    """Writes what the path's suffix says.
+    """Writes a timeline in the format of the path's suffix.
 
     Raises:
-        ArgumentError: When the suffix is another one.
-        UnsupportedError: When matplotlib is not installed, for an image.
+        ArgumentError: If the suffix is unknown.
+        UnsupportedError: If matplotlib is not installed, for an image.
     """
     target = local_path(checked_path("path", path, "the name of a .html, .json or .png file"))
     if target is None or target.suffix not in (".html", ".json", ".png"):
@@ -70,7 +70,7 @@ def _page(timeline: Timeline, span: tuple[float, float], title: str) -> str:
         "ready": [[round(at * 1e6), count] for at, count in timeline.ready()],
     }
     page = Path(__file__).with_name("timeline.html").read_text(encoding="utf-8")
-    # A name that holds "</script>" must not end the script.
+    # A name with "</script>" must not end the script.
     numbers = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
     return page.replace("{{title}}", escape(title)).replace("{{data}}", numbers)
 
@@ -79,11 +79,11 @@ def _image(timeline: Timeline, span: tuple[float, float], title: str, target: Pa
     lanes, ready = timeline.bars(), timeline.ready()
     figure = new_figure(14, 2.6 + 0.45 * len(lanes), f"name it .html or .json in place of {target.name}")
     work, queue = figure.subplots(2, 1, sharex=True, height_ratios=[len(lanes), 1.6])
-    for number, bars in enumerate(lanes.values()):
-        for stage, colour in reversed(_COLOURS.items()):  # work that training did itself is drawn above its waiting
+    for index, bars in enumerate(lanes.values()):
+        for stage, colour in reversed(_COLOURS.items()):  # draw work of the training thread above its waiting
             spans = [(bar.began, bar.seconds) for bar in bars if bar.stage == stage]
             if spans:
-                work.broken_barh(spans, (number - 0.38, 0.76), facecolors=colour, linewidth=0, label=stage)
+                work.broken_barh(spans, (index - 0.38, 0.76), facecolors=colour, linewidth=0, label=stage)
     work.set_yticks(range(len(lanes)), list(lanes))
     work.set_ylim(len(lanes) - 0.5, -0.5)
     work.set_title(title, loc="left", fontsize=11, wrap=True)

@@ -1,1 +1,1 @@
-"""Worker processes: fresh interpreters that read pieces into memory shared with the training process."""
+"""Worker processes: new interpreters that read pieces into shared memory."""

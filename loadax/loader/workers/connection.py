@@ -6,25 +6,25 @@ import socket
 import struct
 from typing import Any, final
 
-_LENGTH = struct.Struct("<QB")  # bytes of the message, and how many descriptors come behind it
+_LENGTH = struct.Struct("<QB")  # bytes of the message, and number of descriptors that follow
 
 
 @final
 class Connection:
-    """One end of a connection. Either end sees when the other one is gone.
+    """One end of a connection. Detects when the other end is gone.
 
     Args:
-        end: a stream socket; closed by this object.
+        end: Stream socket; closed by this object.
     """
 
     def __init__(self, end: socket.socket):
         self._socket = end
 
     def send(self, message: Any, descriptors: tuple[int, ...] = ()) -> None:
-        """Sends a message, and open files that the other end gets descriptors of.
+        """Sends a message and file descriptors.
 
         Raises:
-            OSError: when the other end is gone.
+            OSError: If the other end is gone.
         """
         payload = pickle.dumps(message, protocol=5)
         self._socket.sendall(_LENGTH.pack(len(payload), len(descriptors)) + payload)
@@ -32,23 +32,23 @@ class Connection:
             socket.send_fds(self._socket, [b"."], descriptors)
 
     def receive(self) -> tuple[Any, list[int]]:
-        """The next message, and the descriptors that came with it; waits for it.
+        """Waits for the next message and its file descriptors.
 
         Raises:
-            EOFError: when the other end is gone.
+            EOFError: If the other end is gone.
         """
         size, count = _LENGTH.unpack(self._exactly(_LENGTH.size))
         payload = self._exactly(size)
         descriptors = list(socket.recv_fds(self._socket, 1, count)[1]) if count else []
-        return pickle.loads(payload), descriptors  # noqa: S301 - both ends are loadax, and nobody else has them
+        return pickle.loads(payload), descriptors  # noqa: S301 - both ends are loadax, and private
 
-    def shut(self) -> None:
-        """Tells the other end, and whoever waits at this one, that it is over. From any thread."""
-        with contextlib.suppress(OSError):  # it may be over already
+    def shutdown(self) -> None:
+        """Shuts the connection down, which wakes up threads that wait at either end. Thread-safe."""
+        with contextlib.suppress(OSError):  # it may be shut down already
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Gives the descriptor back, when nobody uses this end any more."""
+        """Closes the socket."""
         self._socket.close()
 
     def _exactly(self, size: int) -> bytearray:

@@ -20,33 +20,33 @@ from loadax.loader.workers.job import Job, SharedReader
 from loadax.loader.workers.messages import PieceRead, ReadPiece
 from loadax.loader.workers.remote_errors import Failure, unwrap
 
-# What could make a worker use an accelerator; and the threads of numerical libraries, which would be those of all cores
-# once more in every worker.
-_HIDDEN = {
+# Hides accelerators from workers.
+_NO_ACCELERATORS = {
     "JAX_PLATFORMS": "cpu",
     "CUDA_VISIBLE_DEVICES": "-1",
     "HIP_VISIBLE_DEVICES": "-1",
     "ROCR_VISIBLE_DEVICES": "-1",
 }
-_SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-# Bytes. Every piece takes and frees arrays of the same few sizes: glibc would give them back to the system each time,
-# and clear their pages anew.
-_REUSE = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
+# By default, numerical libraries would start a thread per core in every worker.
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+# Bytes. Every piece allocates and frees arrays of the same few sizes. By default, glibc would return them to the kernel
+# each time, which then clears new pages.
+_KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
 
 When = Literal["at work", "idle", "starting", "before"]
-"""When a worker was lost: with its piece, before it got one, before it could do any, or with an earlier piece."""
+"""When a worker died: while reading the piece, before it got it, before it loaded a job, or on an earlier piece."""
 
 
 class LostError(Exception):
-    """A worker is gone."""
+    """A worker process has died."""
 
     def __init__(self, when: When):
         self.when: When = when
 
 
 @final
-class _Sent:
-    """A request that a worker was sent: whether it was answered, or never will be."""
+class _Request:
+    """State of a request: `over` once it is answered, or `lost` with its worker."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
@@ -55,58 +55,58 @@ class _Sent:
 
 @final
 class WorkerHandle:
-    """One worker process and this end of the connection to it. Answers come in the order of the requests."""
+    """One worker process and this end of its connection. Answers arrive in the order of the requests."""
 
     def __init__(self) -> None:
         if not sys.executable:
             raise WorkerError(
-                "worker_type='process': this program has no Python interpreter to start (sys.executable is empty); use "
+                "worker_type='process': there is no Python interpreter to start (sys.executable is empty); use "
                 "worker_type='thread'"
             )
         try:
-            self._process, ours = _begin()
+            self._process, ours = _spawn()
         except OSError as error:
             raise WorkerError(
                 f"worker_type='process': can't start {sys.executable}: {error}; use fewer workers, or "
                 "worker_type='thread'"
             ) from error
-        self._channel = Connection(ours)
-        self._job: weakref.ref[Job] | None = None  # that the process has taken up
-        self._shared_reader: weakref.ref[SharedReader] | None = None  # that the process has unpacked
-        self._begun = False  # whether it has ever taken up a job
-        self.in_hand = 0
-        """Requests that were sent and not answered, or are about to be; counted by `ProcessPool`."""
-        self._asking = threading.Lock()
-        self._newest = _Sent()  # the request that was sent last
-        self._newest.over.set()
+        self._connection = Connection(ours)
+        self._job: weakref.ref[Job] | None = None  # job that the process has loaded
+        self._shared_reader: weakref.ref[SharedReader] | None = None  # reader that the process has unpickled
+        self._has_loaded_job = False
+        self.pending = 0
+        """Number of unanswered requests, including those about to be sent; counted by `ProcessPool`."""
+        self._send_lock = threading.Lock()
+        self._last_request = _Request()
+        self._last_request.over.set()
         self._reaping = threading.Lock()
 
     def run(self, job: Job, request: ReadPiece) -> Timing:
-        """Has the process read a piece, and waits until it is done.
+        """Has the process read a piece, and waits for it.
 
         Raises:
-            LostError: when the process is gone.
-            Exception: what it raised over there.
+            LostError: If the process has died.
+            Exception: Whatever the worker raised.
         """
-        sent = before = _Sent()
+        sent = before = _Request()
         try:
-            with self._asking:
-                before = self._newest
+            with self._send_lock:
+                before = self._last_request
                 if before.over.is_set() and not before.lost and self._process.poll() is not None:
-                    before.lost = True  # for whoever else has this worker in hand
-                    raise LostError("idle" if self._begun else "starting")
-                self._newest = sent
+                    before.lost = True  # for other threads that use this worker
+                    raise LostError("idle" if self._has_loaded_job else "starting")
+                self._last_request = sent
                 if self._job is None or self._job() is not job:
                     before.over.wait()
                     self._load(job)
-                self._channel.send(request)
+                self._connection.send(request)
             before.over.wait()
-            answer, _ = self._channel.receive()
+            answer, _ = self._connection.receive()
         except (OSError, EOFError):
             sent.lost = True
-            # Of a worker that was gone before this request was due, it is not this request that killed it.
+            # If the worker died before this request was its turn, this request did not kill it.
             before.over.wait()
-            raise LostError("before" if before.lost else "at work" if self._begun else "starting") from None
+            raise LostError("before" if before.lost else "at work" if self._has_loaded_job else "starting") from None
         finally:
             sent.over.set()
         if isinstance(answer, Failure):
@@ -114,49 +114,49 @@ class WorkerHandle:
         assert isinstance(answer, PieceRead)
         return Timing(*answer.timing)._replace(worker=self._process.pid)
 
-    def take_up(self, job: Job) -> None:
-        """Tells the process about a job before there is a piece to read. If it is gone, the first piece says so.
+    def preload(self, job: Job) -> None:
+        """Loads a job before there is a piece to read. If the process has died, the first `run` raises.
 
         Raises:
-            WorkerError: when it can't make use of the job.
+            WorkerError: If the job can't be loaded.
         """
-        with self._asking, contextlib.suppress(OSError, EOFError):
+        with self._send_lock, contextlib.suppress(OSError, EOFError):
             self._load(job)
 
     def _load(self, job: Job) -> None:
         has_reader = self._shared_reader is not None and self._shared_reader() is job.shared_reader
         self._job = self._shared_reader = None
-        job.load(self._channel, has_reader)
-        self._job, self._shared_reader, self._begun = weakref.ref(job), weakref.ref(job.shared_reader), True
+        job.load(self._connection, has_reader)
+        self._job, self._shared_reader, self._has_loaded_job = weakref.ref(job), weakref.ref(job.shared_reader), True
 
     def stop(self) -> None:
-        """Tells the process to end, and the thread that waits for it that it is gone."""
-        self._channel.shut()
+        """Asks the process to exit, and wakes up threads that wait for it."""
+        self._connection.shutdown()
 
     def reap(self, deadline: float) -> str:
-        """Waits for the process to end, kills it at the deadline, and returns how it ended, as a message says it."""
-        self._channel.shut()
+        """Waits for the process to exit, kills it at the deadline, and returns how it ended, as text."""
+        self._connection.shutdown()
         with self._reaping:
             try:
                 code = self._process.wait(max(0.0, deadline - monotonic()))
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 code = self._process.wait()
-            self._channel.close()
+            self._connection.close()
         if code >= 0:
             return f"({self._process.pid}) ended with exit code {code}"
-        killed = " (SIGKILL: often the system, when memory is short)" if code == -9 else ""
+        killed = " (SIGKILL: often the OOM killer, when memory is short)" if code == -9 else ""
         return f"({self._process.pid}) was killed by signal {-code}{killed}"
 
 
-def _begin() -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Starts a process; with this end of the connection to it."""
+def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Starts a process; returns it with this end of the connection."""
     ours, theirs = socket.socketpair()
     with theirs, contextlib.ExitStack() as unless_started:
         unless_started.enter_context(ours)
         command = [sys.executable, "-P", "-m", "loadax.loader.workers.main", str(theirs.fileno()), str(os.getpid())]
         with _no_interrupts():
-            process = subprocess.Popen(  # noqa: S603 - this interpreter and a module of ours
+            process = subprocess.Popen(  # noqa: S603 - this interpreter and our own module
                 command, stdin=subprocess.DEVNULL, env=_environment(), pass_fds=[theirs.fileno()]
             )
         unless_started.pop_all()
@@ -165,12 +165,9 @@ def _begin() -> tuple[subprocess.Popen[bytes], socket.socket]:
 
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """A process that is started meanwhile has them blocked.
-
-    A Ctrl-C must not end a worker that is not yet able to say that it ignores it.
-    """
+    """Blocks SIGINT in processes started meanwhile: a Ctrl-C must not end a worker before it can ignore the signal."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:  # an interrupt may come out of the next line too
+    try:  # the next line may raise KeyboardInterrupt too
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         yield
     finally:
@@ -178,6 +175,6 @@ def _no_interrupts() -> Iterator[None]:
 
 
 def _environment() -> dict[str, str]:
-    # In the order of this process, also what it has put there itself. An empty entry stands for the folder it is in.
-    path = os.pathsep.join(each or str(Path.cwd()) for each in sys.path if isinstance(each, str))
-    return {**_SINGLE, **_REUSE, **os.environ, **_HIDDEN, "PYTHONPATH": path}
+    # The import path of this process, including its own changes. An empty entry is the current folder.
+    path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path if isinstance(folder, str))
+    return {**_ONE_THREAD, **_KEEP_FREED_MEMORY, **os.environ, **_NO_ACCELERATORS, "PYTHONPATH": path}

@@ -1,4 +1,4 @@
-"""Job: what a worker process must load before it can read; sent to it with its first piece."""
+"""Job: reader, buffer layout and shared memory that a worker process loads before it reads pieces."""
 
 import os
 import sys
@@ -19,42 +19,42 @@ from loadax.loader.workers.remote_errors import Failure, unwrap
 from loadax.loader.workers.shared_memory import SharedMemoryPool
 from loadax.reader import Reader
 
-_MOST_MODULES = 64  # that a worker may lack; beyond that something else is wrong
-_OR_THREADS = "make it picklable (open files and connections again in __setstate__), or use worker_type='thread'"
+_MAX_MODULES_BY_VALUE = 64  # modules to send by value; if a worker lacks more, something else is wrong
+_OR_THREADS = "make it picklable (reopen files and connections in __setstate__), or use worker_type='thread'"
 
 
 @final
 class SharedReader:
-    """A reader on its way to worker processes: pickled once for all of them, and for all jobs that read from it.
+    """A reader, pickled once for all worker processes and jobs.
 
     Args:
         reader: Reader of the rows.
 
     Raises:
-        WorkerError: when the reader can't be sent to another process; names what can't.
+        WorkerError: If the reader can't be pickled; names the part that can't.
     """
 
     def __init__(self, reader: Reader):
         self.reader = reader
         self._lock = threading.Lock()
         self._by_value: list[str] = []
-        self._descriptors: list[int] = []  # of payloads, older ones too: a worker may be about to open one
+        self._descriptors: list[int] = []  # of all payloads: a worker may be about to open an old one
         weakref.finalize(self, _close, self._descriptors)
         self.payload = self._pack()
 
     def send_by_value(self, module: str, sent: PickledPayload) -> None:
-        """From now on, what comes from a module goes by value.
+        """Pickles functions and classes of a module by value from now on.
 
         Raises:
-            WorkerError: when that can't help.
+            WorkerError: If that can't help.
         """
         with self._lock:
             if self.payload is not sent:
-                return  # another worker has asked for something meanwhile: first see what comes of that
+                return  # the payload has changed for another worker: try that one first
             if module in self._by_value or module not in sys.modules:
                 raise WorkerError(
-                    f"a worker process can't import {module!r}, which the data or its maps need; install it, or put "
-                    "its folder on sys.path"
+                    f"a worker process can't import {module!r}, which the data or its maps need; install it, or add "
+                    "its folder to sys.path"
                 )
             self._by_value.append(module)
             self.payload = self._pack()
@@ -63,11 +63,11 @@ class SharedReader:
         try:
             payload = pack(self.reader, self._by_value)
         except SourceError:
-            raise  # of the data itself: pickling is not what is wrong
+            raise  # a problem of the data, not of pickling
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise WorkerError(
-                f"{_culprit(self.reader)} can't be sent to a worker process: {reason}; {_OR_THREADS}"
+                f"{_unpicklable_part(self.reader)} can't be sent to a worker process: {reason}; {_OR_THREADS}"
             ) from error
         self._descriptors.append(payload.descriptor)
         return payload
@@ -75,13 +75,13 @@ class SharedReader:
 
 @final
 class Job:
-    """What workers need to know to read pieces of one kind of batch, and the memory that they write to.
+    """Everything workers need to read pieces of one kind of batch, and the shared memory they write to.
 
     Args:
         shared_reader: Reader of the rows.
-        layout: Layout of the buffers of one step.
-        key_seed: Seed of the random keys, where there are any.
-        keep: Bytes of idle memory that are kept for reuse.
+        layout: Buffer layout of one step.
+        key_seed: Seed of the random keys, if there are any.
+        keep: Bytes of idle memory to keep for reuse.
     """
 
     def __init__(self, shared_reader: SharedReader, layout: BufferLayout, key_seed: int | None, keep: int):
@@ -91,53 +91,52 @@ class Job:
         weakref.finalize(self, self._memory.close)
 
     def buffers(self, count: int) -> BatchBuffers:
-        """Buffers of `count` steps in the shared memory."""
+        """Buffers of `count` steps in shared memory."""
         return BatchBuffers(self._layout, self._memory.lease(count * self._layout.bytes_per_step), count)
 
     def message(self, piece: Piece) -> ReadPiece:
-        """The message that has a worker read a piece, whose buffers are this job's."""
+        """The request to read a piece into buffers of this job."""
         rows, epochs = (np.ascontiguousarray(numbers, np.int64).tobytes() for numbers in piece.visits)
         block, count = self._memory.block(piece.buffers.memory), piece.buffers.count
         return ReadPiece(block, count, piece.low, piece.rows_per_step, rows, epochs)
 
-    def load(self, channel: Connection, has_reader: bool) -> None:
-        """Tells a worker about this job.
+    def load(self, connection: Connection, has_reader: bool) -> None:
+        """Loads this job in a worker.
 
         Args:
-            channel: Connection to the worker.
-            has_reader: Whether the worker has the reader of this job already.
+            connection: Connection to the worker.
+            has_reader: Whether the worker already has the reader.
 
         Raises:
-            WorkerError: when the worker can't make use of it.
+            WorkerError: If the worker can't load it.
         """
-        for _ in range(_MOST_MODULES):
+        for _ in range(_MAX_MODULES_BY_VALUE):
             payload = self.shared_reader.payload
             if has_reader:
-                channel.send(LoadJob(None, (), self._layout, self._key_seed), (self._memory.descriptor,))
+                connection.send(LoadJob(None, (), self._layout, self._key_seed), (self._memory.descriptor,))
             else:
                 load = LoadJob(payload.message, payload.arrays, self._layout, self._key_seed)
-                channel.send(load, (self._memory.descriptor, payload.descriptor))
-            answer, _ = channel.receive()
+                connection.send(load, (self._memory.descriptor, payload.descriptor))
+            answer, _ = connection.receive()
             if isinstance(answer, Loaded):
                 return
             if isinstance(answer, Failure):
                 raised = unwrap(answer, "the worker process")
                 if isinstance(raised, SourceError):
-                    raise raised  # of the data itself: pickling is not what is wrong
-                error = WorkerError(f"a worker process could not take up the data: {answer.line}; {_OR_THREADS}")
+                    raise raised  # a problem of the data, not of pickling
+                error = WorkerError(f"a worker process could not load the data: {answer.line}; {_OR_THREADS}")
                 error.add_note(f"loadax: in the worker process:\n{answer.traceback}")
                 raise error
             assert isinstance(answer, MissingModule)
             self.shared_reader.send_by_value(answer.module, payload)
 
 
-def _culprit(reader: Reader) -> str:
-    """The part of a reader that does not pickle."""
-    parts = [(f"map {name_of(each.function)}", each.function) for each in reader.maps]
+def _unpicklable_part(reader: Reader) -> str:
+    parts = [(f"map {name_of(row_map.function)}", row_map.function) for row_map in reader.maps]
     for name, part in (("the source, " + repr(reader.source), reader.source), *parts):
         try:
             os.close(pack(part).descriptor)
-        except Exception:  # noqa: BLE001 - whatever it is, this is the one
+        except Exception:  # noqa: BLE001 - any error identifies the part
             return name
     return "the data"
 

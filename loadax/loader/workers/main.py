@@ -1,6 +1,6 @@
-"""What a worker process runs, `python -m loadax.loader.workers.main`: reads pieces until its parent is gone.
+"""Main program of a worker process, `python -m loadax.loader.workers.main`: reads pieces until its parent exits.
 
-It never imports JAX of itself, and the trainer's process has hidden all accelerators from it.
+It does not import JAX, and its environment hides all accelerators.
 """
 
 import contextlib
@@ -24,52 +24,49 @@ from loadax.loader.workers.shared_memory import SharedMemoryView
 from loadax.protocols import Visits
 from loadax.reader import Reader
 
-_LOOK = 1000  # milliseconds between two looks whether the process that started this one is there
+_POLL_MILLISECONDS = 1000  # between checks that the parent process is alive
 
 
 def main() -> None:
-    """Takes orders from a socket: the command line names its descriptor and the process at its other end."""
+    """Serves requests from a socket. The command line has its descriptor and the parent's process id."""
     descriptor, parent = (int(argument) for argument in sys.argv[1:])
-    # A Ctrl-C in the terminal reaches all processes there; what becomes of it is for the trainer's process to say.
+    # A Ctrl-C reaches all processes of the terminal. The training process decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # the trainer's process had blocked it while this one began
+    # It was blocked by the training process when this one started.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, args=(descriptor, parent), name="loadax-lifeline", daemon=True).start()
-    channel = Connection(socket.socket(fileno=descriptor))
+    connection = Connection(socket.socket(fileno=descriptor))
     handler = _RequestHandler()
     try:
         while True:
-            request, descriptors = channel.receive()
-            channel.send(handler.answer(request, descriptors))
+            request, descriptors = connection.receive()
+            connection.send(handler.answer(request, descriptors))
             _flush()
     except (EOFError, OSError):
-        pass  # nobody is there any more
+        pass  # the training process is gone
 
 
 def _end_with_parent(descriptor: int, parent: int) -> None:
-    """Ends this process when the one that started it is gone, even while a user's function is at work."""
+    """Exits when the parent process is gone, even while a user's function runs."""
     poll = select.poll()
-    poll.register(descriptor, 0)  # a hang-up is told of whatever is asked for
-    # A copy of the parent by fork may hold the other end of the socket open: so its number is looked at too.
-    while not poll.poll(_LOOK) and os.getppid() == parent:
+    poll.register(descriptor, 0)  # a hang-up is always reported
+    # A fork of the parent may keep the other end of the socket open, so check the parent's process id too.
+    while not poll.poll(_POLL_MILLISECONDS) and os.getppid() == parent:
         pass
     _flush()
     os._exit(0)
 
 
 def _flush() -> None:
-    """Whoever reads what users' functions print must not wait for a full buffer.
-
-    And whether anybody does is no matter here.
-    """
-    with contextlib.suppress(OSError, ValueError):
+    """Shows what users' functions print without waiting for a full buffer."""
+    with contextlib.suppress(OSError, ValueError):  # stdout may be closed
         sys.stdout.flush()
         sys.stderr.flush()
 
 
 @final
 class _RequestHandler:
-    """Does what messages say, with the job that was loaded last."""
+    """Handles requests, with the job that was loaded last."""
 
     def __init__(self) -> None:
         self._reader: Reader | None = None
@@ -78,14 +75,14 @@ class _RequestHandler:
         self._layout: BufferLayout | None = None
 
     def answer(self, request: Any, descriptors: list[int]) -> Any:
-        """What comes back for a request; an error is an answer too."""
+        """Computes the answer to a request; an error becomes a `Failure`."""
         try:
             match request:
                 case LoadJob():
                     return self._load(request, *descriptors)
                 case ReadPiece():
                     return self._fill(request)
-        except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, also what would end this process
+        except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, such as SystemExit
             return wrap(error)
         raise AssertionError(request)
 

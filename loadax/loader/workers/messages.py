@@ -1,4 +1,4 @@
-"""Messages between the training process and a worker. A `Failure` is an answer too."""
+"""Messages between the training process and a worker. An answer may also be a `Failure`."""
 
 from typing import Any, NamedTuple
 
@@ -7,13 +7,13 @@ from loadax.loader.workers.shared_memory import Block
 
 
 class LoadJob(NamedTuple):
-    """Take up a job. The descriptors of the shared memory and of the payload that the reader is in come along.
+    """Request to load a job, sent with the descriptors of the shared memory and of the reader's payload.
 
     Args:
-        message: Message of the payload. None: the worker has the reader already.
+        message: Message of the payload. None: the worker already has the reader.
         arrays: Arrays of the payload.
-        layout: Layout of the buffers of one step.
-        key_seed: Seed of the random keys, where there are any.
+        layout: Buffer layout of one step.
+        key_seed: Seed of the random keys, if there are any.
     """
 
     message: bytes | None
@@ -23,13 +23,13 @@ class LoadJob(NamedTuple):
 
 
 class ReadPiece(NamedTuple):
-    """Read a piece of the job into its buffers.
+    """Request to read a piece of the job into its buffers.
 
     Args:
-        block: Block of shared memory that the buffers are in.
-        steps: Number of steps that the buffers hold.
-        low: First of their rows that the piece fills.
-        rows_per_step: Rows that are read in a step.
+        block: Block of shared memory with the buffers.
+        steps: Number of steps in the buffers.
+        low: First row of the piece in the buffers.
+        rows_per_step: Rows that this process reads per step.
         rows: Rows of the visits, int64, as bytes.
         epochs: Epochs of the visits, int64, as bytes.
     """
@@ -43,16 +43,16 @@ class ReadPiece(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """It is done."""
+    """Answer: the job is loaded."""
 
 
 class MissingModule(NamedTuple):
-    """The job needs a module that can't be imported here."""
+    """Answer: the job needs a module that the worker can't import."""
 
     module: str
 
 
 class PieceRead(NamedTuple):
-    """The piece is in its buffers; that took so long."""
+    """Answer: the piece is in its buffers; with the fields of its `Timing`."""
 
     timing: tuple[Any, ...]

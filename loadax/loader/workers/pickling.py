@@ -1,8 +1,8 @@
 """Pickles a dataset for worker processes: code by name or by value, files as paths, arrays once for all workers.
 
-Functions of `__main__`, of notebooks, lambdas and closures go by value (cloudpickle); others by the name of their
-module. What is mapped from a file is mapped again over there. All other arrays, wherever they hang, are copied once
-into a file without a name, which every worker maps: so they are there once, not once a process.
+Functions of `__main__` and of notebooks, lambdas and closures are pickled by value (cloudpickle), others by name.
+Memory-mapped arrays are mapped again by the worker. All other arrays are copied once into an anonymous file that every
+worker maps, so they exist once, not once per process.
 """
 
 import bisect
@@ -26,12 +26,12 @@ from loadax.errors import SourceError
 from loadax.loader.workers.shared_memory import nameless_file
 from loadax.sources.io.locations import cut_short, mapped_extent, mapped_name
 
-_SMALL = 1 << 12  # bytes: what is smaller travels within the message
-_ADDED = 2  # NumPy's `isbuiltin` of a dtype that another package has added
+_SMALL = 1 << 12  # bytes; smaller arrays are sent within the message
+_ADDED = 2  # NumPy's `isbuiltin` of a dtype from another package
 
 
 class PickledPayload(NamedTuple):
-    """An object on its way: a message, and a file with its arrays, `(first byte, bytes)` each."""
+    """A pickled object: a message, and a file with its arrays, `(first byte, bytes)` each."""
 
     message: bytes
     descriptor: int
@@ -39,18 +39,18 @@ class PickledPayload(NamedTuple):
 
 
 def pack(value: Any, by_value: Sequence[str] = ()) -> PickledPayload:
-    """Wraps `value` up.
+    """Pickles `value`.
 
     Args:
-        value: anything that pickles.
-        by_value: names of modules that the other process can't import: their functions and classes go by value.
+        value: Picklable object.
+        by_value: Names of modules that the other process can't import; their functions and classes are sent by value.
 
     Raises:
-        Exception: what pickling raises.
+        Exception: Whatever pickling raises.
     """
     buffers: list[Any] = []
 
-    def aside(buffer: Any) -> bool:
+    def out_of_band(buffer: Any) -> bool:
         small = buffer.raw().nbytes < _SMALL
         if not small:
             buffers.append(buffer.raw())
@@ -59,28 +59,28 @@ def pack(value: Any, by_value: Sequence[str] = ()) -> PickledPayload:
     modules = [sys.modules[name] for name in by_value if name in sys.modules]
     out = io.BytesIO()
     with _ByValue(modules):
-        _Pickler(out, aside).dump(value)
-    places, end = [], 0
-    for each in buffers:
-        places.append((end, each.nbytes))
-        end = align(end + each.nbytes)
+        _Pickler(out, out_of_band).dump(value)
+    extents, end = [], 0
+    for raw in buffers:
+        extents.append((end, raw.nbytes))
+        end = align(end + raw.nbytes)
     descriptor = nameless_file()
     try:
         os.ftruncate(descriptor, max(end, 1))
         with mmap.mmap(descriptor, max(end, 1)) as memory:
-            for each, (first, size) in zip(buffers, places, strict=True):
-                memory[first : first + size] = each
+            for raw, (first, size) in zip(buffers, extents, strict=True):
+                memory[first : first + size] = raw
     except BaseException:
         os.close(descriptor)
         raise
-    return PickledPayload(out.getvalue(), descriptor, tuple(places))
+    return PickledPayload(out.getvalue(), descriptor, tuple(extents))
 
 
 def unpack(payload: PickledPayload) -> Any:
-    """What was wrapped up. Its arrays lie in the file of the payload; writing to one changes this process's copy alone.
+    """Unpickles a payload. Its arrays are views of the payload's file, copied on write.
 
     Raises:
-        Exception: what unpickling raises, a `ModuleNotFoundError` among others.
+        Exception: Whatever unpickling raises, such as `ModuleNotFoundError`.
     """
     size = max((first + length for first, length in payload.arrays), default=0)
     memory = memoryview(mmap.mmap(payload.descriptor, max(size, 1), access=mmap.ACCESS_COPY))
@@ -89,12 +89,12 @@ def unpack(payload: PickledPayload) -> Any:
 
 
 @final
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # the hook that pickle offers is a method to override
-    """cloudpickle, but arrays that are mapped from a file go as that file's name."""
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a method to override
+    """Pickles like cloudpickle, but memory-mapped arrays as the path of their file."""
 
-    def __init__(self, out: io.BytesIO, aside: Callable[[Any], bool]):
-        super().__init__(out, protocol=5, buffer_callback=aside)
-        self._regions: dict[int, tuple[mmap.mmap, _Region | None]] = {}  # by the identity of the map
+    def __init__(self, out: io.BytesIO, out_of_band: Callable[[Any], bool]):
+        super().__init__(out, protocol=5, buffer_callback=out_of_band)
+        self._regions: dict[int, tuple[mmap.mmap, _Region | None]] = {}  # by id of the map
         self._files = _MappedFiles()
 
     def reducer_override(self, obj: Any) -> Any:
@@ -104,24 +104,21 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # the hook that pick
                 raise cut_short(mapped_name(obj))
             view = self._view(obj)
             if view is not None:
-                return _view_again, view
+                return _restore_view, view
             if (
                 obj.nbytes >= _SMALL
                 and not obj.dtype.hasobject
                 and (obj.dtype.kind in "mM" or obj.dtype.isbuiltin == _ADDED)
             ):
-                # NumPy puts neither dates aside nor dtypes that others have added, such as bfloat16.
-                return _bytes_as, (np.ascontiguousarray(obj).reshape(-1).view(np.uint8), obj.shape, obj.dtype)
+                # NumPy has no out-of-band buffers for dates and for dtypes of other packages, such as bfloat16.
+                return _restore_array, (np.ascontiguousarray(obj).reshape(-1).view(np.uint8), obj.shape, obj.dtype)
             if type(obj) is np.memmap or not (obj.flags.c_contiguous or obj.flags.f_contiguous):
-                return np.array(obj, order="C", subok=False).__reduce_ex__(5)  # with gaps it could not be put aside
+                return np.array(obj, order="C", subok=False).__reduce_ex__(5)  # out-of-band buffers must be contiguous
         return super().reducer_override(obj)
 
     def _view(self, array: NDArray[Any]) -> tuple[Any, ...] | None:
-        """How to make an array anew of what a file holds: the region, and in it first byte, shape, strides and dtype.
-
-        None to copy it.
-        """
-        mapped, memory = _origin(array)
+        """Region, first byte in it, shape, strides and dtype of a memory-mapped array; None: copy the array."""
+        mapped, memory = _find_memmap(array)
         if (
             mapped is None
             or memory is None
@@ -135,24 +132,21 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # the hook that pick
         _, region = self._regions[id(memory)]
         if region is None:
             return None
-        # By address: of a slice `offset` is still that of the array it was cut from.
+        # Computed from the address, because the `offset` of a slice is that of its base array.
         return region, array.ctypes.data - _address(memory), array.shape, array.strides, array.dtype
 
 
 @final
 class _ByValue:
-    """While it is entered, functions and classes of these modules are pickled by value.
+    """Pickles code of these modules by value, in one thread at a time: cloudpickle has one registry."""
 
-    By one thread at a time: cloudpickle has one list.
-    """
-
-    _turn = threading.RLock()
+    _lock = threading.RLock()
 
     def __init__(self, modules: Sequence[ModuleType]):
         self._modules = modules
 
     def __enter__(self) -> None:
-        self._turn.acquire()
+        self._lock.acquire()
         known = cloudpickle.list_registry_pickle_by_value()
         self._modules = [module for module in self._modules if module.__name__ not in known]
         for module in self._modules:
@@ -161,82 +155,82 @@ class _ByValue:
     def __exit__(self, *_: object) -> None:
         for module in self._modules:
             cloudpickle.unregister_pickle_by_value(module)
-        self._turn.release()
+        self._lock.release()
 
 
 @final
 class _Region:
-    """A part of a file that is mapped. However many arrays lie in it, the other process maps it once."""
+    """A memory-mapped part of a file. The other process maps it once for all arrays in it."""
 
     def __init__(self, name: str, begin: int, size: int):
-        self._where = name, begin, size
+        self._extent = name, begin, size
         self.bytes: NDArray[np.uint8] | None = None
 
     def __reduce__(self) -> Any:
-        return _mapped_anew, self._where
+        return _map_region, self._extent
 
 
-def _mapped_anew(name: str, begin: int, size: int) -> _Region:
+def _map_region(name: str, begin: int, size: int) -> _Region:
     region = _Region(name, begin, size)
     try:
-        there = Path(name).stat().st_size
+        size_now = Path(name).stat().st_size
     except OSError as error:
         raise SourceError(
-            f"{name}: a worker process can't open it ({error.strerror}), though it is mapped in the trainer's; restore "
-            "the file, or open it anew"
+            f"{name}: a worker process can't open this file ({error.strerror}), which is mapped in the training "
+            "process; restore the file, or open the dataset again"
         ) from error
-    if there < begin + size:
+    if size_now < begin + size:
         raise cut_short(name)
     region.bytes = np.memmap(name, np.uint8, mode="r", offset=begin, shape=(size,)).view(np.ndarray)
     return region
 
 
-def _bytes_as(values: NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _restore_array(values: NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.ndarray(shape, dtype, values)
 
 
-def _view_again(
+def _restore_view(
     region: _Region, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     return np.ndarray(shape, dtype, region.bytes, first, strides)
 
 
-def _origin(array: NDArray[Any]) -> tuple[np.memmap[Any, Any] | None, mmap.mmap | None]:
-    """The array that was mapped, of which this one is a part, and the map itself."""
-    found: np.memmap[Any, Any] | None = None
+def _find_memmap(array: NDArray[Any]) -> tuple[np.memmap[Any, Any] | None, mmap.mmap | None]:
+    """The `np.memmap` that this array is a view of, and its map."""
+    mapped: np.memmap[Any, Any] | None = None
     base: Any = array
     while isinstance(base, np.ndarray):
-        found = base if isinstance(base, np.memmap) else found
+        mapped = base if isinstance(base, np.memmap) else mapped
         base = base.base
-    return (found, base) if isinstance(base, mmap.mmap) else (None, None)
+    return (mapped, base) if isinstance(base, mmap.mmap) else (None, None)
 
 
 def _region(array: np.memmap[Any, Any], memory: mmap.mmap, files: "_MappedFiles") -> _Region | None:
-    """Where what was mapped lies; None when no file has it."""
-    # What was written to a copy-on-write map, and what another file has taken the name of, is in no file.
+    """The file region of a map; None if the file may have other contents than the map."""
+    # Writes to a copy-on-write map are not in the file. A replaced file has the same name, but other contents.
     if array.filename is None or array.mode == "c":
         return None
-    # Maps begin at a whole page.
+    # Maps start at a page boundary.
     begin = int(array.offset) - int(array.offset) % mmap.ALLOCATIONGRANULARITY
     name = str(array.filename)
-    return _Region(name, begin, len(memory)) if _is_still(name, begin, memory, files) else None
+    return _Region(name, begin, len(memory)) if _same_file(name, begin, memory, files) else None
 
 
 def _address(memory: mmap.mmap) -> int:
     return np.frombuffer(memory, np.uint8).ctypes.data
 
 
-def _is_still(name: str, begin: int, memory: mmap.mmap, files: "_MappedFiles") -> bool:
-    """Whether a file is the very one that a map is of, as far as the system tells."""
+def _same_file(name: str, begin: int, memory: mmap.mmap, files: "_MappedFiles") -> bool:
+    """Whether the file with this name is the mapped one, as far as the kernel tells."""
     try:
         with Path(name).open("rb") as file:
-            there, mapped = os.fstat(file.fileno()), files.at(_address(memory))
-            if there.st_size < begin + len(memory):
-                return False  # it was cut off
-            if mapped is None or mapped == (os.major(there.st_dev), os.minor(there.st_dev), there.st_ino):
+            status, mapped = os.fstat(file.fileno()), files.at(_address(memory))
+            if status.st_size < begin + len(memory):
+                return False  # it was truncated
+            if mapped is None or mapped == (os.major(status.st_dev), os.minor(status.st_dev), status.st_ino):
                 return True
-            # On layered file systems a map is of another inode than the file is. So the file is mapped once more, and
-            # the two maps compared.
+            # On layered file systems, a map has another inode than its file. So map the file again and compare the
+            # two maps.
             with mmap.mmap(file.fileno(), len(memory), access=mmap.ACCESS_READ, offset=begin) as again:
                 return _MappedFiles().at(_address(again)) == mapped
     except FileNotFoundError:
@@ -245,25 +239,25 @@ def _is_still(name: str, begin: int, memory: mmap.mmap, files: "_MappedFiles") -
 
 @final
 class _MappedFiles:
-    """Which files this process has mapped where, as the system says; looked up once for many."""
+    """Files that this process has mapped, from `/proc/self/maps`, read once for many lookups."""
 
     def __init__(self) -> None:
-        # first address, end, (device, device, inode); ascending
+        # Ascending: start address, end address and identity of the file.
         self._spans: list[tuple[int, int, tuple[int, int, int]]] = []
 
     def at(self, address: int) -> tuple[int, int, int] | None:
-        """The file that is mapped at an address; None where the system does not tell."""
-        found = self._look_up(address)
-        if found is None:  # it may have been mapped since
+        """The file that is mapped at an address, as `(major, minor, inode)`; None if unknown."""
+        identity = self._look_up(address)
+        if identity is None:  # it may have been mapped since
             self._spans = _spans()
-            found = self._look_up(address)
-        return found
+            identity = self._look_up(address)
+        return identity
 
     def _look_up(self, address: int) -> tuple[int, int, int] | None:
-        place = bisect.bisect_right(self._spans, address, key=operator.itemgetter(0)) - 1
-        if place < 0 or address >= self._spans[place][1]:
+        index = bisect.bisect_right(self._spans, address, key=operator.itemgetter(0)) - 1
+        if index < 0 or address >= self._spans[index][1]:
             return None
-        return self._spans[place][2]
+        return self._spans[index][2]
 
 
 def _spans() -> list[tuple[int, int, tuple[int, int, int]]]:
@@ -274,7 +268,7 @@ def _spans() -> list[tuple[int, int, tuple[int, int, int]]]:
     spans = []
     for line in lines:
         span, _, _, device, inode, *_ = line.split(maxsplit=5)
-        low, high = (int(each, 16) for each in span.split("-"))
-        major, minor = (int(each, 16) for each in device.split(":"))
+        low, high = (int(part, 16) for part in span.split("-"))
+        major, minor = (int(part, 16) for part in device.split(":"))
         spans.append((low, high, (major, minor, int(inode))))
     return spans

@@ -19,26 +19,25 @@ from loadax.loader.workers.job import Job, SharedReader
 from loadax.loader.workers.messages import ReadPiece
 from loadax.reader import Reader
 
-_PATIENCE = 1.0  # seconds that workers have to end, in all, before they are killed
-_MAX_RETRIES = 2  # workers that a piece may kill before it is given up
-_SETTLING = 0.6  # seconds until a new worker process has started and knows its work
-# pieces that a worker is given at a time: it goes on with the next one while the one before is on its way back
-_IN_HAND = 2
+_CLOSE_TIMEOUT = 1.0  # seconds that all workers together have to exit before they are killed
+_MAX_RETRIES = 2  # workers that a piece may kill before it fails
+_SETTLING = 0.6  # seconds until a new worker process has started and loaded its job
+_PIECES_PER_WORKER = 2  # pieces per worker: it starts the next one while the answer to the previous one is delivered
 
 
 @final
 class ProcessPool:
-    """Worker processes, started at once and ended by `close`.
+    """A pool of worker processes, until `close`.
 
-    Each does one piece at a time, since users' functions may rely on that, and has the next one in hand.
+    Each worker reads one piece at a time, since users' functions may rely on that, with the next one queued.
 
     Args:
         workers: Largest number of workers.
-        first: Number of workers that are started now, the others by `prepare`. None: all.
-        mark: Marks a stretch of a thread's time while it waits for a piece.
+        first: Number of workers to start now; `prepare` starts the others. None: all.
+        mark: Marks the time that a thread waits for a piece, for a profiler.
 
     Raises:
-        WorkerError: when there is no interpreter to start.
+        WorkerError: If no interpreter can be started.
     """
 
     worker_type = "process"
@@ -47,15 +46,15 @@ class ProcessPool:
 
     def __init__(self, workers: int, first: int | None = None, mark: Mark = unmarked):
         self._mark = mark
-        self._free = threading.Condition()  # there may be a worker with room in its hand
+        self._free = threading.Condition()  # notified if a worker may accept a piece
         self.closed = False
         self.workers = workers
-        self.concurrency = _IN_HAND * workers
+        self.concurrency = _PIECES_PER_WORKER * workers
         self._wanted = self._started = workers if first is None else min(first, workers)
-        self.first = _IN_HAND * self._started
+        self.first = _PIECES_PER_WORKER * self._started
         self._handles: list[WorkerHandle] = []
-        self._shared_reader: SharedReader | None = None  # the newest
-        self._waiting: deque[object] = deque()  # who waits for a worker, in turn
+        self._shared_reader: SharedReader | None = None  # of the latest job
+        self._waiting: deque[object] = deque()  # threads that wait for a worker, first come, first served
         self._starting: list[WorkerHandle] = []  # processes that are not ready yet
         try:
             for _ in range(self._started):
@@ -65,11 +64,11 @@ class ProcessPool:
             raise
 
     def run(self, job: Job, message: ReadPiece) -> Timing:
-        """Has a worker read a piece, and waits until it is done. From any number of threads.
+        """Has a worker read a piece, and waits for it. Thread-safe.
 
         Raises:
-            WorkerError: when two workers died of it.
-            Exception: what it raised over there.
+            WorkerError: If two workers died while reading it.
+            Exception: Whatever the worker raised.
         """
         lost: Counter[When] = Counter()
         while True:
@@ -84,51 +83,49 @@ class ProcessPool:
                 return timing
             finally:
                 with self._free:
-                    worker.in_hand -= 1
+                    worker.pending -= 1
                     self._free.notify_all()
 
     def load(self, reader: Reader, layout: BufferLayout, key_seed: int | None, prefetch_bytes: int) -> "_PoolJob":
-        """A job for these workers. A reader is sent once for all jobs in a row that have it.
+        """Makes a job for these workers. Consecutive jobs with the same reader send it once.
 
         Raises:
-            WorkerError: when the reader can't be sent to another process; names what can't.
+            WorkerError: If the reader can't be pickled; names the part that can't.
         """
         if self._shared_reader is None or self._shared_reader.reader is not reader:
-            self._shared_reader = None  # its copy of the data goes before the next one is made
+            self._shared_reader = None  # free its copy of the data before making the next one
             self._shared_reader = SharedReader(reader)
         return _PoolJob(self, Job(self._shared_reader, layout, key_seed, prefetch_bytes), self._mark)
 
     def prepare(self, job: Job, threads: int) -> None:
-        """Starts more workers, as many as so many threads keep busy.
-
-        Waits until they know the job, so that no piece has to wait for them.
+        """Starts as many workers as `threads` keep busy, and waits until they have loaded the job.
 
         Raises:
-            WorkerError: when one can't be started, or can't take up the job.
+            WorkerError: If one can't be started, or can't load the job.
         """
         while not self.closed:
             with self._free:
-                if self._wanted >= min(self.workers, -(-threads // _IN_HAND)):
+                if self._wanted >= min(self.workers, -(-threads // _PIECES_PER_WORKER)):
                     return
                 self._wanted += 1
                 self._started += 1
             self._start(job)
 
     def _next_worker(self) -> WorkerHandle:
-        """The worker with the fewest pieces in hand.
+        """Waits for the worker with the fewest pieces.
 
-        Waits for one that has room, first come, first served: the first caller has the piece that is wanted first.
+        First come, first served: the first caller has the piece that is needed first.
         """
         turn = object()
         with self._free:
             self._waiting.append(turn)
             try:
                 while not self.closed:
-                    worker = min(self._handles, key=lambda handle: handle.in_hand, default=None)
-                    if worker is not None and worker.in_hand < _IN_HAND and self._waiting[0] is turn:
-                        worker.in_hand += 1
+                    worker = min(self._handles, key=lambda handle: handle.pending, default=None)
+                    if worker is not None and worker.pending < _PIECES_PER_WORKER and self._waiting[0] is turn:
+                        worker.pending += 1
                         return worker
-                    if self._started < self._wanted:  # one could not be started in place of one that is gone
+                    if self._started < self._wanted:  # a replacement for a dead worker could not be started
                         self._started += 1
                         break
                     self._free.wait()
@@ -141,35 +138,33 @@ class ProcessPool:
         return self._next_worker()
 
     def _report(self, when: When, times: int, died: str, message: ReadPiece) -> None:
-        """Warns that a worker is gone, the `times`-th one of this piece.
+        """Warns that a worker died, the `times`-th one in this way for this piece.
 
         Raises:
-            WorkerError: when no other one should try.
+            WorkerError: If the piece should not be retried.
         """
         rows = rows_text(np.frombuffer(message.rows, np.int64))
         if when == "at work" and times == _MAX_RETRIES:
             raise WorkerError(
                 f"{_MAX_RETRIES} worker processes died, one after the other, reading {rows}; the last one {died}. "
-                "Look at these rows, and at what the maps do with them, with num_workers=0; "
-                "or use fewer workers where memory is short"
+                "Debug these rows and their maps with num_workers=0, or use fewer workers if memory is short"
             ) from None
-        # All that were there at first may be dead at once; of those that were started then, no more than a piece may
-        # kill.
+        # All initial workers may die at once. Of their replacements, no more than the retries of a piece.
         if when == "starting" and times == self.workers + _MAX_RETRIES:
             raise WorkerError(
-                f"{times} worker processes ended before they had taken up the data; the last one {died}. "
-                "What they wrote to stderr may say why; or use worker_type='thread'"
+                f"{times} worker processes ended before they had loaded the data; the last one {died}. "
+                "Their output on stderr may say why; or use worker_type='thread'"
             ) from None
-        what = {
-            "at work": f"while it read {rows}; another one is started, which reads them again",
-            "starting": "before it had taken up the data; another one is started",
-            "idle": "while it had nothing to do; another one is started",
+        consequence = {
+            "at work": f"while it read {rows}; a new worker retries them",
+            "starting": "before it had loaded the data; a new worker replaces it",
+            "idle": "while it was idle; a new worker replaces it",
         }
-        if when in what:
-            warnings.warn(f"a worker process {died} {what[when]}", RuntimeWarning, stacklevel=4)
+        if when in consequence:
+            warnings.warn(f"a worker process {died} {consequence[when]}", RuntimeWarning, stacklevel=4)
 
     def close(self) -> None:
-        """Ends all workers, those at work too. Idempotent; from any thread."""
+        """Stops all workers, including busy ones. Idempotent and thread-safe."""
         with self._free:
             self.closed = True
             workers, self._handles = [*self._handles, *self._starting], []
@@ -177,20 +172,20 @@ class ProcessPool:
             self._free.notify_all()
         for worker in workers:
             worker.stop()
-        deadline = monotonic() + _PATIENCE
+        deadline = monotonic() + _CLOSE_TIMEOUT
         for worker in workers:
             worker.reap(deadline)
 
     def _start(self, job: Job | None = None) -> None:
-        """Starts a worker; with a job, it knows that before anybody gives it a piece."""
+        """Starts a worker. If a job is given, the worker loads it before it gets pieces."""
         try:
             worker = WorkerHandle()
             with self._free:
                 self._starting.append(worker)
             if job is not None and not self.closed:
-                worker.take_up(job)
+                worker.preload(job)
         except BaseException:
-            with self._free:  # whoever waits for this one tries for himself
+            with self._free:  # a waiting thread tries to start one itself
                 self._started -= 1
                 self._free.notify_all()
             raise
@@ -201,13 +196,13 @@ class ProcessPool:
                 self._free.notify_all()
                 return
         worker.stop()
-        worker.reap(monotonic() + _PATIENCE)
+        worker.reap(monotonic() + _CLOSE_TIMEOUT)
 
     def _replace(self, worker: WorkerHandle) -> str:
-        """Starts another one in place of a worker that is gone; how that ended.
+        """Replaces a dead worker; returns how it ended, as text.
 
         Raises:
-            ClosedError: when it was told to.
+            ClosedError: If the pool was closed.
         """
         with self._free:
             closed, first = self.closed, worker in self._handles
@@ -215,7 +210,7 @@ class ProcessPool:
                 self._handles.remove(worker)
         if closed:
             raise ClosedError("the worker processes were closed")
-        died = worker.reap(monotonic() + _PATIENCE)
+        died = worker.reap(monotonic() + _CLOSE_TIMEOUT)
         if first:
             self._start()
         return died
@@ -223,8 +218,6 @@ class ProcessPool:
 
 @final
 class _PoolJob:
-    """A job of the workers of a pool."""
-
     def __init__(self, pool: ProcessPool, job: Job, mark: Mark):
         self._pool, self._job, self._mark = pool, job, mark
         self.buffers = job.buffers

@@ -1,4 +1,4 @@
-"""Carries an exception from a worker to the training process, and raises it there with its type."""
+"""Transfers an exception from a worker to the training process, with its type and traceback."""
 
 import functools
 import io
@@ -11,7 +11,7 @@ from loadax.errors import WorkerError
 
 
 class Failure(NamedTuple):
-    """An exception: pickled, where that can be, its last line, and all of its traceback."""
+    """An exception: pickled if possible, its message as one line, and its traceback as text."""
 
     pickled: bytes | None
     line: str
@@ -19,11 +19,11 @@ class Failure(NamedTuple):
 
 
 def wrap(error: BaseException) -> Failure:
-    """The exception, made ready to travel."""
+    """Converts an exception to a message."""
     out = io.BytesIO()
     try:
         _Pickler(out, protocol=5).dump(error)
-    except Exception:  # noqa: BLE001 - then its text has to do
+    except Exception:  # noqa: BLE001 - send its text only
         out = io.BytesIO()
     return Failure(out.getvalue() or None, _line(error), "".join(traceback.format_exception(error)))
 
@@ -31,28 +31,28 @@ def wrap(error: BaseException) -> Failure:
 def _line(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - an exception that can't be shown must not end the worker
+    except Exception:  # noqa: BLE001 - an exception whose str() fails must not end the worker
         return type(error).__name__
 
 
-def unwrap(failure: Failure, where: str) -> BaseException:
-    """The exception as it was, or a `WorkerError` in its place, with a note that shows where it came from."""
+def unwrap(failure: Failure, origin: str) -> BaseException:
+    """Restores the exception, or makes a `WorkerError`, with the worker's traceback as a note."""
     error: BaseException | None = None
     if failure.pickled is not None:
         try:
             error = _Unpickler(io.BytesIO(failure.pickled)).load()
-        except Exception:  # noqa: BLE001 - some exceptions pickle and don't come back
+        except Exception:  # noqa: BLE001 - some exceptions can be pickled but not unpickled
             error = None
     if not isinstance(error, Exception):
-        # What would end a process is not for this one to obey.
+        # An exception that exits a process, such as SystemExit, must not end this one.
         error = WorkerError(f"a worker process raised {failure.line}")
-    error.add_note(f"loadax: in {where}:\n{failure.traceback}")
+    error.add_note(f"loadax: in {origin}:\n{failure.traceback}")
     return error
 
 
 @final
 class _Pickler(pickle.Pickler):
-    """Classes that came here by value go by their names: the other process has them."""
+    """Pickles classes that were sent here by value by their names: the training process has them."""
 
     def persistent_id(self, obj: Any) -> Any:
         by_value = isinstance(obj, type) and (obj.__module__ == "__main__" or obj.__module__ not in sys.modules)

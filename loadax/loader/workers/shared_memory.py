@@ -1,8 +1,8 @@
-"""SharedMemoryPool: one anonymous shared segment for all leaves, which no crash leaves behind.
+"""SharedMemoryPool: one anonymous shared memory segment for all leaves, which never outlives its processes.
 
-A block of it is used again only when no array lives on it, as with any other memory of the loader (`buffers`). The
-segment is a file without a name: it goes when the last process that has it open is gone, however that ended, and no
-limit of `/dev/shm` holds for it.
+A block is reused only when no array refers to it, like other memory of the loader (`core/buffers.py`). The segment is
+an anonymous file: the kernel frees it when the last process that has it open ends, even by a crash. The size limit of
+`/dev/shm` does not apply.
 """
 
 import contextlib
@@ -16,14 +16,11 @@ from numpy.typing import NDArray
 
 from loadax.core.buffers import BufferPool
 
-_BLOCKS_AT_FIRST = 16  # that the first region has room for
+_INITIAL_BLOCKS = 16  # capacity of the first region
 
 
 def nameless_file() -> int:
-    """A descriptor of an empty file in memory that has no name.
-
-    Where the system has none, of a temporary file that is deleted already.
-    """
+    """Descriptor of an empty anonymous file in memory, or of a deleted temporary file if there is no `memfd_create`."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("loadax")
     with tempfile.TemporaryFile() as file:
@@ -31,9 +28,12 @@ def nameless_file() -> int:
 
 
 class Block(NamedTuple):
-    """Where in the segment a lease lies.
+    """Location of a lease in the segment.
 
-    A region, by its first byte and its size, and the byte of it with which the lease begins.
+    Args:
+        region: First byte of the region in the segment.
+        size: Bytes of the region.
+        first: First byte of the lease in the region.
     """
 
     region: int
@@ -43,13 +43,12 @@ class Block(NamedTuple):
 
 @final
 class SharedMemoryPool:
-    """The segment, seen by the process that hands out its blocks.
+    """The segment in the process that allocates its blocks.
 
-    It grows by regions, each as large as all before it together: a map, and the descriptor that comes with it, is there
-    for many blocks.
+    It grows by regions, each as large as all earlier ones together, so that a few maps serve many blocks.
 
     Args:
-        keep: idle bytes that are kept for the next lease; those beyond it go back to the system.
+        keep: Bytes of idle memory to keep for reuse; the kernel gets the rest back.
     """
 
     def __init__(self, keep: int):
@@ -58,15 +57,15 @@ class SharedMemoryPool:
         self._pool = BufferPool(keep, make=self._allocator.make, drop=self._allocator.drop)
 
     def lease(self, size: int) -> NDArray[np.uint8]:
-        """uint8[size] on a 64-byte boundary, contents undefined; it is yours until the last view of it is gone."""
+        """uint8[size] on a 64-byte boundary, uninitialised; reused when its last view is gone."""
         return self._pool.lease(size)
 
     def block(self, lease: NDArray[np.uint8]) -> Block:
-        """Where a lease lies."""
+        """Location of a lease."""
         return self._allocator.blocks[lease.ctypes.data]
 
     def close(self) -> None:
-        """Closes the descriptor; leases stay good. Idempotent."""
+        """Closes the descriptor; leases stay valid. Idempotent."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -74,53 +73,50 @@ class SharedMemoryPool:
 
 @final
 class _Allocator:
-    """Which parts of the segment are in use.
-
-    Knows nothing of the pool that it serves: else only the garbage collector would end the two.
-    """
+    """Allocates blocks of the segment. Does not reference its pool: a cycle would need the garbage collector."""
 
     def __init__(self, descriptor: int):
         self._descriptor = descriptor
-        self._maps: dict[int, mmap.mmap] = {}  # of the regions, by their first byte
-        self._newest = Block(0, 0, 0)  # the region that blocks are cut from, and where the next one begins
+        self._maps: dict[int, mmap.mmap] = {}  # by first byte of the region
+        self._region = Block(0, 0, 0)  # newest region, and the first free byte in it
         self.blocks: dict[int, Block] = {}
-        """Where a lease lies, by its address."""
-        self._holes: dict[int, list[Block]] = {}  # places that nobody uses, by size
+        """Location of every lease, by its address."""
+        self._free_blocks: dict[int, list[Block]] = {}  # by size
 
     def make(self, capacity: int) -> NDArray[np.uint8]:
         """uint8[capacity] of the segment."""
         size = _whole_pages(capacity)
-        holes = self._holes.get(size)
+        holes = self._free_blocks.get(size)
         block = holes.pop() if holes else self._cut(size)
         memory = np.frombuffer(self._maps[block.region], np.uint8, capacity, block.first)
         self.blocks[memory.ctypes.data] = block
         return memory
 
     def drop(self, memory: NDArray[np.uint8]) -> None:
-        """Gives memory that `make` gave back to the system."""
+        """Frees memory of `make`."""
         block, size = self.blocks.pop(memory.ctypes.data), _whole_pages(len(memory))
-        # Without it the pages live as long as the segment does.
+        # Returns the pages to the kernel, which would else keep them until the segment is gone.
         with contextlib.suppress(AttributeError, OSError):
             self._maps[block.region].madvise(mmap.MADV_REMOVE, block.first, size)
-        self._holes.setdefault(size, []).append(block)
+        self._free_blocks.setdefault(size, []).append(block)
 
     def _cut(self, size: int) -> Block:
-        region, length, first = self._newest
+        region, length, first = self._region
         if first + size > length:
-            region, length, first = region + length, max(_BLOCKS_AT_FIRST * size, region + length), 0
-            # A file of zeros takes no memory before somebody writes to it.
+            region, length, first = region + length, max(_INITIAL_BLOCKS * size, region + length), 0
+            # A sparse file takes no memory until it is written to.
             os.ftruncate(self._descriptor, region + length)
             self._maps[region] = mmap.mmap(self._descriptor, length, offset=region)
-        self._newest = Block(region, length, first + size)
+        self._region = Block(region, length, first + size)
         return Block(region, length, first)
 
 
 @final
 class SharedMemoryView:
-    """The segment, seen by a worker process.
+    """The segment in a worker process.
 
     Args:
-        descriptor: of the segment; closed by this object.
+        descriptor: Descriptor of the segment; closed by this object.
     """
 
     def __init__(self, descriptor: int):
@@ -128,13 +124,13 @@ class SharedMemoryView:
         self._maps: dict[int, mmap.mmap] = {}
 
     def memory(self, block: Block, size: int) -> NDArray[np.uint8]:
-        """uint8[size]: what lies in a block."""
+        """uint8[size]: the memory of a block."""
         if block.region not in self._maps:
             self._maps[block.region] = mmap.mmap(self._descriptor, block.size, offset=block.region)
         return np.frombuffer(self._maps[block.region], np.uint8, size, block.first)
 
     def close(self) -> None:
-        """Forgets the segment."""
+        """Closes the descriptor; the memory stays mapped while an array refers to it."""
         self._maps.clear()
         os.close(self._descriptor)
 

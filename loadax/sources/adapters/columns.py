@@ -1,8 +1,7 @@
-"""Columns of data frames as arrays of their own dtypes; nulls are an error.
+"""Converts columns of data frames to arrays of their own dtypes; nulls are an error.
 
-A frame is never converted as a whole: NumPy would make one array of it, in a dtype that its columns have in common, in
-which large integers are rounded. A column is converted by its library, after a look at its type, so that neither nulls
-nor objects become numbers.
+A frame is never converted whole: NumPy would make one array of a common dtype, in which large integers are rounded.
+Each column is converted by its own library after a check of its type, so that nulls and objects never become numbers.
 """
 
 import sys
@@ -15,12 +14,12 @@ from numpy.typing import NDArray
 from loadax.errors import LeafTypeError, SourceError
 from loadax.sources.adapters.libraries import comes_from
 
-_NUMBERS = "biufcmM"  # kinds of dtypes; dates are for maps, and JAX refuses them later
+_NUMBERS = "biufcmM"  # kinds of dtypes; dates are for maps, JAX refuses them later
 
 
 @final
 class _Column(NamedTuple):
-    """A column: its type, its number of nulls, how it becomes an array (None: it can't), and the remedy otherwise."""
+    """A column: its type, number of nulls, conversion to an array (None: impossible), and remedies for messages."""
 
     dtype: Any
     nulls: int
@@ -30,7 +29,7 @@ class _Column(NamedTuple):
 
 @final
 class _Remedies(NamedTuple):
-    """What to write, where a column can't be an array. `{0!r}` is its name."""
+    """Code to suggest when a column can't be an array; `{0!r}` is the column's name."""
 
     fill: str
     drop: str
@@ -63,12 +62,12 @@ _ARROW = _Remedies(
 
 
 def is_frame(data: Any) -> bool:
-    """Whether something is a data frame of a library that is known: pandas, polars, Arrow."""
+    """Whether something is a data frame of pandas, polars or Arrow."""
     return any(comes_from(data, module, *names) for module, names in _FRAMES.items())
 
 
 def is_column(data: Any) -> bool:
-    """Whether something is a single column of these libraries."""
+    """Whether something is a single column of pandas, polars or Arrow."""
     return any(comes_from(data, module, *names) for module, names in _COLUMNS.items())
 
 
@@ -77,16 +76,15 @@ _COLUMNS = {"pandas": ("Series", "Index"), "polars": ("Series",), "pyarrow": ("A
 
 
 def columns_of(frame: Any) -> dict[Any, NDArray[Any]]:
-    """A frame as a dict of its columns; a pandas index is left out.
+    """Converts a frame to a dict of its columns; drops a pandas index.
 
     Raises:
-        SourceError: when there is no column, two have the same name, or one has nulls; names it, and says what to
-            write.
-        LeafTypeError: when one holds something else than numbers; the same.
+        SourceError: When there is no column, two have the same name, or one has nulls; suggests code.
+        LeafTypeError: When a column is not numeric; suggests code.
     """
     names = list(frame.columns if hasattr(frame, "dtypes") else frame.schema.names)
     if not names:
-        raise SourceError(f"the {type(frame).__name__} has no columns; pass one with at least one")
+        raise SourceError(f"the {type(frame).__name__} has no columns; pass one with at least one column")
     for name in names:
         if names.count(name) > 1:
             raise SourceError(
@@ -96,44 +94,44 @@ def columns_of(frame: Any) -> dict[Any, NDArray[Any]]:
 
 
 def column_array(column: Any, name: str) -> NDArray[Any]:
-    """A single column as an array.
+    """Converts a single column to an array.
 
     Args:
-        column: of which `is_column` holds.
-        name: for messages.
+        column: Column for which `is_column` is true.
+        name: Name for messages.
 
     Raises:
-        SourceError: when it has nulls; names it.
-        LeafTypeError: when it holds something else than numbers; names it.
+        SourceError: When it has nulls; names it.
+        LeafTypeError: When it is not numeric; names it.
     """
-    found = _look(column)
-    if found.convert is None:
+    info = _look(column)
+    if info.convert is None:
         raise LeafTypeError(
-            f"{name} is a column of {found.dtype}, which is no array of numbers; leave it out, or encode it as numbers"
+            f"{name} is a column of {info.dtype}, which is not numeric; leave it out, or encode it as numbers"
         )
-    if found.nulls:
+    if info.nulls:
         raise SourceError(
-            f"{name} is a column with {found.nulls} nulls, which an array of {found.dtype} can't hold; fill them first"
+            f"{name} is a column with {info.nulls} nulls, which an array of {info.dtype} can't hold; fill them first"
         )
-    return np.asarray(found.convert())
+    return np.asarray(info.convert())
 
 
 def _of_frame(column: Any, name: Any) -> NDArray[Any]:
-    found = _look(column)
-    remedies = _Remedies(*(each.format(name) for each in found.remedies))
-    if found.convert is None:
+    info = _look(column)
+    remedies = _Remedies(*(remedy.format(name) for remedy in info.remedies))
+    if info.convert is None:
         raise LeafTypeError(
-            f"column {name!r} holds {found.dtype}, which is no array of numbers; leave it out: "
+            f"column {name!r} contains {info.dtype}, which is not numeric; leave it out: "
             f"loadax.as_dataset({remedies.leave_out}), or make numbers of it in a map of rows: "
             f"loadax.from_source({remedies.rows}).map(fn); "
             f"lists of one length become an array by numpy.stack({remedies.values})"
         )
-    if found.nulls:
+    if info.nulls:
         raise SourceError(
-            f"column {name!r} has {found.nulls} nulls, which an array of {found.dtype} can't hold; fill them: "
+            f"column {name!r} has {info.nulls} nulls, which an array of {info.dtype} can't hold; fill them: "
             f"loadax.as_dataset({remedies.fill}), or drop their rows: loadax.as_dataset({remedies.drop})"
         )
-    return np.asarray(found.convert())
+    return np.asarray(info.convert())
 
 
 def _look(column: Any) -> _Column:
@@ -144,9 +142,9 @@ def _look(column: Any) -> _Column:
 
 def _of_pandas(column: Any) -> _Column:
     if isinstance(column.dtype, np.dtype):
-        # NaN is a number here: what NumPy's own dtypes hold is taken as it is.
+        # NaN is a number here: values of NumPy's own dtypes are kept.
         return _Column(column.dtype, 0, column.to_numpy if column.dtype.kind in _NUMBERS else None, _PANDAS)
-    numbers = getattr(column.dtype, "numpy_dtype", None)  # of nullable and Arrow dtypes
+    numbers = getattr(column.dtype, "numpy_dtype", None)  # nullable and Arrow dtypes
     if numbers is None or numbers.kind not in _NUMBERS:
         return _Column(column.dtype, 0, None, _PANDAS)
     return _Column(column.dtype, int(column.isna().sum()), lambda: column.to_numpy(dtype=numbers), _PANDAS)
@@ -155,8 +153,8 @@ def _of_pandas(column: Any) -> _Column:
 def _of_polars(column: Any) -> _Column:
     polars = sys.modules["polars"]
     odd = polars.Decimal, polars.Int128
-    number = (column.dtype.is_numeric() and column.dtype not in odd) or column.dtype == polars.Boolean
-    good = number or (column.dtype.is_temporal() and column.dtype != polars.Time)
+    numeric = (column.dtype.is_numeric() and column.dtype not in odd) or column.dtype == polars.Boolean
+    good = numeric or (column.dtype.is_temporal() and column.dtype != polars.Time)
     return _Column(column.dtype, column.null_count(), column.to_numpy if good else None, _POLARS)
 
 

@@ -1,44 +1,52 @@
 """Grain's MapDatasets, each epoch as Grain itself gives it."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, final
 
 import numpy as np
 
 from loadax.core.spec import own, spec_of, stack
-from loadax.errors import ArgumentError, LeafError
-from loadax.protocols import Integers, Tree, Visits
+from loadax.core.tree import flatten
+from loadax.errors import ArgumentError, LeafError, SourceError
+from loadax.protocols import ArraySpec, Integers, Tree, Visits
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
-from loadax.sources.objects import with_arrays
+from loadax.sources.objects import ObjectSource, all_with_arrays
 
 _ENDLESS = 1 << 62  # rows: an order has at most so many, and Grain says 2**63 - 1 for a dataset without an end
-_SAME_IN_ALL_EPOCHS = {"Source", "Range", "Map", "Slice", "Concatenate", "Zip", "Repeat", "_WithSeed"}
-"""Grain's datasets that have the same rows in every epoch when what they stand on has.
-
-The names of their classes, without MapDataset.
-"""
+# Grain's datasets, by the names of their classes without "MapDataset".
+_ROW_BY_ROW = {"Map", "MapWithIndex", "RandomMap", "Filter", "_WithSeed"}
+"""Those whose element i follows from element i of the dataset before."""
+_SAME_RECORDS = {*_ROW_BY_ROW, "Source", "Range", "Slice", "Concatenate", "Zip", "Repeat", "Batch"}
+"""Those that have the same records in every epoch when what they stand on has."""
+_RANDOM = {"MapWithIndex", "RandomMap"}
+"""Those of them that may give other values for the same record: Grain counts indices on from epoch to epoch."""
 
 
 @final
 class GrainSource(BaseSource):
     """The rows of a `grain.MapDataset`.
 
-    Row r of epoch e is its element `r + e * len(dataset)`, which is how Grain counts epochs.
+    Row r of epoch e is its element `r + e * len(dataset)`, which is how Grain counts epochs. Of a dataset that
+    `.repeat()` made endless, an epoch has the rows of the dataset before.
 
     Args:
-        dataset: that has an end, and whose elements are examples.
+        dataset: Whose elements are examples; None where a filter left one out.
 
     Raises:
-        ArgumentError: when it goes on without end, leaves rows out, or makes batches; says what to hand over instead.
+        ArgumentError: when nobody can say how long an epoch is; says what to write.
     """
 
     def __init__(self, dataset: Any):
-        _check(dataset)
         self._dataset = dataset
-        self._size = len(dataset)
-        self._own_epochs = not all(map(_is_same_in_all_epochs, _chain(dataset)))
+        self._size = _epoch_length(dataset)
+        kinds = set(map(_kind, _chain(dataset)))
+        self._own_epochs = not kinds <= _SAME_RECORDS
+        self._random = self._own_epochs or not kinds.isdisjoint(_RANDOM)
+        # Of an endless dataset that was cut, Grain's next epoch begins behind 2**63 - 1 rows.
+        self._cut = len(dataset) < _ENDLESS and any(len(each) >= _ENDLESS for each in _chain(dataset))
         self._spec: Tree | None = None
 
     def __len__(self) -> int:
@@ -62,7 +70,7 @@ class GrainSource(BaseSource):
 
     @property
     def random(self) -> bool:
-        return self._own_epochs
+        return self._random
 
     @property
     def reads_examples(self) -> bool:
@@ -81,32 +89,186 @@ class GrainSource(BaseSource):
         """The examples at `visits.rows`, each of its own epoch."""
         examples = self._examples(visits)
         if self._spec is None:
-            self._spec = spec_of(examples[0] if examples else self._example(0, 0))
+            zero = np.zeros(1, np.int64)
+            self._spec = spec_of((examples or self._examples(Visits(zero, zero)))[0])
         return stack(examples, self._spec, visits.rows.tolist())
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         return list(map(own, self._examples(visits)))
 
     def _examples(self, visits: Visits) -> list[Tree]:
-        rows = check_rows(visits.rows, self._size).tolist()
-        return [self._example(*visit) for visit in zip(rows, visits.epochs.tolist(), strict=True)]
+        rows = check_rows(visits.rows, self._size)
+        if _epoch_length(self._dataset) != self._size:
+            raise SourceError(
+                f"the Grain dataset had {self._size} rows and has {_epoch_length(self._dataset)} now, so which row is "
+                "which is unknown; open it again once its data stay"
+            )
+        if self._cut and visits.epochs.any():
+            raise SourceError(
+                f"epoch {visits.epochs.max()}: the Grain dataset is a slice of one without end, and has one epoch; "
+                "pass num_epochs=1, or slice it before .repeat()"
+            )
+        examples = self._elements(rows, visits.epochs)
+        missing = [number for number, example in enumerate(examples) if example is None]
+        if missing:
+            raise LeafError(
+                f"row {rows[missing[0]]}: the Grain dataset gave None instead of an example in epoch "
+                f"{visits.epochs[missing[0]]}; return one for every row, or have loadax look for the others once and "
+                "leave them out: loadax.from_grain(data.filter(lambda example: True)), "
+                "where they are the same in every epoch"
+            )
+        return all_with_arrays(examples)
 
-    def _example(self, row: int, epoch: int) -> Tree:
+    def _elements(self, rows: Integers, epochs: Integers) -> list[Tree]:
+        dataset, indices = self._dataset, (rows + epochs * self._size).tolist()
+        # Without a public name, but all of Grain's datasets have it, for batches of theirs: element by element takes
+        # half as long again.
+        many = getattr(dataset, "_getitems", None)
+        if many is not None and len(indices) > 1:
+            with suppress(Exception):  # which element it was, the loop finds out
+                return list(many(indices))
+        elements: list[Tree] = []
         try:
-            example = self._dataset[row + epoch * self._size]
+            for index in indices:
+                elements.append(dataset[index])  # noqa: PERF401 - how many are there says which one failed
         except Exception as error:
+            row, epoch = int(rows[len(elements)]), int(epochs[len(elements)])
             error.add_note(
-                f"loadax: in {type(self._dataset).__name__}[{row} + {epoch} * {self._size}], "
+                f"loadax: in {type(dataset).__name__}[{row} + {epoch} * {self._size}], "
                 f"which is row {row} of epoch {epoch}"
             )
             raise
-        if example is None:
-            raise LeafError(
-                f"row {row}: the Grain dataset gave None instead of an example in epoch {epoch}; "
-                "return one for every row, and leave rows out with loadax: "
-                "loadax.from_source(base).filter(fn), where base is the Grain dataset before rows become None"
-            )
-        return with_arrays(example)
+        return elements
+
+
+@final
+class UnbatchedSource(BaseSource):
+    """The rows of a `grain.MapDataset` whose elements are batches.
+
+    Args:
+        batches: Of which all but the last have as many rows as the first.
+    """
+
+    def __init__(self, batches: GrainSource):
+        self._batches = batches
+        if not len(batches):
+            raise ArgumentError("unbatch=True: the Grain dataset has no batches; hand over one that has")
+        first, last = (_batch_rows(self._batch(number, 0), number) for number in (0, len(batches) - 1))
+        self._rows, self._size = first, (len(batches) - 1) * first + last
+        leaves, structure = flatten(self._batch(0, 0))
+        self._structure = structure
+        self._specs = [ArraySpec(leaf.shape[1:], leaf.dtype) for leaf in map(np.asarray, leaves)]
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __repr__(self) -> str:
+        return f"the batches of {self._batches!r}"
+
+    @property
+    def spec(self) -> Tree:
+        return self._structure.build(self._specs)
+
+    @property
+    def owns_memory(self) -> bool:
+        return True
+
+    @property
+    def chunks(self) -> range:
+        return range(0, self._size, self._rows)
+
+    @property
+    def own_epochs(self) -> bool:
+        return self._batches.own_epochs
+
+    @property
+    def random(self) -> bool:
+        return self._batches.random
+
+    @property
+    def runs_python(self) -> bool:
+        return True
+
+    def read(self, rows: Integers) -> Tree:
+        rows = check_rows(rows, self._size)
+        return self.read_visits(Visits(rows, np.zeros_like(rows)))
+
+    def read_visits(self, visits: Visits) -> Tree:
+        """The rows; of each batch that has some of them once."""
+        rows = check_rows(visits.rows, self._size)
+        out = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in self._specs]
+        numbers = np.stack([rows // self._rows, visits.epochs], axis=1)
+        wanted, which = np.unique(numbers, axis=0, return_inverse=True)
+        for index, (number, epoch) in enumerate(wanted.tolist()):
+            batch = self._batch(number, epoch)
+            expected = min(self._rows, self._size - number * self._rows)
+            if _batch_rows(batch, number) != expected:
+                raise SourceError(
+                    f"batch {number} of epoch {epoch} has {_batch_rows(batch, number)} rows, not {expected} as others "
+                    "have; unbatch=True needs batches of one size"
+                )
+            places = np.flatnonzero(which.reshape(-1) == index)
+            for leaf, destination in zip(flatten(batch)[0], out, strict=True):
+                destination[places] = np.asarray(leaf)[rows[places] % self._rows]
+        return self._structure.build(out)
+
+    def _batch(self, number: int, epoch: int) -> Tree:
+        return self._batches.read_examples(Visits(np.array([number]), np.array([epoch])))[0]
+
+
+@final
+class PresenceSource(BaseSource):
+    """Whether each element of a `grain.MapDataset` is there: a filter leaves None in place of others."""
+
+    spec = ArraySpec((), np.dtype(bool))
+
+    def __init__(self, dataset: Any):
+        self._dataset = dataset
+        self._size = _epoch_length(dataset)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def runs_python(self) -> bool:
+        return True
+
+    def read(self, rows: Integers) -> Tree:
+        return np.array([self._dataset[row] is not None for row in rows.tolist()], bool)
+
+
+def open_grain(data: Any, unbatch: bool) -> tuple[BaseSource, PresenceSource | None]:
+    """The source of a MapDataset, and what tells its rows from those that a filter of its left out, where it has one.
+
+    Raises:
+        ArgumentError: when its elements are batches and `unbatch` is False, or are none and it is True, or other rows
+            are left out in every epoch; says what to write.
+    """
+    batched = next((each for each in _chain(data) if _kind(each) == "Batch"), None)
+    if batched is not None and not unbatch:
+        raise ArgumentError(
+            f"the Grain dataset makes batches ({batched}), so each of its rows would be one; "
+            "hand over the dataset before .batch(), and pass batch_size= to the Dataloader, "
+            "or take its batches apart: loadax.from_grain(data, unbatch=True)"
+        )
+    # Nothing but records: read without Grain, whose own part of it takes longer, and many at once where they can be.
+    # What they are has no public name.
+    records = getattr(data, "_source", None) if _kind(data) == "Source" and not unbatch else None
+    if records is not None:
+        return ObjectSource(records), None
+    source = GrainSource(data)
+    sparse = any(_kind(each) == "Filter" for each in _chain(data))
+    if unbatch:
+        if batched is None or sparse:
+            what = "leaves batches out by .filter" if sparse else "makes no batches"
+            raise ArgumentError(f"unbatch=True: the Grain dataset {what}; leave unbatch out, or .filter before .batch")
+        return UnbatchedSource(source), None
+    return source, PresenceSource(_deciding(data)) if sparse else None
+
+
+def is_there(present: Any) -> bool:
+    """Whether a row of a `PresenceSource` is kept."""
+    return bool(present)
 
 
 def is_grain(data: Any) -> bool:
@@ -132,24 +294,43 @@ def refuse_grain(data: Any) -> None:
         )
 
 
-def _check(dataset: Any) -> None:
-    if len(dataset) >= _ENDLESS:
-        raise ArgumentError(
-            "the Grain dataset goes on without end; hand over the dataset before .repeat(), "
-            "and pass num_epochs=None to the Dataloader: every epoch is Grain's own"
-        )
-    for each in _chain(dataset):
-        name = type(each).__name__
-        if name == "FilterMapDataset":
+def _epoch_length(dataset: Any) -> int:
+    """The rows of an epoch.
+
+    Raises:
+        ArgumentError: when the dataset goes on without end for another reason than a `.repeat()`.
+    """
+    below = dataset
+    while len(below) >= _ENDLESS:
+        if _kind(below) == "Repeat":
+            return len(below.parents[0])
+        if _kind(below) not in _ROW_BY_ROW:
             raise ArgumentError(
-                "the Grain dataset leaves rows out by .filter, where it gives None; "
-                "hand over the dataset before it, and filter with loadax: loadax.from_source(base).filter(fn)"
+                f"the Grain dataset goes on without end, and its {type(below).__name__} hides how long an epoch is; "
+                "leave .repeat() out before it, and pass num_epochs=None to the Dataloader, "
+                "or cut it to one epoch of so many rows: loadax.from_grain(data[:rows])"
             )
-        if name == "BatchMapDataset":
-            raise ArgumentError(
-                f"the Grain dataset makes batches ({each}), so each of its rows would be one; "
-                "hand over the dataset before .batch(), and pass batch_size= to the Dataloader"
-            )
+        below = below.parents[0]
+    return len(below)
+
+
+def _deciding(dataset: Any) -> Any:
+    """The part of a dataset with filters that decides which rows are there.
+
+    Raises:
+        ArgumentError: when other rows are left out in every epoch.
+    """
+    deciding = dataset
+    while _kind(deciding) in _ROW_BY_ROW - {"Filter"}:
+        deciding = deciding.parents[0]
+    kinds = set(map(_kind, _chain(deciding)))
+    if kinds <= _SAME_RECORDS - _RANDOM:
+        return deciding
+    raise ArgumentError(
+        "the Grain dataset shuffles or maps at random, and leaves rows out by .filter, so an epoch may have other "
+        "rows than the one before; hand over the dataset with its filter alone, and shuffle and map with loadax: "
+        "loadax.from_grain(base.filter(fn)).shuffle(seed).map(fn, rng=True)"
+    )
 
 
 def _chain(dataset: Any) -> Iterator[Any]:
@@ -160,9 +341,17 @@ def _chain(dataset: Any) -> Iterator[Any]:
             yield from _chain(parent)
 
 
-def _is_same_in_all_epochs(dataset: Any) -> bool:
-    # A class of the user's own may do anything, and so may what Grain adds one day.
-    return (
-        type(dataset).__module__.startswith("grain.")
-        and type(dataset).__name__.removesuffix("MapDataset") in _SAME_IN_ALL_EPOCHS
-    )
+def _kind(dataset: Any) -> str:
+    """The name of Grain's class without MapDataset; "" for a class of the user's own, which may do anything."""
+    return type(dataset).__name__.removesuffix("MapDataset") if type(dataset).__module__.startswith("grain.") else ""
+
+
+def _batch_rows(batch: Tree, number: int) -> int:
+    leaves, structure = flatten(batch)
+    sizes = {np.shape(leaf)[:1] for leaf in leaves}
+    if len(sizes) != 1 or () in sizes:
+        raise ArgumentError(
+            f"unbatch=True: the leaves {structure.paths} of batch {number} have no first dimension in common; "
+            "hand over the dataset before .batch()"
+        )
+    return int(sizes.pop()[0])

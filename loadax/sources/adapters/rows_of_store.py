@@ -1,4 +1,4 @@
-"""Open arrays of h5py, xarray, zarr and TensorStore, read by rows, beside arrays in memory."""
+"""StoreSource: reads rows of open arrays of h5py, xarray, zarr and TensorStore, next to arrays in memory."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, final
@@ -16,7 +16,7 @@ from loadax.sources.checks import check_rows, common_length
 
 
 class Stored(Protocol):
-    """One array, read by rows."""
+    """Reader of the rows of one array."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -26,25 +26,25 @@ class Stored(Protocol):
 
     @property
     def reads(self) -> int:
-        """How many are best under way at once."""
+        """Number of reads to run concurrently."""
         ...
 
     @property
     def chunk_rows(self) -> int:
-        """Rows that are decoded together; 1: each by itself."""
+        """Rows per chunk; 1: rows are decoded one by one."""
         ...
 
     def rows(self, rows: Integers) -> NDArray[Any]:
-        """The entries at `rows`, in any order, also repeated."""
+        """Reads the entries at `rows`, in any order, repeats allowed."""
         ...
 
 
 @final
 class StoreSource(BaseSource):
-    """A tree of arrays, at least one of which is stored, whose first dimensions are equal: one row an entry.
+    """A tree of arrays with equal first dimensions, at least one of them in an open store: row i is entry i of each.
 
     Raises:
-        SourceError: when a leaf has no rows or can't be read, or the leaves' lengths differ; names the leaf.
+        SourceError: When a leaf has no rows or can't be read, or the leaves' lengths differ; names the leaf.
     """
 
     spec: Tree = None
@@ -66,23 +66,20 @@ class StoreSource(BaseSource):
 
     @property
     def chunks(self) -> range | None:
-        """The rows at which what is decoded together begins, for the leaf with the most bytes.
-
-        None when rows are read singly.
-        """
+        """First rows of the chunks of the largest leaf; None if rows are decoded one by one."""
         largest = max(
             self._arrays, key=lambda array: int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize
         )
         return range(0, self._length, largest.chunk_rows) if largest.chunk_rows > 1 else None
 
     def read(self, rows: Integers) -> Tree:
-        """The entries at `rows`, in native byte order."""
+
         rows = check_rows(rows, self._length)
         return self._structure.build(np.asarray(array.rows(rows), array.dtype) for array in self._arrays)
 
 
 def is_stored(data: Any) -> bool:
-    """Whether something is an open array that is read by rows."""
+    """Whether something is an open array of a supported library."""
     return _opener(data) is not None
 
 
@@ -104,14 +101,14 @@ def _open(leaf: Any, path: str) -> Stored:
         return _InMemory(leaf, path)
     if not getattr(leaf, "shape", None):
         raise SourceError(
-            f"leaf {path or 'given'} is a single value of {type(leaf).__module__.partition('.')[0]}: "
-            "it has no rows; leave it out"
+            f"leaf {path or 'given'} is a scalar of {type(leaf).__module__.partition('.')[0]} without rows; "
+            "leave it out"
         )
     return opener(leaf)
 
 
 def _run(rows: Integers) -> slice | None:
-    """The rows as a slice, which every store reads at its best, when they follow each other."""
+    """Converts consecutive rows to a slice, which every store reads fastest; None for other rows."""
     if len(rows) and (np.diff(rows) == 1).all():
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return None
@@ -176,7 +173,7 @@ class _OfZarr:
 
 @final
 class _OfHdf5:
-    reads = 1  # the library has one lock for all
+    reads = 1  # HDF5 has one global lock
 
     def __init__(self, dataset: Any):
         self._dataset = dataset
@@ -192,7 +189,7 @@ class _OfHdf5:
             return self._dataset[run]
         if not len(rows):
             return self._dataset[0:0]
-        # HDF5 reads ascending rows, each once.
+        # HDF5 needs ascending rows without repeats.
         ascending, places = np.unique(rows, return_inverse=True)
         run = _run(ascending)
         return self._dataset[ascending if run is None else run][places]
@@ -211,7 +208,7 @@ class _OfXarray:
     reads, chunk_rows = 4, 1
 
     def __init__(self, array: Any):
-        self._array = array.variable  # without the coordinates, which no row needs
+        self._array = array.variable  # without the coordinates, which rows don't need
         self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype).newbyteorder("=")
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Records of ArrayRecord files, any rows of any number of files, through the format's own reader."""
+"""RecordFiles: reads any rows of any number of ArrayRecord files through the format's own reader."""
 
 import re
 import resource
@@ -15,15 +15,15 @@ from loadax.errors import SourceError, UnsupportedError
 from loadax.protocols import Integers, Location
 from loadax.sources.checks import check_rows
 
-_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"  # what the reader itself recommends for random access
-_TRIED = 8  # spans that show whether the files are slow
-_SLOW = 200e-6  # seconds a span: a local file takes a hundredth of it, a far one more
-_SCAN = 2e-9  # seconds a chunk of the file: what a call for many records costs beyond the records
+_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"  # recommended by the reader for random access
+_TRIED = 8  # spans that are timed to tell whether the files are slow
+_SLOW = 200e-6  # seconds per span: a local file takes a hundredth, a remote one more
+_SCAN = 2e-9  # seconds per chunk of the file: overhead of one call for many records
 _OPENERS = 8
 
 
 class RecordFile(NamedTuple):
-    """What is known of a file: its path, how many records it has, and how many are decoded together."""
+    """A file: its path, number of records, and number of records per chunk (`group_size`)."""
 
     path: str
     records: int
@@ -31,7 +31,7 @@ class RecordFile(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """The records of a file from `low` to before `high`, all of one chunk."""
+    """Records `[low, high)` of a file, all in one chunk."""
 
     file: int
     low: int
@@ -40,19 +40,19 @@ class _Span(NamedTuple):
 
 @final
 class RecordFiles:
-    """The records of files one behind another. Thread-safe; pickled as what is known of the files.
+    """The records of a sequence of files. Thread-safe; pickles as the list of files.
 
-    A file is opened when a record of it is first asked for, and stays open as long as the process may have so many.
+    Files are opened on first use and closed in that order once half of the process's open-file limit is reached.
 
     Args:
-        files: at least one.
+        files: Files, at least one.
     """
 
     def __init__(self, files: Sequence[RecordFile]):
         self.files = tuple(files)
-        self._ends = np.cumsum([each.records for each in self.files], dtype=np.int64)
-        self._begins = self._ends - [each.records for each in self.files]
-        self._groups = np.array([each.group for each in self.files], np.int64)
+        self._ends = np.cumsum([file.records for file in self.files], dtype=np.int64)
+        self._begins = self._ends - [file.records for file in self.files]
+        self._groups = np.array([file.group for file in self.files], np.int64)
         self._lock = threading.Lock()
         self._open: dict[int, Any] = {}
 
@@ -67,35 +67,35 @@ class RecordFiles:
 
     @property
     def chunks(self) -> Integers | None:
-        """The rows at which what is decoded together begins; None where every record stands by itself."""
+        """First rows of the chunks; None if every record is a chunk."""
         if (self._groups == 1).all():
             return None
         parts = [
-            np.arange(begin, begin + each.records, each.group)
-            for begin, each in zip(self._begins, self.files, strict=True)
+            np.arange(begin, begin + file.records, file.group)
+            for begin, file in zip(self._begins, self.files, strict=True)
         ]
         return np.concatenate(parts).astype(np.int64)
 
     @property
     def addresses(self) -> list[str]:
-        """The files."""
-        return [each.path for each in self.files]
+
+        return [file.path for file in self.files]
 
     def locate(self, row: int) -> list[Location]:
-        """The file of a row, and which of its records it is."""
-        number, record = self._place(row)
-        return [Location(self.files[number].path, part=f"record {record}")]
+        """File of a row, and its record number in the file."""
+        index, record = self._place(row)
+        return [Location(self.files[index].path, part=f"record {record}")]
 
     def name(self, row: int) -> str:
-        """A row as an error names it."""
-        number, record = self._place(row)
-        return f"row {row} ({self.files[number].path}, record {record})"
+        """Name of a row in error messages."""
+        index, record = self._place(row)
+        return f"row {row} ({self.files[index].path}, record {record})"
 
     def read(self, rows: Integers) -> list[bytes]:
-        """The records at `rows`, in any order, repeats allowed.
+        """Reads the records at `rows`, in any order, repeats allowed.
 
         Raises:
-            SourceError: when one can't be read; names the file and the record.
+            SourceError: When a record can't be read; names the file and the record.
         """
         rows = check_rows(rows, len(self))
         if not len(rows):
@@ -110,90 +110,90 @@ class RecordFiles:
         starts = np.flatnonzero(first)
         low, high = record[starts], record[np.append(starts[1:], len(rows)) - 1] + 1
         records = self._read_spans(list(map(_Span, file[starts].tolist(), low.tolist(), high.tolist())))
-        before = np.cumsum(high - low) - (high - low)  # records of the spans before each
-        place = np.empty(len(rows), np.int64)
+        before = np.cumsum(high - low) - (high - low)  # number of records before each span
+        indices = np.empty(len(rows), np.int64)
         span = np.cumsum(first) - 1
-        place[order] = before[span] + record - low[span]
-        return [records[each] for each in place.tolist()]
+        indices[order] = before[span] + record - low[span]
+        return [records[index] for index in indices.tolist()]
 
     def _read_spans(self, spans: list[_Span]) -> list[bytes]:
-        """The records of the spans, one behind another.
+        """Reads spans and concatenates their records.
 
-        The reader can be asked for one span, or for any records together. The latter looks at every chunk of the file,
-        whatever is asked for, and hands each chunk to a thread: on a local disk that takes longer than span by span,
-        and twice the CPU time. It is how to wait for many answers of a slow disk at once, and so for that.
+        The reader reads either one span, or any list of records. The latter visits every chunk of the file and runs
+        each in a thread: on a local disk it is slower and takes twice the CPU time, on a slow disk it overlaps the
+        waits. So the first spans are timed, and only slow files are read by lists.
         """
         began = perf_counter()
         records = self._one_by_one(spans[:_TRIED])
-        each = (perf_counter() - began) / _TRIED
+        span_seconds = (perf_counter() - began) / _TRIED
         rest = spans[_TRIED:]
-        if each < _SLOW:
+        if span_seconds < _SLOW:
             return records + self._one_by_one(rest) if rest else records
-        for number, group in groupby(rest, key=lambda span: span.file):
-            mine = list(group)
-            known = self.files[number]
-            together = each * len(mine) > _SCAN * known.records / known.group
-            records += self._together(number, mine) if together else self._one_by_one(mine)
+        for index, group in groupby(rest, key=lambda span: span.file):
+            file_spans = list(group)
+            known = self.files[index]
+            together = span_seconds * len(file_spans) > _SCAN * known.records / known.group
+            records += self._together(index, file_spans) if together else self._one_by_one(file_spans)
         return records
 
     def _one_by_one(self, spans: list[_Span]) -> list[bytes]:
         records: list[bytes] = []
-        for number, low, high in spans:
+        for index, low, high in spans:
             try:
-                records += (self._open.get(number) or self._reader(number)).read(low, high)
+                records += (self._open.get(index) or self._reader(index)).read(low, high)
             except (RuntimeError, IndexError) as error:
                 asked = f"record {low}" if high == low + 1 else f"records {low} to {high - 1}"
                 raise SourceError(
-                    f"{self.files[number].path}: {asked} can't be read: {error}; "
-                    "the file is damaged, or was changed: copy it again"
+                    f"{self.files[index].path}: {asked} can't be read: {error}; "
+                    "the file is damaged or has changed: copy it again"
                 ) from error
         return records
 
-    def _together(self, number: int, spans: list[_Span]) -> list[bytes]:
+    def _together(self, index: int, spans: list[_Span]) -> list[bytes]:
         try:
-            found: list[bytes] = self._reader(number).read(
+            records: list[bytes] = self._reader(index).read(
                 [record for _, low, high in spans for record in range(low, high)]
             )
         except RuntimeError:
-            return self._one_by_one(spans)  # which finds out what record it was
-        return found
+            return self._one_by_one(spans)  # names the damaged record
+        return records
 
-    def _reader(self, number: int) -> Any:
-        """The reader of a file, opened unless it is open."""
+    def _reader(self, index: int) -> Any:
+
         with self._lock:
-            if number not in self._open:
+            if index not in self._open:
                 while len(self._open) >= _most_open():
-                    # Closed when the last thread that reads from it has let go of it.
+                    # Closed when the last thread that reads from it drops its reference.
                     self._open.pop(next(iter(self._open)))
-                self._open[number] = _open(self.files[number].path)
-            return self._open[number]
+                self._open[index] = _open(self.files[index].path)
+            return self._open[index]
 
     def _place(self, row: int) -> tuple[int, int]:
         row = int(check_rows([row], len(self))[0])
-        number = int(np.searchsorted(self._ends, row, side="right"))
-        return number, row - int(self._begins[number])
+        index = int(np.searchsorted(self._ends, row, side="right"))
+        return index, row - int(self._begins[index])
 
 
 def open_record_files(paths: Sequence[str]) -> RecordFiles:
-    """Looks into files that are there, and closes them again.
+    """Reads the metadata of files and closes them again.
 
     Raises:
-        SourceError: when one is no ArrayRecord file, or there is no record in any; names it.
-        UnsupportedError: when `array_record` is not installed.
+        SourceError: When a file is not an ArrayRecord file, or no file has a record; names it.
+        UnsupportedError: When `array_record` is not installed.
     """
     _native()
     with ThreadPoolExecutor(min(len(paths), _OPENERS)) as pool:
         files = list(pool.map(_look_into, paths))
-    if not any(each.records for each in files):
+    if not any(file.records for file in files):
         more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
-        raise SourceError(f"{files[0].path}{more}: there is no record in it; was its writer closed too early?")
+        raise SourceError(f"{files[0].path}{more} has no records; was its writer closed too early? Write it again")
     return RecordFiles(files)
 
 
 def _look_into(path: str) -> RecordFile:
     reader = _open(path)
     group = re.search(r"\bgroup_size:(\d+)", reader.writer_options_string() or "")
-    # Files of 2022 and before don't say it: then records are asked for one by one, which is never wrong.
+    # Files of 2022 and before don't have the option: then every record counts as a chunk, which is always correct.
     return RecordFile(path, reader.num_records(), int(group[1]) if group else 1)
 
 
@@ -207,7 +207,7 @@ def _open(path: str) -> Any:
     except (RuntimeError, IndexError) as error:
         reason = f": {error}"
     raise SourceError(
-        f"{path}: it can't be opened as ArrayRecord{reason}; it is of another kind, or its writer was never closed"
+        f"{path} can't be opened as ArrayRecord{reason}; it has another format, or its writer was never closed"
     )
 
 
@@ -222,6 +222,6 @@ def _native() -> Any:
 
 
 def _most_open() -> int:
-    """Half of the files that the process may have open."""
+    """Half of the process's open-file limit."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 20 if most == resource.RLIM_INFINITY else max(1, most // 2)

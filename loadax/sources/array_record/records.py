@@ -1,4 +1,4 @@
-"""Decodes records: as bytes, as arrays of one dtype, padded or alike, or by a user's function."""
+"""Sources of ArrayRecord records: bytes, arrays of one dtype (padded or equally long), or decoded by a function."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -20,12 +20,10 @@ _LENGTH_DTYPE = np.dtype(np.int32)
 
 @final
 class BytesRecords(BaseSource):
-    """Records as `bytes`, for a map to decode.
-
-    It says nothing of chunks: what was decoded can be kept only of numbers.
+    """Records as `bytes`, for a map to decode; without `chunks`, because the chunk cache holds only numbers.
 
     Args:
-        files: of the records.
+        files: Files of the records.
     """
 
     owns_memory = True
@@ -51,13 +49,13 @@ class BytesRecords(BaseSource):
         return self._files.locate(row)
 
     def read(self, rows: Integers) -> NDArray[np.object_]:
-        """The records at `rows`."""
+
         records = np.empty(len(rows), object)
         records[:] = self._files.read(rows)
         return records
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-        """The records, as a list."""
+
         return list(self._files.read(visits.rows))
 
 
@@ -66,10 +64,10 @@ class PaddedRecords(BaseSource):
     """Records that are arrays of any length, padded with zeros: `{"data": dtype[pad_to], "length": int32}`.
 
     Args:
-        files: of the records.
-        dtype: of their entries, as it is stored.
-        pad_to: entries of a row.
-        truncate: whether of a longer record the first entries are kept; else it is an error.
+        files: Files of the records.
+        dtype: Stored dtype of the entries.
+        pad_to: Number of entries of a row.
+        truncate: Whether to truncate longer records; False: they are an error.
     """
 
     owns_memory = True
@@ -105,7 +103,7 @@ class PaddedRecords(BaseSource):
         return {DATA: data, LENGTH: length}
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        """Some columns of the rows at `rows`; see `Source`."""
+
         data, length = out
         if data is None and length is None:
             return
@@ -124,36 +122,35 @@ class PaddedRecords(BaseSource):
             worst = int(np.argmax(lengths))
             raise LeafError(
                 f"{self._files.name(int(rows[worst]))} has {lengths[worst]} entries, more than pad_to={self._pad_to}; "
-                "pass a larger pad_to=, or truncate=True to leave out what is too much",
+                "pass a larger pad_to=, or truncate=True to drop the excess entries",
                 argument="pad_to",
             )
         return lengths
 
     def _pad(self, records: list[bytes], start: int, stop: int, data: NDArray[Any]) -> None:
-        """Writes the entries from `start` to `stop` of each record to `data`, and zeros where it has none."""
+        """Writes the entries `[start, stop)` of each record to `data`, padded with zeros."""
         straight = data.flags.c_contiguous and self._dtype.isnative
         room = data if straight else np.empty(data.shape, self._dtype)
         if room.size:
-            # As bytes through a memoryview: a copy for each record, and nothing of NumPy's that would cost more than
-            # it.
+            # As bytes through a memoryview: one copy per record, without NumPy's larger overhead.
             target: Any = room.view(np.uint8).reshape(-1)
             target.fill(0)
             view, size = memoryview(target), self._dtype.itemsize
             first, last, width = start * size, stop * size, (stop - start) * size
-            for place, record in zip(range(0, len(view), width), records, strict=True):
+            for offset, record in zip(range(0, len(view), width), records, strict=True):
                 part = record if first == 0 and len(record) <= last else record[first:last]
-                view[place : place + len(part)] = part
+                view[offset : offset + len(part)] = part
         if not straight:
             data[...] = room
 
 
 @final
 class AlikeRecords(BaseSource):
-    """Records that are arrays, all equally long; or of any length, where they are looked at one by one or packed.
+    """Records that are arrays: equally long where they are stacked, of any length where they are mapped or packed.
 
     Args:
-        files: of the records.
-        dtype: of their entries, as it is stored.
+        files: Files of the records.
+        dtype: Stored dtype of the entries.
     """
 
     owns_memory = True
@@ -181,7 +178,7 @@ class AlikeRecords(BaseSource):
         return self._files.locate(row)
 
     def read(self, rows: Integers) -> NDArray[Any]:
-        """The examples at `rows`, which must be equally long."""
+        """Reads the examples at `rows`, which must be equally long."""
         if not len(rows):
             return self.read(np.zeros(1, np.int64))[:0]
         records = self._files.read(rows)
@@ -192,7 +189,7 @@ class AlikeRecords(BaseSource):
             row = int(rows[wrong[0]])
             raise LeafError(
                 f"{self._files.name(row)} has {lengths[wrong[0]]} entries and row {rows[0]} has {expected}: "
-                "the rows are ragged; pass pad_to=, the most that a row may have, to from_array_record, "
+                "the rows are ragged; pass pad_to=, the largest length, to from_array_record, "
                 "pad or crop them in a map, or pack them with .pack(seq_len)",
                 argument="pad_to",
             )
@@ -200,31 +197,30 @@ class AlikeRecords(BaseSource):
         return flat.astype(self._dtype.newbyteorder("="))
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-        """The examples one by one, each as long as it is."""
+
         return list(self._examples(visits.rows))
 
     def _examples(self, rows: Integers) -> list[NDArray[Any]]:
         records = self._files.read(rows)
         _entries(records, self._dtype, rows, self._files)
-        return [np.frombuffer(each, self._dtype).astype(self._dtype.newbyteorder("=")) for each in records]
+        return [np.frombuffer(record, self._dtype).astype(self._dtype.newbyteorder("=")) for record in records]
 
 
 @final
 class DecodedRecords(BaseSource):
-    """What a function makes of records, with some leaves padded to one length.
+    """Records decoded by a function, with some leaves padded to a fixed length.
 
     Args:
-        files: of the records.
-        decode: bytes in, a dict of arrays out.
-        pad_to: for leaves of that dict, how long their first dimension becomes; beside `x` there is then `x_length`,
-            int32.
-        truncate: whether of a longer leaf the first entries are kept; else it is an error.
+        files: Files of the records.
+        decode: Function from bytes to a dict of arrays.
+        pad_to: Length of the first dimension for leaves of that dict; adds the leaf `x_length` (int32) for `x`.
+        truncate: Whether to truncate longer leaves; False: they are an error.
     """
 
     owns_memory = True
     reads_examples = True
     runs_python = True
-    rows_probed = 1  # the record that `spec` is found by
+    rows_probed = 1  # `spec` is inferred from one record
 
     def __init__(self, files: RecordFiles, decode: Callable[[bytes], Tree], pad_to: dict[str, int], truncate: bool):
         self._files, self._decode, self._pad_to, self._truncate = files, decode, pad_to, truncate
@@ -246,7 +242,7 @@ class DecodedRecords(BaseSource):
 
     @cached_property
     def spec(self) -> Tree:
-        """That of row 0."""
+
         return spec_of(self._examples(np.zeros(1, np.int64))[0])
 
     def read(self, rows: Integers) -> Tree:
@@ -255,7 +251,7 @@ class DecodedRecords(BaseSource):
         return stack(self._examples(rows), self.spec, rows.tolist())
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-        """The examples one by one; what `decode` gave may be views of the record, which can't be written to."""
+        """Copies the examples: the arrays that `decode` returns may be read-only views of the record."""
         return list(map(own, self._examples(check_rows(visits.rows, len(self)))))
 
     def _examples(self, rows: Integers) -> list[Tree]:
@@ -276,8 +272,8 @@ class DecodedRecords(BaseSource):
             if key not in example or f"{key}_{LENGTH}" in example:
                 raise LeafError(
                     f"{self._files.name(row)}: decode returned the leaves {list(example)}; "
-                    f"for pad_to={{{key!r}: {most}}} there must be {key!r}, and no '{key}_{LENGTH}', "
-                    "which is what its length will be called"
+                    f"pad_to={{{key!r}: {most}}} needs a leaf {key!r}, and adds '{key}_{LENGTH}' with its length, "
+                    "which must not exist yet"
                 )
             padded[key], padded[f"{key}_{LENGTH}"] = self._pad(np.asarray(example[key]), key, most, row)
         return padded
@@ -285,14 +281,13 @@ class DecodedRecords(BaseSource):
     def _pad(self, array: NDArray[Any], key: str, most: int, row: int) -> tuple[NDArray[Any], np.int32]:
         if array.ndim == 0 or array.dtype.kind in "OSU":
             raise LeafError(
-                f"{self._files.name(row)}: leaf {key!r} is {array.dtype}{list(array.shape)}, and pad_to= pads the "
-                "first dimension of arrays"
+                f"{self._files.name(row)}: leaf {key!r} is {array.dtype}{list(array.shape)}, but pad_to= pads the "
+                "first dimension of numeric arrays; leave it out of pad_to="
             )
         if len(array) > most and not self._truncate:
             raise LeafError(
                 f"{self._files.name(row)}: leaf {key!r} has {len(array)} entries, more than "
-                f"pad_to={{{key!r}: {most}}}; pass a larger length, or "
-                "truncate=True to leave out what is too much"
+                f"pad_to={{{key!r}: {most}}}; pass a larger length, or truncate=True to drop the excess entries"
             )
         kept = array[:most]
         padded = np.zeros((most, *array.shape[1:]), array.dtype)
@@ -301,13 +296,13 @@ class DecodedRecords(BaseSource):
 
 
 def _entries(records: list[bytes], dtype: np.dtype[Any], rows: Integers, files: RecordFiles) -> Integers:
-    """How many entries each record has."""
+    """Number of entries of each record, int64[n]."""
     sizes = np.fromiter(map(len, records), np.int64, len(records))
     lengths, left = np.divmod(sizes, dtype.itemsize)
     if left.any():
         wrong = int(np.flatnonzero(left)[0])
         raise SourceError(
-            f"{files.name(int(rows[wrong]))} has {sizes[wrong]} bytes, which is no whole number of {dtype} entries "
-            f"of {dtype.itemsize}; is dtype= another, or are the records encoded? Then decode them in a map"
+            f"{files.name(int(rows[wrong]))} has {sizes[wrong]} bytes, not a multiple of {dtype.itemsize}, the size of "
+            f"a {dtype} entry; check dtype=, or decode the records in a map if they are encoded"
         )
     return lengths

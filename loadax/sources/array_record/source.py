@@ -1,4 +1,4 @@
-"""Opens ArrayRecord files: expands paths, chooses how records are decoded."""
+"""Opens ArrayRecord files: expands paths and selects the decoder."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from loadax.sources.io.expand import FileKind, expand
 from loadax.sources.io.files import LocalFiles
 
 NAMES = ("array_record", "arrayrecord")
-"""One of these is somewhere in a file's name, also in `train.array_record-00000-of-00008`."""
+"""Parts of file names that mark ArrayRecord files, such as `train.array_record-00000-of-00008`."""
 
 _FILES = FileKind(
     "paths",
@@ -24,7 +24,7 @@ _FILES = FileKind(
     ("file with array_record in its name", "the files, or a pattern such as *.data"),
     local_only="ArrayRecord's reader opens local files only; download the files, or mount their bucket as a folder",
 )
-_LENGTHS = "how many entries a row has, an int of 1 or more"
+_LENGTHS = "the number of entries of a row, an int of 1 or more"
 
 
 def open_array_record(
@@ -38,18 +38,18 @@ def open_array_record(
     """Opens ArrayRecord files; see `loadax.from_array_record`.
 
     Raises:
-        ArgumentError: when an argument can't be used, or does not go with another one.
-        SourceError: when a file is missing or of another kind, or has no records; names it.
-        UnsupportedError: when a path is a URL, or `array_record` is not installed.
+        ArgumentError: When an argument is invalid, or conflicts with another one.
+        SourceError: When a file is missing, has another format, or has no records; names it.
+        UnsupportedError: When a path is a URL, or `array_record` is not installed.
     """
     entries = None if dtype is None else _dtype(dtype)
     if dtype is not None and decode is not None:
         raise ArgumentError(
             f"dtype={dtype!r} and decode= were both passed; "
-            "records are either arrays of one dtype, or what decode makes of them"
+            "pass dtype= for arrays of one dtype, or decode= for encoded records"
         )
     if truncate and pad_to is None:
-        raise ArgumentError("truncate=True says what becomes of records longer than pad_to=, which was not passed")
+        raise ArgumentError("truncate=True truncates records to pad_to=, which was not passed; pass pad_to= too")
     lengths = _lengths(pad_to, entries, decode)
     files = open_record_files(find_record_files(paths))
     if decode is not None:
@@ -61,32 +61,29 @@ def open_array_record(
 
 
 def find_record_files(paths: Any) -> list[str]:
-    """The files that a path, a folder, a glob pattern, or a list of these means.
-
-    Lists keep their order, all others are sorted by name.
+    """Expands a path, folder, glob pattern, or list of these, to files; see `expand`.
 
     Raises:
-        ArgumentError: when it is none of these.
-        SourceError: when nothing is there; names it.
-        UnsupportedError: for a URL.
+        ArgumentError: When it is none of these.
+        SourceError: When a file is missing or empty; names it.
+        UnsupportedError: For a URL.
     """
-    found = expand(paths, _FILES)
-    for path, size in zip(found, LocalFiles().sizes(found), strict=True):
+    files = expand(paths, _FILES)
+    for path, size in zip(files, LocalFiles().sizes(files), strict=True):
         if not size:
-            raise SourceError(
-                f"{path}: the file is empty, without even what an ArrayRecord file without records has; write it again"
-            )
-    return found
+            raise SourceError(f"{path}: the file is empty (an ArrayRecord file without records is not); write it again")
+    return files
 
 
 def _dtype(value: Any) -> np.dtype[Any]:
-    found = checked_dtype("dtype", value)
-    if found.hasobject or not found.itemsize or found.kind in "SUmM" or found.fields is not None:
+    dtype = checked_dtype("dtype", value)
+    if dtype.hasobject or not dtype.itemsize or dtype.kind in "SUmM" or dtype.fields is not None:
         raise ArgumentError(
-            f"dtype={value!r} is {found}, and entries are numbers; pass say 'uint16', or decode the bytes in a map",
+            f"dtype={value!r} is {dtype}, but entries are numbers; pass 'uint16' or another numeric dtype, or decode "
+            "the bytes in a map",
             argument="dtype",
         )
-    return found
+    return dtype
 
 
 def _lengths(pad_to: Any, dtype: np.dtype[Any] | None, decode: Any) -> Any:
@@ -94,7 +91,7 @@ def _lengths(pad_to: Any, dtype: np.dtype[Any] | None, decode: Any) -> Any:
     if decode is not None:
         if pad_to is None:
             raise ArgumentError(
-                "decode= is for what pad_to= pads; without it, write from_array_record(paths).map(decode)"
+                "decode= needs pad_to=, the leaves to pad; without padding, write from_array_record(paths).map(decode)"
             )
         if not isinstance(pad_to, Mapping) or not pad_to:
             raise ArgumentError(
@@ -105,11 +102,11 @@ def _lengths(pad_to: Any, dtype: np.dtype[Any] | None, decode: Any) -> Any:
         return None
     if isinstance(pad_to, Mapping):
         raise ArgumentError(
-            f"pad_to={pad_to!r} names leaves, which records are decoded to; pass decode= too, or one length and dtype="
+            f"pad_to={pad_to!r} names leaves of decoded records; pass decode= too, or one length and dtype="
         )
     if dtype is None:
         raise ArgumentError(
-            f"pad_to={pad_to!r} needs dtype=, what the records' entries were written as: say dtype='uint16'",
+            f"pad_to={pad_to!r} needs dtype=, the stored dtype of the entries, such as dtype='uint16'",
             argument="pad_to",
         )
     return _length(pad_to, "pad_to")

@@ -12,26 +12,26 @@ from loadax.errors import UnsupportedError
 from loadax.sources.images.resize import Fit, Pixels, fitted, resize, sample
 
 FAILURES = (OSError, SyntaxError, ValueError, IndexError, EOFError, struct.error)
-"""What decoding damaged files raises; Pillow has no one class for it."""
+"""Exceptions of decoding damaged files; Pillow has no common class."""
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
-_JPEG = ("JPEG", "MPO")  # MPO: a JPEG with further pictures behind it, as telephones write it
+_JPEG = ("JPEG", "MPO")  # MPO: a JPEG followed by more pictures, as phones write it
 _ORIENTATION = 0x0112  # EXIF's tag
-_TURNED = 5  # the first of the orientations whose height is the stored width
+_TURNED = 5  # first orientation that swaps height and width
 
 
 def require_decoders() -> None:
-    """Imports the libraries, so that the first batch needn't.
+    """Imports the libraries up front, so that the first batch is not delayed.
 
     Raises:
-        UnsupportedError: when one can't be imported; names it and the extra.
+        UnsupportedError: When one can't be imported; says what to install.
     """
     for module in ("PIL.Image", "simplejpeg", "cv2"):
         try:
             import_module(module)
         except ImportError as error:
             raise UnsupportedError(
-                f"images are decoded by Pillow, simplejpeg and OpenCV, and one of them can't be imported ({error}); "
+                f"images need Pillow, simplejpeg and OpenCV, and one of them can't be imported ({error}); "
                 "pip install opencv-python-headless pillow simplejpeg"
             ) from error
 
@@ -39,13 +39,13 @@ def require_decoders() -> None:
 @final
 @dataclass(frozen=True)
 class Rendering:
-    """What is made of a file's bytes.
+    """Decodes the bytes of an image file and resizes the image.
 
     Args:
-        size: (height, width) of every result; None: that of the file, upright.
-        fit: how an image of another shape gets that size.
-        fast: whether JPEGs are decoded and resized less exactly.
-        strict: whether JPEGs whose data is damaged are an error.
+        size: (height, width) of every result in pixels; None: the size of the stored image, upright.
+        fit: Method for images of another aspect ratio.
+        fast: Whether to decode and resize JPEGs with less accuracy.
+        strict: Whether damaged JPEG data is an error.
     """
 
     size: tuple[int, int] | None
@@ -54,24 +54,22 @@ class Rendering:
     strict: bool
 
     def __call__(self, content: bytes) -> Pixels:
-        """The image in `content`: red, green and blue, uint8[height, width, 3], turned as its EXIF entry says.
+        """Decodes `content` to RGB, uint8[height, width, 3], rotated by its EXIF orientation.
 
         Raises:
-            OSError: and others of `FAILURES`, when it can't be decoded.
+            OSError: Or another of `FAILURES`, when it can't be decoded.
         """
         from PIL import Image, UnidentifiedImageError
 
         try:
             with Image.open(io.BytesIO(content), formats=_FORMATS) as image:  # reads the header only
                 quick = image.format in _JPEG and image.mode in ("RGB", "L")
-                found = self._jpeg(content, image) if quick else self._other(image)
-        except UnidentifiedImageError as error:  # whose text would show where in memory the bytes are
-            raise ValueError(
-                f"it does not begin as a file of {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]} does"
-            ) from error
-        except Image.DecompressionBombError as error:  # which is none of the others
+                pixels = self._jpeg(content, image) if quick else self._other(image)
+        except UnidentifiedImageError as error:  # its message contains a memory address
+            raise ValueError(f"it has no header of {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}") from error
+        except Image.DecompressionBombError as error:  # not one of `FAILURES`
             raise ValueError(error) from error
-        return found if self.size is None or found.shape[:2] == self.size else _padded(found, self.size)
+        return pixels if self.size is None or pixels.shape[:2] == self.size else _padded(pixels, self.size)
 
     def _jpeg(self, content: bytes, image: Any) -> Pixels:
         from simplejpeg import decode_jpeg
@@ -81,14 +79,13 @@ class Rendering:
         how = {"fastdct": self.fast, "fastupsample": self.fast, "strict": self.strict}
         if self.size is None:
             return _upright(decode_jpeg(content, "RGB", **how), orientation)
-        # A cut through the centre and a filter that is the same on all sides may come before the turn, which is then a
-        # small one.
+        # A centre crop and a symmetric filter commute with the rotation, which is cheaper on the smaller image.
         size = self.size[::-1] if orientation >= _TURNED else self.size
         down, across = fitted((height, width), size, self.fit)
         factor = _reduction(min(down.scale, across.scale), self.fast)
         pixels = decode_jpeg(content, "RGB", min_height=-(-height // factor), min_width=-(-width // factor), **how)
-        # Where the fast way makes a new pixel of four stored ones, it must leave no gaps. In a reduced image the filter
-        # costs little.
+        # The fast method interpolates four stored pixels, so it must not skip any. In a reduced image the filter is
+        # cheap.
         quick = self.fast and factor == 1 and max(down.scale, across.scale) <= 2
         resized = (sample if quick else resize)(pixels, down.reduced(factor), across.reduced(factor))
         return _upright(resized, orientation)
@@ -96,7 +93,7 @@ class Rendering:
     def _other(self, image: Any) -> Pixels:
         from PIL import Image, ImageOps
 
-        image.load()  # here, where its errors count: a PNG's EXIF may lie behind its pixels
+        image.load()  # here, so that its errors are raised: a PNG's EXIF may come after its pixels
         image = _rgb(image if _orientation(image) == 1 else ImageOps.exif_transpose(image))
         if self.size is None:
             return np.asarray(image)
@@ -112,38 +109,35 @@ class Rendering:
 
 
 def _reduction(scale: float, fast: bool) -> int:
-    """By how much smaller a JPEG is decoded, which costs far less: libjpeg's factors 2, 4 and 8.
+    """Factor by which libjpeg shrinks a JPEG while it decodes, which is much faster: 1, 2, 4 or 8.
 
-    What is left to the filter, half of the size, hides that libjpeg's own filter is a sharper one: 48 dB and more.
+    At least a factor of 2 is left to the filter, which hides that libjpeg's own filter is sharper: 48 dB or more.
     """
     return next((factor for factor in (8, 4, 2) if scale >= factor * (1 if fast else 2)), 1)
 
 
 def _rgb(image: Any) -> Any:
-    """A Pillow image as red, green and blue: what is transparent has the colour that is stored beneath."""
+    """Converts a Pillow image to RGB; transparent pixels get their stored colour."""
     from PIL import Image
 
-    if image.mode.startswith("I"):  # gray of 16 bits, which Pillow would clip to the lowest 8
+    if image.mode.startswith("I"):  # 16-bit gray, which Pillow would clip to 8 bits
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")  # without this step Pillow warns
+        image = image.convert("RGBA")  # avoids a warning of Pillow
     return image.convert("RGB")
 
 
 def _orientation(image: Any) -> int:
-    """What EXIF says about how an image is turned, 1 to 8.
-
-    One whose EXIF can't be read is taken as it is, since nothing else is wrong with it.
-    """
+    """EXIF orientation of an image, 1 to 8; 1 if the EXIF data is damaged, since the pixels may be fine."""
     try:
-        found = image.getexif().get(_ORIENTATION)
+        orientation = image.getexif().get(_ORIENTATION)
     except FAILURES:
         return 1
-    return found if found in range(1, 9) else 1
+    return orientation if orientation in range(1, 9) else 1
 
 
 def _upright(pixels: Pixels, orientation: int) -> Pixels:
-    """Stored pixels as EXIF's orientation wants them seen."""
+    """Rotates and flips stored pixels by the EXIF orientation."""
     if orientation >= _TURNED:
         pixels = pixels.transpose(1, 0, 2)
     if orientation in (3, 4, 7, 8):
@@ -152,7 +146,7 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
 
 
 def _padded(pixels: Pixels, size: tuple[int, int]) -> Pixels:
-    """An image in the middle of a black one of `size`."""
+    """Centres an image on a black canvas of `size`."""
     canvas = np.zeros((*size, 3), np.uint8)
     top, left = (round((whole - part) * 0.5) for whole, part in zip(size, pixels.shape, strict=False))
     canvas[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels

@@ -1,4 +1,4 @@
-"""Names and classes of image files in little memory: a million take a few dozen megabytes."""
+"""ImageFiles: compact names and classes of image files; a million take a few dozen megabytes."""
 
 import os
 from collections.abc import Sequence
@@ -12,31 +12,31 @@ from loadax.protocols import Integers
 
 @final
 class ImageFiles:
-    """Files in the order of their rows: class by class, and sorted by name within each.
+    """Files in row order: by class, then by name.
 
     Args:
-        folder: in which all of them lie.
-        classes: their names, each that of a folder in `folder`; `("",)` where the files lie in `folder` itself.
-        names: for every class the paths of its files within its folder.
+        folder: Root folder.
+        classes: Names of the classes, each a folder in `folder`; `("",)` if the files are in `folder` itself.
+        names: Paths of the files of every class, relative to its folder.
     """
 
     def __init__(self, folder: str, classes: Sequence[str], names: Sequence[Sequence[str]]):
         self.folder = folder
         self.classes = tuple(classes)
-        encoded = [os.fsencode(name) for each in names for name in each]
+        encoded = [os.fsencode(name) for class_names in names for name in class_names]
         self._text = b"".join(encoded)
         self._bounds = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-        self._ends = np.cumsum([len(each) for each in names], dtype=np.int64)  # of the rows of each class
+        self._ends = np.cumsum([len(class_names) for class_names in names], dtype=np.int64)  # of the rows of each class
 
     def __len__(self) -> int:
         return len(self._bounds) - 1
 
     def labels(self, rows: Integers) -> NDArray[np.int32]:
-        """The numbers of the classes that rows belong to."""
+        """Class numbers of rows, int32[n]."""
         return np.searchsorted(self._ends, rows, side="right").astype(np.int32)
 
     def path(self, row: int) -> str:
-        """The file of a row."""
+
         name = self._text[self._bounds[row] : self._bounds[row + 1]]
         label = int(np.searchsorted(self._ends, row, side="right"))
-        return os.path.join(self.folder, self.classes[label], os.fsdecode(name))  # noqa: PTH118 - a Path would cost ten times as much
+        return os.path.join(self.folder, self.classes[label], os.fsdecode(name))  # noqa: PTH118 - a Path is ten times slower

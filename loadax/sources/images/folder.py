@@ -1,4 +1,4 @@
-"""Finds, sorts and numbers the images of a folder."""
+"""Finds the images of a folder and numbers their classes."""
 
 import os
 from stat import S_ISDIR
@@ -13,7 +13,7 @@ from loadax.sources.images.source import ImageSource
 from loadax.sources.io.paths import local_path
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-"""Of the names of files that are taken for images, in any case."""
+"""File extensions of images, in any case."""
 
 
 def open_images(
@@ -27,9 +27,9 @@ def open_images(
     """Opens a folder of images; see `loadax.from_images`.
 
     Raises:
-        ArgumentError: when an argument can't be used; shows it.
-        UnsupportedError: when the folder is not on this machine, or the libraries that decode are not installed.
-        SourceError: when the folder is not there or holds no images, or they lie in several depths; names it.
+        ArgumentError: When an argument is invalid; shows it.
+        UnsupportedError: When the folder is remote, or a decoder is not installed.
+        SourceError: When the folder does not exist, has no images, or mixes images and class folders; names it.
     """
     for name, value, allowed in (
         ("fit", fit, ("crop", "stretch", "pad")),
@@ -44,44 +44,44 @@ def open_images(
 
 
 def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
-    """The images in a folder: one class for each folder with images in it, or one unnamed class if there are none.
+    """Finds the images in a folder: one class per subfolder, or one unnamed class if no subfolder has images.
 
     Raises:
-        UnsupportedError: when the folder is not on this machine.
-        SourceError: when it is not there or holds no images, or has some both in folders and beside them.
+        UnsupportedError: When the folder is remote.
+        SourceError: When it does not exist, has no images, or has images both in and outside subfolders.
     """
-    where = local_path(path("folder", folder, "the path of a folder of images"))
-    if where is None:
+    root = local_path(path("folder", folder, "the path of a folder of images"))
+    if root is None:
         raise UnsupportedError(
-            f"{os.fspath(folder)} is not on this machine, and thousands of small files are read slowly from afar; "
+            f"{os.fspath(folder)} is remote, and thousands of small remote files are slow to read; "
             "copy the folder to a local disk, or write the images to a store once with loadax.write_zarr and open that"
         )
-    found: dict[str, list[str]] = {}
+    by_class: dict[str, list[str]] = {}
     try:
-        loose, folders = _entries(str(where))
+        loose, folders = _entries(str(root))
         for name in folders:
-            found[name] = sorted(_within(os.path.join(where, name), "", frozenset()))  # noqa: PTH118
+            by_class[name] = sorted(_within(os.path.join(root, name), "", frozenset()))  # noqa: PTH118
     except OSError as error:
         reason = "there is no such folder" if isinstance(error, FileNotFoundError) else f"it can't be listed: {error}"
-        raise SourceError(f"{where}: {reason}; pass a folder of images, or of one folder for each class") from error
-    classes = any(found.values())
+        raise SourceError(f"{root}: {reason}; pass a folder of images, or of one folder for each class") from error
+    classes = any(by_class.values())
     if classes and loose:
         raise SourceError(
-            f"{where} has images in folders ({next(name for name in found if found[name])}, …) "
-            f"and beside them ({min(loose)}, …), so it is neither one folder for each class nor one of images alone; "
-            "move the images beside the folders elsewhere"
+            f"{root} has images both in folders ({next(name for name in by_class if by_class[name])}, …) "
+            f"and outside ({min(loose)}, …), so the classes are ambiguous; "
+            "move the images outside the folders elsewhere"
         )
     if not classes and not loose:
-        raise SourceError(f"{where}: there is no image in it; their names end in {', '.join(ENDINGS)}")
+        raise SourceError(f"{root} has no images; pass a folder of files that end in {', '.join(ENDINGS)}")
     if not classes:
-        return ImageFiles(str(where), [""], [sorted(loose)])
-    # Includes folders without images: a label must not depend on which other classes have some.
-    names = sorted(found)
-    return ImageFiles(str(where), names, [found[name] for name in names])
+        return ImageFiles(str(root), [""], [sorted(loose)])
+    # Includes folders without images: a label must not depend on whether other classes have images.
+    names = sorted(by_class)
+    return ImageFiles(str(root), names, [by_class[name] for name in names])
 
 
 def _entries(folder: str) -> tuple[list[str], list[str]]:
-    """The names of the images and of the folders in a folder; what is hidden is neither."""
+    """Names of the images and of the subfolders in a folder, without hidden ones."""
     images, folders = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -95,14 +95,12 @@ def _entries(folder: str) -> tuple[list[str], list[str]]:
 
 
 def _within(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> list[str]:
-    """The images in a folder and in all folders below, by their paths from there on, behind `prefix`."""
+    """Paths of the images in a folder and below, relative to it, with `prefix` in front."""
     status = os.stat(folder)  # noqa: PTH116
     assert S_ISDIR(status.st_mode)
     identity = status.st_dev, status.st_ino
     if identity in above:
-        raise SourceError(
-            f"{folder} links back to a folder that it lies in, so there is no end of images; remove the link"
-        )
+        raise SourceError(f"{folder} links to one of its parent folders, an endless loop; remove the link")
     images, folders = _entries(folder)
     names = [prefix + name for name in images]
     for name in folders:
@@ -113,7 +111,7 @@ def _within(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> list
 def _size(size: Any) -> tuple[int, int]:
     remedy = "(height, width) in pixels, or one int for squares"
     if isinstance(size, tuple | list) and len(size) == 2:
-        height, width = (integer(f"size[{place}]", side, 1, remedy=remedy) for place, side in enumerate(size))
+        height, width = (integer(f"size[{index}]", side, 1, remedy=remedy) for index, side in enumerate(size))
         return height, width
     side = integer("size", size, 1, remedy=remedy)
     return side, side

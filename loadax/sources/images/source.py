@@ -1,4 +1,4 @@
-"""ImageSource: decodes image files when their rows are read."""
+"""ImageSource: decodes image files on read."""
 
 import os
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from loadax.sources.images.files import ImageFiles
 from loadax.sources.images.resize import Pixels
 from loadax.sources.io.files import open_regular
 
-_AT_ONCE = 1024  # images that are looked at, or wait for it
+_AT_ONCE = 1024  # images per batch of checks
 
 
 @final
@@ -25,9 +25,8 @@ class ImageSource(BaseSource):
     """Row i: file i, as `{"image": uint8[height, width, 3], "label": int32[]}`.
 
     Args:
-        files: of the rows.
-        rendering: of each. Where it gives no size, the images must be as large as the first, or a map must make them
-            alike.
+        files: Files of the rows.
+        rendering: Decoder. If it has no size, the images must be as large as the first, or a map must resize them.
     """
 
     owns_memory = True
@@ -43,7 +42,7 @@ class ImageSource(BaseSource):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes: `classes[label]`."""
+        """Names of the classes: `classes[label]`."""
         return self._files.classes
 
     def __len__(self) -> int:
@@ -55,14 +54,14 @@ class ImageSource(BaseSource):
         return f"{height}x{width} images{classes} in {self._files.folder}"
 
     def read(self, rows: Integers) -> Tree:
-        """The images and labels at `rows`."""
+
         out = [np.empty((len(rows), *leaf.shape), leaf.dtype) for leaf in (self.spec["image"], self.spec["label"])]
         whole = tuple((0, extent) for extent in self.spec["image"].shape)
         self.read_into(rows, [whole, ()], out)
         return {"image": out[0], "label": out[1]}
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        """As `read`, into `out`; see `Source`. An image that is not wanted is not decoded."""
+        """Reads into `out`; see `Source`. Images that are not requested are not decoded."""
         rows = check_rows(rows, len(self))
         images, labels = out
         if labels is not None:
@@ -71,56 +70,56 @@ class ImageSource(BaseSource):
             return
         assert boxes[0] is not None
         cut = tuple(slice(*box) for box in boxes[0])
-        for place, row in zip(images, rows.tolist(), strict=True):
-            place[...] = self._checked(row)[cut]
+        for target, row in zip(images, rows.tolist(), strict=True):
+            target[...] = self._checked(row)[cut]
 
     @property
     def addresses(self) -> list[str]:
-        """The folder."""
+
         return [self._files.folder]
 
     def some_files(self, most: int) -> list[str]:
-        """At most so many of the files, evenly spread."""
+
         rows = np.linspace(0, len(self) - 1, min(most, len(self))).astype(np.int64)
         return [self._files.path(row) for row in rows.tolist()]
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-        """The examples one by one, each image of the size that it has where the rendering gives none."""
+        """Reads the examples one by one, each image with its own size if the rendering has none."""
         rows = check_rows(visits.rows, len(self))
         images = map(self._image if self.reads_examples else self._checked, rows.tolist())
-        # Pillow's pixels can't be written to.
+        # Pillow's pixels are read-only.
         return [
             {"image": np.require(image, requirements="W"), "label": label}
             for image, label in zip(images, self._files.labels(rows), strict=True)
         ]
 
     def locate(self, row: int) -> list[Location]:
-        """The file of a row."""
+
         return [Location(self._files.path(int(check_rows([row], len(self))[0])))]
 
     def damaged(self) -> dict[int, str]:
-        """The rows that can't be read, each with its file and why. Decodes all images, on all cores."""
-        found: dict[int, str] = {}
+        """Decodes all images, on all cores; returns the rows that can't be read, with file and reason."""
+        reasons: dict[int, str] = {}
 
         def look(row: int) -> None:
             try:
                 self._checked(row)
             except SourceError as error:
-                found[row] = f"{self._files.path(row)}: {error.__cause__ or error}"
+                reasons[row] = f"{self._files.path(row)}: {error.__cause__ or error}"
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            # In parts: there may be millions, and each takes memory while it waits.
+            # In batches: there may be millions, and each queued task takes memory.
             for start in range(0, len(self), _AT_ONCE):
                 list(pool.map(look, range(start, min(start + _AT_ONCE, len(self)))))
-        return dict(sorted(found.items()))
+        return dict(sorted(reasons.items()))
 
     def _first_size(self) -> tuple[int, ...]:
         try:
             return self._image(0).shape[:2]
         except SourceError as error:
             error.add_note(
-                "loadax: without a size the first image's is that of all; with size=(height, width) it need not be "
-                "read to open the folder"
+                "loadax: without size=, opening the folder reads the first image for its size; "
+                "pass size=(height, width)"
             )
             raise
 
@@ -131,7 +130,7 @@ class ImageSource(BaseSource):
             raise SourceError(
                 f"row {row}, {self._files.path(row)}: the image is {image.shape[0]}x{image.shape[1]} pixels "
                 f"(height x width), but the first, {self._files.path(0)}, is {wanted[0]}x{wanted[1]}; "
-                "pass size=(height, width), and all get that size, or crop or resize them in a map",
+                "pass size=(height, width) to resize all, or crop or resize them in a map",
                 argument="size",
             )
         return image
@@ -143,12 +142,10 @@ class ImageSource(BaseSource):
                 content = file.read()
         except OSError as error:
             reason = (
-                "there is no such file any more"
-                if isinstance(error, FileNotFoundError)
-                else f"it can't be read: {error}"
+                "the file no longer exists" if isinstance(error, FileNotFoundError) else f"it can't be read: {error}"
             )
             raise SourceError(
-                f"row {row}, {path}: {reason}; open the folder anew, with the files that it has now"
+                f"row {row}, {path}: {reason}; open the folder again to list its current files"
             ) from error
         try:
             return self._rendering(content)

@@ -1,4 +1,4 @@
-"""Reads ranges of remote files through the local block cache."""
+"""Reads byte ranges of remote files through the local block cache."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol, final
@@ -6,7 +6,7 @@ from typing import Protocol, final
 from loadax.sources.io.disk_cache import BLOCK, DiskCache
 from loadax.sources.io.files import ByteRange
 
-_JOINED = 64  # blocks that are asked for as one range at most: 8 MiB
+_JOINED = 64  # most blocks in one request: 8 MiB
 
 
 class _Remote(Protocol):
@@ -17,16 +17,16 @@ class _Remote(Protocol):
 
 @final
 class CachedFiles:
-    """Reads ranges of files, from the cache where it has them; what it lacks is asked for in whole blocks and kept.
+    """Reads byte ranges from the cache; on a miss, fetches whole blocks and stores them.
 
-    A block's name includes the file's generation, so that a file that was replaced is read anew; for that, each file is
-    asked for one byte when it is first met. Of a server that tells no generations (ETags) it is only noticed when the
-    size is another.
+    The key of a block includes the file's generation (ETag), so that a replaced file is fetched again. Learning the
+    generation costs one request per file on its first read. If the server sends no ETags, a replaced file is noticed
+    only when its size has changed.
 
     Args:
-        remote: the files themselves.
-        cache: the blocks.
-        extents: how many bytes of each file, by location, are there to be read.
+        remote: Reader of the remote files.
+        cache: Cache of their blocks.
+        extents: Number of readable bytes of each file, by location.
     """
 
     def __init__(self, remote: _Remote, cache: DiskCache, extents: Mapping[str, int]):
@@ -34,23 +34,23 @@ class CachedFiles:
         self._generations: dict[str, bytes] = {}
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        """The bytes of each range."""
-        wanted = sorted({(each.location, block) for each in ranges for block in _blocks(each)})
+
+        wanted = sorted({(byte_range.location, block) for byte_range in ranges for block in _blocks(byte_range)})
         self._learn_generations(sorted({location for location, _ in wanted}))
         names = {key: self._name(*key) for key in wanted}
-        held = {key: self._cache.get(names[key], self._range(*key)) for key in wanted}
-        runs = _runs([key for key in wanted if held[key] is None])
+        contents = {key: self._cache.get(names[key], self._range(*key)) for key in wanted}
+        runs = _runs([key for key in wanted if contents[key] is None])
         asked = [ByteRange(location, first * BLOCK, self._range(location, last).stop) for location, first, last in runs]
         for (location, first, last), content in zip(runs, self._remote.read(asked), strict=True):
             for block in range(first, last + 1):
                 part = content[(block - first) * BLOCK :][:BLOCK]
-                held[location, block] = part
+                contents[location, block] = part
                 self._cache.put(names[location, block], part)
-        return [self._cut(each, held) for each in ranges]
+        return [self._cut(byte_range, contents) for byte_range in ranges]
 
-    def _cut(self, wanted: ByteRange, held: Mapping[tuple[str, int], bytes | None]) -> bytes:
+    def _cut(self, wanted: ByteRange, contents: Mapping[tuple[str, int], bytes | None]) -> bytes:
         blocks = _blocks(wanted)
-        joined = b"".join(held[wanted.location, block] or b"" for block in blocks)
+        joined = b"".join(contents[wanted.location, block] or b"" for block in blocks)
         start = wanted.start - blocks.start * BLOCK
         return joined[start : start + wanted.stop - wanted.start]
 
@@ -61,7 +61,7 @@ class CachedFiles:
         return self._cache.name(location, self._extents[location], self._generations[location], block)
 
     def _learn_generations(self, locations: Sequence[str]) -> None:
-        new = [each for each in locations if each not in self._generations]
+        new = [location for location in locations if location not in self._generations]
         if new:
             self._generations.update(zip(new, self._remote.generations(new), strict=True))
 
@@ -71,7 +71,7 @@ def _blocks(wanted: ByteRange) -> range:
 
 
 def _runs(keys: Sequence[tuple[str, int]]) -> list[tuple[str, int, int]]:
-    """Sorted blocks as `(location, first, last)`, joined where they follow each other."""
+    """Joins consecutive blocks, sorted, into `(location, first, last)`."""
     runs: list[tuple[str, int, int]] = []
     for location, block in keys:
         if runs and runs[-1][0] == location and runs[-1][2] == block - 1 and block - runs[-1][1] < _JOINED:

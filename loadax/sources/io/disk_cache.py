@@ -1,9 +1,9 @@
-"""Local cache of remote blocks: limited in size, checksummed, shared by processes, kept over restarts.
+"""On-disk cache of remote blocks: limited in size, checksummed, shared by processes, persistent.
 
-    folder/loadax-blocks/usage        bytes that are held, as text; who changes it or deletes a block holds a lock on it
-    folder/loadax-blocks/3f/3f9a…     a block: crc32 of its content (4 bytes), then the content
+    folder/loadax-blocks/usage        total size in bytes, as text; adding and evicting blocks holds a lock on this file
+    folder/loadax-blocks/3f/3f9a…     a block: CRC32 of the content (4 bytes), then the content
 
-Nothing is locked to read: a block is written under another name first and then renamed, and one that vanishes is
+Reads take no lock: blocks are written under a temporary name and renamed, and a block that is evicted in between is
 fetched again.
 """
 
@@ -25,14 +25,13 @@ from loadax.sources.io.files import ByteRange
 from loadax.sources.io.paths import local_folder
 
 BLOCK = 128 << 10
-"""Bytes. Small enough that a row of a few KiB costs little more than its own round trip, and large enough for few
-files.
+"""Bytes of a block: small, so that a row of a few KiB costs little more than its own round trip; not smaller, so that
+the cache has few files.
 """
 
 _CHECKSUM = 4
-# Share of the limit that is left once the limit is met, so that looking through all blocks is rare.
-_LEFT = 0.9
-_ABANDONED = 3600.0  # seconds after which a temporary file's writer is taken for dead
+_LEFT = 0.9  # fraction of the limit that an eviction leaves, so that scans of all blocks are rare
+_ABANDONED = 3600.0  # seconds after which the writer of a temporary file is presumed dead
 _TEMPORARY = "writing-"
 
 _log = logging.getLogger("loadax")
@@ -46,14 +45,14 @@ class _Block(NamedTuple):
 
 @final
 class DiskCache:
-    """Blocks by name, in a folder.
+    """A folder of blocks, evicted in least-recently-used order.
 
     Args:
-        folder: any; made when it is not there.
-        limit: bytes that its blocks take at most. Other processes that share the folder pass the same.
+        folder: Path of the folder, created if missing.
+        limit: Maximum total size of the blocks, in bytes. Processes that share the folder must pass the same limit.
 
     Raises:
-        ArgumentError: when the folder can't be written.
+        ArgumentError: When the folder can't be written.
     """
 
     def __init__(self, folder: str | os.PathLike[str], limit: int):
@@ -74,16 +73,16 @@ class DiskCache:
 
     @staticmethod
     def name(location: str, size: int, generation: bytes, block: int) -> str:
-        """The name of a block of a file, of a given size and generation."""
+        """Returns the cache key of a block of a file with this size and generation."""
         identity = repr((location, size, generation, BLOCK, block)).encode()
         return hashlib.blake2b(identity, digest_size=20).hexdigest()
 
-    def get(self, name: str, where: ByteRange) -> bytes | None:
-        """The content of a block; None when it is not held, or damaged.
+    def get(self, name: str, byte_range: ByteRange) -> bytes | None:
+        """Returns the content of a block; None if it is missing or damaged.
 
         Args:
-            name: of the block.
-            where: what it holds.
+            name: Name of the block.
+            byte_range: Bytes that it holds.
         """
         path = self._path(name)
         try:
@@ -94,8 +93,8 @@ class DiskCache:
             self._warn(f"{path}: {error}")
             return None
         content = stored[_CHECKSUM:]
-        if len(content) != where.stop - where.start or stored[:_CHECKSUM] != _checksum(content):
-            _log.warning("%s: this block of the cache is damaged, %s are fetched anew", path, where)
+        if len(content) != byte_range.stop - byte_range.start or stored[:_CHECKSUM] != _checksum(content):
+            _log.warning("%s: this cached block is damaged; fetching %s again", path, byte_range)
             path.unlink(missing_ok=True)
             return None
         with suppress(FileNotFoundError):
@@ -103,7 +102,7 @@ class DiskCache:
         return content
 
     def put(self, name: str, content: bytes) -> None:
-        """Keeps a block, and deletes those that were not used for longest when there is no room."""
+        """Stores a block, evicting the least recently used blocks if there is no room."""
         path = self._path(name)
         size = len(content) + _CHECKSUM
         if size > self._limit:
@@ -118,38 +117,40 @@ class DiskCache:
             finally:
                 Path(temporary).unlink(missing_ok=True)
         except OSError as error:
-            # A full disk is no reason to stop: what can't be kept is fetched again.
+            # A full disk must not stop training: blocks that can't be stored are fetched again.
             self._warn(f"{path}: {error}")
 
     def _admit(self, temporary: Path, path: Path, size: int) -> None:
         with self._locked() as usage:
-            held = _read_usage(usage)
+            total = _read_usage(usage)
             if path.exists():
                 return
-            if held is None or held + size > self._limit:
-                held = self._evict(size)
-            # Before the block is there: a process that dies between leaves a number that is too large, which the next
-            # look corrects.
-            _write_usage(usage, held + size)
+            if total is None or total + size > self._limit:
+                total = self._evict(size)
+            # Before the rename: a process that dies in between leaves a total that is too large, which the next
+            # eviction corrects.
+            _write_usage(usage, total + size)
             temporary.rename(path)
 
     def _evict(self, size: int) -> int:
-        """Makes room for `size` bytes more; how many are held then."""
+        """Makes room for `size` more bytes and returns the remaining total."""
         blocks = sorted(self._blocks())
-        held = sum(block.size for block in blocks)
-        if held + size <= self._limit:
-            return held
+        total = sum(block.size for block in blocks)
+        if total + size <= self._limit:
+            return total
         for block in blocks:
-            if held + size <= self._limit * _LEFT:
+            if total + size <= self._limit * _LEFT:
                 break
             block.path.unlink(missing_ok=True)
-            held -= block.size
-        return held
+            total -= block.size
+        return total
 
     def _blocks(self) -> Iterator[_Block]:
         for folder in self._folder.iterdir():
             for path in folder.iterdir() if folder.is_dir() else ():
-                with suppress(FileNotFoundError):  # one that another process found damaged, or finished writing
+                with suppress(
+                    FileNotFoundError
+                ):  # another process deleted a damaged block, or renamed a temporary file
                     status = path.stat()
                     if not path.name.startswith(_TEMPORARY):
                         yield _Block(status.st_mtime, path, status.st_size)
@@ -158,7 +159,7 @@ class DiskCache:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """The file that says how many bytes are held, for one process and thread at a time."""
+        """Opens and locks the usage file, for one process and thread at a time."""
         usage = os.open(self._folder / "usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(usage, fcntl.LOCK_EX)
@@ -172,14 +173,14 @@ class DiskCache:
     def _warn(self, problem: str) -> None:
         if not self._warned:
             self._warned = True
-            _log.warning("the cache can't be used in full, and what it lacks is fetched again: %s", problem)
+            _log.warning("the cache can't store or read a block; such blocks are fetched again: %s", problem)
 
 
 def open_cache(folder: Any, limit: Any) -> DiskCache | None:
-    """The cache in a folder; None for none.
+    """Opens the cache in a folder; None: no cache.
 
     Raises:
-        ArgumentError: when the limit is too small, or the folder can't be written.
+        ArgumentError: When the limit is too small, or the folder can't be written.
     """
     limit = integer("cache_bytes", limit, BLOCK, remedy=f"an int of {BLOCK} or more, the size of one block")
     if folder is None:
@@ -196,5 +197,5 @@ def _read_usage(usage: int) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _write_usage(usage: int, held: int) -> None:
-    os.pwrite(usage, b"%020d" % held, 0)
+def _write_usage(usage: int, total: int) -> None:
+    os.pwrite(usage, b"%020d" % total, 0)

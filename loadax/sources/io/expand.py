@@ -1,4 +1,4 @@
-"""What users name files by: a path, a folder, a glob pattern, a URL of one of these, or a list of them."""
+"""Expands a path, folder, glob pattern, URL, or a list of these, to files."""
 
 import glob
 from collections.abc import Callable, Sequence
@@ -14,14 +14,14 @@ from loadax.sources.io.remote import RemoteFiles
 
 
 class FileKind(NamedTuple):
-    """Files of one kind, and what messages say of them.
+    """A kind of files, with its wording for messages.
 
     Args:
-        argument: Name of the argument that names them.
-        one: One of them, as in "pass the path of …".
-        belongs: Whether a file of a folder is one of them, by its name.
-        missing: What a folder without any lacks, and what to pass instead: two ends of sentences.
-        local_only: Why URLs are refused, and what to do; None: they are not.
+        argument: Name of the argument that takes the paths.
+        one: Noun for one file, as in "pass the path of …".
+        belongs: Predicate on file names: whether a file in a folder is of this kind.
+        missing: Ends of two sentences for a folder without such files: what it lacks, and what to pass instead.
+        local_only: Reason why URLs are refused, with a remedy; None: URLs are accepted.
     """
 
     argument: str
@@ -32,23 +32,25 @@ class FileKind(NamedTuple):
 
 
 def expand(given: Any, kind: FileKind) -> list[str]:
-    """The files, as paths and URLs. Lists keep their order; what is found in folders and by patterns is sorted by name.
+    """Expands `given` to paths and URLs of files.
+
+    Lists keep their order; the files of a folder or pattern are sorted by name.
 
     Raises:
-        ArgumentError: When something is no path.
-        SourceError: When a folder or a pattern has no file.
-        UnsupportedError: When something is a URL, of files that are read locally only.
+        ArgumentError: When an entry is not a path.
+        SourceError: When a folder or pattern has no matching file.
+        UnsupportedError: When an entry is a URL, and this kind is read only locally.
     """
-    what = f"the path{'' if kind.local_only else ' or URL'} of {kind.one}"
+    wanted = f"the path{'' if kind.local_only else ' or URL'} of {kind.one}"
     paths = list(given) if isinstance(given, Sequence) and not isinstance(given, str | bytes) else [given]
     if not paths:
-        raise ArgumentError(f"{kind.argument}={given!r} is empty; pass {what}")
-    texts = [checked_path(kind.argument, path, f"{what}, or a list of these") for path in paths]
+        raise ArgumentError(f"{kind.argument}={given!r} is empty; pass {wanted}")
+    texts = [checked_path(kind.argument, path, f"{wanted}, or a list of these") for path in paths]
     return [file for text in texts for file in _expand(text, kind)]
 
 
 def file_name(location: str) -> str:
-    """The last part of a path or URL, without a URL's query."""
+    """Returns the last part of a path or URL, without a URL's query."""
     return PurePosixPath(urlsplit(location).path if "://" in location else location).name
 
 
@@ -71,15 +73,15 @@ def _expand(path: str, kind: FileKind) -> list[str]:
 
 
 def _of_folder(folder: str, files: Sequence[str], kind: FileKind) -> list[str]:
-    found = sorted(file for file in files if kind.belongs(file_name(file)))
-    if not found:
+    matching = sorted(file for file in files if kind.belongs(file_name(file)))
+    if not matching:
         names = some(sorted(map(file_name, files))) or "nothing"
         lacks, instead = kind.missing
         raise SourceError(f"{folder}: the folder has no {lacks}, but {names}; pass {instead}")
-    return found
+    return matching
 
 
-def _matching(pattern: str, found: list[str]) -> list[str]:
-    if not found:
+def _matching(pattern: str, files: list[str]) -> list[str]:
+    if not files:
         raise SourceError(f"{pattern}: no file matches this pattern")
-    return sorted(found)
+    return sorted(files)

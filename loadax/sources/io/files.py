@@ -1,4 +1,4 @@
-"""Small reads while files are opened: headers and sizes of many files at once."""
+"""Reads headers and sizes of many files at once, and opens regular files."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ _KINDS = {
 
 
 class ByteRange(NamedTuple):
-    """The bytes of a file from `start` to before `stop`."""
+    """Bytes `[start, stop)` of a file."""
 
     location: str
     start: int
@@ -31,29 +31,29 @@ class ByteRange(NamedTuple):
 
 
 class Files(Protocol):
-    """Files that can be looked at. Every method takes many at once, for the sake of those that are far away."""
+    """Reads local or remote files; every method takes a batch, so that remote requests run concurrently."""
 
     def exists(self, locations: Sequence[str]) -> list[bool]:
-        """Which of the files exist."""
+        """Tests which files exist."""
         ...
 
     def sizes(self, locations: Sequence[str]) -> list[int]:
-        """The sizes of files in bytes.
+        """Returns the sizes of files in bytes.
 
         Raises:
-            SourceError: when one does not exist; names it.
+            SourceError: When a file does not exist; names it.
         """
         ...
 
     def contains(self, ranges: Sequence[ByteRange]) -> list[bool]:
-        """Which of the ranges lie within their files."""
+        """Tests which ranges are within their files."""
         ...
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        """The bytes of each range.
+        """Reads the bytes of each range.
 
         Raises:
-            SourceError: when one does not lie within its file, or the file does not exist; names it.
+            SourceError: When a range exceeds its file, or the file does not exist; names it.
         """
         ...
 
@@ -63,23 +63,23 @@ class LocalFiles:
     """Files on this machine; see `Files`."""
 
     def exists(self, locations: Sequence[str]) -> list[bool]:
-        return [_path(each).is_file() for each in locations]
+        return [_path(location).is_file() for location in locations]
 
     def sizes(self, locations: Sequence[str]) -> list[int]:
-        return [_size(each) for each in locations]
+        return [_size(location) for location in locations]
 
     def contains(self, ranges: Sequence[ByteRange]) -> list[bool]:
-        return [each.stop <= _size(each.location) for each in ranges]
+        return [byte_range.stop <= _size(byte_range.location) for byte_range in ranges]
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        return [_read(each) for each in ranges]
+        return [_read(byte_range) for byte_range in ranges]
 
 
 def open_regular(path: str | os.PathLike[str]) -> int:
-    """A descriptor of a file to read from; a pipe, a device or a socket is refused, and never waited for.
+    """Opens a regular file for reading and returns its descriptor; never blocks on a pipe, device or socket.
 
     Raises:
-        OSError: when it can't be opened, or is no regular file; says which.
+        OSError: When the file can't be opened, or is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
@@ -94,14 +94,15 @@ def open_regular(path: str | os.PathLike[str]) -> int:
 
 
 def no_such_file(location: str) -> SourceError:
-    """The error for a file that does not exist."""
+    """Error for a file that does not exist."""
     return SourceError(f"{location}: there is no such file")
 
 
-def too_short(where: ByteRange) -> SourceError:
-    """The error for a range that does not lie within its file."""
+def too_short(byte_range: ByteRange) -> SourceError:
+    """Error for a range that exceeds its file."""
     return SourceError(
-        f"{where.location}: it has no bytes {where.start} to {where.stop - 1}: it is cut short, or of another kind"
+        f"{byte_range.location}: bytes {byte_range.start} to {byte_range.stop - 1} are missing: "
+        "the file is cut short, or of another kind; copy it again"
     )
 
 
@@ -116,12 +117,12 @@ def _size(location: str) -> int:
         return os.fstat(file.fileno()).st_size
 
 
-def _read(where: ByteRange) -> bytes:
-    with _opened(where.location) as file:
-        file.seek(where.start)
-        content = file.read(where.stop - where.start)
-    if len(content) < where.stop - where.start:
-        raise too_short(where)
+def _read(byte_range: ByteRange) -> bytes:
+    with _opened(byte_range.location) as file:
+        file.seek(byte_range.start)
+        content = file.read(byte_range.stop - byte_range.start)
+    if len(content) < byte_range.stop - byte_range.start:
+        raise too_short(byte_range)
     return content
 
 
@@ -132,4 +133,4 @@ def _opened(location: str) -> BinaryIO:
     except FileNotFoundError:
         raise no_such_file(location) from None
     except OSError as error:
-        raise SourceError(f"{location}: it can't be opened: {error.strerror}") from error
+        raise SourceError(f"{location}: the file can't be opened: {error.strerror}") from error

@@ -1,7 +1,7 @@
-"""Local paths and URLs through TensorStore's key-value stores, with timeouts and retries.
+"""Access to local paths and URLs through TensorStore's key-value stores, with timeouts and retries.
 
-What every backend here needs to say in the same way: how a path or URL becomes a key-value store (`key_value_spec`), on
-what terms stores are asked (`new_context`), and how an answer is waited for (`wait`).
+All backends share `key_value_spec` (from a path or URL to a store), `new_context` (cache, retries, concurrency) and
+`wait` (timeouts and error messages).
 """
 
 import logging
@@ -19,14 +19,14 @@ from loadax.redaction import redact, redacted
 from loadax.sources.io.paths import local_path
 
 PATIENCE = 300.0
-"""Seconds that one read may take before it is an error: far longer than the six tries below go on for."""
+"""Timeout of one read in seconds: far longer than the six tries below take."""
 
-_NOTICE = 5.0  # seconds of waiting until a log line says so; twice as long for each one that follows
+_NOTICE = 5.0  # seconds of waiting before the first log line; doubled for each following one
 _TRIES = 6
 _BACKOFF = {"max_retries": _TRIES - 1, "initial_delay": "200ms", "max_delay": "3s"}  # six seconds of waiting in all
-_REQUESTS = 64  # under way at once: a step of so many scattered rows then takes about one round trip
+_REQUESTS = 64  # concurrent requests: a step of 64 scattered rows then takes about one round trip
 _STALLED = {"TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "10", "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": "1"}
-_REMEDIES = (  # part of TensorStore's message, and what a user can do about it
+_REMEDIES = (  # part of TensorStore's message, and the remedy
     (
         "NOT_FOUND: chunk",
         (
@@ -34,7 +34,7 @@ _REMEDIES = (  # part of TensorStore's message, and what a user can do about it
             "copy it again, or pass missing='fill' if those are right"
         ),
     ),
-    ("valid ZIP EOCD", "the file is no zip file, or was cut short: copy it again"),
+    ("valid ZIP EOCD", "the file is not a zip file, or was cut short: copy it again"),
     ("DATA_LOSS", "the stored bytes are damaged: copy that file again"),
     ("PERMISSION_DENIED", "access was refused: check the credentials in the environment, and their rights"),
     ("retry attempts failed", f"no answer after {_TRIES} tries: is the server up, and the address right?"),
@@ -44,29 +44,28 @@ _DUMPS = re.compile(r" \[(?:[\w-]+='|source locations=)")
 
 _log = logging.getLogger("loadax")
 
-# TensorStore reads these once, before its first request: after ten seconds without a byte a transfer is given up and
-# tried again. Its own default is two minutes. What the user has set stays.
+# TensorStore reads these once, before its first request: it aborts and retries a transfer after ten seconds without a
+# byte (its default is two minutes). Values that the user has set are kept.
 for _name, _value in _STALLED.items():
     os.environ.setdefault(_name, _value)
 
 
 def new_context(cache_bytes: int) -> ts.Context:
-    """A new context: a cache of `cache_bytes`, and six tries for a request instead of 14 minutes of retries."""
+    """Creates a context with a cache of `cache_bytes` and six tries per request instead of 14 minutes of retries."""
     remote = {f"{kind}_request_retries": _BACKOFF for kind in ("http", "s3", "gcs")}
     width = {f"{kind}_request_concurrency": {"limit": _REQUESTS} for kind in ("http", "s3", "gcs")}
     return ts.Context({"cache_pool": {"total_bytes_limit": cache_bytes}, **remote, **width})
 
 
 def key_value_spec(location: str | os.PathLike[str]) -> dict[str, Any]:
-    """TensorStore's key-value store for a path or URL.
+    """Returns TensorStore's key-value store spec for a path or URL.
 
-    `file://`, `s3://`, `gs://`, `http(s)://`, also `…|zip:` and `…|ocdbt:`.
-
-    A store on S3 goes to `AWS_ENDPOINT_URL` (or `AWS_ENDPOINT_URL_S3`) when that is set, as in AWS's own tools.
+    URLs are `file://`, `s3://`, `gs://` or `http(s)://`, also with `|zip:` or `|ocdbt:` appended. S3 stores use
+    `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL` if one is set, like AWS's own tools.
 
     Raises:
-        ArgumentError: when it can't be the path of anything.
-        SourceError: when TensorStore does not know the URL; shows it.
+        ArgumentError: When it is not a valid path.
+        SourceError: When TensorStore does not know the URL; shows it.
     """
     text = checked_path("path", location, "a path or URL")
     path = local_path(text)
@@ -84,7 +83,7 @@ def key_value_spec(location: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def address_of(kvstore: Any) -> str:
-    """The URL of a key-value store spec, for messages; TensorStore gives none where S3 has an endpoint."""
+    """URL of a key-value store spec, for messages; TensorStore has none for S3 with an endpoint."""
     if not isinstance(kvstore, dict):
         return kvstore if isinstance(kvstore, str) else ""
     path, driver = kvstore.get("path", ""), kvstore.get("driver")
@@ -99,7 +98,7 @@ def address_of(kvstore: Any) -> str:
 
 
 def at_endpoint(spec: Any) -> Any:
-    """A key-value store spec (a URL, or JSON) with the environment's S3 endpoint filled in wherever it names none."""
+    """Fills in the environment's S3 endpoint where a key-value store spec (a URL or JSON) names none."""
     if isinstance(spec, str):
         return key_value_spec(spec)
     if not isinstance(spec, dict):
@@ -114,28 +113,26 @@ def at_endpoint(spec: Any) -> Any:
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
         filled = {"endpoint": endpoint, "aws_region": region, **filled}
     if "AWS_ACCESS_KEY_ID" in os.environ and "aws_credentials" not in filled:
-        filled["aws_credentials"] = {
-            "type": "environment"
-        }  # the default looks in files first, and complains of each that is not there
+        # The default looks in files first, and warns about each that does not exist.
+        filled["aws_credentials"] = {"type": "environment"}
     return filled
 
 
 def open_key_value_store(location: str | os.PathLike[str], context: ts.Context) -> ts.KvStore:
-    """The key-value store at a path or URL. Opening asks no server anything; reading does."""
+    """Opens the key-value store at a path or URL; opening sends no request."""
     return wait(ts.KvStore.open(key_value_spec(location), context=context), str(location))
 
 
-def wait(future: Any, where: str, patience: float = PATIENCE) -> Any:
-    """The result of a TensorStore future; says in the log when it has to wait long.
+def wait(future: Any, name: str, patience: float = PATIENCE) -> Any:
+    """Waits for a TensorStore future, with log lines during a long wait, and returns its result.
 
     Args:
-        future: of anything.
-        where: what is waited for, as it should stand at the beginning of a message: a URL, or a leaf and its URL.
-        patience: seconds.
+        future: Future to wait for.
+        name: Name of the awaited object, with which a message begins: a URL, or a leaf and its URL.
+        patience: Timeout in seconds.
 
     Raises:
-        SourceError: what went wrong, behind `where`, with what can be done about it; also when there is no answer in
-            time.
+        SourceError: When the read fails or times out; the message ends with a remedy.
     """
     began, notice = monotonic(), _NOTICE
     while True:
@@ -145,27 +142,22 @@ def wait(future: Any, where: str, patience: float = PATIENCE) -> Any:
             waited = monotonic() - began
             if waited >= patience:
                 future.cancel()
-                raise SourceError(
-                    f"{redact(where)}: no answer after {waited:.0f} s; is the store reachable?"
-                ) from error
-            _log.warning("%s: no answer for %.0f s, still waiting", redact(where), waited)
+                raise SourceError(f"{redact(name)}: no answer after {waited:.0f} s; is the store reachable?") from error
+            _log.warning("%s: no answer for %.0f s, still waiting", redact(name), waited)
             notice = min(2 * notice, patience - waited)
         except NotImplementedError:
-            raise  # what the store can't do is for the caller to know, who asked
+            raise  # the caller handles operations that a store does not support
         except (ValueError, IndexError, OSError) as error:
-            raise SourceError(failure(error, redact(where))) from redacted(error)
+            raise SourceError(failure(error, redact(name))) from redacted(error)
 
 
-def failure(error: Exception, where: str) -> str:
-    """TensorStore's error as a sentence that begins with `where` and ends with what can be done."""
+def failure(error: Exception, name: str) -> str:
+    """Formats TensorStore's error as `name`, cause and remedy."""
     text = brief(error)
     remedy = next((f"; {remedy}" for part, remedy in _REMEDIES if part in text), "")
-    return f"{where}: {text}{remedy}"
+    return f"{name}: {text}{remedy}"
 
 
 def brief(error: Exception) -> str:
-    """TensorStore's message without what it appends for its own developers.
-
-    Specs, response bodies, source code lines.
-    """
+    """Strips specs, response bodies and source locations from TensorStore's message."""
     return _DUMPS.split(str(error))[0]

@@ -1,4 +1,4 @@
-"""File and byte range of a row: of memory-mapped arrays, and of neighbouring ranges joined."""
+"""Finds the file and byte range of memory-mapped arrays, and joins adjacent ranges."""
 
 import mmap
 from collections.abc import Iterable
@@ -12,40 +12,40 @@ from loadax.protocols import Location
 
 
 class MappedFile(NamedTuple):
-    """A file, and the byte of it that is the first of an array's first entry."""
+    """A file, and the byte at which an array begins."""
 
     name: str
     begin: int
 
 
 def mapped_file(array: NDArray[Any]) -> MappedFile | None:
-    """The file that an array was mapped from; None when it lies in memory alone."""
+    """Returns the file that an array was mapped from; None for an array in memory."""
     if not isinstance(array, np.memmap) or array.filename is None:
         return None
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
     if not isinstance(base, mmap.mmap):
-        return None  # a result of arithmetic is a memmap too, by name
-    # By address: of a slice `offset` is still that of the array it was cut from. Maps begin at a whole page.
+        return None  # the result of arithmetic is a memmap without a map
+    # By address: the `offset` of a slice is that of the array it was cut from. Maps begin at a page boundary.
     begin = int(array.offset) - int(array.offset) % mmap.ALLOCATIONGRANULARITY
     return MappedFile(str(array.filename), begin + array.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data)
 
 
 class MappedExtent(NamedTuple):
-    """A map, and how many bytes its file must have."""
+    """A memory map, and the number of bytes its file must have."""
 
     memory: mmap.mmap
     size: int
 
     @property
     def whole(self) -> bool:
-        """Whether the file still has them: reading memory behind the end of its file would kill the process."""
+        """Whether the file is still long enough: reading past its end would kill the process with SIGBUS."""
         return self.memory.size() >= self.size
 
 
 def mapped_extent(array: NDArray[Any]) -> MappedExtent | None:
-    """What of a file an array needs; None when it lies in memory alone."""
+    """Returns the part of a file that an array needs; None for an array in memory."""
     mapped: np.memmap[Any, Any] | None = None
     base: Any = array
     while isinstance(base, np.ndarray):
@@ -59,7 +59,7 @@ def mapped_extent(array: NDArray[Any]) -> MappedExtent | None:
 
 
 def mapped_name(array: NDArray[Any]) -> str:
-    """The file that an array, or what it is a part of, was mapped from, for messages."""
+    """Name of the file that an array or its base was mapped from, for messages."""
     base: Any = array
     while isinstance(base, np.ndarray):
         if isinstance(base, np.memmap) and base.filename is not None:
@@ -69,31 +69,31 @@ def mapped_name(array: NDArray[Any]) -> str:
 
 
 def cut_short(name: str) -> SourceError:
-    """The error for a mapped file that has become shorter."""
+    """Error for a mapped file that was truncated."""
     return SourceError(
-        f"{name}: it has become shorter since it was opened; data must not change while it is read: "
-        "restore the file, or open it anew"
+        f"{name}: the file has become shorter since it was opened; data must not change while it is read: "
+        "restore the file, or open the dataset again"
     )
 
 
 def joined(locations: Iterable[Location]) -> list[Location]:
-    """The same, with bytes that follow each other in a file as one entry, and nothing twice.
+    """Joins adjacent byte ranges of a file, and drops duplicates.
 
     Examples:
         >>> joined([Location("a", 0, 3), Location("b", 0, 3), Location("a", 4, 7)])
         [Location(file='a', first=0, last=7, part=''), Location(file='b', first=0, last=3, part='')]
     """
-    found: list[Location] = []
-    newest: dict[tuple[str, str], int] = {}  # by file and part, where in `found`
-    for each in locations:
-        place = newest.setdefault((each.file, each.part), len(found))
-        if place == len(found):
-            found.append(each)
+    merged: list[Location] = []
+    newest: dict[tuple[str, str], int] = {}  # index in `merged`, by file and part
+    for location in locations:
+        index = newest.setdefault((location.file, location.part), len(merged))
+        if index == len(merged):
+            merged.append(location)
             continue
-        before = found[place]
-        if before.last is not None and each.first == before.last + 1:
-            found[place] = before._replace(last=each.last)
-        elif each != before:
-            newest[each.file, each.part] = len(found)
-            found.append(each)
-    return found
+        before = merged[index]
+        if before.last is not None and location.first == before.last + 1:
+            merged[index] = before._replace(last=location.last)
+        elif location != before:
+            newest[location.file, location.part] = len(merged)
+            merged.append(location)
+    return merged

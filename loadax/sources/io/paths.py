@@ -10,17 +10,17 @@ from loadax.errors import ArgumentError
 from loadax.redaction import redacted
 
 _LONGEST_PATH, _LONGEST_NAME = 4095, 255  # bytes, on Linux
-_SHOWN = 80  # characters of a path that can't be used
+_SHOWN = 80  # characters of a path in a message
 
 
 def local_path(location: str | os.PathLike[str]) -> Path | None:
-    """The absolute path of the file or folder that a path or a `file://` URL means; None for what lies elsewhere.
+    """Returns the absolute path for a path or a `file://` URL; None for other URLs.
 
     Raises:
-        ArgumentError: when it can't be the path of anything.
+        ArgumentError: When it is not a valid path or URL.
     """
     text = checked_path("path", location, "a path or URL")
-    if "|" in text:  # something within a file
+    if "|" in text:  # a member of a file, such as a zip archive
         return None
     if "://" in text:
         try:
@@ -31,12 +31,12 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
             return None
         text = checked_path("path", unquote(parts.path), "a path or URL")
     names = [os.fsencode(name) for name in text.split("/")]
-    # As the kernel reads `..`: of what a link points to, and not of the link.
+    # Resolves `..` as the kernel does: relative to the target of a link, not to the link.
     path = os.path.realpath(text) if b".." in names else os.path.abspath(text)  # noqa: PTH100 - Path.absolute keeps `..`
     if len(os.fsencode(path)) > _LONGEST_PATH or any(len(name) > _LONGEST_NAME for name in names):
         raise ArgumentError(
             f"path={_cut(text)} has {len(text)} characters; a path has at most {_LONGEST_PATH} bytes, "
-            f"and each name in it {_LONGEST_NAME}: check what it was made from"
+            f"and each name in it {_LONGEST_NAME}: pass a shorter path"
         )
     return Path(path)
 
@@ -46,10 +46,10 @@ def _cut(text: str) -> str:
 
 
 def local_folder(name: str, value: Any) -> Path:
-    """The path of a folder on this machine, which need not exist, from the argument of that name.
+    """Returns the path of a local folder, which need not exist; `name` is the argument's name.
 
     Raises:
-        ArgumentError: When it is none.
+        ArgumentError: When it is not a local path.
     """
     folder = local_path(checked_path(name, value, "the path of a local folder"))
     if folder is None:

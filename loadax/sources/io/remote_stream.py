@@ -1,4 +1,4 @@
-"""RemoteSegments: parts of a stream of remote files; coalesces near ones, reads all of them concurrently."""
+"""RemoteSegments: reads parts of a stream of remote files; coalesces nearby parts, reads all concurrently."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, final
@@ -20,25 +20,24 @@ from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.io.files import Files
 from loadax.sources.io.remote import RemoteFiles
 
-# bytes between two parts that are read along rather than asked for apart: they take less time than a request
-_GAP = 64 << 10
-_JOINED = 8 << 20  # and how long a joined range gets, so that several share the work
-_WAVE = 64 << 20  # bytes that are asked for before the first are waited for
+_GAP = 64 << 10  # largest gap in bytes between coalesced parts: reading it takes less time than another request
+_JOINED = 8 << 20  # largest coalesced range in bytes, so that several requests share the work
+_WAVE = 64 << 20  # bytes requested before the first are waited for
 
 
 def open_stream(segments: Sequence[Segment], files: Files, cache: DiskCache | None) -> ByteStream:
-    """A stream of local files, mapped, or of remote ones, read by ranges.
+    """Opens a stream of local files (memory-mapped) or of remote files (range requests).
 
     Args:
         segments: Segments of the stream.
-        files: What the files are read through; several streams may share one, and so its connections.
-        cache: Where what is read of remote files is kept on this machine; None: nowhere.
+        files: Reader of the files; streams that share it share its connections.
+        cache: Local cache of remote blocks; None: no cache.
     """
     return RemoteSegments(segments, files, cache) if isinstance(files, RemoteFiles) else MappedSegments(segments)
 
 
 class _Group(NamedTuple):
-    """Sorted parts `first` to before `last`, which span the bytes `start` to before `stop` of the stream."""
+    """Sorted parts `[first, last)`, which span the bytes `[start, stop)` of the stream."""
 
     first: int
     last: int
@@ -48,74 +47,61 @@ class _Group(NamedTuple):
 
 @final
 class RemoteSegments:
-    """A stream of remote files; see `ByteStream`. Parts that lie near each other are read as one range.
+    """A stream of remote files; see `ByteStream`. Nearby parts are read as one range.
 
     Args:
         segments: Segments of the stream.
-        remote: What the files are read through.
-        cache: Where what was read is kept on this machine; None: nowhere.
+        remote: Reader of the files.
+        cache: Local cache of their blocks; None: no cache.
     """
 
     far = True
 
     def __init__(self, segments: Sequence[Segment], remote: RemoteFiles, cache: DiskCache | None = None):
         self.ends = Ends(segments)
-        extents = {each.location: each.begin + each.size for each in segments}
+        extents = {segment.location: segment.begin + segment.size for segment in segments}
         self._files = remote if cache is None else CachedFiles(remote, cache, extents)
 
     def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
-        """See `ByteStream`.
-
-        Raises:
-            SourceError: When a range can't be read; names the URL and the range.
-        """
         if not out.size:
             return
         size = out.shape[1]
-        for some, begin, content in self._read(starts, starts + size):
-            copy_stretches(stretches_of(np.frombuffer(content, np.uint8), size), starts[some] - begin, out, some)
+        for rows, begin, content in self._read(starts, starts + size):
+            copy_stretches(stretches_of(np.frombuffer(content, np.uint8), size), starts[rows] - begin, out, rows)
 
     def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """See `ByteStream`.
-
-        Raises:
-            SourceError: When a range can't be read; names the URL and the range.
-        """
-        # Parts that follow each other, in the stream and in what is asked for, are one.
+        # Adjacent parts, in the stream and in the request, are joined.
         first = np.flatnonzero(np.concatenate([[True], starts[1:] != (starts + lengths)[:-1]]))
         starts, lengths = starts[first] * dtype.itemsize, np.add.reduceat(lengths, first) * dtype.itemsize
         out = np.empty(int(lengths.sum()) // dtype.itemsize, dtype)
         written: Any = out.view(np.uint8)
-        target, places = memoryview(written), np.cumsum(lengths) - lengths
-        for some, begin, content in self._read(starts, starts + lengths):
+        target, offsets = memoryview(written), np.cumsum(lengths) - lengths
+        for rows, begin, content in self._read(starts, starts + lengths):
             source = memoryview(content)
-            for place, low, size in zip(
-                places[some].tolist(), (starts[some] - begin).tolist(), lengths[some].tolist(), strict=True
+            for offset, low, size in zip(
+                offsets[rows].tolist(), (starts[rows] - begin).tolist(), lengths[rows].tolist(), strict=True
             ):
-                target[place : place + size] = source[low : low + size]
+                target[offset : offset + size] = source[low : low + size]
         return out
 
     def _read(self, starts: Integers, stops: Integers) -> Iterator[tuple[Integers, int, bytes]]:
-        """The bytes that some parts lie in: the numbers of these parts, the first byte's place in the stream, and all.
-
-        Each part comes once.
-        """
+        """Yields `(indices of parts, offset in the stream, bytes)` for each coalesced range; each part once."""
         order = np.argsort(starts, kind="stable")
         for wave in _waves(_groups(starts[order], stops[order])):
             for group, content in zip(wave, self._fetch(wave), strict=True):
                 yield order[group.first : group.last], group.start, content
 
     def _fetch(self, groups: Sequence[_Group]) -> Iterator[bytes]:
-        """The bytes of each group, all asked for at once."""
-        ranges = [self.ends.ranges(each.start, each.stop) for each in groups]
-        contents = iter(self._files.read([each for group in ranges for each in group]))
+        """Yields the bytes of each group; all requests are sent at once."""
+        ranges = [self.ends.ranges(group.start, group.stop) for group in groups]
+        contents = iter(self._files.read([byte_range for group in ranges for byte_range in group]))
         for group in ranges:
             pieces = [next(contents) for _ in group]
             yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _groups(starts: Integers, stops: Integers) -> list[_Group]:
-    """Parts by ascending start, joined where they lie near each other, but not for ever."""
+    """Coalesces nearby parts, sorted by start, into ranges of bounded length."""
     apart = starts[1:] > np.maximum.accumulate(stops)[:-1] + _GAP
     run = np.concatenate([[0], np.cumsum(apart)])
     begin = starts[np.flatnonzero(np.concatenate([[True], apart]))][run]
@@ -127,13 +113,13 @@ def _groups(starts: Integers, stops: Integers) -> list[_Group]:
 
 
 def _waves(groups: Sequence[_Group]) -> Iterator[list[_Group]]:
-    """Groups in runs that take a bounded amount of memory."""
+    """Splits groups into waves of bounded memory."""
     wave: list[_Group] = []
-    held = 0
+    size = 0
     for group in groups:
-        if wave and held + group.stop - group.start > _WAVE:
+        if wave and size + group.stop - group.start > _WAVE:
             yield wave
-            wave, held = [], 0
+            wave, size = [], 0
         wave.append(group)
-        held += group.stop - group.start
+        size += group.stop - group.start
     yield wave

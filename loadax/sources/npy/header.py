@@ -1,4 +1,4 @@
-"""`.npy` files: their headers, and whole local ones."""
+"""Reads headers of `.npy` files, and loads local files."""
 
 import ast
 import math
@@ -21,20 +21,20 @@ NPY_FAILURES = (
     *(OSError, EOFError, ValueError, SyntaxError, TypeError, KeyError, OverflowError, MemoryError, RecursionError),
     *(tokenize.TokenError, AssertionError, IndexError, AttributeError),
 )
-"""What NumPy and Python's parsers raise for files that are damaged, or no `.npy` files at all."""
+"""Exceptions that NumPy and Python's parsers raise for damaged files and other formats."""
 
 
 def load_npy(path: Path, mapped: bool) -> Any:
-    """The array of a local file, in memory or mapped; of a `.npz` file something else.
+    """Loads the array of a local file, in memory or memory-mapped; raises one of `NPY_FAILURES` for other formats.
 
-    Raises one of `NPY_FAILURES` when it is none.
+    For a `.npz` file NumPy returns a mapping instead.
     """
-    os.close(open_regular(path))  # NumPy would wait for a pipe
+    os.close(open_regular(path))  # NumPy would block on a pipe
     return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
 
 
 class NpyHeader(NamedTuple):
-    """Dtype and shape of a `.npy` file's array, the order of its dimensions, and the byte with which it begins."""
+    """Dtype, shape and memory order of a `.npy` file's array, and its first byte in the file."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -43,40 +43,42 @@ class NpyHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many bytes the array has."""
+        """Size of the array in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:
-    """The headers of `.npy` files, each checked against the length of its file.
+    """Reads the headers of `.npy` files and checks them against the lengths of the files.
 
     Raises:
-        SourceError: when a file is missing, is no `.npy` file, is cut short, or holds Python objects; names it.
+        SourceError: When a file is missing, not a `.npy` file, cut short, or contains Python objects; names it.
     """
-    starts = files.read([ByteRange(each, 0, _PREFIX) for each in locations])
-    spans = [_span(start, where) for start, where in zip(starts, locations, strict=True)]
-    texts = files.read([ByteRange(where, *span) for span, where in zip(spans, locations, strict=True)])
-    headers = [_parse(text, stop, where) for text, (_, stop), where in zip(texts, spans, locations, strict=True)]
-    filled = [(header, where) for header, where in zip(headers, locations, strict=True) if header.size]
-    lasts = [ByteRange(where, header.begin + header.size - 1, header.begin + header.size) for header, where in filled]
-    for (header, where), whole in zip(filled, files.contains(lasts), strict=True):
+    starts = files.read([ByteRange(location, 0, _PREFIX) for location in locations])
+    spans = [_span(start, location) for start, location in zip(starts, locations, strict=True)]
+    texts = files.read([ByteRange(location, *span) for span, location in zip(spans, locations, strict=True)])
+    headers = [_parse(text, stop, location) for text, (_, stop), location in zip(texts, spans, locations, strict=True)]
+    filled = [(header, location) for header, location in zip(headers, locations, strict=True) if header.size]
+    lasts = [
+        ByteRange(location, header.begin + header.size - 1, header.begin + header.size) for header, location in filled
+    ]
+    for (header, location), whole in zip(filled, files.contains(lasts), strict=True):
         if not whole:
             raise SourceError(
-                f"{where}: it is cut short: its header says {header.dtype}{list(header.shape)}, which ends at byte "
-                f"{header.begin + header.size}, and the file ends before; copy it again"
+                f"{location}: the file is cut short: {header.dtype}{list(header.shape)} of its header needs "
+                f"{header.begin + header.size} bytes; copy it again"
             )
     return headers
 
 
-def _span(start: bytes, where: str) -> tuple[int, int]:
-    """Where the text of the header lies."""
+def _span(start: bytes, location: str) -> tuple[int, int]:
+    """Byte range of the header's text."""
     if not start.startswith(_MAGIC):
-        raise SourceError(f"{where}: it is no .npy file, it begins with {start[:6]!r}; write it with numpy.save")
+        raise SourceError(f"{location} is not a .npy file: it begins with {start[:6]!r}; write it with numpy.save")
     first = 10 if start[6] == 1 else 12
     return first, first + int.from_bytes(start[8:first], "little")
 
 
-def _parse(text: bytes, begin: int, where: str) -> NpyHeader:
+def _parse(text: bytes, begin: int, location: str) -> NpyHeader:
     try:
         fields = ast.literal_eval(text.decode("utf-8"))
         dtype = np.lib.format.descr_to_dtype(fields["descr"])
@@ -85,7 +87,7 @@ def _parse(text: bytes, begin: int, where: str) -> NpyHeader:
             raise ValueError(f"its shape is {shape}")
         fortran = bool(fields["fortran_order"])
     except NPY_FAILURES as error:
-        raise SourceError(f"{where}: the header of this .npy file can't be read: {error}; copy it again") from error
+        raise SourceError(f"{location}: the header of this .npy file can't be read: {error}; copy it again") from error
     if dtype.hasobject:
-        raise SourceError(f"{where} holds Python objects; write it with numpy.save, as an array of numbers")
+        raise SourceError(f"{location} contains Python objects; save an array of numbers with numpy.save")
     return NpyHeader(dtype, shape, fortran, begin)

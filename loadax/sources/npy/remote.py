@@ -1,4 +1,4 @@
-"""Remote `.npy` files: reads headers when they are opened, and of the rows only those asked for."""
+"""NpyRanges: reads rows of remote `.npy` files by range requests."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
@@ -31,51 +31,52 @@ class _Array(NamedTuple):
 
 @final
 class NpyRanges(BaseSource):
-    """A tree of `.npy` files, of which at least one is remote: one row an entry of their first dimension.
+    """A tree of `.npy` files, at least one of them remote: row i is entry i of each.
 
     Args:
-        tree: of locations.
-        cache: where what is read is kept on this machine; None: nowhere.
+        tree: Pytree of paths and URLs.
+        cache: Local cache of remote blocks; None: no cache.
 
     Raises:
-        SourceError: when a file is missing, cut short, or can't be read by rows, or the leaves' lengths differ; names
-            it.
+        SourceError: When a file is missing, cut short or not readable by rows, or lengths differ; names it.
     """
 
     owns_memory = True
     reads_columns = True
     spec: Tree = None
 
-    concurrent_reads = 4
-    """Reads that are best under way at once: they wait for the network."""
+    concurrent_reads = 4  # they wait for the network
 
     def __init__(self, tree: Tree, cache: DiskCache | None):
         locations, self._structure = flatten(tree)
         remote = RemoteFiles()
         headers = read_npy_headers(remote, locations)
-        self._arrays = [_open(where, header, cache, remote) for where, header in zip(locations, headers, strict=True)]
-        self._length = common_length(self._structure.paths, [each.header.shape[0] for each in self._arrays])
+        self._arrays = [
+            _open(location, header, cache, remote) for location, header in zip(locations, headers, strict=True)
+        ]
+        self._length = common_length(self._structure.paths, [array.header.shape[0] for array in self._arrays])
         self.spec = self._structure.build(
-            ArraySpec(each.header.shape[1:], each.header.dtype.newbyteorder("=")) for each in self._arrays
+            ArraySpec(array.header.shape[1:], array.header.dtype.newbyteorder("=")) for array in self._arrays
         )
 
     def __len__(self) -> int:
         return self._length
 
     def __repr__(self) -> str:
-        return redact(f"arrays at {', '.join(each.location for each in self._arrays)}")
+        return redact(f"arrays at {', '.join(array.location for array in self._arrays)}")
 
     def read(self, rows: Integers) -> Tree:
-        """The entries at `rows`, in native byte order."""
+
         rows = check_rows(rows, self._length)
         out = [
-            np.empty((len(rows), *each.header.shape[1:]), each.header.dtype.newbyteorder("=")) for each in self._arrays
+            np.empty((len(rows), *array.header.shape[1:]), array.header.dtype.newbyteorder("="))
+            for array in self._arrays
         ]
-        self.read_into(rows, [tuple((0, extent) for extent in each.header.shape[1:]) for each in self._arrays], out)
+        self.read_into(rows, [tuple((0, extent) for extent in array.header.shape[1:]) for array in self._arrays], out)
         return self._structure.build(out)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        """The entries at `rows`, only the columns of `boxes`, into `out`; see `Source`."""
+
         rows = check_rows(rows, self._length)
         for array, columns, destination in zip(self._arrays, boxes, out, strict=True):
             if columns is not None and destination is not None and destination.size:
@@ -83,34 +84,33 @@ class NpyRanges(BaseSource):
 
     @property
     def addresses(self) -> list[str]:
-        """The files."""
-        return [each.location for each in self._arrays]
+
+        return [array.location for array in self._arrays]
 
     def locate(self, row: int) -> list[Location]:
-        """The files that a row lies in, one a leaf, each with the first and the last byte of it."""
-        number = int(check_rows([row], self._length)[0])
-        begins = [each.header.begin + number * each.row_bytes for each in self._arrays]
+        """File and byte range of a row in each leaf."""
+        index = int(check_rows([row], self._length)[0])
+        begins = [array.header.begin + index * array.row_bytes for array in self._arrays]
         return [
-            Location(each.location, begin, begin + each.row_bytes - 1)
-            for each, begin in zip(self._arrays, begins, strict=True)
+            Location(array.location, begin, begin + array.row_bytes - 1)
+            for array, begin in zip(self._arrays, begins, strict=True)
         ]
 
 
-def _open(where: str, header: NpyHeader, cache: DiskCache | None, remote: RemoteFiles) -> _Array:
+def _open(location: str, header: NpyHeader, cache: DiskCache | None, remote: RemoteFiles) -> _Array:
     if not header.shape:
-        raise SourceError(f"{where} is a single value: it has no rows; give it a first dimension")
+        raise SourceError(f"{location} is a scalar without rows; give it a first dimension")
     if header.fortran and len(header.shape) > 1:
         raise SourceError(
-            f"{where} is in Fortran order, so the bytes of a row lie all over the file; save "
-            "numpy.ascontiguousarray(array), or "
-            "copy the file to this machine"
+            f"{location} is in Fortran order, so the bytes of a row are scattered over the file; save "
+            "numpy.ascontiguousarray(array), or copy the file to this machine"
         )
-    return _Array(where, header, RemoteSegments([Segment(where, header.begin, header.size)], remote, cache))
+    return _Array(location, header, RemoteSegments([Segment(location, header.begin, header.size)], remote, cache))
 
 
 def _read(array: _Array, rows: Integers, columns: Columns, destination: NDArray[Any]) -> None:
     shape, dtype = array.header.shape[1:], array.header.dtype
-    # Along the first dimension of a row the box is one stretch of bytes; along the others it is cut out afterwards.
+    # Along a row's first dimension the box is one byte range; along the others it is sliced afterwards.
     low, high = columns[0] if columns else (0, 1)
     inner = shape[1:] if columns else ()
     across = int(np.prod(inner, dtype=np.int64)) * dtype.itemsize
@@ -118,5 +118,5 @@ def _read(array: _Array, rows: Integers, columns: Columns, destination: NDArray[
     array.reader.read_into(rows * array.row_bytes + low * across, whole)
     values = whole.view(dtype).reshape(len(rows), *((high - low, *inner) if columns else ()))
     destination[...] = (
-        values[(slice(None), slice(None), *(slice(*each) for each in columns[1:]))] if columns else values
+        values[(slice(None), slice(None), *(slice(*column) for column in columns[1:]))] if columns else values
     )

@@ -1,4 +1,4 @@
-"""`.npy` files: local ones memory-mapped, remote ones read by ranges."""
+"""Opens `.npy` files: local ones memory-mapped, remote ones by range requests."""
 
 import os
 from typing import Any
@@ -16,39 +16,40 @@ from loadax.sources.npy.remote import NpyRanges
 
 
 def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> ArraySource | NpyRanges:
-    """The rows of one `.npy` file, or of a pytree of them.
+    """Opens one `.npy` file, or a pytree of them.
 
     Args:
-        paths: or URLs.
-        cache: a local folder for what is read of remote files.
-        cache_bytes: how much it holds.
+        paths: Pytree of paths and URLs.
+        cache: Local folder for the cache of remote blocks; None: no cache.
+        cache_bytes: Maximum size of the cache in bytes.
 
     Raises:
-        SourceError: when a file is missing, is no `.npy` file, is cut short, or holds Python objects; names the file.
+        SourceError: When a file is missing, not a `.npy` file, cut short, or contains Python objects; names the file.
     """
     blocks = open_cache(cache, cache_bytes)
     places = [
-        local_path(path("paths", each, "the path of a .npy file, or a pytree of paths")) for each in flatten(paths)[0]
+        local_path(path("paths", location, "the path of a .npy file, or a pytree of paths"))
+        for location in flatten(paths)[0]
     ]
     if all(places):
         return ArraySource(map_leaves(_map_file, paths))
-    return NpyRanges(map_leaves(lambda each: os.fspath(local_path(each) or each), paths), blocks)
+    return NpyRanges(map_leaves(lambda location: os.fspath(local_path(location) or location), paths), blocks)
 
 
 def _map_file(path: Any) -> np.memmap[Any, Any]:
-    where = local_path(path)
-    assert where is not None
+    file = local_path(path)
+    assert file is not None
     try:
-        array = load_npy(where, mapped=True)
+        array = load_npy(file, mapped=True)
     except NPY_FAILURES as error:
         reason = (
             "there is no such file" if isinstance(error, FileNotFoundError) else f"it can't be opened as .npy: {error}"
         )
-        raise SourceError(f"{where}: {reason}; write it with numpy.save, as an array of numbers") from error
+        raise SourceError(f"{file}: {reason}; save an array of numbers with numpy.save") from error
     if not isinstance(array, np.memmap):
         if hasattr(array, "close"):
             array.close()
         raise SourceError(
-            f"{where} holds several arrays (.npz), which can't be mapped; save each with numpy.save as .npy"
+            f"{file} contains several arrays (.npz), which can't be memory-mapped; save each with numpy.save as .npy"
         )
     return array

@@ -1,4 +1,4 @@
-"""Documents: records of different lengths, concatenated in flat arrays."""
+"""DocumentSource: documents of different lengths, concatenated in flat arrays."""
 
 import os
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ from loadax.sources.tokens.megatron import read_index
 
 @final
 class DocumentSource(BaseSource):
-    """Row i: the entries of every flat array from `begins[i]` to before `ends[i]`.
+    """Row i: the entries `[begins[i], ends[i])` of every flat array.
 
     Args:
-        tree: of `Flat` arrays, all equally long.
-        begins: int64[n].
-        ends: int64[n].
+        tree: Pytree of `Flat` arrays, all equally long.
+        begins: First entry of each document, int64[n].
+        ends: End of each document, int64[n].
     """
 
     owns_memory = True
@@ -40,7 +40,7 @@ class DocumentSource(BaseSource):
         flats, self._structure = flatten(tree)
         self._flats: Sequence[Flat] = flats
         self._begins, self._ends = begins, ends
-        self.concurrent_reads = 4 if any(each.far for each in self._flats) else 1
+        self.concurrent_reads = 4 if any(flat.far for flat in self._flats) else 1
 
     def __len__(self) -> int:
         return len(self._begins)
@@ -49,28 +49,28 @@ class DocumentSource(BaseSource):
         return f"documents in {len(self._flats[0])} entries"
 
     def read(self, rows: Integers) -> Tree:
-        """The documents at `rows`, where these are equally long.
+        """Reads and stacks the documents at `rows`.
 
         Raises:
-            SourceError: for others, which can't be stacked; says what to do instead.
+            SourceError: When their lengths differ, so that they can't be stacked.
         """
         lengths = self.lengths(rows)
         if len(np.unique(lengths)) > 1:
             raise SourceError(
-                f"documents have different lengths, so the {len(rows)} that were asked for make no array; pack them "
-                "into rows of one length with .pack(seq_len), pad or crop them in a map, or look at one as dataset[i]"
+                f"the {len(rows)} requested documents have different lengths and can't be stacked; pack them into "
+                "rows of one length with .pack(seq_len), pad or crop them in a map, or look at one as dataset[i]"
             )
         shape = len(lengths), (lengths if len(lengths) else self.lengths(np.zeros(1, np.int64)))[0]
         parts = self.read_parts(rows, np.zeros_like(lengths), lengths, [True] * len(self._flats))
-        return self._structure.build(each.reshape(shape) for each in parts if each is not None)
+        return self._structure.build(part.reshape(shape) for part in parts if part is not None)
 
     def lengths(self, rows: Integers) -> Integers:
-        """How long the documents are."""
+
         rows = check_rows(rows, len(self))
         return self._ends[rows] - self._begins[rows]
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-        """The documents one by one."""
+
         return self._examples(visits.rows)
 
     def _examples(self, rows: Integers) -> list[Tree]:
@@ -78,40 +78,40 @@ class DocumentSource(BaseSource):
         lengths = self.lengths(rows)
         parts = self.read_parts(rows, np.zeros_like(rows), lengths, [True] * len(self._flats))
         cuts = np.cumsum(lengths)[:-1]
-        split = [np.split(each, cuts) for each in parts if each is not None]
-        return [self._structure.build(each) for each in zip(*split, strict=True)] if len(rows) else []
+        split = [np.split(part, cuts) for part in parts if part is not None]
+        return [self._structure.build(leaves) for leaves in zip(*split, strict=True)] if len(rows) else []
 
     def read_parts(
         self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
     ) -> list[NDArray[Any] | None]:
-        """Parts of documents, in order; see `Source`."""
+
         begins = self._begins[check_rows(rows, len(self))] + starts
-        there = lengths > 0
-        if not there.all():
-            begins, lengths = begins[there], lengths[there]
+        nonempty = lengths > 0
+        if not nonempty.all():
+            begins, lengths = begins[nonempty], lengths[nonempty]
         return [
             _gather(flat, begins, lengths) if want else None for flat, want in zip(self._flats, wanted, strict=True)
         ]
 
     @property
     def addresses(self) -> list[str]:
-        """The files."""
+
         return [address for flat in self._flats for address in flat.addresses]
 
     def held(self, most: int) -> list[NDArray[Any]]:
-        """What lies in memory, or evenly spread entries of it, and where documents begin.
-
-        At most so many bytes each.
-        """
+        """Flat arrays in memory and document offsets, or evenly spaced entries: at most `most` bytes of each."""
         memory = [array for flat in self._flats if (array := flat.memory) is not None]
-        total = sum(each.nbytes for each in memory)
-        return [*(some_rows(each, total, most) for each in memory), some_rows(self._begins, self._begins.nbytes, most)]
+        total = sum(array.nbytes for array in memory)
+        return [
+            *(some_rows(array, total, most) for array in memory),
+            some_rows(self._begins, self._begins.nbytes, most),
+        ]
 
     def locate(self, row: int) -> list[Location]:
-        """The files that a document lies in, each with the first and the last byte of it."""
-        number = int(check_rows([row], len(self))[0])
-        begin, end = int(self._begins[number]), int(self._ends[number])
-        return [place for flat in self._flats for place in flat.locate(begin, end)]
+        """Files of a document, each with its first and last byte."""
+        index = int(check_rows([row], len(self))[0])
+        begin, end = int(self._begins[index]), int(self._ends[index])
+        return [location for flat in self._flats for location in flat.locate(begin, end)]
 
 
 def _gather(flat: Flat, starts: Integers, lengths: Integers) -> NDArray[Any]:
@@ -124,60 +124,60 @@ def open_documents(
     """Opens documents; see `loadax.from_documents`.
 
     Raises:
-        ArgumentError: when an argument can't be used; shows it.
-        SourceError: when a file is missing, cut short, or not what its name says, or the offsets don't fit; names it.
+        ArgumentError: When an argument is invalid; shows it.
+        SourceError: When a file is missing, cut short or mislabelled, or the offsets don't fit; names it.
     """
     blocks = open_cache(cache, cache_bytes)
-    files = all(isinstance(each, str | os.PathLike) for each in (data if isinstance(data, list | tuple) else [data]))
+    files = all(isinstance(item, str | os.PathLike) for item in (data if isinstance(data, list | tuple) else [data]))
     if offsets is None:
         if not files:
             raise ArgumentError(
-                f"offsets=None: where the documents begin in {type(data).__name__} data is not known; "
-                "pass offsets=, with the end behind the last, or the path of a Megatron .bin and .idx pair; "
-                "documents one by one are loadax.from_source(list of arrays)"
+                f"offsets=None, but {type(data).__name__} data has no document boundaries; "
+                "pass offsets= (one more than documents), or the path of a Megatron .bin and .idx pair; "
+                "for a list of arrays, one per document, use loadax.from_source(list)"
             )
         return _open_pairs(find_token_files(data, dtype, documents=True), blocks)
     # Several files are one stream, not a tree of arrays.
     flats = (
-        _open_files(data, dtype, blocks) if files else map_leaves(lambda each: _open_flat(each, dtype, blocks), data)
+        _open_files(data, dtype, blocks) if files else map_leaves(lambda leaf: _open_flat(leaf, dtype, blocks), data)
     )
     leaves, structure = flatten(flats)
-    total = common_length(structure.paths, [len(each) for each in leaves])
+    total = common_length(structure.paths, [len(flat) for flat in leaves])
     bounds = _bounds(offsets, total)
     return DocumentSource(flats, bounds[:-1], bounds[1:])
 
 
-def _open_pairs(found: TokenFiles, cache: DiskCache | None) -> DocumentSource:
-    stored = found.entries[0].dtype
+def _open_pairs(token_files: TokenFiles, cache: DiskCache | None) -> DocumentSource:
+    stored = token_files.entries[0].dtype
     begins, ends, before = [], [], 0
-    for entry in found.entries:
-        index = read_index(found.files, str(entry.index_file))
+    for entry in token_files.entries:
+        index = read_index(token_files.files, str(entry.index_file))
         begins.append(index.begins + before)
         ends.append(np.append(index.begins[1:], index.tokens) + before)
         before += index.tokens
-    return DocumentSource(_open_segments(found, stored, cache), np.concatenate(begins), np.concatenate(ends))
+    return DocumentSource(_open_segments(token_files, stored, cache), np.concatenate(begins), np.concatenate(ends))
 
 
 def _open_flat(data: Any, dtype: Any, cache: DiskCache | None) -> Flat:
     if isinstance(data, str | os.PathLike):
         return _open_files(data, dtype, cache)
     if not hasattr(data, "__array__"):
-        raise ArgumentError(f"data is a {type(data).__name__}; pass a flat array, the path of one, or a dict of these")
+        raise ArgumentError(f"data is a {type(data).__name__}; pass a flat array, its path, or a dict of these")
     array = np.asanyarray(data)
     if array.ndim != 1:
         raise ArgumentError(
-            f"data is {array.dtype}{list(array.shape)}: documents lie in a flat array; pass array.reshape(-1)"
+            f"data is {array.dtype}{list(array.shape)}, but documents need a flat array; pass array.reshape(-1)"
         )
     return FlatArray(array)
 
 
 def _open_files(paths: Any, dtype: Any, cache: DiskCache | None) -> Flat:
-    found = find_token_files(paths, dtype, documents=False)
-    return _open_segments(found, found.entries[0].dtype, cache)
+    token_files = find_token_files(paths, dtype, documents=False)
+    return _open_segments(token_files, token_files.entries[0].dtype, cache)
 
 
-def _open_segments(found: TokenFiles, stored: np.dtype[Any], cache: DiskCache | None) -> Flat:
-    return FlatFiles(open_stream([each.segment for each in found.entries], found.files, cache), stored)
+def _open_segments(token_files: TokenFiles, stored: np.dtype[Any], cache: DiskCache | None) -> Flat:
+    return FlatFiles(open_stream([entry.segment for entry in token_files.entries], token_files.files, cache), stored)
 
 
 def _bounds(offsets: Any, total: int) -> Integers:
@@ -187,19 +187,19 @@ def _bounds(offsets: Any, total: int) -> Integers:
     given = np.asarray(offsets)
     if given.ndim != 1 or given.dtype.kind not in "iu" or len(given) < 2:
         raise ArgumentError(
-            f"offsets are {given.dtype}{list(given.shape)}; pass the entry that each document begins with, "
-            "and behind the last one the end: ints, one more than there are documents"
+            f"offsets are {given.dtype}{list(given.shape)}; pass the first entry of each document and then the end: "
+            "ints, one more than documents"
         )
     bounds = given.astype(np.int64)
     if bounds[0] != 0 or bounds[-1] != total or (bounds[1:] < bounds[:-1]).any():
         back = np.flatnonzero(bounds[1:] < bounds[:-1])
-        what = (
+        problem = (
             f"go back from {bounds[back[0]]} to {bounds[back[0] + 1]}"
             if len(back)
             else f"go from {bounds[0]} to {bounds[-1]}"
         )
         raise SourceError(
-            f"the offsets {what}, and there are {total} entries; "
-            "they must ascend from 0 to the end, one more than there are documents"
+            f"the offsets {problem}, but the data has {total} entries; "
+            f"pass offsets that ascend from 0 to {total}, one more than documents"
         )
     return bounds

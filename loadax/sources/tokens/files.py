@@ -1,7 +1,4 @@
-"""Finds the files of a token stream, and what each holds.
-
-Flat `.bin`, one-dimensional `.npy`, or Megatron's `.bin` and `.idx`.
-"""
+"""Finds the files of a token stream: flat `.bin`, one-dimensional `.npy`, or Megatron's `.bin` and `.idx`."""
 
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -29,7 +26,7 @@ _LIKELY = ("uint8", "uint16", "int32", "int64")
 
 
 class TokenFile(NamedTuple):
-    """The tokens of one file, their dtype as it is stored, and the `.idx` file that says where its documents begin."""
+    """The tokens of one file, their stored dtype, and the `.idx` file with its document offsets."""
 
     segment: Segment
     dtype: np.dtype[Any]
@@ -38,7 +35,7 @@ class TokenFile(NamedTuple):
 
 @final
 class TokenFiles(NamedTuple):
-    """The files of a stream, in its order, and through what they are opened."""
+    """The files of a stream, in order, and their reader."""
 
     files: Files
     entries: tuple[TokenFile, ...]
@@ -48,24 +45,23 @@ def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
     """Opens the files of a token stream.
 
     Args:
-        path: of a file, of a folder (its `.bin` and `.npy` files, sorted by name), a glob pattern (sorted), a URL of
-            one of these, or a list of them, which keeps its order. An `.idx` file stands for the pair.
-        dtype: of the tokens in `.bin` files without an `.idx`; other files say it themselves.
-        documents: whether it must be known where documents begin.
+        path: Path or URL of a file, a folder (its `.bin` and `.npy` files, sorted by name) or a glob pattern (sorted),
+            or a list of these, which keeps its order. An `.idx` file selects the pair.
+        dtype: Dtype of the tokens in `.bin` files without an `.idx`; other files contain it.
+        documents: Whether document offsets are required.
 
     Raises:
-        ArgumentError: when an argument can't be used, or `dtype` is missing.
-        SourceError: when a file is missing, cut short, or not what its name says; when dtypes differ; names the file.
+        ArgumentError: When an argument is invalid, or `dtype` is missing.
+        SourceError: When a file is missing, cut short or mislabelled, or dtypes differ; names the file.
     """
     wanted = None if dtype is None else _token_dtype(dtype)
-    given = [_named_pair(each) for each in expand(path, _FILES)]
+    given = [_named_pair(location) for location in expand(path, _FILES)]
     pairs = {location for location in given if _suffix(location) == ".bin"}
-    # An index beside its .bin in the same list is no file of its own.
-    given = [each for each in given if _suffix(each) != ".idx" or _sibling(each, ".bin") not in pairs]
-    local = all(local_path(each) is not None for each in given)
+    # An index next to its .bin in the same list is not a separate file.
+    given = [location for location in given if _suffix(location) != ".idx" or _sibling(location, ".bin") not in pairs]
+    local = all(local_path(location) is not None for location in given)
     files: Files = LocalFiles() if local else RemoteFiles()
-    # Far away, a file that need not be there is asked for only when it matters: where a missing one is a refusal, not a
-    # 404.
+    # Remote optional files are requested only when they matter: some servers answer 403 for a missing file, not 404.
     entries = _describe(files, given, wanted, documents, look=local or documents or wanted is None)
     _check_alike(entries, wanted)
     return TokenFiles(files, tuple(entries))
@@ -74,94 +70,95 @@ def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
 def _describe(
     files: Files, given: Sequence[str], dtype: np.dtype[Any] | None, documents: bool, look: bool
 ) -> list[TokenFile]:
-    arrays = [each for each in given if _suffix(each) == ".npy"]
-    found = dict(zip(arrays, _npy_files(files, arrays), strict=True))
-    flat = [each for each in given if _suffix(each) != ".npy"]
-    required = {each for each in flat if _suffix(each) == ".idx"}
-    candidates = [each for each in flat if each in required or (look and _suffix(each) == ".bin")]
-    there = files.exists([_sibling(each, ".idx") for each in candidates])
-    for each, exists in zip(candidates, there, strict=True):
+    arrays = [location for location in given if _suffix(location) == ".npy"]
+    by_location = dict(zip(arrays, _npy_files(files, arrays), strict=True))
+    flat = [location for location in given if _suffix(location) != ".npy"]
+    required = {location for location in flat if _suffix(location) == ".idx"}
+    candidates = [location for location in flat if location in required or (look and _suffix(location) == ".bin")]
+    index_exists = files.exists([_sibling(location, ".idx") for location in candidates])
+    for location, exists in zip(candidates, index_exists, strict=True):
         if exists:
-            found[each] = _indexed_file(files, _sibling(each, ".bin"), _sibling(each, ".idx"))
-        elif each in required:
-            raise no_such_file(each)
-    plain = [each for each in flat if each not in found]
-    found.update(zip(plain, _plain_files(files, plain, dtype), strict=True))
+            by_location[location] = _indexed_file(files, _sibling(location, ".bin"), _sibling(location, ".idx"))
+        elif location in required:
+            raise no_such_file(location)
+    plain = [location for location in flat if location not in by_location]
+    by_location.update(zip(plain, _plain_files(files, plain, dtype), strict=True))
     if documents:
-        for entry in found.values():
+        for entry in by_location.values():
             if entry.index_file is None:
                 raise SourceError(
                     f"{entry.segment.location}: "
-                    "there is no .idx file beside it, so it isn't known where its documents begin; "
-                    "leave segment_ids out (or, of documents, pass offsets=), or write a Megatron .bin and .idx pair"
+                    "there is no .idx file next to it with the document offsets; "
+                    "leave segment_ids out (or, for documents, pass offsets=), or write a Megatron .bin and .idx pair"
                 )
-    return [found[each] for each in given]
+    return [by_location[location] for location in given]
 
 
 def _npy_files(files: Files, locations: Sequence[str]) -> list[TokenFile]:
     entries = []
-    for header, where in zip(read_npy_headers(files, locations), locations, strict=True):
+    for header, location in zip(read_npy_headers(files, locations), locations, strict=True):
         if len(header.shape) != 1:
             raise SourceError(
-                f"{where} is {header.dtype}{list(header.shape)}: a stream of tokens has one dimension; "
+                f"{location} is {header.dtype}{list(header.shape)}: a stream of tokens has one dimension; "
                 "open an array of rows with loadax.from_npy, or save array.reshape(-1)"
             )
         if header.dtype.kind not in "iu":
-            raise SourceError(f"{where} is {header.dtype}{list(header.shape)}: tokens are integers")
-        entries.append(TokenFile(Segment(where, header.begin, header.size), header.dtype))
+            raise SourceError(f"{location} is {header.dtype}{list(header.shape)}: tokens are integers")
+        entries.append(TokenFile(Segment(location, header.begin, header.size), header.dtype))
     return entries
 
 
-def _indexed_file(files: Files, where: str, index: str) -> TokenFile:
-    found = read_index(files, index)
-    size = found.tokens * found.dtype.itemsize
-    if not files.exists([where])[0]:
-        raise SourceError(f"{where}: there is no such file, and {index} describes it; keep the two side by side")
-    last, behind = ByteRange(where, max(size - 1, 0), size), ByteRange(where, size, size + 1)
+def _indexed_file(files: Files, location: str, index: str) -> TokenFile:
+    parsed = read_index(files, index)
+    size = parsed.tokens * parsed.dtype.itemsize
+    if not files.exists([location])[0]:
+        raise SourceError(f"{location}: there is no such file, but {index} describes it; keep both in one folder")
+    last, behind = ByteRange(location, max(size - 1, 0), size), ByteRange(location, size, size + 1)
     whole, longer = files.contains([last, behind])
     if not whole or longer:
         raise SourceError(
-            f"{where}: it is {'longer' if longer else 'shorter'} than the {size} bytes ({found.tokens} tokens "
-            f"of {found.dtype}) that {index} says; copy both again"
+            f"{location} is {'longer' if longer else 'shorter'} than the {size} bytes ({parsed.tokens} tokens "
+            f"of {parsed.dtype}) according to {index}; copy both again"
         )
-    return TokenFile(Segment(where, 0, size), found.dtype, index)
+    return TokenFile(Segment(location, 0, size), parsed.dtype, index)
 
 
 def _plain_files(files: Files, locations: Sequence[str], dtype: np.dtype[Any] | None) -> list[TokenFile]:
     entries = []
-    for where, size in zip(locations, files.sizes(locations), strict=True):
+    for location, size in zip(locations, files.sizes(locations), strict=True):
         if dtype is None:
             fits = ", ".join(
-                f"{size // np.dtype(each).itemsize} of {each}"
-                for each in _LIKELY
-                if size % np.dtype(each).itemsize == 0
+                f"{size // np.dtype(name).itemsize} of {name}"
+                for name in _LIKELY
+                if size % np.dtype(name).itemsize == 0
             )
             raise ArgumentError(
-                f"{where}: the file doesn't say which dtype its tokens have; "
-                f"pass dtype= what they were written as (its {size} bytes would be {fits} tokens)",
+                f"{location}: the file does not contain the dtype of its tokens; "
+                f"pass dtype= (its {size} bytes would be {fits} tokens)",
                 argument="dtype",
             )
         if size % dtype.itemsize:
             raise SourceError(
-                f"{where}: its {size} bytes are no whole number of {dtype} tokens of {dtype.itemsize} bytes; is it cut "
-                "short, or dtype= another?"
+                f"{location}: its size of {size} bytes is not a multiple of {dtype.itemsize}, the size of a {dtype} "
+                "token; check dtype=, or copy the file again"
             )
-        entries.append(TokenFile(Segment(where, 0, size), dtype))
+        entries.append(TokenFile(Segment(location, 0, size), dtype))
     return entries
 
 
 def _check_alike(entries: Sequence[TokenFile], dtype: np.dtype[Any] | None) -> None:
     first = entries[0]
-    for each in entries:
-        if dtype is not None and each.dtype.newbyteorder("=") != dtype.newbyteorder("="):
+    for entry in entries:
+        if dtype is not None and entry.dtype.newbyteorder("=") != dtype.newbyteorder("="):
             raise SourceError(
-                f"{each.segment.location} holds {each.dtype} tokens, and dtype={dtype} was passed; leave dtype out",
+                f"{entry.segment.location} contains {entry.dtype} tokens, but dtype={dtype} was passed; "
+                "leave dtype out",
                 argument="dtype",
             )
-        if each.dtype != first.dtype:
+        if entry.dtype != first.dtype:
             raise SourceError(
-                f"{first.segment.location} holds {_spelled(first.dtype)} tokens and {each.segment.location} "
-                f"{_spelled(each.dtype)}; the files of a stream must be alike: convert some, or open them one by one"
+                f"{first.segment.location} contains {_spelled(first.dtype)} tokens and {entry.segment.location} "
+                f"{_spelled(entry.dtype)}; a stream has one dtype: convert some files, or open them separately"
             )
 
 
@@ -170,14 +167,17 @@ def _spelled(dtype: np.dtype[Any]) -> str:
 
 
 def _token_dtype(value: Any) -> np.dtype[Any]:
-    found = checked_dtype("dtype", value)
-    if found.kind not in "iu":
-        raise ArgumentError(f"dtype={value!r} is {found}, and tokens are integers; pass say 'uint16'", argument="dtype")
-    return found
+    dtype = checked_dtype("dtype", value)
+    if dtype.kind not in "iu":
+        raise ArgumentError(
+            f"dtype={value!r} is {dtype}, but tokens are integers; pass 'uint16' or another integer dtype",
+            argument="dtype",
+        )
+    return dtype
 
 
 def _named_pair(location: str) -> str:
-    """The `.idx` file of a pair that is called by what its names have in common, as Megatron's own tools call it."""
+    """Resolves the common prefix of a `.bin` and `.idx` pair, as Megatron's own tools do, to the `.idx` file."""
     local = local_path(location)
     pair = local is not None and not local.exists() and Path(f"{local}.idx").exists()
     return f"{local}.idx" if pair else location
@@ -188,7 +188,7 @@ def _suffix(location: str) -> str:
 
 
 def _sibling(location: str, suffix: str) -> str:
-    """The file of another suffix beside one, also where a query stands behind it."""
+    """Replaces the suffix of a path or URL, also in front of a query."""
     before, stem, after = location.rpartition(_suffix(location))
     assert stem
     return before + suffix + after

@@ -1,4 +1,4 @@
-"""Flat arrays that documents lie in: in memory, or a stream of files."""
+"""Flat arrays of documents: in memory, or a stream of files."""
 
 from pathlib import Path
 from typing import Any, Literal, Protocol, final
@@ -12,7 +12,7 @@ from loadax.sources.io.locations import MappedExtent, cut_short, mapped_extent, 
 
 
 class Flat(Protocol):
-    """A long one-dimensional array, wherever it lies."""
+    """A long one-dimensional array, in memory or in files."""
 
     dtype: np.dtype[Any]
     """In native byte order."""
@@ -22,27 +22,27 @@ class Flat(Protocol):
     def __len__(self) -> int: ...
 
     def gather(self, starts: Integers, lengths: Integers) -> NDArray[Any]:
-        """The entries from each of `starts` on, `lengths` of each, one part behind another. No part is empty."""
+        """Gathers and concatenates the parts at `starts` of `lengths` entries, at least 1 each."""
         ...
 
     @property
     def addresses(self) -> list[str]:
-        """The files; nothing for memory."""
+        """Files of the array; empty for memory."""
         ...
 
     @property
     def memory(self) -> NDArray[Any] | None:
-        """All of it, when it is in memory alone."""
+        """The whole array if it is in memory only; else None."""
         ...
 
     def locate(self, start: int, stop: int) -> list[Location]:
-        """The files that some entries lie in, each with the first and the last byte; nothing for memory."""
+        """Files of these entries, each with its first and last byte; empty for memory."""
         ...
 
 
 @final
 class FlatArray:
-    """An array in memory, or mapped into it."""
+    """An array in memory, or memory-mapped."""
 
     far = False
 
@@ -63,7 +63,7 @@ class FlatArray:
         return take_parts(self._array, starts, lengths).astype(self.dtype, copy=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_extent": None}  # another process has its own map
+        return {**vars(self), "_extent": None}  # another process maps the file again
 
     @property
     def addresses(self) -> list[str]:
@@ -79,11 +79,11 @@ class FlatArray:
 
 @final
 class FlatFiles:
-    """A stream of files; no part lies in two of them.
+    """A stream of files; no part crosses a file boundary.
 
     Args:
         stream: Stream of whole entries.
-        stored: Dtype, as it is stored.
+        stored: Stored dtype of the entries.
     """
 
     memory = None

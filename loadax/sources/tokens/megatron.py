@@ -1,4 +1,4 @@
-"""Parses Megatron's `.idx` files: where each document begins in the `.bin` file."""
+"""Parses Megatron's `.idx` files: the document offsets of a `.bin` file."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -15,11 +15,11 @@ _MAGIC = b"MMIDIDX\x00\x00"
 _HEADER = np.dtype([("magic", "S9"), ("version", "<u8"), ("dtype", "u1"), ("sequences", "<u8"), ("documents", "<u8")])
 _DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 _FLOATS = {6: "float64", 7: "float32"}
-_PIECE = 8 << 20  # bytes that are asked for at once
+_PIECE = 8 << 20  # bytes per read
 
 
 class MegatronIndex(NamedTuple):
-    """What an `.idx` file says: the dtype of the tokens, how many they are, and with which of them documents begin."""
+    """Contents of an `.idx` file: dtype and number of the tokens, and the first token of each document."""
 
     dtype: np.dtype[Any]
     tokens: int
@@ -27,25 +27,27 @@ class MegatronIndex(NamedTuple):
 
 
 def read_index(files: Files, location: str) -> MegatronIndex:
-    """Reads an `.idx` file, and checks all that it says of itself.
+    """Reads and validates an `.idx` file.
 
     Raises:
-        SourceError: when it is missing, of another kind, cut short, or contradicts itself; names it.
+        SourceError: When it is missing, has another format, is cut short, or is inconsistent; names it.
     """
     size = _HEADER.itemsize
     header = np.frombuffer(_read(files, location, 0, size), _HEADER)[0]
-    # A field of bytes loses the zeros at its end.
+    # NumPy strips trailing zeros from bytes fields.
     if header["magic"] != _MAGIC.rstrip(b"\x00"):
         raise SourceError(
-            f"{location}: it is no Megatron index, it begins with {bytes(header['magic'])!r}; "
+            f"{location} is not a Megatron index: it begins with {bytes(header['magic'])!r}; "
             "pass the .bin file itself, with dtype="
         )
     if header["version"] != 1:
-        raise SourceError(f"{location}: its version is {header['version']}, and only version 1 is known; write it anew")
+        raise SourceError(
+            f"{location} has version {header['version']}, but only version 1 is supported; write it again"
+        )
     code, sequences, documents = int(header["dtype"]), int(header["sequences"]), int(header["documents"])
     if code not in _DTYPES:
         meaning = f"{_FLOATS[code]}: tokens are integers" if code in _FLOATS else "unknown"
-        raise SourceError(f"{location}: the dtype of its tokens has the code {code}, which is {meaning}")
+        raise SourceError(f"{location}: the dtype of its tokens has the code {code}, which is {meaning}; convert them")
     dtype = np.dtype(_DTYPES[code])
     lengths_end = size + 4 * sequences
     pointers_end = lengths_end + 8 * sequences
@@ -59,24 +61,24 @@ def read_index(files: Files, location: str) -> MegatronIndex:
         wrong = int(np.flatnonzero((lengths < 0) | (pointers != begins[:-1] * dtype.itemsize))[0])
         raise SourceError(
             f"{location}: sequence {wrong} has {lengths[wrong]} tokens and begins at byte {pointers[wrong]}, expected "
-            f"byte {begins[wrong] * dtype.itemsize}, right behind the one before; the file is damaged: write it anew"
+            f"byte {begins[wrong] * dtype.itemsize}, the end of the previous one; the file is damaged: write it again"
         )
     if not documents or firsts[0] != 0 or firsts[-1] != sequences or (np.diff(firsts) < 0).any():
         raise SourceError(
             f"{location}: its {documents} document indices don't ascend from 0 to {sequences}, "
-            "the number of its sequences; the file is damaged: write it anew"
+            "the number of its sequences; the file is damaged: write it again"
         )
     return MegatronIndex(dtype, int(begins[-1]), begins[firsts[:-1]])
 
 
 @final
 class Documents:
-    """With which tokens of a stream documents begin. Pickles as the places of the `.idx` files, and reads them anew.
+    """Document offsets of a stream. Pickles as the paths of the `.idx` files, and reads them again.
 
     Args:
-        files: through which they are read.
-        indices: the `.idx` files.
-        offsets: of the first token of each in the stream.
+        files: Reader of the `.idx` files.
+        indices: Paths or URLs of the `.idx` files.
+        offsets: Position in the stream of the first token of each file.
     """
 
     def __init__(self, files: Files, indices: Sequence[str], offsets: Sequence[int]):
@@ -84,7 +86,7 @@ class Documents:
 
     @property
     def indices(self) -> tuple[str, ...]:
-        """The `.idx` files."""
+
         return self._indices
 
     def __getstate__(self) -> Any:
@@ -95,7 +97,7 @@ class Documents:
 
     @cached_property
     def begins(self) -> Integers:
-        """int64[m], ascending: the tokens that documents begin with; of empty documents none is left."""
+        """First tokens of the documents, int64[m], ascending, without empty documents."""
         parts = [
             read_index(self._files, index).begins + offset
             for index, offset in zip(self._indices, self._offsets, strict=True)
@@ -103,11 +105,12 @@ class Documents:
         return np.unique(np.concatenate(parts))
 
     def number_into(self, first: Integers, columns: tuple[int, int], out: NDArray[Any]) -> None:
-        """For windows that begin at the tokens `first`.
+        """Writes segment ids: the document number of each token, counted from 1 within each window.
 
-        The number of the document that each token of some columns is of.
-
-        Documents are numbered within each window, from 1.
+        Args:
+            first: First token of each window, int64[n].
+            columns: Columns of the window to write, `(low, high)`.
+            out: Destination, [n, high - low].
         """
         low, high = columns
         begun = np.searchsorted(self.begins, first, side="right")
@@ -125,7 +128,7 @@ class Documents:
 def _check_long_enough(files: Files, location: str, size: int, sequences: int, documents: int) -> None:
     if not files.contains([ByteRange(location, size - 1, size)])[0]:
         raise SourceError(
-            f"{location}: it is cut short: "
+            f"{location}: the file is cut short: "
             f"{sequences} sequences and {documents} document indices take {size} bytes; copy it again"
         )
 

@@ -1,4 +1,4 @@
-"""Windows of a token stream in flat files."""
+"""TokenSource: windows of a token stream in flat files."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
@@ -20,7 +20,7 @@ from loadax.sources.tokens.megatron import Documents
 
 
 class Leaf(NamedTuple):
-    """Tokens (or the numbers of their documents) `offset` to `offset + length` of each window."""
+    """Tokens `[offset, offset + length)` of each window, or their segment ids."""
 
     name: str
     offset: int
@@ -32,15 +32,15 @@ class TokenSource(BaseSource):
     """Row i: the `seq_len + 1` tokens of a stream from token `i * stride` on.
 
     Args:
-        found: the stream's files.
-        reader: of their bytes.
-        seq_len: how many tokens a row predicts.
-        stride: from the beginning of one row to that of the next.
-        targets: whether a row is `inputs` and `targets`, each of `seq_len`, instead of `tokens`.
-        segment_ids: whether it also says which document each token is of.
+        token_files: Files of the stream.
+        reader: Reader of their bytes.
+        seq_len: Number of tokens that a row predicts.
+        stride: Tokens from the start of one row to the start of the next.
+        targets: Whether a row is `inputs` and `targets`, each of `seq_len`, instead of `tokens`.
+        segment_ids: Whether to add the document number of each token.
 
     Raises:
-        SourceError: when the stream is shorter than one row; shows the numbers.
+        SourceError: When the stream is shorter than one row.
     """
 
     owns_memory = True
@@ -49,28 +49,30 @@ class TokenSource(BaseSource):
     concurrent_reads = 1
 
     def __init__(
-        self, found: TokenFiles, reader: ByteStream, seq_len: int, stride: int, targets: bool, segment_ids: bool
+        self, token_files: TokenFiles, reader: ByteStream, seq_len: int, stride: int, targets: bool, segment_ids: bool
     ):
         stream = reader.ends
         self._stream, self._reader, self._stride = stream, reader, stride
-        self._stored = found.entries[0].dtype
+        self._stored = token_files.entries[0].dtype
         self._tokens = stream.total // self._stored.itemsize
         self._length = max(0, (self._tokens - seq_len - 1) // stride + 1)
         self._seq_len = seq_len
         if not self._length:
             raise SourceError(
-                f"{_named(stream)}: {self._tokens} tokens are less than one row, which is seq_len + 1 = {seq_len + 1}; "
-                "choose a smaller seq_len, or pass more files"
+                f"{_named(stream)}: {self._tokens} tokens are less than one row of seq_len + 1 = {seq_len + 1}; "
+                "pass a smaller seq_len, or more files"
             )
         self._leaves = (
             [Leaf("inputs", 0, seq_len), Leaf("targets", 1, seq_len)] if targets else [Leaf("tokens", 0, seq_len + 1)]
         )
         self._documents: Documents | None = None
         if segment_ids:
-            # In the order in which a tree has its leaves.
+            # In leaf order.
             self._leaves = sorted([*self._leaves, Leaf("segment_ids", 0, seq_len + (not targets))])
             offsets = (stream.begins // self._stored.itemsize).tolist()
-            self._documents = Documents(found.files, [str(each.index_file) for each in found.entries], offsets)
+            self._documents = Documents(
+                token_files.files, [str(entry.index_file) for entry in token_files.entries], offsets
+            )
         self.concurrent_reads = 4 if reader.far else 1
         native = self._stored.newbyteorder("=")
         self.spec = {
@@ -87,14 +89,14 @@ class TokenSource(BaseSource):
         return f"{self._seq_len} + 1 of {self._tokens} {kind} tokens, every {self._stride}, in {stream}"
 
     def read(self, rows: Integers) -> Tree:
-        """The windows at `rows`."""
+
         rows = check_rows(rows, self._length)
-        out: list[Any] = [np.empty((len(rows), *each.shape), each.dtype) for each in self.spec.values()]
+        out: list[Any] = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in self.spec.values()]
         self.read_into(rows, [((0, leaf.length),) for leaf in self._leaves], out)
         return dict(zip(self.spec, out, strict=True))
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        """The windows at `rows`, only the columns of `boxes`, into `out`; see `Source`."""
+
         first = check_rows(rows, self._length) * self._stride
         wanted: list[tuple[int, int, NDArray[Any]]] = []
         for leaf, columns, destination in zip(self._leaves, boxes, out, strict=True):
@@ -106,8 +108,8 @@ class TokenSource(BaseSource):
             else:
                 wanted.append((leaf.offset + columns[0][0], leaf.offset + columns[0][1], destination))
         if len(wanted) > 1 and self._reader.far:
-            # Inputs and targets are the same tokens but one: they are asked for once.
-            low, high = min(each[0] for each in wanted), max(each[1] for each in wanted)
+            # Inputs and targets share all tokens but one: both are cut from one read.
+            low, high = min(request[0] for request in wanted), max(request[1] for request in wanted)
             both = np.empty((len(first), high - low), self._stored)
             self._copy(first + low, both)
             for start, stop, destination in wanted:
@@ -118,16 +120,16 @@ class TokenSource(BaseSource):
 
     @property
     def addresses(self) -> list[str]:
-        """The files."""
+
         return [*self._stream.locations, *(self._documents.indices if self._documents else ())]
 
     def locate(self, row: int) -> list[Location]:
-        """The files that a row lies in, each with the first and the last byte of it."""
+        """Files of a row, each with its first and last byte."""
         start = int(check_rows([row], self._length)[0]) * self._stride * self._stored.itemsize
         return self._stream.locate(start, start + (self._seq_len + 1) * self._stored.itemsize)
 
     def _copy(self, starts: Integers, destination: NDArray[Any]) -> None:
-        """The tokens of the stream from each of `starts` on, in the destination's dtype."""
+        """Reads the tokens from each of `starts` on, in the destination's dtype."""
         straight = destination.dtype == self._stored and destination.strides[1] == self._stored.itemsize
         stored = destination if straight else np.empty(destination.shape, self._stored)
         self._reader.read_into(starts * self._stored.itemsize, stored.view(np.uint8))
@@ -149,17 +151,17 @@ def open_tokens(
     """Opens a stream of tokens; see `loadax.from_tokens`.
 
     Raises:
-        ArgumentError: when an argument can't be used; shows it.
-        SourceError: when a file is missing, cut short, or not what its name says, or dtypes differ; names it.
+        ArgumentError: When an argument is invalid; shows it.
+        SourceError: When a file is missing, cut short or mislabelled, or dtypes differ; names it.
     """
     seq_len = integer("seq_len", seq_len, 1)
     stride = seq_len if stride is None else integer("stride", stride, 1)
     for name, value in {"targets": targets, "segment_ids": segment_ids}.items():
         flag(name, value)
     blocks = open_cache(cache, cache_bytes)
-    found = find_token_files(path, dtype, segment_ids)
-    reader = open_stream([each.segment for each in found.entries], found.files, blocks)
-    return TokenSource(found, reader, seq_len, stride, targets, segment_ids)
+    token_files = find_token_files(path, dtype, segment_ids)
+    reader = open_stream([entry.segment for entry in token_files.entries], token_files.files, blocks)
+    return TokenSource(token_files, reader, seq_len, stride, targets, segment_ids)
 
 
 def _named(stream: Ends) -> str:

@@ -1,1 +1,1 @@
-"""Sources over other sources."""
+"""Sources that read from other sources."""

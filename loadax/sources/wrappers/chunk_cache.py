@@ -1,4 +1,4 @@
-"""Cache of decoded chunks for a block shuffle: each is fetched once and kept until its rows are served."""
+"""ChunkCache: keeps each decoded chunk until all of its rows are served, for a block shuffle."""
 
 import math
 import threading
@@ -16,43 +16,42 @@ from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
 from loadax.sources.base import BaseSource, WrapperSource
 from loadax.sources.checks import check_rows, chunk_starts
 
-_PAST = np.iinfo(np.int64).min  # stands for the begin of a chunk that has no slot
-_IDLE_BYTES = 64 << 20  # of memory for chunks on their way in, kept for the next ones
+_PAST = np.iinfo(np.int64).min  # marks a chunk without a slot
+_IDLE_BYTES = 64 << 20  # idle memory of the buffers for arriving chunks
 
 
 @final
 @dataclass(eq=False)
 class _Chunk:
-    """A chunk that has a slot.
+    """A chunk with a slot.
 
     Args:
-        slot: where in the arenas its rows stand.
-        left: how many of its elements were not served yet.
-        state: "loading", "ready", or "failed": then it is in nobody's way any more.
-        held: how many reads copy from it, load it, or wait for it.
+        slot: Index of its rows in the arenas.
+        left: Number of its elements that were not served yet.
+        state: "loading", "ready", or "failed" (already removed from the cache).
+        users: Number of reads that copy from it, load it, or wait for it.
     """
 
     slot: int
     left: float
     state: str = "loading"
-    held: int = 1
+    users: int = 1
 
 
 @final
 class ChunkCache(WrapperSource):
-    """A source over another one whose `chunks` are decoded whole: reads by chunk, serves by row.
+    """Reads a source by whole chunks and serves single rows.
 
-    A chunk is kept until every row of it was served, which a shuffled epoch does once. When there is no room, the chunk
-    that was asked for longest ago gives way; and when all are in use at this moment, rows are read past the cache. So
-    results never depend on its size, only speed does. Only columns that somebody asks for are read and kept.
-    Thread-safe.
+    A chunk is kept until all of its rows were served, which a shuffled epoch does once. When the cache is full, the
+    least recently used chunk is evicted; when all chunks are in use, rows are read directly from the source. So the
+    size of the cache affects speed, never results. Only requested columns are read and kept. Thread-safe.
 
     Args:
-        source: with `chunks`.
-        spec: of one row.
-        slots: how many chunks are kept.
-        times: how often each row is asked for.
-        boxes: for every leaf the columns that will be asked for (None: none), as far as that is known.
+        source: Source with `chunks`.
+        spec: Spec of one row.
+        slots: Number of chunks to keep.
+        times: Number of requests for each row.
+        boxes: Columns that will be requested of each leaf (None: none), as far as they are known.
     """
 
     owns_memory = True
@@ -79,13 +78,13 @@ class ChunkCache(WrapperSource):
         self._open = _Open(
             source, starts, self._specs, slots, times, boxes if boxes is not None else [None] * len(self._specs)
         )
-        self._before = 0  # rows that were fetched before more columns were asked for
+        self._before = 0  # rows fetched by earlier `_Open`s, with fewer columns
 
     def __repr__(self) -> str:
         return f"{self._source!r}, {self._slots} chunks open"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # In another process: as large, and empty.
+        # An empty cache of the same size in another process.
         return ChunkCache, (self._source, self.spec, self._slots, self._times, self._open.boxes)
 
     def _over(self, source: BaseSource) -> "ChunkCache":
@@ -93,13 +92,13 @@ class ChunkCache(WrapperSource):
 
     @property
     def rows_fetched(self) -> int:
-        """Rows that were read from the source so far: those of whole chunks, and those past the cache."""
+        """Number of rows read from the source so far: in whole chunks, and past the cache."""
         return self._before + self._open.rows_fetched
 
     def read(self, rows: Integers) -> Tree:
-        """The examples at `rows`, copied out."""
-        boxes: list[Columns | None] = [tuple((0, extent) for extent in each.shape) for each in self._specs]
-        out: list[NDArray[Any] | None] = [np.empty((len(rows), *each.shape), each.dtype) for each in self._specs]
+
+        boxes: list[Columns | None] = [tuple((0, extent) for extent in spec.shape) for spec in self._specs]
+        out: list[NDArray[Any] | None] = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in self._specs]
         self.read_into(rows, boxes, out)
         return self._structure.build(out)
 
@@ -107,19 +106,19 @@ class ChunkCache(WrapperSource):
         return self._source.read_visits(visits) if self.random else self.read(visits.rows)
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-        """Past the cache, which holds rows that are alike, where the source's need not be."""
+        """Reads past the cache where shapes may differ, since cached rows have one shape."""
         if self.reads_examples or self.random:
             return self._source.read_examples(visits)
         return split_rows(self.read(visits.rows), len(visits.rows))
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        """Copies the rows at `rows`, only the columns of `boxes`, into `out`; see `Source`."""
+
         rows = check_rows(rows, len(self._source))
         if len(rows):
             self._covering(boxes).serve(rows, boxes, out)
 
     def _covering(self, boxes: Sequence[Columns | None]) -> "_Open":
-        """The open chunks; begun anew when they lack columns that are asked for now."""
+        """Returns the open chunks; replaces them with empty ones if requested columns are missing."""
         with self._lock:
             covering = [hull(one, other) for one, other in zip(self._open.boxes, boxes, strict=True)]
             if covering != self._open.boxes:
@@ -130,7 +129,7 @@ class ChunkCache(WrapperSource):
 
 @final
 class _Open:
-    """Chunks of which some columns are kept, in one arena a leaf: so serving rows is one indexed copy."""
+    """Cached chunks for a fixed set of columns, in one arena per leaf, so that serving rows is one indexed copy."""
 
     def __init__(
         self,
@@ -149,10 +148,10 @@ class _Open:
         self._height = largest_chunk(starts, self._length)
         self._slots = max(1, min(slots, len(starts)))
         self._served_when = times * area(boxes)  # elements of a row
-        self._arenas: list[NDArray[Any] | None] = []  # made when the first row is asked for
+        self._arenas: list[NDArray[Any] | None] = []  # allocated on the first read
         self._on_its_way = BufferPool(_IDLE_BYTES)
         self._free = list(range(self._slots))[::-1]
-        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()  # by number; the one asked for longest ago first
+        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()  # by index, least recently used first
         self._changed = threading.Condition()
         self.rows_fetched = 0
 
@@ -160,91 +159,88 @@ class _Open:
         """Copies rows, only these columns, into `out`."""
         numbers, which, counts = np.unique(self._chunk_of(rows), return_inverse=True, return_counts=True)
         asked = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-        held = self._hold(asked)
+        chunks = self._hold(asked)
         try:
             begins = np.array(
                 [
-                    self._starts[number] - held[number].slot * self._height if number in held else _PAST
-                    for number in asked
+                    self._starts[index] - chunks[index].slot * self._height if index in chunks else _PAST
+                    for index in asked
                 ]
             )
             places = rows - begins[which]
-            if len(held) == len(asked):
+            if len(chunks) == len(asked):
                 self._copy(places, boxes, out, None)
             else:
-                there = begins[which] != _PAST
-                self._past(np.flatnonzero(~there), rows, boxes, out)
-                self._copy(places[there], boxes, out, np.flatnonzero(there))
+                cached = begins[which] != _PAST
+                self._past(np.flatnonzero(~cached), rows, boxes, out)
+                self._copy(places[cached], boxes, out, np.flatnonzero(cached))
         except BaseException:
-            self._release(held, {})
+            self._release(chunks, {})
             raise
-        each = area(boxes)
-        self._release(held, {number: count * each for number, count in asked.items()})
+        row_area = area(boxes)
+        self._release(chunks, {index: count * row_area for index, count in asked.items()})
 
     def _chunk_of(self, rows: Integers) -> Integers:
         if isinstance(self._starts, range):
             return rows // self._starts.step
         return np.searchsorted(self._starts, rows, side="right") - 1
 
-    def _rows_of(self, number: int) -> tuple[int, int]:
-        end = self._starts[number + 1] if number + 1 < len(self._starts) else self._length
-        return int(self._starts[number]), int(end)
+    def _rows_of(self, index: int) -> tuple[int, int]:
+        end = self._starts[index + 1] if index + 1 < len(self._starts) else self._length
+        return int(self._starts[index]), int(end)
 
-    def _hold(self, numbers: Iterable[int]) -> dict[int, _Chunk]:
-        """The chunks of these numbers, ready, and kept from giving way.
-
-        Without those that have to be read past the cache.
-        """
-        held: dict[int, _Chunk] = {}
-        mine: dict[int, _Chunk] = {}
+    def _hold(self, indices: Iterable[int]) -> dict[int, _Chunk]:
+        """Loads and pins the chunks with these indices, except those that must be read past the cache."""
+        chunks: dict[int, _Chunk] = {}
+        loading: dict[int, _Chunk] = {}
         with self._changed:
             if not self._arenas:
                 self._arenas = self._new_arenas()
-            for number in numbers:
-                chunk = self._chunks.get(number)
+            for index in indices:
+                chunk = self._chunks.get(index)
                 if chunk is not None:
-                    chunk.held += 1
-                    self._chunks.move_to_end(number)
+                    chunk.users += 1
+                    self._chunks.move_to_end(index)
                 elif (slot := self._slot()) is not None:
-                    low, high = self._rows_of(number)
-                    chunk = mine[number] = self._chunks[number] = _Chunk(slot, (high - low) * self._served_when)
+                    low, high = self._rows_of(index)
+                    chunk = loading[index] = self._chunks[index] = _Chunk(slot, (high - low) * self._served_when)
                 if chunk is not None:
-                    held[number] = chunk
+                    chunks[index] = chunk
         try:
-            # One's own first, then those that others load: so nobody waits for somebody who waits.
-            if mine:
-                self._load(mine)
+            # Loads its own chunks before it waits for other threads' chunks, so that no two threads deadlock.
+            if loading:
+                self._load(loading)
             with self._changed:
-                self._changed.wait_for(lambda: all(chunk.state != "loading" for chunk in held.values()))
+                self._changed.wait_for(lambda: all(chunk.state != "loading" for chunk in chunks.values()))
         except BaseException:
-            self._fail(mine)
-            self._release(held, {})
+            self._fail(loading)
+            self._release(chunks, {})
             raise
-        failed = {number: chunk for number, chunk in held.items() if chunk.state == "failed"}
+        failed = {index: chunk for index, chunk in chunks.items() if chunk.state == "failed"}
         self._release(failed, {})
-        return {number: chunk for number, chunk in held.items() if number not in failed}
+        return {index: chunk for index, chunk in chunks.items() if index not in failed}
 
-    def _release(self, held: dict[int, _Chunk], served: dict[int, int]) -> None:
+    def _release(self, chunks: dict[int, _Chunk], served: dict[int, int]) -> None:
         with self._changed:
-            for number, chunk in held.items():
-                chunk.held -= 1
-                chunk.left -= served.get(number, 0)
-                if chunk.held == 0 and (chunk.left <= 0 or chunk.state == "failed"):
+            for index, chunk in chunks.items():
+                chunk.users -= 1
+                chunk.left -= served.get(index, 0)
+                if chunk.users == 0 and (chunk.left <= 0 or chunk.state == "failed"):
                     self._free.append(chunk.slot)
-                    if self._chunks.get(number) is chunk:
-                        del self._chunks[number]
+                    if self._chunks.get(index) is chunk:
+                        del self._chunks[index]
 
     def _fail(self, chunks: dict[int, _Chunk]) -> None:
         with self._changed:
-            for number, chunk in chunks.items():
+            for index, chunk in chunks.items():
                 if chunk.state == "loading":
                     chunk.state = "failed"
-                    del self._chunks[number]
+                    del self._chunks[index]
             self._changed.notify_all()
 
     def _load(self, chunks: dict[int, _Chunk]) -> None:
-        """Reads chunks to their slots, all in one call of the source."""
-        bounds = {number: self._rows_of(number) for number in chunks}
+        """Reads chunks into their slots, in one call of the source."""
+        bounds = {index: self._rows_of(index) for index in chunks}
         rows = np.concatenate([np.arange(low, high) for low, high in bounds.values()])
         slots = [chunk.slot for chunk in chunks.values()]
         heights = [high - low for low, high in bounds.values()]
@@ -271,39 +267,47 @@ class _Open:
             self.rows_fetched += len(rows)
 
     def _past(
-        self, mine: Integers, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]
+        self, misses: Integers, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]
     ) -> None:
-        """Reads some of the rows straight from the source."""
-        values = [None if each is None else np.empty((len(mine), *each.shape[1:]), each.dtype) for each in out]
-        self._source.read_into(rows[mine], boxes, values)
+        """Reads the rows `misses` directly from the source."""
+        values = [
+            None if destination is None else np.empty((len(misses), *destination.shape[1:]), destination.dtype)
+            for destination in out
+        ]
+        self._source.read_into(rows[misses], boxes, values)
         for destination, value in zip(out, values, strict=True):
             if destination is not None:
-                destination[mine] = value
+                destination[misses] = value
         with self._changed:
-            self.rows_fetched += len(mine)
+            self.rows_fetched += len(misses)
 
     def _copy(
         self,
         places: Integers,
         boxes: Sequence[Columns | None],
         out: Sequence[NDArray[Any] | None],
-        mine: Integers | None,
+        targets: Integers | None,
     ) -> None:
-        """Copies rows from the arenas: those at `places`, to the rows `mine` of `out` (None: all)."""
+        """Copies the arena rows at `places` to the rows `targets` of `out` (None: all)."""
         for arena, kept, columns, destination in zip(self._arenas, self.boxes, boxes, out, strict=True):
             if columns is None or destination is None:
                 continue
             assert arena is not None, "this leaf is not kept"
             assert kept is not None
-            if columns == kept and mine is None and destination.flags.c_contiguous and destination.dtype == arena.dtype:
+            if (
+                columns == kept
+                and targets is None
+                and destination.flags.c_contiguous
+                and destination.dtype == arena.dtype
+            ):
                 np.take(arena, places, axis=0, out=destination, mode="clip")
                 continue
             cuts = (slice(start - first, stop - first) for (start, stop), (first, _) in zip(columns, kept, strict=True))
             index: Any = (places, *cuts)
-            destination[slice(None) if mine is None else mine] = arena[index]
+            destination[slice(None) if targets is None else targets] = arena[index]
 
     def _new_arenas(self) -> list[NDArray[Any] | None]:
-        # Memory that is not written to costs nothing: the system gives it page by page.
+        # Memory that is never written costs nothing: the kernel allocates pages on first use.
         rows = self._slots * self._height
         return [
             None if box is None else aligned_empty((rows, *(stop - start for start, stop in box)), spec.dtype)
@@ -315,25 +319,25 @@ class _Open:
         return self._on_its_way.lease(math.prod(shape) * arena.itemsize).view(arena.dtype).reshape(shape)
 
     def _slot(self) -> int | None:
-        """A free slot; of the chunk asked for longest ago and not in use, when there is no other."""
+        """Takes a free slot, or evicts the least recently used idle chunk; None if all are in use."""
         if self._free:
             return self._free.pop()
-        for number, chunk in self._chunks.items():
-            if chunk.held == 0:
-                del self._chunks[number]
+        for index, chunk in self._chunks.items():
+            if chunk.users == 0:
+                del self._chunks[index]
                 return chunk.slot
         return None
 
 
 def hull(one: Columns | None, other: Columns | None) -> Columns | None:
-    """The smallest box that holds both."""
+    """Smallest box that contains both."""
     if one is None or other is None:
         return one if other is None else other
     return tuple((min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(one, other, strict=True))
 
 
 def area(boxes: Sequence[Columns | None]) -> int:
-    """Elements of a row that the boxes hold."""
+    """Number of elements of a row in the boxes."""
     return sum(math.prod(stop - start for start, stop in box) for box in boxes if box is not None)
 
 

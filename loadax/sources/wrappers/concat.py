@@ -1,4 +1,4 @@
-"""Concatenates sources into one space of row numbers."""
+"""ConcatenatedSource: the rows of several sources, numbered consecutively."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, final
@@ -16,7 +16,7 @@ from loadax.sources.io.byte_stream import indices
 
 
 class Part(Protocol):
-    """Data that is read by visits, so that its maps know the epoch; see `loadax.reader.Reader`."""
+    """Data with maps, read by visits; see `loadax.reader.Reader`."""
 
     @property
     def spec(self) -> Tree: ...
@@ -64,19 +64,19 @@ class Part(Protocol):
 
 @final
 class ConcatenatedSource(BaseSource):
-    """The rows of each part, one part behind the other.
+    """The rows of all parts in order.
 
     Args:
-        parts: Readers, in the order of their rows.
-        verb: What joined them, for messages.
-        names: Names of the parts; None: their numbers.
+        parts: Readers of the parts.
+        verb: Name of the combining function, for messages.
+        names: Names of the parts; None: their indices.
 
     Raises:
-        LeafError: When their element specs differ, though no part's rows come one by one; names the part and the leaf.
+        LeafError: When element specs differ and no part reads rows one by one; names the part and the leaf.
     """
 
     spec: Tree = None
-    """That of all parts; None where they differ: then rows have to be made alike before they are stacked."""
+    """Spec of all parts; None if they differ: then a map must make the rows equal before they are stacked."""
 
     def __init__(self, parts: Sequence[Part], verb: str = "concat", names: Sequence[str] | None = None):
         self._parts = list(parts)
@@ -85,19 +85,19 @@ class ConcatenatedSource(BaseSource):
         self._begins = self._ends - [part.num_rows for part in self._parts]
         specs: list[tuple[list[ArraySpec], Any]] = []
         self._difference: str | None = None
-        for number, part in enumerate(self._parts):
+        for index, part in enumerate(self._parts):
             below = _difference_within(part)
             specs.append(flatten_spec(part.spec) if below is None else ([], None))
-            self._difference = self._difference or below or self._compare(number, specs[0], specs[-1])
+            self._difference = self._difference or below or self._compare(index, specs[0], specs[-1])
         self._structure = specs[0][1]
         if self._difference is None:
             self.spec = self._parts[0].spec
         elif not self.reads_examples:
             raise LeafError(self._difference)
-        # Documents of any length, if nothing else differs.
-        kinds = {(structure, tuple((each.dtype, len(each.shape)) for each in leaves)) for leaves, structure in specs}
+        # Documents may differ in length, but in nothing else.
+        kinds = {(structure, tuple((spec.dtype, len(spec.shape)) for spec in leaves)) for leaves, structure in specs}
         self._documents_alike = len(kinds) == 1 and self._structure is not None
-        self._dtypes = [each.dtype for each in specs[0][0]]
+        self._dtypes = [spec.dtype for spec in specs[0][0]]
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -112,7 +112,7 @@ class ConcatenatedSource(BaseSource):
 
     @property
     def children(self) -> Sequence[Child]:
-        names = self._names or [f"part {number}" for number in range(len(self._parts))]
+        names = self._names or [f"part {index}" for index in range(len(self._parts))]
         return [
             Child(name, part.source, begin)
             for name, part, begin in zip(names, self._parts, self._begins.tolist(), strict=True)
@@ -152,12 +152,12 @@ class ConcatenatedSource(BaseSource):
 
     @property
     def chunks(self) -> Integers | None:
-        """As those of all parts, when every one has some and is read as it is."""
+        """Chunks of all parts; None if a part has no chunks or has maps."""
         starts = [None if part.maps else chunk_starts(part.source) for part in self._parts]
-        if any(each is None for each in starts):
+        if any(part_starts is None for part_starts in starts):
             return None
         return np.concatenate(
-            [np.asarray(each, np.int64) + begin for each, begin in zip(starts, self._begins, strict=True)]
+            [np.asarray(part_starts, np.int64) + begin for part_starts, begin in zip(starts, self._begins, strict=True)]
         )
 
     def locate(self, row: int) -> list[Location]:
@@ -175,20 +175,20 @@ class ConcatenatedSource(BaseSource):
     def lengths(self, rows: Integers) -> Integers | None:
         rows = check_rows(rows, len(self))
         out = np.empty(len(rows), np.int64)
-        for part, mine, inner in self._owned(rows):
-            found = part.lengths(inner)
-            if found is None:
+        for part, positions, inner in self._owned(rows):
+            lengths = part.lengths(inner)
+            if lengths is None:
                 return None
-            out[mine] = found
+            out[positions] = lengths
         return out
 
     def read(self, rows: Integers) -> Tree:
-        """The examples at `rows`, as epoch 0 meets them."""
+        """Reads the examples at `rows` as of epoch 0."""
         rows = check_rows(rows, len(self))
         return self.read_visits(Visits(rows, np.zeros_like(rows)))
 
     def read_visits(self, visits: Visits) -> Tree:
-        """The examples at `visits.rows`, each with its own epoch; one read per part that is met.
+        """Reads the examples, each with its own epoch, with one read per part.
 
         Raises:
             LeafError: When the specs of the parts differ; names the part and the leaf.
@@ -197,13 +197,13 @@ class ConcatenatedSource(BaseSource):
             raise LeafError(self._difference)
         specs, _ = flatten_spec(self.spec)
         out: list[NDArray[Any]] = []
-        for part, mine, inner in self._owned(visits.rows):
-            batch = part.read_visits(Visits(inner, visits.epochs[mine]))
-            if len(mine) == len(visits.rows):
+        for part, positions, inner in self._owned(visits.rows):
+            batch = part.read_visits(Visits(inner, visits.epochs[positions]))
+            if len(positions) == len(visits.rows):
                 return batch
             out = out or [np.empty((len(visits.rows), *spec.shape), spec.dtype) for spec in specs]
             for destination, leaf in zip(out, flatten(batch)[0], strict=True):
-                destination[mine] = leaf
+                destination[positions] = leaf
         return self._structure.build(out or [np.empty((0, *spec.shape), spec.dtype) for spec in specs])
 
     @property
@@ -212,9 +212,11 @@ class ConcatenatedSource(BaseSource):
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         out: list[Tree] = [None] * len(visits.rows)
-        for part, mine, inner in self._owned(visits.rows):
-            for place, example in zip(mine.tolist(), part.examples(Visits(inner, visits.epochs[mine])), strict=True):
-                out[place] = example
+        for part, positions, inner in self._owned(visits.rows):
+            for position, example in zip(
+                positions.tolist(), part.examples(Visits(inner, visits.epochs[positions])), strict=True
+            ):
+                out[position] = example
         return out
 
     @property
@@ -226,15 +228,18 @@ class ConcatenatedSource(BaseSource):
         if not self.reads_columns:
             super().read_into(rows, boxes, out)
             return
-        for part, mine, inner in self._owned(rows):
-            if len(mine) == len(rows):
+        for part, positions, inner in self._owned(rows):
+            if len(positions) == len(rows):
                 part.source.read_into(inner, boxes, out)
                 continue
-            scratch = [None if each is None else np.empty((len(mine), *each.shape[1:]), each.dtype) for each in out]
+            scratch = [
+                None if destination is None else np.empty((len(positions), *destination.shape[1:]), destination.dtype)
+                for destination in out
+            ]
             part.source.read_into(inner, boxes, scratch)
             for destination, values in zip(out, scratch, strict=True):
                 if destination is not None and values is not None:
-                    destination[mine] = values
+                    destination[positions] = values
 
     @property
     def reads_parts(self) -> bool:
@@ -249,59 +254,56 @@ class ConcatenatedSource(BaseSource):
             np.empty(int(lengths.sum()), dtype) if want else None
             for dtype, want in zip(self._dtypes, wanted, strict=True)
         ]
-        for part, mine, inner in self._owned(rows):
-            found = part.source.read_parts(inner, starts[mine], lengths[mine], wanted)
-            places = indices(begins[mine], lengths[mine])
-            for destination, values in zip(out, found, strict=True):
+        for part, positions, inner in self._owned(rows):
+            part_values = part.source.read_parts(inner, starts[positions], lengths[positions], wanted)
+            places = indices(begins[positions], lengths[positions])
+            for destination, values in zip(out, part_values, strict=True):
                 if destination is not None:
                     destination[places] = values
         return out
 
     def _owned(self, rows: Integers) -> list[tuple[Part, Integers, Integers]]:
-        """Each part that some of the rows belong to, which of the rows these are, and their numbers in it."""
+        """Splits rows by part: `(part, indices into rows, rows of the part)`."""
         owner = np.searchsorted(self._ends, rows, side="right")
-        found = []
-        for number in np.unique(owner).tolist():
-            mine = np.flatnonzero(owner == number)
-            found.append((self._parts[number], mine, rows[mine] - int(self._begins[number])))
-        return found
+        owned = []
+        for index in np.unique(owner).tolist():
+            positions = np.flatnonzero(owner == index)
+            owned.append((self._parts[index], positions, rows[positions] - int(self._begins[index])))
+        return owned
 
     def _part_of(self, row: int) -> tuple[Part, int]:
         ((part, _, inner),) = self._owned(check_rows([row], len(self)))
         return part, int(inner[0])
 
     def _compare(
-        self, number: int, first: tuple[list[ArraySpec], Any], other: tuple[list[ArraySpec], Any]
+        self, index: int, first: tuple[list[ArraySpec], Any], other: tuple[list[ArraySpec], Any]
     ) -> str | None:
-        """What makes a part's element spec another one than that of part 0; None when nothing does."""
+        """Describes how a part's element spec differs from that of part 0; None if it does not."""
         (specs, structure), (others, its_structure) = first, other
         if difference := structure.static_difference(its_structure):
             return (
-                f"{self._verb}: in {self._called(number)} {difference} as in {self._called(0)}; "
+                f"{self._verb}: in {self._called(index)} {difference} as in {self._called(0)}; "
                 "map them to one value first"
             )
         if structure != its_structure:
             return (
-                f"{self._verb}: {self._called(number)} has the leaves {its_structure.paths}, "
+                f"{self._verb}: {self._called(index)} has the leaves {its_structure.paths}, "
                 f"{self._called(0)} has {structure.paths}"
             )
-        for path, one, each in zip(structure.paths, specs, others, strict=True):
-            if one != each:
+        for path, spec, its_spec in zip(structure.paths, specs, others, strict=True):
+            if spec != its_spec:
                 return (
-                    f"{self._verb}: leaf {path or 'of the example'} is {each.dtype}{list(each.shape)} "
-                    f"in {self._called(number)} and {one.dtype}{list(one.shape)} in {self._called(0)}; "
+                    f"{self._verb}: leaf {path or 'of the example'} is {its_spec.dtype}{list(its_spec.shape)} "
+                    f"in {self._called(index)} and {spec.dtype}{list(spec.shape)} in {self._called(0)}; "
                     "map them to one shape and dtype first"
                 )
         return None
 
-    def _called(self, number: int) -> str:
-        return f"part {number}" if self._names is None else f"dataset {self._names[number]!r}"
+    def _called(self, index: int) -> str:
+        return f"part {index}" if self._names is None else f"dataset {self._names[index]!r}"
 
 
 def _difference_within(part: Part) -> str | None:
-    """What makes the rows of a part unlike each other, where that is several datasets itself.
-
-    None when nothing does.
-    """
+    """Describes how the rows of a part, itself a concatenation, differ from each other; None if they don't."""
     source = part.source
-    return source._difference if isinstance(source, ConcatenatedSource) and not part.maps else None  # noqa: SLF001 - its own
+    return source._difference if isinstance(source, ConcatenatedSource) and not part.maps else None  # noqa: SLF001 - same class

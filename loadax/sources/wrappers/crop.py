@@ -1,4 +1,4 @@
-"""The first columns of another source."""
+"""CroppedSource: the first columns of another source."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -15,13 +15,11 @@ from loadax.sources.base import BaseSource, WrapperSource
 
 @final
 class CroppedSource(WrapperSource):
-    """The rows of a source, of whose leaves only the columns that `spec` leaves are there.
-
-    In every dimension the first so many.
+    """Crops every leaf of a source's rows to the first entries of each dimension.
 
     Args:
         source: Source of the rows.
-        spec: Spec of one row, no leaf larger than the source's.
+        spec: Spec of a cropped row.
     """
 
     spec: Tree = None
@@ -39,7 +37,7 @@ class CroppedSource(WrapperSource):
         return CroppedSource(source, self.spec)
 
     def read(self, rows: Integers) -> Tree:
-        """The first columns of the examples at `rows`."""
+
         return self._cropped(self._source.read(rows), first_columns)
 
     def read_visits(self, visits: Visits) -> Tree:
@@ -52,18 +50,18 @@ class CroppedSource(WrapperSource):
         # Column boxes count from the first column, so they are the same in both.
         self._source.read_into(rows, boxes, out)
 
-    def lengths(self, rows: Integers) -> None:  # noqa: ARG002 - no documents any more, but rows of one length
+    def lengths(self, rows: Integers) -> None:  # noqa: ARG002 - cropped rows have one length
         return None
 
     def read_parts(self, *_: Any) -> list[NDArray[Any] | None]:
-        raise SourceError("rows that are cropped are no documents, of which parts could be read")
+        raise SourceError("cropped rows are not documents and have no parts; read them whole")
 
     def _cropped(self, tree: Tree, crop: Any) -> Tree:
-        return self._structure.build(crop(leaf, each) for leaf, each in zip(flatten(tree)[0], self._specs, strict=True))
+        return self._structure.build(crop(leaf, spec) for leaf, spec in zip(flatten(tree)[0], self._specs, strict=True))
 
 
 def first_columns(leaf: Any, spec: ArraySpec) -> Any:
-    """The columns of rows that a spec leaves."""
+    """Crops the columns of rows to a spec."""
     return np.asarray(leaf)[(slice(None), *(slice(extent) for extent in spec.shape))]
 
 

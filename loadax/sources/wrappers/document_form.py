@@ -1,4 +1,4 @@
-"""The form of documents: one-dimensional leaves of equal, arbitrary length."""
+"""Form of documents: one-dimensional leaves of equal, arbitrary length."""
 
 from typing import Any, final
 
@@ -10,7 +10,7 @@ from loadax.errors import LeafError
 from loadax.protocols import Tree
 
 BARE = "tokens"
-"""What the leaf of a document that is one array is called."""
+"""Leaf name for a document that is a bare array."""
 
 
 @final
@@ -18,11 +18,11 @@ class Form:
     """The leaves that every document has, and their dtypes.
 
     Args:
-        example: a document.
-        row: its number, for messages.
+        example: First document.
+        row: Row of the document, for messages.
 
     Raises:
-        LeafError: when it is no document; names the row and the leaf.
+        LeafError: When it is not a document; names the row and the leaf.
     """
 
     def __init__(self, example: Tree, row: int):
@@ -30,36 +30,36 @@ class Form:
         self.paths = self._structure.paths
         arrays = [_array(leaf, path, row) for leaf, path in zip(leaves, self.paths, strict=True)]
         if not arrays:
-            raise LeafError(f"row {row} is a document without leaves; give it at least one array, say of tokens")
-        self.dtypes = [each.dtype.newbyteorder("=") for each in arrays]
+            raise LeafError(f"row {row} is a document without leaves; give it at least one array, such as tokens")
+        self.dtypes = [array.dtype.newbyteorder("=") for array in arrays]
         _common_length(arrays, self.paths, row)
 
     def leaves(self, example: Tree, row: int) -> list[NDArray[Any]]:
-        """The leaves of a document, when it is one like the first.
+        """Returns the leaves of a document.
 
         Raises:
-            LeafError: otherwise; names the row and the leaf.
+            LeafError: When its form differs from that of the first; names the row and the leaf.
         """
         leaves, structure = flatten(_named(example, row), is_leaf=_is_list)
         if structure != self._structure:
             raise LeafError(
                 f"row {row} is a document with the leaves {structure.paths}, others have {self.paths}; "
-                "every one must have the same"
+                "give all documents the same leaves"
             )
         arrays = [_array(leaf, path, row) for leaf, path in zip(leaves, self.paths, strict=True)]
         _common_length(arrays, self.paths, row)
-        for number, (array, dtype) in enumerate(zip(arrays, self.dtypes, strict=True)):
+        for index, (array, dtype) in enumerate(zip(arrays, self.dtypes, strict=True)):
             if not array.size:
-                arrays[number] = np.empty(0, dtype)  # an empty list has no dtype to speak of
+                arrays[index] = np.empty(0, dtype)  # NumPy makes an empty list float64
             elif array.dtype.newbyteorder("=") != dtype:
                 raise LeafError(
-                    f"row {row}: leaf {self.paths[number]} is {array.dtype}, "
+                    f"row {row}: leaf {self.paths[index]} is {array.dtype}, "
                     f"in other documents it is {dtype}; cast it in a map"
                 )
         return arrays
 
     def build(self, leaves: list[Any]) -> dict[Any, Any]:
-        """A tree like a document's, with other leaves."""
+
         built: dict[Any, Any] = self._structure.build(leaves)
         return built
 
@@ -71,7 +71,7 @@ def _named(example: Tree, row: int) -> dict[Any, Any]:
         return {BARE: example}
     if isinstance(example, str | bytes):
         raise LeafError(
-            f"row {row} is {_brief(example)}: pack() wants tokens; make them in a map before it: .map(tokenize).pack(…)"
+            f"row {row} is {_brief(example)}, but pack() needs tokens; tokenize in a map first: .map(tokenize).pack(…)"
         )
     raise LeafError(f"row {row} is {_brief(example)}; a document is a one-dimensional array, or a dict of these")
 
@@ -82,19 +82,19 @@ def _array(leaf: Any, path: str, row: int) -> NDArray[Any]:
     except ValueError:  # lists of different lengths
         array = np.empty((), object)
     if array.dtype.kind in "OUSMm" or array.ndim != 1:
-        what = f"{array.dtype}{list(array.shape)}" if array.dtype.kind not in "OUS" else _brief(leaf)
+        shown = f"{array.dtype}{list(array.shape)}" if array.dtype.kind not in "OUS" else _brief(leaf)
         raise LeafError(
-            f"row {row}: leaf {path} is {what}, and a document's leaves are one-dimensional arrays of numbers; "
-            "leave out or change the others in a map before pack()"
+            f"row {row}: leaf {path} is {shown}, but a document's leaves are one-dimensional arrays of numbers; "
+            "drop or convert the others in a map before pack()"
         )
     return array
 
 
 def _common_length(arrays: list[NDArray[Any]], paths: list[str], row: int) -> None:
-    if len({len(each) for each in arrays}) > 1:
-        shown = ", ".join(f"{path}: {len(each)}" for path, each in zip(paths, arrays, strict=True))
+    if len({len(array) for array in arrays}) > 1:
+        shown = ", ".join(f"{path}: {len(array)}" for path, array in zip(paths, arrays, strict=True))
         raise LeafError(
-            f"row {row} has leaves of different lengths ({shown}); all leaves of a document must be equally long"
+            f"row {row} has leaves of different lengths ({shown}); make all leaves of a document equally long"
         )
 
 

@@ -1,4 +1,4 @@
-"""Packed rows: several documents in each row of fixed length, with segment ids and positions."""
+"""PackedSource: several documents in each row of fixed length, with segment ids and positions."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -16,53 +16,53 @@ from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.io.byte_stream import indices
 from loadax.sources.wrappers.document_form import Form
 
-_AT_ONCE = 1 << 20  # rows that are looked at together
+_AT_ONCE = 1 << 20  # rows per step of a scan over all rows
 
 _ADDED = {"loss_mask": np.dtype(np.bool_), "positions": np.dtype(np.int32), "segment_ids": np.dtype(np.int32)}
 
 
 class Plan(Protocol):
-    """Which documents each row holds; see `loadax.plan.pack`."""
+    """Assignment of documents to rows; see `loadax.plan.pack`."""
 
     @property
     def size(self) -> int: ...
 
     @property
     def in_order(self) -> bool:
-        """Whether rows that follow each other hold documents that follow each other."""
+        """Whether consecutive rows hold consecutive documents."""
         ...
 
     @property
     def reads_per_document(self) -> float:
-        """How often each document is read when it is read whole, in one pass over the rows."""
+        """Reads per document in one pass over the rows, if documents are read whole."""
         ...
 
     def first_documents(self, rows: Integers) -> Integers:
-        """The first document of each row."""
+        """First document of each row, int64[n]."""
         ...
 
     def segments(self, rows: Integers) -> Segments: ...
 
 
 class Documents(Protocol):
-    """What is packed, numbered as the plan numbers it."""
+    """The documents to pack, numbered as in the plan."""
 
     @property
     def size(self) -> int: ...
 
     @property
     def order(self) -> Order:
-        """Which rows of the source they are, in which order."""
+        """Order of the documents in the source."""
         ...
 
     @property
     def source(self) -> BaseSource:
-        """Where they are read from."""
+        """Source of the documents."""
         ...
 
     @property
     def maps(self) -> Sequence[Any]:
-        """What they go through."""
+        """Maps of the documents."""
         ...
 
     def with_source(self, source: BaseSource) -> "Documents":
@@ -74,7 +74,7 @@ class Documents(Protocol):
 
     @property
     def flat(self) -> bool:
-        """Whether parts of documents are read without the rest."""
+        """Whether parts of documents can be read without the rest."""
         ...
 
     @property
@@ -82,25 +82,22 @@ class Documents(Protocol):
 
     @property
     def depth(self) -> int:
-        """How many maps documents went through."""
+        """Number of maps of the documents."""
         ...
 
     def parts(
         self, numbers: Integers, skips: Integers, lengths: Integers, wanted: Sequence[bool]
     ) -> list[NDArray[Any] | None]:
-        """Parts of documents one behind another, for every leaf that is wanted."""
+        """Reads parts of documents, concatenated, for every wanted leaf."""
         ...
 
     def row_of(self, numbers: Integers) -> Integers:
-        """The rows of the source that documents come from."""
+        """Rows of the source that documents come from, int64[n]."""
         ...
 
 
 class Part(NamedTuple):
-    """A part of a document that lies in a packed row.
-
-    The source's row, the first entry, how many, and the column where it begins.
-    """
+    """Part of a document in a packed row: source row, first entry, length, and first column."""
 
     row: int
     start: int
@@ -110,21 +107,21 @@ class Part(NamedTuple):
 
 @final
 class PackedSource(BaseSource):
-    """Row i: the documents of row i of a plan, `seq_len` entries of every leaf, zeros behind the last.
+    """Row i: the documents of row i of a plan, `seq_len` entries of every leaf, padded with zeros.
 
-    Examples are dicts of the documents' leaves and of `segment_ids` (1, 2, … within the row; 0: nothing is there),
-    `positions` (from 0 in every segment) and `loss_mask` (whether the entry before is of the same segment, so that this
-    one can be predicted).
+    Examples are dicts of the documents' leaves and of `segment_ids` (1, 2, … within the row; 0: padding), `positions`
+    (from 0 in every segment) and `loss_mask` (whether the previous entry is of the same segment, so that this one can
+    be predicted).
 
     Args:
-        documents: what is packed.
-        plan: into which rows.
-        seq_len: of a row.
-        described: what decides the rows, as JSON.
-        summary: of the packing, in words.
+        documents: Documents to pack.
+        plan: Assignment of documents to rows.
+        seq_len: Length of a row.
+        described: Everything that determines the rows, as JSON.
+        summary: Text for `repr`.
 
     Raises:
-        ArgumentError: when a leaf of the documents has the name of one that is added.
+        ArgumentError: When a leaf of the documents has the name of an added leaf.
     """
 
     owns_memory = True
@@ -143,11 +140,11 @@ class PackedSource(BaseSource):
         for name in _ADDED:
             if name in sample:
                 raise ArgumentError(
-                    f"the documents have a leaf {name!r}, which pack() adds by itself; rename or leave it out in a map"
+                    f"the documents have a leaf {name!r}, which pack() adds; rename or drop it in a map"
                 )
         added = {name: ArraySpec((seq_len,), dtype) for name, dtype in _ADDED.items()}
         self.spec = {**sample, **added}
-        # Of every leaf, in leaf order: the document's leaf that it shows, or the name of what is added.
+        # For every leaf: the index of the document's leaf, or the name of an added one.
         numbered = {**form.build(list(range(len(form.dtypes)))), **{name: name for name in _ADDED}}
         self._specs, self._structure = flatten_spec(self.spec)
         self._shows: list[Any] = flatten(numbered)[0]
@@ -160,7 +157,7 @@ class PackedSource(BaseSource):
 
     @property
     def order(self) -> Order:
-        """Which of the source's rows are packed, in which order."""
+        """Order of the packed documents in the source."""
         return self._documents.order
 
     @property
@@ -175,12 +172,12 @@ class PackedSource(BaseSource):
 
     @property
     def in_order(self) -> bool:
-        """Whether rows that follow each other hold documents that follow each other in `order`."""
+        """Whether consecutive rows hold consecutive documents of `order`."""
         return self._plan.in_order
 
     def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
-        found = self._plan.segments(rows)
-        return found.rows, self._documents.row_of(found.documents)
+        segments = self._plan.segments(rows)
+        return segments.rows, self._documents.row_of(segments.documents)
 
     @property
     def concurrent_reads(self) -> int:
@@ -195,14 +192,11 @@ class PackedSource(BaseSource):
 
     @property
     def runs_python(self) -> bool:
-        return not self._documents.flat or self._documents.source.runs_python  # whole ones are read one by one
+        return not self._documents.flat or self._documents.source.runs_python  # whole documents are read one by one
 
     @cached_property
     def chunks(self) -> Integers | None:
-        """The first row of each chunk, where documents are packed in the order of the source.
-
-        Rows whose first documents are in the same chunk are read together.
-        """
+        """First packed rows per chunk of documents, if documents are packed in source order; None otherwise."""
         starts = chunk_starts(self._documents.source)
         if starts is None or not self._plan.in_order:
             return None
@@ -223,31 +217,28 @@ class PackedSource(BaseSource):
         return np.concatenate(begins)
 
     def read(self, rows: Integers) -> Tree:
-        """The packed rows at `rows`."""
+
         rows = check_rows(rows, len(self))
-        out = [np.zeros((len(rows), self._seq_len), each.dtype) for each in self._specs]
+        out = [np.zeros((len(rows), self._seq_len), spec.dtype) for spec in self._specs]
         self._fill(rows, 0, self._seq_len, dict(enumerate(out)))
         return self._structure.build(out)
 
     def documents(self, row: int) -> list[Part]:
-        """What lies in a packed row."""
-        found = self._plan.segments(check_rows([row], len(self)))
-        rows = self._documents.row_of(found.documents)
-        columns = (each.tolist() for each in (rows, found.skips, found.lengths, found.columns))
-        return [Part(*each) for each in zip(*columns, strict=True)]
+
+        segments = self._plan.segments(check_rows([row], len(self)))
+        rows = self._documents.row_of(segments.documents)
+        columns = (values.tolist() for values in (rows, segments.skips, segments.lengths, segments.columns))
+        return [Part(*fields) for fields in zip(*columns, strict=True)]
 
     def locate(self, row: int) -> list[Location]:
-        """The files that a packed row's documents lie in, each with the first and the last byte of it.
-
-        As far as it is known.
-        """
-        found = self._plan.segments(check_rows([row], len(self)))
-        rows = self._documents.row_of(found.documents).tolist()
-        return [location for each in rows for location in self._documents.source.locate(each)]
+        """Files of the documents in a packed row, as far as they are known."""
+        segments = self._plan.segments(check_rows([row], len(self)))
+        rows = self._documents.row_of(segments.documents).tolist()
+        return [location for inner in rows for location in self._documents.source.locate(inner)]
 
     @property
     def reads_columns(self) -> bool:
-        return self._documents.flat  # of documents that are read whole, all columns cost no more than some
+        return self._documents.flat  # documents that are read whole cost the same for any columns
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         rows = check_rows(rows, len(self))
@@ -257,32 +248,32 @@ class PackedSource(BaseSource):
                 for leaf, (box, destination) in enumerate(zip(boxes, out, strict=True))
                 if box is not None and box[0] == (low, high) and destination is not None
             }
-            for each in same.values():
-                each[...] = 0
+            for destination in same.values():
+                destination[...] = 0
             self._fill(rows, low, high, same)
 
     def _fill(self, rows: Integers, low: int, high: int, out: dict[int, NDArray[Any]]) -> None:
-        """Writes columns `low` to before `high` of some leaves to `out`, which is zeros."""
-        found = self._plan.segments(rows)
-        first = np.maximum(found.columns, low)
-        lengths = np.minimum(found.columns + found.lengths, high) - first
-        there = lengths > 0
-        begun = (first - found.columns)[there]  # entries of the segment that lie before the first column
-        lengths, first = lengths[there], first[there]
-        places = indices(found.rows[there] * (high - low) + first - low, lengths)
+        """Writes the columns `[low, high)` of some leaves to `out`, which contains zeros."""
+        segments = self._plan.segments(rows)
+        first = np.maximum(segments.columns, low)
+        lengths = np.minimum(segments.columns + segments.lengths, high) - first
+        visible = lengths > 0
+        begun = (first - segments.columns)[visible]  # entries of the segment before the first column
+        lengths, first = lengths[visible], first[visible]
+        places = indices(segments.rows[visible] * (high - low) + first - low, lengths)
         wanted = [False] * len(self._documents.form.dtypes)
         for leaf in out:
             if isinstance(self._shows[leaf], int):
                 wanted[self._shows[leaf]] = True
         parts = (
-            self._documents.parts(found.documents[there], found.skips[there] + begun, lengths, wanted)
+            self._documents.parts(segments.documents[visible], segments.skips[visible] + begun, lengths, wanted)
             if any(wanted)
             else []
         )
         for leaf, destination in out.items():
             match self._shows[leaf]:
                 case "segment_ids":
-                    values: Any = np.repeat(found.numbers[there], lengths)
+                    values: Any = np.repeat(segments.numbers[visible], lengths)
                 case "positions":
                     values = indices(begun, lengths)
                 case "loss_mask":
@@ -293,7 +284,7 @@ class PackedSource(BaseSource):
 
 
 def _scatter(values: NDArray[Any], places: Integers, destination: NDArray[Any]) -> None:
-    if len(places) == destination.size:  # no entry is left empty
+    if len(places) == destination.size:  # no padding
         destination[...] = values.reshape(destination.shape)
     elif destination.flags.c_contiguous:
         destination.reshape(-1)[places] = values

@@ -1,4 +1,4 @@
-"""Sliding windows over the rows of another source."""
+"""WindowSource: sliding windows over the rows of another source."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -19,20 +19,20 @@ from loadax.sources.io.locations import joined
 class WindowSource(BaseSource):
     """Windows of `length` consecutive rows; window i begins at row `begin + i * stride`.
 
-    A column box may cut the window too.
+    A column box may also slice the window's dimension.
 
     Args:
-        source: of the rows.
-        spec: of one row.
-        within: the rows that windows may hold, `(begin, end)`.
-        length: rows of a window: the first dimension of every leaf of an example.
-        stride: rows from the beginning of one window to that of the next.
-        lead: None: an example is one window. Otherwise it is a dict of `inputs`, the window, and `targets`, the
-            `targets` rows of which the first comes `lead` rows after the window's last.
-        targets: how many rows that are.
+        source: Source of the rows.
+        spec: Spec of one row.
+        within: Rows that windows may contain, `(begin, end)`.
+        length: Rows per window: the first dimension of every leaf of an example.
+        stride: Rows from the start of one window to the start of the next.
+        lead: Rows from the window's last row to the first target row: an example is then a dict of `inputs` (the
+            window) and `targets`. None: an example is a window.
+        targets: Number of target rows.
 
     Raises:
-        SourceError: when there are too few rows for one window; shows the numbers.
+        SourceError: When there are too few rows for one window.
     """
 
     owns_memory = True
@@ -53,18 +53,18 @@ class WindowSource(BaseSource):
         self._row_spec = normalise_spec(spec, "spec")
         self._specs, self._structure = flatten_spec(self._row_spec)
         self._arguments = length, stride, lead, targets
-        # What each copy of the leaves is cut from: (rows after the window's begin, how many rows).
+        # (first row relative to the window's begin, number of rows) of inputs and targets.
         self._parts = [(0, length)] if lead is None else [(0, length), (length - 1 + lead, targets)]
         span = max(first + count for first, count in self._parts)
-        there = within[1] - within[0]
-        self._length = (there - span) // stride + 1 if there >= span else 0
+        available = within[1] - within[0]
+        self._length = (available - span) // stride + 1 if available >= span else 0
         if self._length == 0:
             raise SourceError(
-                f"a window needs {span} rows ({self._shown}), and there are only {there}; use a shorter one"
+                f"a window needs {span} rows ({self._shown}), but there are only {available}; pass a smaller length"
             )
         self._stride = stride
         built = [
-            self._structure.build(ArraySpec((count, *each.shape), each.dtype) for each in self._specs)
+            self._structure.build(ArraySpec((count, *leaf.shape), leaf.dtype) for leaf in self._specs)
             for _, count in self._parts
         ]
         self.spec = built[0] if lead is None else {"inputs": built[0], "targets": built[1]}
@@ -109,7 +109,7 @@ class WindowSource(BaseSource):
 
     @property
     def chunks(self) -> Integers | range | None:
-        """The windows that begin in the same chunk are read together."""
+        """First windows per chunk: windows that begin in one chunk are read together."""
         starts = self._source.chunks
         if starts is None:
             return None
@@ -120,23 +120,23 @@ class WindowSource(BaseSource):
         return None if len(first) == self._length else first
 
     def locate(self, row: int) -> list[Location]:
-        """Where the rows of a window lie, as far as the source says so."""
+        """Files of the rows of a window, as far as they are known."""
         begin = self._within[0] + int(check_rows([row], self._length)[0]) * self._stride
-        rows = sorted({begin + first + number for first, count in self._parts for number in range(count)})
+        rows = sorted({begin + first + offset for first, count in self._parts for offset in range(count)})
         return joined(location for inner in rows for location in self._source.locate(inner))
 
     def read(self, rows: Integers) -> Tree:
-        """The windows at `rows`, copied out."""
+
         rows = check_rows(rows, self._length)
         return self.read_visits(Visits(rows, np.zeros_like(rows)))
 
     def read_visits(self, visits: Visits) -> Tree:
         rows = visits.rows
         boxes = [
-            ((0, count), *((0, extent) for extent in each.shape)) for _, count in self._parts for each in self._specs
+            ((0, count), *((0, extent) for extent in leaf.shape)) for _, count in self._parts for leaf in self._specs
         ]
         out: list[NDArray[Any] | None] = [
-            np.empty((len(rows), count, *each.shape), each.dtype) for _, count in self._parts for each in self._specs
+            np.empty((len(rows), count, *leaf.shape), leaf.dtype) for _, count in self._parts for leaf in self._specs
         ]
         self._read(rows, visits.epochs, boxes, out)
         built = [self._structure.build(part) for part in self._by_part(out)]
@@ -155,7 +155,7 @@ class WindowSource(BaseSource):
     ) -> None:
         begins = self._within[0] + windows * self._stride
         for (first, _), part_boxes, part in zip(self._parts, self._by_part(boxes), self._by_part(out), strict=True):
-            # Leaves that want the same rows of the window are read in one go; mostly all do.
+            # Leaves that need the same rows of the window, usually all of them, are read together.
             for low, high in sorted({box[0] for box in part_boxes if box is not None}):
                 wanted = [box is not None and box[0] == (low, high) for box in part_boxes]
                 rows = (begins[:, None] + np.arange(first + low, first + high)).reshape(-1)
@@ -188,5 +188,5 @@ class WindowSource(BaseSource):
                 destination[...] = values.reshape(destination.shape)
 
     def _by_part(self, leaves: Sequence[Any]) -> list[Sequence[Any]]:
-        each = len(self._specs)
-        return [leaves[low : low + each] for low in range(0, len(leaves), each)]
+        count = len(self._specs)
+        return [leaves[low : low + count] for low in range(0, len(leaves), count)]

@@ -1,4 +1,4 @@
-"""Reads several datasets side by side: row p is position p of each."""
+"""ZippedSource: reads several datasets in parallel; row p is position p of each."""
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -17,10 +17,10 @@ from loadax.sources.wrappers.concat import Part
 
 
 class ZipPart(NamedTuple):
-    """One of the datasets.
+    """One of the zipped datasets.
 
     Args:
-        name: Path in an example.
+        name: Path of its leaves in an example.
         reader: Reader of its rows.
         order: Order of its rows.
     """
@@ -52,12 +52,12 @@ class ZippedSource(BaseSource):
     def spec(self) -> Tree | None:
         try:
             return self._structure.build(part.reader.spec for part in self._parts)
-        except LeafError:  # the rows of a part differ: a map behind zip() may make them alike
+        except LeafError:  # the rows of a part differ: a map after zip() may make them equal
             return None
 
     @cached_property
     def _leaf_ends(self) -> list[int]:
-        """For each part, the number of leaves of it and those before."""
+        """Number of leaves up to and including each part."""
         return np.cumsum([len(flatten_spec(part.reader.spec)[0]) for part in self._parts]).tolist()
 
     @property
@@ -85,7 +85,7 @@ class ZippedSource(BaseSource):
     @property
     def rows_probed(self) -> int:
         readers = [part.reader for part in self._parts]
-        return sum(each.source.rows_probed if self.spec is None else each.probed for each in readers)
+        return sum(reader.source.rows_probed if self.spec is None else reader.probed for reader in readers)
 
     @property
     def concurrent_reads(self) -> int:
@@ -108,34 +108,38 @@ class ZippedSource(BaseSource):
 
     @cached_property
     def chunks(self) -> Integers | range | None:
-        """Those of all parts that have chunks, where these are equal and read in their stored order."""
-        found = []
+        """Chunks of the parts that have any, if they are equal and all orders are sequential; None otherwise."""
+        all_starts = []
         for _, reader, order in self._parts:
             starts, rows = chunk_starts(reader.source), order.row_range
             if starts is None:
                 continue
             if rows is None or (rows.start, rows.step) != (0, 1):
                 return None
-            found.append(starts[: int(np.searchsorted(starts, order.size))])
-        return found[0] if found and all(np.array_equal(starts, found[0]) for starts in found) else None
+            all_starts.append(starts[: int(np.searchsorted(starts, order.size))])
+        return (
+            all_starts[0]
+            if all_starts and all(np.array_equal(starts, all_starts[0]) for starts in all_starts)
+            else None
+        )
 
     def locate(self, row: int) -> list[Location]:
-        """The files of the row of every part, as epoch 0 reads it."""
+        """Files of the row in every part, as of epoch 0."""
         return self.locate_visit(row, 0)
 
     def locate_visit(self, row: int, epoch: int) -> list[Location]:
-        found = []
+        locations = []
         for part, (rows, epochs) in self._below(Visits(np.array([row]), np.array([epoch]))):
-            found += part.reader.source.locate_visit(int(rows[0]), int(epochs[0]))
-        return found
+            locations += part.reader.source.locate_visit(int(rows[0]), int(epochs[0]))
+        return locations
 
     def read(self, rows: Integers) -> Tree:
-        """The examples at `rows` of epoch 0."""
+        """Reads the examples at `rows` as of epoch 0."""
         rows = check_rows(rows, len(self))
         return self.read_visits(Visits(rows, np.zeros_like(rows)))
 
     def read_visits(self, visits: Visits) -> Tree:
-        if not len(visits.rows) and self.spec is not None:  # of rows one by one, none would tell what they look like
+        if not len(visits.rows) and self.spec is not None:  # an empty list of examples would have no spec
             specs, structure = flatten_spec(self.spec)
             return structure.build(np.empty((0, *spec.shape), spec.dtype) for spec in specs)
         return self._structure.build(part.reader.read_visits(below) for part, below in self._below(visits))
@@ -164,6 +168,6 @@ class ZippedSource(BaseSource):
             first = end
 
     def _below(self, visits: Visits) -> Iterable[tuple[ZipPart, Visits]]:
-        """Every part, and what is visited of it."""
+        """Maps visits to the visits of every part."""
         rows = check_rows(visits.rows, len(self))
         return ((part, part.order.visits(visits.epochs, rows)) for part in self._parts)

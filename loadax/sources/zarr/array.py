@@ -18,20 +18,17 @@ Missing = Literal["error", "fill"]
 
 # The drivers that know fill_missing_data_reads.
 _STRICT_DRIVERS = ("zarr", "zarr2", "zarr3", "n5", "neuroglancer_precomputed")
-_BASE = {"cast": "base", "downsample": "base", "stack": "layers"}  # drivers that wrap others, and where those stand
-_FINAL = ("PERMISSION_DENIED", "retry attempts failed", "OUT_OF_RANGE")  # what would only come again
+_BASE = {"cast": "base", "downsample": "base", "stack": "layers"}  # drivers that wrap others, and the key of those
+_FINAL = ("PERMISSION_DENIED", "retry attempts failed", "OUT_OF_RANGE")  # errors that a retry can't fix
 PAUSE = 0.2
-"""Seconds before a store is asked again."""
+"""Seconds before a retry."""
 
 CACHE_BYTES = 64 << 20
-"""Of memory for what is read: enough for the shard indexes that random reads come back to.
-
-Rows themselves are not worth caching.
-"""
+"""Memory of the cache: enough for the shard indexes that random reads use again. Rows are not worth caching."""
 
 
 class Rows(Protocol):
-    """One array whose rows can be read: what a `TensorStoreSource` has for each leaf."""
+    """Reader of the rows of one array: one leaf of a `TensorStoreSource`."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -41,36 +38,33 @@ class Rows(Protocol):
 
     @property
     def chunk_starts(self) -> range:
-        """The rows at which chunks begin; may begin before row 0. Each row by itself when nothing is known."""
+        """First rows of the chunks; may begin before row 0. Every row if the chunks are unknown."""
         ...
 
     @property
     def driver(self) -> str: ...
 
     def locate(self, row: int) -> list[Location]:
-        """Where a row lies, as far as that is known without reading."""
+        """Files of a row, as far as they are known without reading."""
         ...
 
     def start(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> Callable[[], None]:
-        """Begins to read the rows, only these columns, into `out`.
-
-        The function that comes back waits until all is there.
-        """
+        """Starts to read these columns of the rows into `out`; the returned function waits for the end."""
         ...
 
 
 @final
 class StoredArray:
-    """The rows of one open store.
+    """Reads rows of one open store.
 
     Args:
-        store: whose domain begins at 0; not rank 0.
-        where: the leaf and its address, for messages.
+        store: Store whose domain begins at 0, of rank 1 or more.
+        name: Leaf and address, for messages.
     """
 
-    def __init__(self, store: ts.TensorStore, where: str):
+    def __init__(self, store: ts.TensorStore, name: str):
         self._store = store
-        self._where = where
+        self._name = name
         self.shape = tuple(int(extent) for extent in store.shape)
         self.dtype = np.dtype(store.dtype.numpy_dtype)
         self.driver = str(json_of(store).get("driver", "computed"))
@@ -81,7 +75,7 @@ class StoredArray:
 
     def start(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> Callable[[], None]:
         index: Any = (rows, *(slice(*column) for column in columns))
-        # TensorStore would write to a copy of memory that is not aligned, and say nothing.
+        # TensorStore would silently write to a copy of unaligned memory.
         aligned = out if out.flags.aligned else np.empty(out.shape, out.dtype)
         under_way = ts.array(aligned).write(self._store[index])
 
@@ -94,28 +88,28 @@ class StoredArray:
 
     def _finish(self, under_way: Any, index: Any, out: NDArray[Any]) -> None:
         try:
-            wait(under_way, self._where)
+            wait(under_way, self._name)
         except SourceError as error:
             again = self._again(str(error))
             if again is None:
                 raise
-            wait(ts.array(out).write(again[index]), self._where)
-            self._store = again  # the old one may remember that something was missing
+            wait(ts.array(out).write(again[index]), self._name)
+            self._store = again  # the old one may have cached that a chunk is missing
 
     def _again(self, message: str) -> ts.TensorStore | None:
-        """The same store, opened anew, with nothing cached, when a second try may help.
+        """Reopens the store with an empty cache; None if a retry can't help.
 
-        What was not found, or damaged, may be there now.
+        A chunk that was missing or damaged may have been repaired.
         """
         spec = json_of(self._store)
-        if not spec or any(each in message for each in _FINAL) or in_memory(spec):
+        if not spec or any(text in message for text in _FINAL) or in_memory(spec):
             return None
         if not local(spec):
             time.sleep(PAUSE)
         try:
             if "kvstore" not in spec:
                 return ts.open(spec, read=True, context=new_context(CACHE_BYTES)).result()
-            del spec["kvstore"]  # with the very one, which knows the credentials
+            del spec["kvstore"]  # replaced by the open one, which has the credentials
             assert self._store.kvstore is not None
             kvstore = self._store.kvstore.spec(retain_context=True)
             return ts.open(spec, kvstore=kvstore, read=True, context=new_context(CACHE_BYTES)).result()
@@ -125,37 +119,37 @@ class StoredArray:
     def __getstate__(self) -> dict[str, Any]:
         if in_memory(json_of(self._store)):
             raise SourceError(
-                f"{self._where} lies in this process's memory, and would be empty in another; "
-                "write it to a folder to send it there"
+                f"{self._name} is in this process's memory, and would be empty in another process; "
+                "write it to a folder first"
             )
         return vars(self)
 
 
-def open_store(leaf: Any, where: str, context: ts.Context, missing: Missing) -> Any:
-    """A future of an open store, or the store itself where it is open already.
+def open_store(leaf: Any, name: str, context: ts.Context, missing: Missing) -> Any:
+    """Opens a spec or URL and returns a future; an open store is returned as it is.
 
     Raises:
-        SourceError: when `leaf` is no spec, URL or store.
+        SourceError: When `leaf` is not a spec, URL or store.
     """
     if isinstance(leaf, ts.TensorStore):
         return leaf
     if not is_spec(leaf):
         raise SourceError(
-            f"{where} is a {type(leaf).__name__}: pass a TensorStore spec (a dict with the key 'driver'), "
+            f"{name} is a {type(leaf).__name__}: pass a TensorStore spec (a dict with the key 'driver'), "
             "a URL, or an open store"
         )
     try:
         spec = leaf.to_json() if isinstance(leaf, ts.Spec) else ts.Spec(leaf).to_json()
-        # Rechecking would ask the store about every chunk again on every read; training data does not change under way.
+        # Rechecking would revalidate every chunk on every read; training data does not change during a run.
         return ts.open(_strict(spec, missing, recheck_cached_data=False), read=True, context=context)
     except ValueError as error:
-        raise SourceError(f"{where}: this is no TensorStore spec: {brief(error)}") from redacted(error)
+        raise SourceError(f"{name} is not a TensorStore spec: {brief(error)}; correct it") from redacted(error)
 
 
-def reopen_strict(store: ts.TensorStore, where: str, context: ts.Context, missing: Missing) -> Any:
-    """`store` if it treats missing chunks as `missing` asks, or a future of one that does.
+def reopen_strict(store: ts.TensorStore, name: str, context: ts.Context, missing: Missing) -> Any:
+    """Returns `store` if it treats missing chunks as `missing` says, or else a future of one that does.
 
-    The driver may have been found only by opening.
+    The driver may be known only after opening.
     """
     spec = json_of(store)
     strict = _strict(spec, missing)
@@ -163,35 +157,35 @@ def reopen_strict(store: ts.TensorStore, where: str, context: ts.Context, missin
         return store
     try:
         if spec["driver"] in _STRICT_DRIVERS and store.kvstore is not None:
-            # With the store's own key-value store, which may live in this process's memory alone.
+            # With the store's own key-value store, which may exist only in this process's memory.
             del strict["kvstore"]
             return ts.open(strict, kvstore=store.kvstore.spec(retain_context=True), read=True, context=context)
         return ts.open(strict, read=True, context=context).result()
     except ValueError as error:
-        again = f"{where} can't be opened again with missing chunks as errors"
+        again = f"{name} can't be reopened with missing chunks as errors"
         raise SourceError(
             f"{failure(error, again)}; open it yourself with fill_missing_data_reads=False"
         ) from redacted(error)
 
 
-def rows_from_zero(store: ts.TensorStore, where: str) -> ts.TensorStore:
-    """The store with all indices counted from 0.
+def rows_from_zero(store: ts.TensorStore, name: str) -> ts.TensorStore:
+    """Translates the store's domain to begin at 0.
 
     Raises:
-        SourceError: when it has no rows.
+        SourceError: When it has no rows.
     """
     if store.rank == 0:
-        raise SourceError(f"{where} is a single value: it has no rows; give it a first dimension")
+        raise SourceError(f"{name} is a scalar without rows; give it a first dimension")
     return store[ts.d[:].translate_to[0]]
 
 
 def is_spec(node: Any) -> bool:
-    """Whether a node of a tree stands for one store."""
+    """Whether a node of a tree is a store, spec or URL."""
     return isinstance(node, ts.TensorStore | ts.Spec | str) or (isinstance(node, dict) and "driver" in node)
 
 
-def place_of(leaf: Any, path: str) -> str:
-    """A leaf and its address, for the beginning of messages."""
+def label_of(leaf: Any, path: str) -> str:
+    """Leaf and address, with which messages begin."""
     name = f"leaf {path}" if path else "the store"
     try:
         spec = (
@@ -200,7 +194,7 @@ def place_of(leaf: Any, path: str) -> str:
             else (leaf if isinstance(leaf, ts.Spec) else ts.Spec(leaf)).to_json()
         )
     except (ValueError, TypeError, NotImplementedError):
-        return name  # what is computed has no address, and what is no spec is told elsewhere
+        return name  # a computed store has no address, and an invalid spec is refused elsewhere
     while "kvstore" not in spec and isinstance(spec.get("base"), dict):
         spec = spec["base"]
     address = address_of(spec.get("kvstore"))
@@ -208,7 +202,7 @@ def place_of(leaf: Any, path: str) -> str:
 
 
 def json_of(store: ts.TensorStore) -> dict[str, Any]:
-    """The store's spec; empty for one that a Python function computes, which has no spec, and no chunks to miss."""
+    """The store's spec as JSON; empty for a virtual store, which has no spec and no chunks."""
     try:
         return store.spec().to_json()
     except NotImplementedError:
@@ -216,9 +210,9 @@ def json_of(store: ts.TensorStore) -> dict[str, Any]:
 
 
 def addresses_in(spec: Any) -> list[str]:
-    """Where all the parts of a spec lie."""
+    """Addresses of all parts of a spec."""
     if isinstance(spec, list):
-        return [address for each in spec for address in addresses_in(each)]
+        return [address for part in spec for address in addresses_in(part)]
     if not isinstance(spec, dict):
         return []
     own = address_of(spec.get("kvstore"))
@@ -226,18 +220,18 @@ def addresses_in(spec: Any) -> list[str]:
 
 
 def in_memory(spec: Any) -> bool:
-    """Whether any part of a spec lies in this process's memory."""
+    """Whether any part of a spec is in this process's memory."""
     return _any_driver(spec, lambda driver: driver == "memory")
 
 
 def local(spec: Any) -> bool:
-    """Whether no part of a spec lies on another machine."""
+    """Whether all parts of a spec are on this machine."""
     return not _any_driver(spec, lambda driver: driver in ("http", "s3", "gcs", "gcs_grpc"))
 
 
 def _any_driver(spec: Any, matches: Callable[[Any], bool]) -> bool:
     if isinstance(spec, list):
-        return any(_any_driver(each, matches) for each in spec)
+        return any(_any_driver(part, matches) for part in spec)
     if not isinstance(spec, dict):
         return False
     return matches(spec.get("driver")) or any(
@@ -246,21 +240,18 @@ def _any_driver(spec: Any, matches: Callable[[Any], bool]) -> bool:
 
 
 def _strict(spec: dict[str, Any], missing: Missing, **defaults: Any) -> dict[str, Any]:
-    """`spec` with missing chunks as errors, unless zeros are asked for.
-
-    TensorStore's own default is to read them as zeros, silently.
-    """
+    """Makes missing chunks errors, unless `missing` is "fill"; TensorStore's default silently reads zeros."""
     driver = spec.get("driver")
     if driver in _STRICT_DRIVERS:
         placed = {"kvstore": at_endpoint(spec["kvstore"])} if "kvstore" in spec else {}
         asked = {**defaults, **spec, **placed}
-        # The spec of a store leaves the option out when it has its default, true.
+        # The spec of a store omits the option at its default, true.
         asked.pop("fill_missing_data_reads", None)
         return asked if missing == "fill" else {**asked, "fill_missing_data_reads": False}
     if driver in _BASE and _BASE[driver] in spec:
         inner = spec[_BASE[driver]]
         strict = (
-            [_strict(each, missing, **defaults) for each in inner]
+            [_strict(layer, missing, **defaults) for layer in inner]
             if isinstance(inner, list)
             else _strict(inner, missing, **defaults)
         )

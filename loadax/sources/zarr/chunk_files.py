@@ -1,4 +1,4 @@
-"""Maps a row of a chunked array to the files that hold it, from metadata alone."""
+"""Maps a row of a chunked array to its files, from metadata alone."""
 
 import itertools
 from typing import Any
@@ -9,15 +9,13 @@ from loadax.sources.io.paths import local_path
 
 
 def chunk_files(spec: dict[str, Any], layout: Any, shape: tuple[int, ...], row: int) -> list[Location]:
-    """The chunk files, or shards, of a row of an open array, each with the numbers of the chunks in it.
-
-    The array's folder where these aren't known.
+    """Returns the chunk files or shards of a row, with chunk indices; the array's folder if they are unknown.
 
     Args:
-        spec: of the store, as JSON; empty when it is computed.
-        layout: `tensorstore.ChunkLayout`.
-        shape: of the array.
-        row: of it.
+        spec: Spec of the store, as JSON; empty for a virtual store.
+        layout: `tensorstore.ChunkLayout` of the store.
+        shape: Shape of the array.
+        row: Row of the array.
     """
     address = address_of(spec.get("kvstore"))
     if not address:
@@ -25,37 +23,38 @@ def chunk_files(spec: dict[str, Any], layout: Any, shape: tuple[int, ...], row: 
     if address.startswith("file://") and "|" not in address:
         address = str(local_path(address))
     files, chunks = layout.write_chunk.shape, layout.read_chunk.shape
-    # Of a view, such as a slice of a store, rows are others than those of the array; of some drivers keys are nobody's
-    # business.
+    # The rows of a view, such as a slice, differ from those of the array; some drivers have private keys.
     if "output" in spec.get("transform", {}) or not files or not chunks or not all((*files, *chunks)):
         return [Location(address)]
-    numbers = [
+    coordinates = [
         [row // files[0]],
         *(range(-(-extent // size)) for extent, size in zip(shape[1:], files[1:], strict=True)),
     ]
-    found = []
-    for index in itertools.product(*numbers):
+    locations = []
+    for index in itertools.product(*coordinates):
         key = _key(spec, index)
         spans = [str(row // chunks[0])]
-        for number, size, chunk, extent in zip(index[1:], files[1:], chunks[1:], shape[1:], strict=True):
-            first, last = number * size // chunk, (min((number + 1) * size, extent) - 1) // chunk
+        for coordinate, size, chunk, extent in zip(index[1:], files[1:], chunks[1:], shape[1:], strict=True):
+            first, last = coordinate * size // chunk, (min((coordinate + 1) * size, extent) - 1) // chunk
             spans.append(str(first) if first == last else f"{first}:{last + 1}")
-        found.append(
+        locations.append(
             Location(address if key is None else f"{address.rstrip('/')}/{key}", part=f"chunk [{', '.join(spans)}]")
         )
-    return found
+    return locations
 
 
 def _key(spec: dict[str, Any], index: tuple[int, ...]) -> str | None:
-    """What the file of a chunk is called, as the formats say; None where that is not known."""
+    """Key of a chunk's file by the format's specification; None if unknown."""
     metadata = spec.get("metadata", {})
-    numbers = [str(each) for each in index]
+    coordinates = [str(coordinate) for coordinate in index]
     if spec.get("driver") == "zarr3":
         encoding = metadata.get("chunk_key_encoding", {"name": "default"})
         default = encoding["name"] == "default"
         return (
-            encoding.get("configuration", {}).get("separator", "/" if default else ".").join(["c"] * default + numbers)
+            encoding.get("configuration", {})
+            .get("separator", "/" if default else ".")
+            .join(["c"] * default + coordinates)
         )
     if spec.get("driver") in ("zarr", "zarr2"):
-        return str(metadata.get("dimension_separator", ".")).join(numbers)
-    return "/".join(numbers) if spec.get("driver") == "n5" else None
+        return str(metadata.get("dimension_separator", ".")).join(coordinates)
+    return "/".join(coordinates) if spec.get("driver") == "n5" else None

@@ -17,16 +17,16 @@ from loadax.sources.zarr.array import PAUSE
 from loadax.sources.zarr.manifest import FINISHED, PARTIAL, check_finished
 
 _METADATA = (("zarr.json", "zarr3"), (".zarray", "zarr"), (".zmetadata", None), (".zgroup", None))
-_OCDBT = "manifest.ocdbt"  # what makes a folder a database, in which TensorStore keeps many small objects in few files
-_CONTAINERS = {".zip": "zip"}  # by the end of a path
+_OCDBT = "manifest.ocdbt"  # marks a folder as an OCDBT database, which stores many small objects in few files
+_CONTAINERS = {".zip": "zip"}  # by file extension
 
 
 def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
-    """The TensorStore spec of the array at `path`, or a dict of those of a group's variables.
+    """Returns the TensorStore spec of the array at `path`, or a dict of specs for a group.
 
     Args:
-        path: a folder, a `.zip` file or an OCDBT database; a local path or a URL.
-        variables: which arrays of a group; None: all.
+        path: Path or URL of a folder, a `.zip` file or an OCDBT database.
+        variables: Names of the group's arrays to open; None: all.
     """
     root = Folder(checked_path("path", path, "the path or URL of a zarr array or group"))
     check_finished(root.store, root.text)
@@ -35,11 +35,11 @@ def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
     if driver is not None:
         if variables is not None:
             raise SourceError(
-                f"{root.text} is an array, not a group, so variables={variables!r} can't be chosen; leave it out",
+                f"{root.text} is an array, not a group, so variables={variables!r} does not apply; leave it out",
                 argument="variables",
             )
         above = root.above()
-        if above is not None:  # an array of a group that loadax has not written to its end
+        if above is not None:  # an array of a group that loadax has not finished writing
             check_finished(above, f"the group above {root.text}")
         return root.array(driver, "")
     members = root.members(metadata) if variables is None else []
@@ -51,18 +51,18 @@ def find_arrays(path: Any, variables: Sequence[str] | str | None) -> Any:
         else entries("variables", variables, "names of arrays")
     )
     if not names:
-        raise SourceError(f"{root.text}: there is no zarr array here, and no group of arrays; check the path")
-    found = {}
+        raise SourceError(f"{root.text} contains no zarr array or group of arrays; check the path")
+    specs = {}
     for name in names:
         member = root.node(f"{name}/")
         if member is None or member[0] is None:
             raise SourceError(f"{root.text} has no zarr array {name!r}; its arrays are {root.shown(metadata)}")
-        found[name] = root.array(member[0], f"{name}/")
-    return found
+        specs[name] = root.array(member[0], f"{name}/")
+    return specs
 
 
 def members_at(leaf: Any) -> str:
-    """The names of the arrays of the group that a TensorStore spec or URL points to, for a message."""
+    """Names of the arrays of the group at a TensorStore spec or URL, for a message."""
     spec = (leaf if isinstance(leaf, ts.Spec) else ts.Spec(leaf)).to_json()
     folder = Folder(address_of(spec.get("kvstore")))
     node = folder.node("")
@@ -71,17 +71,17 @@ def members_at(leaf: Any) -> str:
 
 @final
 class Folder:
-    """What lies under a path: its metadata, and the arrays in it."""
+    """A zarr folder, zip file or database: its metadata and arrays."""
 
     def __init__(self, text: str):
         self.text = text
         self._context = new_context(0)
         container = next((kind for end, kind in _CONTAINERS.items() if text.rstrip("/").endswith(end)), None)
-        place = f"{text.rstrip('/')}|{container}:" if container else text
+        address = f"{text.rstrip('/')}|{container}:" if container else text
         path = local_path(text)
         if container is None and path is not None and path.is_file():
             raise SourceError(f"{text} is a file; pass the folder of a zarr array or group, or a .zip file of one")
-        spec = key_value_spec(place if place.endswith(("/", ":")) else f"{place}/")
+        spec = key_value_spec(address if address.endswith(("/", ":")) else f"{address}/")
         self.store, self._spec = self._open(spec), spec
         self._local = path if container is None else None
         self._check_regular([FINISHED, PARTIAL])
@@ -90,39 +90,39 @@ class Folder:
             self.store, self._spec = self._open(spec), spec
 
     def array(self, driver: str, below: str) -> dict[str, Any]:
-        """The spec of the array at a path below, or at "" itself."""
+        """Spec of the array at a path below; "": at this path."""
         return {"driver": driver, "kvstore": {**self._spec, "path": self._spec.get("path", "") + below}}
 
     def above(self) -> ts.KvStore | None:
-        """The folder that this one lies in."""
+        """Opens the parent folder; None at the root."""
         parts = self._spec.get("path", "").rstrip("/").rpartition("/")
         return self._open({**self._spec, "path": parts[0] + parts[1]}) if parts[0] else None
 
     def node(self, below: str) -> tuple[str | None, dict[str, Any]] | None:
-        """(driver of the array or None for a group, its metadata), or None when nothing is there."""
+        """Returns `(driver, metadata)` of a node, with driver None for a group; None if there is no node."""
         keys = [below + key for key, _ in _METADATA]
         answers = self._ask(keys)
         if local_path(self.text) is None and all(answer.state != "value" for answer in answers):
             time.sleep(PAUSE)
-            answers = self._ask(keys)  # servers say "not found" by mistake, too
+            answers = self._ask(keys)  # retry: servers sometimes answer "not found" by mistake
         for key, (_, driver), answer in zip(keys, _METADATA, answers, strict=True):
             if answer.state == "value":
                 try:
                     metadata = json.loads(answer.value)
                 except (ValueError, RecursionError) as error:
                     raise SourceError(
-                        f"{self.text.rstrip('/')}/{key} is no JSON ({error}); was it cut short? Copy it again"
+                        f"{self.text.rstrip('/')}/{key} is not valid JSON ({error}); was it cut short? Copy it again"
                     ) from error
                 if not isinstance(metadata, dict):
                     raise SourceError(
-                        f"{self.text.rstrip('/')}/{key} holds a {type(metadata).__name__}, "
-                        "no zarr metadata; copy it again"
+                        f"{self.text.rstrip('/')}/{key} contains a {type(metadata).__name__}, "
+                        "not zarr metadata; copy it again"
                     )
                 return (None if metadata.get("node_type") == "group" else driver), metadata
         return None
 
     def members(self, metadata: dict[str, Any]) -> list[str]:
-        """The names of a group's arrays, from its consolidated metadata, or by looking."""
+        """Names of a group's arrays, from its consolidated metadata or by listing."""
         consolidated = self._consolidated(metadata)
         if consolidated and "zarr_consolidated_format" not in metadata:
             return sorted(name for name, node in consolidated.items() if node.get("node_type") == "array")
@@ -131,49 +131,51 @@ class Folder:
         try:
             keys = [key.decode() for key in wait(self.store.list(), self._reading)]
         except NotImplementedError as error:
-            what = (
+            problem = (
                 "can't be listed, and has no consolidated metadata"
                 if metadata
-                else "holds no zarr metadata, and can't be listed"
+                else "contains no zarr metadata, and can't be listed"
             )
             raise SourceError(
-                f"{self.text} {what}; check the URL, and if it is a group name its arrays in variables=[…]"
+                f"{self.text} {problem}; check the URL, and if it is a group name its arrays in variables=[…]"
             ) from redacted(error)
         folders = {key.rsplit("/", 1)[0] for key in keys if key.endswith(("/zarr.json", "/.zarray"))}
         return sorted(name for name in folders if (node := self.node(f"{name}/")) is not None and node[0] is not None)
 
     def _consolidated(self, metadata: dict[str, Any]) -> dict[str, Any] | None:
-        """The metadata of all nodes below, where the group repeats it.
+        """Returns the group's consolidated metadata; None if it has none.
 
         Raises:
-            SourceError: when it is something else than a JSON object of objects.
+            SourceError: When it is not a JSON object of objects.
         """
-        found: Any = metadata if "zarr_consolidated_format" in metadata else metadata.get("consolidated_metadata")
-        if found is None:
+        consolidated: Any = (
+            metadata if "zarr_consolidated_format" in metadata else metadata.get("consolidated_metadata")
+        )
+        if consolidated is None:
             return None
-        nodes = found.get("metadata") if isinstance(found, dict) else found
-        if nodes is None and found is not metadata:
+        nodes = consolidated.get("metadata") if isinstance(consolidated, dict) else consolidated
+        if nodes is None and consolidated is not metadata:
             return None
         if not isinstance(nodes, dict) or not all(isinstance(node, dict) for node in nodes.values()):
             raise SourceError(
                 f"{self.text}: its consolidated metadata is damaged: it must be an object of objects, not "
-                f"{nodes!r:.60}; copy zarr.json (or .zmetadata) again, or write it anew with zarr.consolidate_metadata"
+                f"{nodes!r:.60}; copy zarr.json (or .zmetadata) again, or rewrite it with zarr.consolidate_metadata"
             )
         return nodes
 
     def shown(self, metadata: dict[str, Any]) -> str:
-        """The names of a group's arrays for a message."""
+        """Names of a group's arrays, for a message."""
         try:
             return str(self.members(metadata))
         except SourceError:
             return "not listed"
 
     def _check_regular(self, keys: Sequence[str]) -> None:
-        """Refuses pipes and the like, for which TensorStore would wait."""
+        """Refuses pipes and other special files, on which TensorStore would block."""
         for path in [self._local / key for key in keys] if self._local is not None else ():
             if path.exists() and not path.is_file():
                 raise SourceError(
-                    f"{path} is not a regular file, so it holds no zarr metadata; delete it, or copy the store again"
+                    f"{path} is not a regular file, so it contains no zarr metadata; delete it, or copy the store again"
                 )
 
     @property
@@ -184,10 +186,10 @@ class Folder:
         return wait(ts.KvStore.open(spec, context=self._context), self._reading)
 
     def _ask(self, keys: list[str]) -> list[Any]:
-        """The store's answers about some small objects, all asked for at once."""
+        """Reads some small objects concurrently."""
         self._check_regular(keys)
         if str(self._spec.get("driver", "")) == "zip":
-            # Of two reads at once of a zip file that is not there, TensorStore 0.1.86 now and then never answers one.
+            # TensorStore 0.1.86 sometimes hangs on one of two concurrent reads of a zip file that does not exist.
             return [wait(self.store.read(key), self._reading) for key in keys]
         under_way = [self.store.read(key) for key in keys]
         return [wait(answer, self._reading) for answer in under_way]

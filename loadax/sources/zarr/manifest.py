@@ -1,8 +1,7 @@
-"""The manifest of a store written by loadax: written last, so that its presence means the store is complete.
+"""Manifest of a store written by loadax: written last, so that its presence means the store is complete.
 
-A zarr store that is written half way opens like any other, so whole and half-written ones must be told apart by
-something else. `loadax.partial.json` is written before the first array, `loadax.json` after the last one; both say what
-the store holds.
+A half-written zarr store opens like any other, so the format alone does not tell whether a store is complete.
+`loadax.partial.json` is written before the first array, `loadax.json` after the last; both describe the contents.
 """
 
 import json
@@ -19,36 +18,36 @@ VERSION = 1
 
 
 def check_finished(store: ts.KvStore, location: str) -> dict[str, Any] | None:
-    """The manifest of a store that loadax wrote to its end; None for a store that somebody else wrote.
+    """Returns the manifest of a finished store; None for a store of another writer.
 
     Args:
-        store: the key-value store of the folder with the array or the group.
-        location: its path or URL, for messages.
+        store: Key-value store of the array's or group's folder.
+        location: Path or URL of the folder, for messages.
 
     Raises:
-        SourceError: when the store was not written to its end, or a newer loadax wrote it; says what to do.
+        SourceError: When the store is unfinished, or was written by a newer loadax.
     """
     manifest = read_marker(store, FINISHED, location)
     if manifest is not None:
         if manifest.get("version") != VERSION:
             raise SourceError(
-                f"{location}: {FINISHED} has version {manifest.get('version')!r}, this loadax reads {VERSION}; "
-                "read the store with the loadax that wrote it"
+                f"{location}: {FINISHED} has version {manifest.get('version')!r}, and this loadax reads {VERSION}; "
+                "read the store with the loadax version that wrote it"
             )
         return manifest
     if read_marker(store, PARTIAL, location) is None:
         return None
     raise SourceError(
-        f"{location}: it was not written to its end (no {FINISHED}); go on with `loadax convert … --resume` or "
+        f"{location}: the store is unfinished ({FINISHED} is missing); resume with `loadax convert … --resume` or "
         "write_zarr(..., resume=True), or delete it"
     )
 
 
 def read_marker(store: ts.KvStore, name: str, location: str) -> dict[str, Any] | None:
-    """What the marker file `name` says; None when it is not there.
+    """Reads the marker file `name`; None if it does not exist.
 
     Raises:
-        SourceError: when it can't be read, or holds something else than a JSON object.
+        SourceError: When it can't be read, or is not a JSON object.
     """
     answer = wait(store.read(name), f"{location}: {name}")
     if answer.state != "value":
@@ -56,7 +55,7 @@ def read_marker(store: ts.KvStore, name: str, location: str) -> dict[str, Any] |
     try:
         content = json.loads(answer.value)
     except (ValueError, RecursionError) as error:
-        raise SourceError(f"{location}: {name} is no JSON ({error}); was it cut short? Copy it again") from error
+        raise SourceError(f"{location}: {name} is not valid JSON ({error}); was it cut short? Copy it again") from error
     if not isinstance(content, dict):
-        raise SourceError(f"{location}: {name} holds a {type(content).__name__}, not an object; copy it again")
+        raise SourceError(f"{location}: {name} contains a {type(content).__name__}, not an object; copy it again")
     return content

@@ -1,7 +1,6 @@
 """Memory-maps the chunk files of local, uncompressed, unsharded zarr 3 arrays.
 
-TensorStore reads such a chunk through the same machinery as any other, several times slower than the memory that the
-file is mapped to.
+TensorStore reads such chunks several times more slowly than a memory map.
 """
 
 import itertools
@@ -18,94 +17,91 @@ from loadax.errors import SourceError
 from loadax.protocols import Columns, Integers, Location
 from loadax.sources.io.locations import cut_short
 
-_MOST_CHUNKS = 16_384  # files that are mapped: a process may have 65,530 maps on Linux
-_LEAST_BYTES = 1 << 16  # of a chunk: smaller ones gain nothing
-_FEW = 8  # rows of each file that are met, from which on they are copied together
+_MOST_CHUNKS = 16_384  # files to map: a process may have 65,530 maps on Linux
+_LEAST_BYTES = 1 << 16  # smallest chunk: smaller ones gain nothing
+_FEW = 8  # rows per file from which an indexed copy is faster than one copy per row
 
 
 @final
 class MappedChunks:
-    """The rows of one raw zarr 3 array, straight from its chunk files, each mapped when a row of it is first asked for.
+    """Reads rows of one raw zarr 3 array from its chunk files, each memory-mapped on first use.
 
     Args:
-        folder: of the array.
-        metadata: what its `zarr.json` holds; `map_raw` has looked whether it will do.
-        dtype: of the array.
-        where: the leaf and its address, for messages.
+        folder: Folder of the array.
+        metadata: Contents of its `zarr.json`, checked by `map_raw`.
+        dtype: Dtype of the array.
+        name: Leaf and address, for messages.
     """
 
     driver = "zarr3, memory-mapped"
 
-    def __init__(self, folder: Path, metadata: dict[str, Any], dtype: np.dtype[Any], where: str):
+    def __init__(self, folder: Path, metadata: dict[str, Any], dtype: np.dtype[Any], name: str):
         self.shape = tuple(int(extent) for extent in metadata["shape"])
         self.dtype = dtype
-        self._where = where
+        self._name = name
         self._rows = int(metadata["chunk_grid"]["configuration"]["chunk_shape"][0])
         encoding = metadata["chunk_key_encoding"]
         separator = encoding.get("configuration", {}).get("separator", "/" if encoding["name"] == "default" else ".")
         parts = ["c"] * (encoding["name"] == "default"), ["0"] * (len(self.shape) - 1)
         self._file: Callable[[int], Path] = lambda chunk: folder / separator.join([*parts[0], str(chunk), *parts[1]])
-        self._arguments = folder, metadata, dtype, where
+        self._arguments = folder, metadata, dtype, name
         self._whole = tuple(slice(0, extent) for extent in self.shape[1:])
         self._maps: list[NDArray[Any] | None] = [None] * len(self.chunk_starts)
         self._lock = threading.Lock()
 
     @property
     def chunk_starts(self) -> range:
-        """The rows at which files begin.
-
-        Mapped rows are read one by one at no extra cost, so nothing needs to be kept of them.
-        """
+        """First rows of the files; mapped rows cost nothing extra one by one, so no chunk cache is needed."""
         return range(0, self.shape[0], self._rows)
 
     def locate(self, row: int) -> list[Location]:
-        """The file that a row lies in, and its bytes there."""
-        number, inside = divmod(row, self._rows)
+        """File and byte range of a row."""
+        chunk, inside = divmod(row, self._rows)
         row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
-        return [Location(str(self._file(number)), inside * row_bytes, (inside + 1) * row_bytes - 1)]
+        return [Location(str(self._file(chunk)), inside * row_bytes, (inside + 1) * row_bytes - 1)]
 
     def start(self, rows: Integers, columns: Columns, out: NDArray[Any]) -> Callable[[], None]:
-        """Reads at once: there is nothing to wait for but memory."""
-        numbers, inside = np.divmod(rows, self._rows)
+        """Reads synchronously; the returned function does nothing."""
+        chunks, inside = np.divmod(rows, self._rows)
         cuts: Any = tuple(slice(*column) for column in columns)
-        order = np.argsort(numbers, kind="stable")
-        bounds = np.flatnonzero(np.diff(numbers[order], prepend=-1, append=-1)).tolist()
+        order = np.argsort(chunks, kind="stable")
+        bounds = np.flatnonzero(np.diff(chunks[order], prepend=-1, append=-1)).tolist()
         if len(bounds) == 2 and cuts == self._whole and out.flags.c_contiguous and out.dtype == self.dtype:
-            np.take(self._map(int(numbers[0])), inside, axis=0, out=out, mode="clip")
+            np.take(self._map(int(chunks[0])), inside, axis=0, out=out, mode="clip")
         elif _FEW * len(bounds) > len(rows):
-            # Few rows of each file: an indexed copy for each would cost more than a plain one for each row.
-            for number in numbers[order[bounds[:-1]]].tolist():
-                self._map(number)
+            # Few rows per file: an indexed copy per file would cost more than a plain copy per row.
+            for chunk in chunks[order[bounds[:-1]]].tolist():
+                self._map(chunk)
             maps: list[Any] = self._maps
             if cuts == self._whole:
-                for place, (number, row) in enumerate(zip(numbers.tolist(), inside.tolist(), strict=True)):
-                    out[place] = maps[number][row]
+                for position, (chunk, row) in enumerate(zip(chunks.tolist(), inside.tolist(), strict=True)):
+                    out[position] = maps[chunk][row]
             else:
-                for place, (number, row) in enumerate(zip(numbers.tolist(), inside.tolist(), strict=True)):
-                    out[place] = maps[number][(row, *cuts)]
+                for position, (chunk, row) in enumerate(zip(chunks.tolist(), inside.tolist(), strict=True)):
+                    out[position] = maps[chunk][(row, *cuts)]
         else:
             for low, high in itertools.pairwise(bounds):
-                mine = order[low:high]
-                out[mine] = self._map(int(numbers[mine[0]]))[(inside[mine], *cuts)]
+                positions = order[low:high]
+                out[positions] = self._map(int(chunks[positions[0]]))[(inside[positions], *cuts)]
         return _nothing
 
-    def _map(self, number: int) -> NDArray[Any]:
-        mapped = self._maps[number]
+    def _map(self, chunk: int) -> NDArray[Any]:
+        mapped = self._maps[chunk]
         if mapped is None:
             with self._lock:
-                mapped = self._maps[number]
-                if mapped is None:  # once only: another thread may have come first
-                    mapped = self._maps[number] = self._open(number)
+                mapped = self._maps[chunk]
+                if mapped is None:  # another thread may have mapped it meanwhile
+                    mapped = self._maps[chunk] = self._open(chunk)
         memory: Any = mapped.base
         while isinstance(memory, np.ndarray):
             memory = memory.base
-        if memory.size() < mapped.nbytes:  # reading memory behind the end of its file would kill the process
-            raise cut_short(f"{self._where}: chunk {self._file(number)}")
+        if memory.size() < mapped.nbytes:  # reading past the end of the file would kill the process with SIGBUS
+            raise cut_short(f"{self._name}: chunk {self._file(chunk)}")
         return mapped
 
-    def _open(self, number: int) -> NDArray[Any]:
-        file = self._file(number)
-        low = number * self._rows
+    def _open(self, chunk: int) -> NDArray[Any]:
+        file = self._file(chunk)
+        low = chunk * self._rows
         rows = f"rows {low} to {min(low + self._rows, self.shape[0])}"
         shape = (self._rows, *self.shape[1:])
         expected = int(np.prod(shape)) * self.dtype.itemsize
@@ -113,27 +109,23 @@ class MappedChunks:
             size = file.stat().st_size
         except OSError as error:
             raise SourceError(
-                f"{self._where}: chunk {file}, which holds {rows}, is missing ({error.strerror}); "
+                f"{self._name}: chunk {file} with {rows} is missing ({error.strerror}); "
                 "the copy is incomplete, or its writer left out chunks that hold only the fill value: "
                 "copy it again, or pass missing='fill' if those are right"
             ) from error
         if size != expected:
             raise SourceError(
-                f"{self._where}: chunk {file}, which holds {rows}, "
-                f"has {size} bytes instead of {expected}; copy it again"
+                f"{self._name}: chunk {file} with {rows} has {size} bytes instead of {expected}; copy it again"
             )
         mapped: NDArray[Any] = np.memmap(file, self.dtype, "r", shape=shape)
         return mapped.view(np.ndarray)
 
     def __reduce__(self) -> Any:
-        return MappedChunks, self._arguments  # a path and numbers, never contents
+        return MappedChunks, self._arguments  # never the contents
 
 
-def map_raw(spec: dict[str, Any], dtype: np.dtype[Any], where: str) -> MappedChunks | None:
-    """The array of an open store's spec as mapped files, when its chunks are just that.
-
-    Rows, little-endian, in local files.
-    """
+def map_raw(spec: dict[str, Any], dtype: np.dtype[Any], name: str) -> MappedChunks | None:
+    """Memory-maps the array of an open store; None unless its chunks are whole little-endian rows in local files."""
     metadata = spec.get("metadata", {})
     kvstore = spec.get("kvstore")
     if spec.get("driver") != "zarr3" or not isinstance(kvstore, dict) or kvstore.get("driver") != "file":
@@ -145,7 +137,7 @@ def map_raw(spec: dict[str, Any], dtype: np.dtype[Any], where: str) -> MappedChu
     chunks, size = -(-shape[0] // grid[0]), int(np.prod(grid)) * dtype.itemsize
     if chunks > _MOST_CHUNKS or size < _LEAST_BYTES or not _whole(spec.get("transform"), shape):
         return None
-    return MappedChunks(Path(kvstore["path"]), metadata, dtype, where)
+    return MappedChunks(Path(kvstore["path"]), metadata, dtype, name)
 
 
 def _only_bytes(codecs: list[Any], dtype: np.dtype[Any]) -> bool:
@@ -155,7 +147,7 @@ def _only_bytes(codecs: list[Any], dtype: np.dtype[Any]) -> bool:
 
 
 def _whole(transform: dict[str, Any] | None, shape: list[int]) -> bool:
-    """Whether a store is the array itself and no view of it."""
+    """Whether a store is the whole array and not a view."""
     if transform is None:
         return True
     ends = [end[0] if isinstance(end, list) else end for end in transform.get("input_exclusive_max", [])]
@@ -163,4 +155,4 @@ def _whole(transform: dict[str, Any] | None, shape: list[int]) -> bool:
 
 
 def _nothing() -> None:
-    """There is nothing left to wait for."""
+    """Does nothing: the read has finished."""

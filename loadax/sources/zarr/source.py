@@ -1,4 +1,4 @@
-"""TensorStoreSource: chunked arrays (zarr, zarr3, n5, …), local or remote."""
+"""TensorStoreSource: reads rows of chunked arrays (zarr, zarr3, n5, …), local or remote."""
 
 import os
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ from loadax.sources.zarr.array import (
     addresses_in,
     is_spec,
     json_of,
+    label_of,
     open_store,
-    place_of,
     reopen_strict,
     rows_from_zero,
 )
@@ -33,15 +33,15 @@ from loadax.sources.zarr.mapped import map_raw
 
 @final
 class TensorStoreSource(BaseSource):
-    """A tree of TensorStore arrays whose first dimensions are equal: one row an entry.
+    """A tree of TensorStore arrays with equal first dimensions: row i is entry i of each.
 
     Args:
-        tree: a pytree of TensorStore specs (dicts with the key `driver`, `tensorstore.Spec`s, URLs) or open stores. All
-            are opened on one context, so they share one cache and one set of threads.
-        missing: "error", or "fill": chunks that are not there read as the array's fill value.
+        tree: Pytree of TensorStore specs (dicts with the key `driver`, `tensorstore.Spec`s, URLs) or open stores. All
+            are opened in one context, so they share one cache and one thread pool.
+        missing: "error", or "fill" to read missing chunks as the array's fill value.
 
     Raises:
-        SourceError: when a store can't be opened, has no rows, or the leaves' lengths differ; names the leaf.
+        SourceError: When a store can't be opened, has no rows, or the leaves' lengths differ; names the leaf.
     """
 
     owns_memory = True
@@ -54,18 +54,18 @@ class TensorStoreSource(BaseSource):
             "missing",
             missing,
             ("error", "fill"),
-            "'error', or 'fill' to read chunks that are not there as the fill value",
+            "'error', or 'fill' to read missing chunks as the fill value",
         )
         leaves, self._structure = flatten(tree, is_leaf=is_spec)
-        places = [place_of(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
+        names = [label_of(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
         context = new_context(CACHE_BYTES)
-        opening = [open_store(leaf, where, context, missing) for leaf, where in zip(leaves, places, strict=True)]
-        opened = [_opened(store, where, leaf) for store, where, leaf in zip(opening, places, leaves, strict=True)]
-        strict = [reopen_strict(store, where, context, missing) for store, where in zip(opened, places, strict=True)]
-        reopened = [_opened(store, where, leaf) for store, where, leaf in zip(strict, places, leaves, strict=True)]
+        opening = [open_store(leaf, name, context, missing) for leaf, name in zip(leaves, names, strict=True)]
+        opened = [_opened(store, name, leaf) for store, name, leaf in zip(opening, names, leaves, strict=True)]
+        strict = [reopen_strict(store, name, context, missing) for store, name in zip(opened, names, strict=True)]
+        reopened = [_opened(store, name, leaf) for store, name, leaf in zip(strict, names, leaves, strict=True)]
         self.addresses = [address for store in reopened for address in addresses_in(json_of(store))]
-        """Where the arrays lie."""
-        self._arrays: list[Rows] = [_rows(store, where, missing) for store, where in zip(reopened, places, strict=True)]
+
+        self._arrays: list[Rows] = [_rows(store, name, missing) for store, name in zip(reopened, names, strict=True)]
         self._length = common_length(self._structure.paths, [array.shape[0] for array in self._arrays])
         self.spec = self._structure.build(ArraySpec(array.shape[1:], array.dtype) for array in self._arrays)
         self._process = os.getpid()
@@ -78,18 +78,12 @@ class TensorStoreSource(BaseSource):
 
     @property
     def concurrent_reads(self) -> int:
-        """Reads that are best under way at once.
-
-        They wait for disks, networks and TensorStore's threads, unless all is mapped.
-        """
+        """Several, because reads wait for disk, network and TensorStore's threads; one if all arrays are mapped."""
         return 4 if any(isinstance(array, StoredArray) for array in self._arrays) else 1
 
     @property
     def chunks(self) -> range | Integers | None:
-        """The rows at which what is decoded together begins, for the leaf with the most bytes.
-
-        None when rows are read singly.
-        """
+        """First rows of the chunks of the largest leaf; None if rows are decoded one by one."""
         decoded = [array for array in self._arrays if isinstance(array, StoredArray)]
         if not decoded:
             return None
@@ -101,19 +95,16 @@ class TensorStoreSource(BaseSource):
         return starts if starts.start == 0 else np.maximum(np.asarray(starts, np.int64), 0)
 
     def locate(self, row: int) -> list[Location]:
-        """The chunk files, or shards, that a row lies in, with the numbers of its chunks.
-
-        What is computed lies nowhere.
-        """
-        number = int(check_rows([row], self._length)[0])
+        """Chunk files or shards of a row, with its chunk indices; empty for virtual stores."""
+        index = int(check_rows([row], self._length)[0])
         return [
-            each._replace(part=f"{path} {each.part}".strip())
+            location._replace(part=f"{path} {location.part}".strip())
             for path, array in zip(self._structure.paths, self._arrays, strict=True)
-            for each in array.locate(number)
+            for location in array.locate(index)
         ]
 
     def read(self, rows: Integers) -> Tree:
-        """The entries at `rows`: one indexed read per leaf, all under way at once."""
+        """Reads the entries at `rows`: one indexed read per leaf, all concurrently."""
         rows = check_rows(rows, self._length)
         out = [
             empty_rows(len(rows), ArraySpec(array.shape[1:], array.dtype), path)
@@ -123,7 +114,7 @@ class TensorStoreSource(BaseSource):
         return self._structure.build(out)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
-        """Reads the entries at `rows`, only the columns of `boxes`, into `out`; see `Source`."""
+
         self._read(check_rows(rows, self._length), boxes, out)
 
     def _read(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
@@ -146,33 +137,33 @@ class TensorStoreSource(BaseSource):
 
 
 def open_zarr(path: Any, variables: Sequence[str] | str | None, missing: Missing = "error") -> TensorStoreSource:
-    """The rows of a zarr array, or of the arrays of a zarr group, version 2 or 3.
+    """Opens a zarr array, or the arrays of a zarr group, of version 2 or 3.
 
     Args:
-        path: of the array or group; a local path or a URL that TensorStore knows.
-        variables: which arrays of a group; None: the array itself, or all arrays of the group.
-        missing: "error", or "fill": chunks that are not there read as the fill value.
+        path: Path or URL of the array or group.
+        variables: Names of the group's arrays to read; None: the array itself, or all arrays of the group.
+        missing: "error", or "fill" to read missing chunks as the fill value.
 
     Raises:
-        SourceError: when there is no zarr array or group there, or a variable is missing; lists those that are there.
+        SourceError: When there is no zarr array or group, or a variable is missing; lists the existing ones.
     """
     return TensorStoreSource(find_arrays(path, variables), missing)
 
 
-def _opened(store: Any, where: str, leaf: Any) -> Any:
+def _opened(store: Any, name: str, leaf: Any) -> Any:
     if not hasattr(store, "result"):
         return store
     try:
-        return wait(store, where)
+        return wait(store, name)
     except SourceError as error:
         if '"group"' not in str(error):
             raise
         raise SourceError(
-            f"{where} is a group of zarr arrays, {members_at(leaf)}; open it with loadax.from_zarr, or one of them"
+            f"{name} is a group of zarr arrays, {members_at(leaf)}; open it with loadax.from_zarr, or one of them"
         ) from error
 
 
-def _rows(store: Any, where: str, missing: Missing) -> Rows:
-    counted = rows_from_zero(store, where)
-    mapped = map_raw(json_of(store), np.dtype(store.dtype.numpy_dtype), where) if missing == "error" else None
-    return mapped if mapped is not None else StoredArray(counted, where)
+def _rows(store: Any, name: str, missing: Missing) -> Rows:
+    counted = rows_from_zero(store, name)
+    mapped = map_raw(json_of(store), np.dtype(store.dtype.numpy_dtype), name) if missing == "error" else None
+    return mapped if mapped is not None else StoredArray(counted, name)

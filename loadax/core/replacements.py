@@ -1,0 +1,70 @@
+"""Names that users of torch, Grain and Hugging Face expect, each with what to write instead."""
+
+_DATALOADER = {
+    "shuffle": "shuffle the dataset: Dataloader(data.shuffle(seed=0), …); each epoch gets another order",
+    "drop_last": "remainder='drop' is the default, and remainder='pad' keeps the last rows",
+    "collate_fn": "rows are stacked leaf by leaf: make all of one shape in data.map(fn), "
+    "or change many at once in data.map_batch(fn)",
+    "sampler": "the order belongs to the dataset: data.shuffle(seed=0), data[a:b], data.filter(fn), or "
+    "loadax.mix(datasets, weights)",
+    "batch_sampler": "batches are batch_size rows of the dataset's order: data.shuffle(seed=0), or "
+    "loadax.mix(datasets, weights)",
+    "pin_memory": "leave it out: batches are placed on the devices ahead of the training loop, "
+    "as many as prefetch= says",
+    "pin_memory_device": "leave it out: batches go to the devices of mesh=",
+    "persistent_workers": "leave it out: workers stay for all epochs of num_epochs=",
+    "prefetch_factor": "prefetch= is the number of placed batches that are kept ready",
+    "timeout": "leave it out: a read that fails raises its error, and Ctrl-C ends one that hangs",
+    "worker_init_fn": "leave it out: random numbers are each row's own in data.map(fn, rng=True)",
+    "generator": "pass the seed to the dataset: data.shuffle(seed=0), data.map(fn, rng=True, seed=0)",
+    "multiprocessing_context": "worker_type='process' starts fresh interpreters",
+    "worker_count": "the number of workers is num_workers=",
+    "read_options": "num_workers= and prefetch= say how much is read ahead",
+    "seed": "pass the seed to the dataset: data.shuffle(seed=0), data.map(fn, rng=True, seed=0)",
+    "sharding": "pass mesh= and partition=, which takes a NamedSharding",
+}
+_DATASET = {
+    "batch": "the Dataloader makes batches: loadax.Dataloader(data, batch_size=8)",
+    "take": "the first n rows are data[:n]",
+    "skip": "all but the first n rows are data[n:]",
+    "seed": "seeds are arguments: data.shuffle(seed=0), data.map(fn, rng=True, seed=0)",
+    "random_map": "a random map is data.map(fn, rng=True)",
+    "to_iter_dataset": "the Dataloader reads ahead and iterates: loadax.Dataloader(data, batch_size=8)",
+    "prefetch": "the Dataloader reads ahead: loadax.Dataloader(data, batch_size=8, prefetch=2)",
+    "concatenate": "loadax.concat([data, other])",
+    "select": "a range of rows is data[a:b], a rule data.filter(fn), a list of rows to leave out data.exclude(rows)",
+    "shard": "the Dataloader gives each process its part of each batch: see mesh=, and shard_index= with shard_count=",
+    "train_test_split": "train, test = data.split(0.9)",
+    "random_split": "train, test = data.split(0.9)",
+    "features": "the shapes and dtypes of an example are data.spec",
+    "element_spec": "the shapes and dtypes of an example are data.spec",
+    "with_format": "examples are NumPy arrays, and the batches of a Dataloader jax.Arrays: leave it out",
+    "set_format": "examples are NumPy arrays, and the batches of a Dataloader jax.Arrays: leave it out",
+}
+_OWN_ROWS = "open it with its own library, and pass an object with __len__ and __getitem__ to loadax.from_source"
+_MODULE = {
+    "DataLoader": "it is spelt loadax.Dataloader",
+    "from_parquet": "not there yet: loadax.as_dataset(pyarrow.parquet.read_table(path)) makes its columns a dataset",
+    "from_csv": "not there yet: loadax.as_dataset(pandas.read_csv(path)) makes its columns a dataset",
+    "from_json": f"not there yet: {_OWN_ROWS}, such as a list of dicts",
+    "from_jsonl": f"not there yet: {_OWN_ROWS}, such as a list of dicts",
+    "from_webdataset": f"not there yet: {_OWN_ROWS} that reads a member of the tar files",
+    "from_tfrecord": f"not there yet: {_OWN_ROWS}",
+    "from_generator": "a generator can't be read at any row: write its examples to a store once, or pass a list of "
+    "them to loadax.from_source",
+}
+
+
+def for_dataloader(name: str) -> str | None:
+    """What to write in place of an argument of a data loader; None when nobody calls one so."""
+    return _DATALOADER.get(name)
+
+
+def for_dataset(name: str) -> str | None:
+    """What to write in place of a method of a dataset."""
+    return _DATASET.get(name)
+
+
+def for_module(name: str) -> str | None:
+    """What to write in place of a name of the package."""
+    return _MODULE.get(name)

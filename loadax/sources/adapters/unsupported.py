@@ -1,0 +1,149 @@
+"""Refuses objects without random access, each with the line that makes a dataset of it."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loadax.core.formatting import some
+from loadax.errors import ArgumentError
+from loadax.sources.adapters.columns import is_column, is_frame
+from loadax.sources.adapters.grain_map import is_grain, refuse_grain
+from loadax.sources.adapters.libraries import comes_from
+from loadax.sources.adapters.rows_of_store import is_stored
+
+_BY_ENDING = {
+    ".npy": "loadax.from_npy({0})",
+    ".npz": "loadax.from_arrays(dict(numpy.load({0})))",
+    ".zarr": "loadax.from_zarr({0})",
+    ".array_record": "loadax.from_array_record({0})",
+    ".arrayrecord": "loadax.from_array_record({0})",
+    ".bin": "loadax.from_tokens({0}, seq_len=…)",
+    ".idx": "loadax.from_tokens({0}, seq_len=…)",
+    ".parquet": "loadax.as_dataset(pyarrow.parquet.read_table({0}))",
+    ".feather": "loadax.as_dataset(pyarrow.feather.read_table({0}))",
+    ".arrow": "loadax.as_dataset(pyarrow.feather.read_table({0}))",
+    ".csv": "loadax.as_dataset(pandas.read_csv({0}))",
+    ".jsonl": "loadax.as_dataset(pandas.read_json({0}, lines=True))",
+    ".h5": "loadax.as_dataset(h5py.File({0}))",
+    ".hdf5": "loadax.as_dataset(h5py.File({0}))",
+    ".nc": "loadax.as_dataset(xarray.open_dataset({0}))",
+    ".tar": "loadax.from_source(list(webdataset.WebDataset({0}, shardshuffle=False).decode('rgb8')))",
+}
+_BY_CLASS = (
+    ("polars", "LazyFrame", "loadax.as_dataset(data.collect())"),
+    ("pyarrow.dataset", "Dataset", "loadax.as_dataset(data.to_table())"),
+    ("pyarrow.parquet", "ParquetFile", "loadax.as_dataset(data.read())"),
+    ("pyarrow", "RecordBatchReader", "loadax.as_dataset(data.read_all())"),
+    ("duckdb", "DuckDBPyRelation", "loadax.as_dataset(data.fetchnumpy())"),
+    ("scipy.sparse", "spmatrix", "loadax.from_arrays(data.toarray())"),
+    ("scipy.sparse", "sparray", "loadax.from_arrays(data.toarray())"),
+    ("xbatcher", "BatchGenerator", "loadax.as_dataset(data.ds)"),
+)
+
+
+def refuse_known(data: Any) -> None:
+    """Refuses paths, and objects of libraries whose rows are not what `[row]` gives.
+
+    Raises:
+        ArgumentError: says what to write.
+    """
+    if isinstance(data, str | os.PathLike):
+        raise ArgumentError(f"data={data!r} is a path; open it: {_line_for(os.fspath(data))}")
+    refuse_grain(data)
+    if comes_from(data, "datasets", "IterableDataset"):
+        raise ArgumentError(
+            "the data is an IterableDataset, which can only be iterated over; load it without streaming=True, "
+            "or write its rows to disk once: loadax.from_huggingface("
+            "datasets.Dataset.from_generator(lambda: iter(data), features=data.features))"
+        )
+    for module, name, line in _BY_CLASS:
+        if comes_from(data, module, name):
+            raise ArgumentError(
+                f"the data is a {type(data).__name__}, which can't be read by rows; make arrays of it: {line}"
+            )
+    if isinstance(data, Mapping):
+        _refuse_splits(data)
+
+
+def refuse_unreadable(data: Any) -> None:
+    """Refuses what has no rows: streams, and frames of libraries that are not known.
+
+    Raises:
+        ArgumentError: says what to write.
+    """
+    name = type(data).__name__
+    if hasattr(data, "__arrow_c_stream__"):
+        raise ArgumentError(
+            f"the data is a {name} of columns; make a table of it: loadax.as_dataset(pyarrow.table(data))"
+        )
+    readable = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    # Those of torch have a __getitem__ that raises, and may have a length.
+    if readable and all(each.__name__ != "IterableDataset" for each in type(data).__mro__):
+        return
+    if hasattr(data, "as_numpy_iterator"):
+        line = "loadax.from_source(list(data.as_numpy_iterator()))"
+    elif all(hasattr(getattr(data, "dataset", None), each) for each in ("__len__", "__getitem__")):
+        line = "loadax.from_source(data.dataset), which the Dataloader shuffles and batches"
+    elif hasattr(data, "__iter__"):
+        line = "loadax.from_source(list(data)), which holds all of it in memory"
+    else:
+        return
+    raise ArgumentError(
+        f"the data is a {name}, which can only be iterated over, so it can't be read at any row; "
+        f"hand over what can be: {line}, or an object with __len__ and __getitem__"
+    )
+
+
+def refuse_mapping(data: Any) -> None:
+    """Refuses a mapping as rows: its entries are columns.
+
+    Raises:
+        ArgumentError: says what to write.
+    """
+    if isinstance(data, Mapping) and set(data) != set(range(len(data))):
+        raise ArgumentError(
+            f"the data is a {type(data).__name__} with the keys {some(map(repr, data), 5)}, so its entries are no "
+            "rows; of arrays, one row an entry of each: loadax.from_arrays(data)"
+        )
+
+
+def _refuse_splits(data: Mapping[Any, Any]) -> None:
+    if data and all(map(_is_dataset, data.values())):
+        first = next(iter(data))
+        raise ArgumentError(
+            f"the data is a {type(data).__name__} of {some(map(repr, data), 5)}, each a dataset of its own; "
+            f"hand over one of them: loadax.as_dataset(data[{first!r}])"
+        )
+
+
+def _is_dataset(value: Any) -> bool:
+    """Whether a value of a mapping has rows and is no column."""
+    if is_frame(value) or is_grain(value):
+        return True
+    if is_stored(value) or is_column(value) or isinstance(value, list | tuple | str | bytes | Mapping):
+        return False
+    if hasattr(value, "__array__") or hasattr(value, "dtype") or comes_from(value, "zarr", "Group"):
+        return False
+    streams = any(each.__name__ == "IterableDataset" for each in type(value).__mro__)
+    return streams or (
+        hasattr(value, "__len__") and hasattr(value, "__getitem__") and not _is_sequence_of_scalars(value)
+    )
+
+
+def _is_sequence_of_scalars(value: Any) -> bool:
+    """Whether it is a column of Hugging Face, which is no dataset."""
+    return comes_from(value, "datasets", "Column")
+
+
+def _line_for(path: str) -> str:
+    where = Path(path)
+    if where.is_dir() and not any((where / name).exists() for name in ("zarr.json", ".zgroup", ".zarray")):
+        return f"loadax.from_images({path!r}), or from_array_record, from_tokens for a folder of such files"
+    ending = ".zarr" if where.is_dir() else where.suffix.lower()
+    if ending in _BY_ENDING:
+        return _BY_ENDING[ending].format(repr(path))
+    return (
+        "loadax.from_npy, from_zarr, from_tokens, from_array_record or from_images, "
+        "or what another library makes of it: loadax.as_dataset(…)"
+    )

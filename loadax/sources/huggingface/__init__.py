@@ -1,0 +1,1 @@
+"""Hugging Face datasets, column by column through Arrow."""

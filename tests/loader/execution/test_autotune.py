@@ -1,0 +1,93 @@
+"""The autotuner adds workers only while throughput for a waiting consumer increases."""
+
+from collections.abc import Callable
+
+from loadax.loader.execution.autotune import WorkerAutotuner
+
+
+def run(
+    team: WorkerAutotuner,
+    speed: Callable[[int], float],
+    seconds: float,
+    starving: Callable[[int], bool] = lambda _: True,
+) -> list[int]:
+    """The sizes that a team goes through when `speed(size)` batches a second come."""
+    now, sizes = 0.0, [team.size]
+    while now < seconds:
+        now += 1 / speed(team.size)
+        team.on_batch(now, starving(team.size))
+        if team.size != sizes[-1]:
+            sizes.append(team.size)
+    return sizes
+
+
+def test_grows_to_the_most_where_all_help() -> None:
+    assert run(WorkerAutotuner(1, 12), lambda size: 50.0 * size, 10) == [1, 2, 4, 8, 12]
+
+
+def test_grows_within_a_second_on_a_few_cores() -> None:
+    assert run(WorkerAutotuner(1, 4), lambda size: 50.0 * size, 0.8)[-1] == 4
+
+
+def test_what_was_tried_is_known() -> None:
+    team = WorkerAutotuner(1, 8)
+    assert team.tried == 1
+    run(team, lambda size: 50.0 * min(size, 2), 1.0)
+    assert (team.size, team.tried) == (2, 4)
+
+
+def test_goes_back_when_more_are_of_no_use_and_tries_seldom() -> None:
+    sizes = run(WorkerAutotuner(1, 8), lambda _: 100.0, 60)
+    assert set(sizes) == {1, 2}
+    assert sizes[-1] == 1
+    assert sizes.count(2) <= 6
+
+
+def test_stays_where_the_last_step_was_of_no_use() -> None:
+    sizes = run(WorkerAutotuner(1, 8), lambda size: 50.0 * min(size, 4), 1.5)
+    assert sizes == [1, 2, 4, 8, 4]
+
+
+def test_a_consumer_that_does_not_wait_needs_no_more() -> None:
+    assert run(WorkerAutotuner(1, 8), lambda size: 100.0 * size, 10, starving=lambda size: size < 2) == [1, 2]
+
+
+def test_tries_again_when_the_work_has_changed() -> None:
+    team = WorkerAutotuner(1, 2)
+    assert run(team, lambda _: 100.0, 1.0)[-1] == 1
+    assert run(team, lambda size: 100.0 * size, 10.0)[-1] == 2
+
+
+def test_a_number_that_was_given_stays() -> None:
+    assert run(WorkerAutotuner(3, 3), lambda size: 50.0 * size, 10) == [3]
+
+
+def test_is_not_judged_before_the_new_ones_are_there() -> None:
+    began = 0.15  # when it grows
+
+    def team_of(settling: float) -> list[int]:
+        team, now, sizes = WorkerAutotuner(1, 2, settling), 0.0, [1]
+        while now < 1.5:
+            now += 1 / (200.0 if team.size == 2 and now > began + 0.5 else 100.0)
+            team.on_batch(now, starving=True)
+            if team.size != sizes[-1]:
+                sizes.append(team.size)
+        return sizes
+
+    assert team_of(0.0) == [1, 2, 1]
+    assert team_of(0.6) == [1, 2]
+
+
+def test_begins_with_no_more_than_there_may_be() -> None:
+    assert WorkerAutotuner(16, 4).size == 4
+
+
+def test_an_absence_of_the_consumer_is_no_speed() -> None:
+    """Two workers serve twice as fast; while that is tried, an evaluation takes half a minute."""
+    team, now, away = WorkerAutotuner(1, 2), 0.0, 0.0
+    for number in range(40):
+        now += away + 1 / (50.0 * team.size)
+        team.on_batch(now, starving=True, away=away)
+        away = 30.0 if number == 9 else 0.0
+        if number >= 8:
+            assert team.size == 2

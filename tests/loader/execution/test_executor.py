@@ -1,0 +1,108 @@
+"""Batches don't depend on the executor, and each event is reported once."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import jax
+import numpy as np
+import pytest
+
+from loadax import Dataloader, from_arrays
+from loadax.loader.assembly.assembler import Piece
+from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout
+from loadax.loader.execution.executor import LoadedJob, PieceExecutor, ThreadExecutor, open_executor
+from loadax.loader.execution.monitor import RunMonitor
+from loadax.loader.execution.scheduler import OverError, PrefetchScheduler
+from loadax.loader.execution.thread_pool import ThreadPool
+from loadax.loader.metrics.stats import Timing
+from loadax.loader.options import LoaderOptions
+from loadax.reader import Reader
+from tests.loader.oracle import arrays
+
+
+class Elsewhere:
+    """An executor of another kind: pieces are handed to threads of its own."""
+
+    worker_type, isolated, workers, concurrency, first, settling, closed = "thread", True, 2, 4, 4, 0.0, False
+
+    def __init__(self) -> None:
+        self.pool = ThreadPoolExecutor(2)
+
+    def load(self, reader: Reader, layout: BufferLayout, key_seed: int | None, prefetch_bytes: int) -> LoadedJob:
+        return Job(self, ThreadExecutor().load(reader, layout, key_seed, prefetch_bytes))
+
+    def close(self) -> None:
+        self.closed = True
+        self.pool.shutdown()
+
+
+class Job:
+    def __init__(self, executor: Elsewhere, inner: LoadedJob):
+        self.executor, self.inner = executor, inner
+
+    def buffers(self, count: int) -> BatchBuffers:
+        return self.inner.buffers(count)
+
+    def run(self, piece: Piece) -> Timing:
+        return self.executor.pool.submit(self.inner.run, piece).result()
+
+    def prepare(self, threads: int) -> None:
+        pass
+
+
+def batches_of(scheduler: PrefetchScheduler) -> Iterator[tuple[int, object]]:
+    while True:
+        try:
+            yield scheduler.next_batch()
+        except OverError:
+            return
+
+
+@pytest.mark.parametrize("make", [ThreadExecutor, lambda: ThreadExecutor(3, 1), Elsewhere])
+def test_any_executor_gives_the_batches_of_the_plan(make: type[PieceExecutor]) -> None:
+    loader = Dataloader(from_arrays(arrays(200)).shuffle(seed=0), 16, num_epochs=2, key_seed=1)
+    with closing(make()) as executor:
+        producer = loader._pipeline.producer(loader._placing_mesh(), 0, executor)
+        monitor = RunMonitor(producer, LoaderOptions(), 0)
+        scheduler = PrefetchScheduler(producer, 0, LoaderOptions(), monitor)
+        with closing(ThreadPool(scheduler, executor)):
+            for expected, (step, batch) in enumerate(batches_of(scheduler)):
+                assert step == expected
+                for leaf, wanted in zip(jax.tree.leaves(batch), jax.tree.leaves(loader[step]), strict=True):
+                    np.testing.assert_array_equal(leaf, wanted)
+        stats = monitor.stats()
+    assert (stats.steps, stats.rows, monitor.step) == (len(loader), 16 * len(loader), len(loader))
+    assert (stats.workers, stats.at_work) == (executor.workers, executor.workers)
+    kinds = [event.kind for event in monitor.timeline().events]
+    assert kinds.count("placed") == kinds.count("taken") == len(loader)
+
+
+def test_a_monitor_goes_on_from_an_earlier_one() -> None:
+    loader = Dataloader(from_arrays(arrays(64)), 16)
+    monitor = None
+    for first in (0, 4):
+        producer = loader._pipeline.producer(loader._placing_mesh(), 0, ThreadExecutor())
+        monitor = RunMonitor(producer, LoaderOptions(), first, earlier=monitor)
+        assert sum(1 for _ in batches_of(PrefetchScheduler(producer, 0, LoaderOptions(), monitor))) == 4
+        monitor.close()
+        assert monitor.step == first + 4
+    assert monitor is not None
+    assert monitor.stats().steps == 8
+    assert len([event for event in monitor.timeline().events if event.kind == "taken"]) == 8
+    monitor.restart()
+    assert monitor.timeline().events == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        (LoaderOptions(worker_type="process", num_workers=0), ThreadExecutor),
+        (LoaderOptions(worker_type="process", num_workers=1, keep_on_device=True), ThreadExecutor),
+        (LoaderOptions(num_workers=2, first_workers=1), ThreadExecutor),
+    ],
+)
+def test_processes_are_started_only_where_they_have_work(options: LoaderOptions, kind: type) -> None:
+    with closing(open_executor(options)) as executor:
+        assert isinstance(executor, kind)
+        assert (executor.workers, executor.first) == (options.num_workers, options.first_workers)

@@ -1,0 +1,314 @@
+"""Certificates of any hosts and step ranges add up to that of one process, and differences show."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+
+from loadax import Certificate, Dataloader, from_arrays, mix
+from loadax.errors import ArgumentError, RowIndexError, SourceError
+from loadax.loader.inspection.certificate import Digests, certify
+from loadax.loader.state import OrderHash
+from loadax.plan.batches import BatchPlan
+from loadax.sharding import data_parallel, plan_mesh
+from tests.limits import examples
+from tests.work import lines_of
+
+TREE = {"x": np.arange(100) * 3, "y": np.arange(200.0).reshape(100, 2)}
+DATA = from_arrays(TREE).shuffle(2)
+ALONE = data_parallel(jax.devices()[:1])
+
+
+def loader_of(data: Any = DATA, batch_size: Any = 12, **how: Any) -> Dataloader:
+    """On one device, which cuts no batch."""
+    return Dataloader(data, batch_size, **{"mesh": ALONE, "num_epochs": 2, "remainder": "pad", **how})
+
+
+def test_the_digests_of_a_run_are_those_of_its_batches() -> None:
+    """Counted another way: the set of (step, position, row, epoch), and so on, is what two digests agree about."""
+    loader = loader_of()
+    whole = loader.certificate(contents=True)
+    assert (whole.run, whole.rows, whole.steps, whole.missing()) == ("1 process", 200, [(0, 18)], [])
+    assert len(whole.digest) == 64
+    assert whole.digest.startswith(loader.certificate().digest)
+    # Any one swap, omission or repetition is another digest, and a swap of positions is of the same records.
+    turned = loader_of(DATA.map(lambda example: example)).certificate(contents=True)
+    assert turned.digest == whole.digest
+    other = loader_of(DATA.map(lambda example: {**example, "x": example["x"] + (example["x"] == 30)})).certificate(
+        contents=True
+    )
+    assert other.total.visits == whole.total.visits
+    assert other.total.contents != whole.total.contents
+    another = loader_of(from_arrays(TREE).shuffle(3)).certificate()
+    assert another.total.visits != whole.total.visits
+    assert another.total.records == whole.total.records
+    assert loader_of(DATA[1:]).certificate().total.records != whole.total.records
+    assert loader_of(num_epochs=3).certificate(range(18)).digest == loader.certificate().digest
+    assert loader_of(batch_size=10).certificate().total.records == whole.total.records
+    assert loader_of(batch_size=10).certificate().total.visits != whole.total.visits
+
+
+def test_golden_values() -> None:
+    """Certificates are kept: the same run has the same digests in every version of loadax."""
+    total = loader_of().certificate(contents=True).total
+    assert [f"{each:032x}" for each in total] == GOLDEN
+
+
+GOLDEN = [
+    "8361121b9a66db60f04036e543b89278",
+    "ebf9e8029fc34fcf03a13474c8e10e13",
+    "f1293ac53da7553dd3ceb7cf8a79b022",
+]
+
+
+@settings(deadline=None, max_examples=examples(60))
+@given(
+    st.lists(st.integers(1, 17), max_size=3, unique=True),
+    st.lists(st.integers(1, 11), max_size=4, unique=True),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_parts_add_up_however_a_run_is_cut(steps: list[int], positions: list[int], per_step: bool, random: Any) -> None:
+    loader = loader_of()
+    expected = loader.certificate(per_step=True)
+    parts = [
+        loader.certificate(range(*some), positions=np.arange(*share), per_step=per_step)
+        for some in pairwise([0, *sorted(steps), 18])
+        for share in pairwise([0, *sorted(positions), 12])
+    ]
+    random.shuffle(parts)
+    without = parts[1:]
+    whole = parts[0].merge(*without)
+    assert (whole.digest, whole.rows, whole.missing()) == (expected.digest, expected.rows, [])
+    assert whole.per_step() == (expected.per_step() if per_step else None)
+    assert whole.total == expected.total
+    again = whole.merge(*random.sample(parts, len(parts)))
+    assert again.digest == expected.digest
+    assert {span.copies for span in again.spans} == {2}
+    if without:
+        few = without[0].merge(*without[1:])
+        assert (few.digest == expected.digest) == (parts[0].rows == 0)  # a part may be nothing but padding
+        assert few.missing() or few.steps != [(0, 18)]
+
+
+def test_what_is_missing_is_named() -> None:
+    loader = loader_of()
+    some = [
+        loader.certificate(range(*steps), positions=range(*at))
+        for steps, at in (((0, 5), (2, 6)), ((0, 5), (7, 12)), ((8, 9), (0, 12)))
+    ]
+    assert some[0].merge(*some[1:]).missing() == [
+        "positions 0 to 1 of steps 0 to 4",
+        "positions 6 to 6 of steps 0 to 4",
+        "steps 5 to 7",
+    ]
+
+
+def test_every_step_by_itself() -> None:
+    per_step = loader_of().certificate(per_step=True, contents=True).per_step()
+    assert per_step is not None
+    assert per_step == {step: loader_of().certificate(range(step, step + 1), contents=True).total for step in range(18)}
+    assert loader_of().certificate().per_step() is None
+
+
+def test_positions_that_several_processes_hold_count_once() -> None:
+    """On a mesh whose model axis spans hosts; and leaves that are cut in different ways."""
+    whole = loader_of().certificate()
+    owners = np.array([[0, 0, 1, 1], [2, 2, 3, 3]])
+    for partition, copies in ((P("data"), 2), (P("model"), 2), (P(("data", "model")), 1), (P(), 4)):
+        parts = [
+            Dataloader(
+                from_arrays({"x": TREE["x"]}).shuffle(2),
+                batch_size=16,
+                mesh=plan_mesh({"data": 2, "model": 4}, owners=owners, process=host),
+                partition=partition,
+            ).certificate()
+            for host in range(4)
+        ]
+        merged = parts[0].merge(*parts[1:])
+        assert merged.missing() == []
+        assert {span.copies for span in merged.spans} == {copies}
+        assert (
+            merged.digest
+            == loader_of(from_arrays({"x": TREE["x"]}).shuffle(2), 16, num_epochs=1, remainder="drop")
+            .certificate()
+            .digest
+        )
+        assert merged.run == "4 processes"
+    assert whole.run == "1 process"
+
+
+def test_a_schedule_of_batch_sizes_and_skipped_steps() -> None:
+    loader = loader_of(batch_size={0: 4, 5: 8}).skip([3])
+    whole = loader.certificate(per_step=True)
+    assert [span.batch_size for span in whole.spans] == [4, 8]
+    assert (whole.missing(), whole.rows) == ([], 196)
+    hosts = [
+        loader_of(batch_size={0: 4, 5: 8}, shard_index=host, shard_count=2).skip(3).certificate(per_step=True)
+        for host in range(2)
+    ]
+    assert hosts[0].merge(hosts[1]).per_step() == whole.per_step()
+    assert hosts[0].run == "2 processes"
+    mixed = Dataloader(mix({"a": DATA, "b": DATA}, {0: [1, 1], 20: [1, 3]}), 8, mesh=ALONE)
+    parts = [mixed.certificate(range(*some)) for some in ((0, 2), (2, 9), (9, len(mixed)))]
+    assert parts[0].merge(*parts[1:]).digest == mixed.certificate().digest
+
+
+def test_processes_that_had_other_data_are_noticed_though_they_hold_other_positions() -> None:
+    hosts = [
+        loader_of(data, shard_index=host, shard_count=2).certificate()
+        for host, data in enumerate((DATA, from_arrays(TREE).shuffle(3)))
+    ]
+    with pytest.raises(
+        ArgumentError,
+        match=r"positions 0 to 5 of steps 0 to 17 and positions 6 to 11 of steps 0 to 17 have different orders",
+    ):
+        hosts[0].merge(hosts[1])
+    skipping = [loader_of(shard_index=0, shard_count=2).skip(3), loader_of(shard_index=1, shard_count=2).skip(4)]
+    with pytest.raises(
+        ArgumentError, match="have different orders: make both with the same data, seeds, verbs and batch sizes"
+    ):
+        skipping[0].certificate().merge(skipping[1].certificate())
+
+
+def test_what_cant_be_one_run() -> None:
+    loader = loader_of(DATA.map(lambda example: example))
+    broken = loader_of(DATA.map(lambda example: {**example, "x": example["x"] * 2}))
+    with pytest.raises(
+        ArgumentError,
+        match="two processes certify positions 0 to 11 of steps 0 to 17 with different records",
+    ):
+        loader.certificate(contents=True).merge(broken.certificate(contents=True))
+    with pytest.raises(
+        ArgumentError,
+        match="some certificates have the contents of the records and some do not; make all with contents=True",
+    ):
+        loader.certificate().merge(loader.certificate(contents=True))
+    for one, other in (
+        ((0, 18, 0, 7), (0, 18, 6, 12)),
+        ((0, 10, 0, 12), (9, 18, 0, 12)),
+        ((0, 10, 3, 4), (5, 6, 0, 12)),
+    ):
+        parts = [loader.certificate(range(a, b), positions=range(c, d)) for a, b, c, d in (one, other)]
+        with pytest.raises(
+            ArgumentError,
+            match=r"overlap in part; make all with equal steps=, and with positions= that are equal or disjoint",
+        ):
+            parts[0].merge(parts[1])
+    apart = [loader.certificate(range(a, b), positions=range(c, d)) for a, b, c, d in ((0, 10, 0, 6), (5, 18, 6, 12))]
+    assert apart[0].merge(apart[1]).missing() == [
+        "positions 6 to 11 of steps 0 to 4",
+        "positions 0 to 5 of steps 10 to 17",
+    ]
+
+
+def test_it_is_kept_in_a_file(tmp_path: Path) -> None:
+    made = loader_of().certificate(contents=True, per_step=True, run="first")
+    made.save(tmp_path / "c.json")
+    assert Certificate.load(tmp_path / "c.json") == made
+    assert Certificate.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, " can't be read: No such file or directory; pass a file written by"),
+        ("{", r" is not a JSON file \(.*\); write it with loader.certificate\(\).save"),
+        ("[1]", r": this is not a certificate; make one with loader.certificate\(\)"),
+        ('{"spans": []}', ": this is not a certificate"),
+        ('{"version": 7}', ": this has version 7, but this loadax reads 1; make one"),
+        (
+            '{"version": 1, "run": "a", "contents": true}',
+            r": this certificate is damaged \(KeyError\('spans'\)\); make a new one with loader.certificate\(\)",
+        ),
+        (
+            '{"version": 1, "run": "a", "contents": true, "spans": [{"total": [], "each": []}]}',
+            ": this certificate is damaged",
+        ),
+    ],
+)
+def test_files_that_are_none(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "c.json").write_text(content)
+    with pytest.raises(SourceError, match=f"c.json{message}"):
+        Certificate.load(tmp_path / "c.json")
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: loader_of(num_epochs=None).certificate(),
+            ArgumentError,
+            r"the run is infinite; pass steps=range\(start, stop\)",
+        ),
+        (
+            lambda: loader_of().certificate(range(0, 8, 2)),
+            ArgumentError,
+            r"steps=range\(0, 8, 2\): pass a range of consecutive steps",
+        ),
+        (lambda: loader_of().certificate([1, 2]), ArgumentError, r"steps=\[1, 2\]: pass a range of consecutive steps"),
+        (
+            lambda: loader_of().certificate(range(3, 3)),
+            ArgumentError,
+            r"steps=range\(3, 3\): pass a range of consecutive steps",
+        ),
+        (lambda: loader_of().certificate(range(5, 19)), RowIndexError, "step 18 is out of range"),
+        (lambda: loader_of().certificate(range(-1, 3)), RowIndexError, "step -1 is out of range"),
+        (
+            lambda: loader_of().certificate(positions=[3, 2]),
+            ArgumentError,
+            r"positions=\[3, 2\]: pass a list of ascending ints of at least 0 and below 12",
+        ),
+        (
+            lambda: loader_of().certificate(positions=[12]),
+            ArgumentError,
+            r"positions=\[12\]: pass a list of ascending ints",
+        ),
+        (
+            lambda: loader_of().certificate(positions=[-1]),
+            ArgumentError,
+            r"positions=\[-1\]: pass a list of ascending ints",
+        ),
+        (
+            lambda: loader_of().certificate(positions=[]),
+            ArgumentError,
+            r"positions=\[\]: pass a list of ascending ints",
+        ),
+        (
+            lambda: loader_of().certificate(positions=[0.5]),
+            ArgumentError,
+            r"positions=\[0\.5\]: pass a list of ascending ints",
+        ),
+    ],
+)
+def test_what_cant_be_certified(make: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_sums_wrap_around_in_each_half() -> None:
+    top = (1 << 128) - 1
+    assert Digests(top, 1 << 64, 5) + Digests(1 << 64 | 1, top, 6) == Digests(0, (1 << 64) - 1, 11)
+
+
+def test_a_million_records_are_a_few_lines_a_step_and_a_process_that_holds_nothing() -> None:
+    data = from_arrays(np.broadcast_to(np.int8(0), (10**12,))).shuffle(1)
+    plan = BatchPlan(data.order, 4096)
+    steps = range(10**6, 10**6 + 250)
+    made = certify(plan, OrderHash(data), "run", {steps: [(0, 4096)]}, None, per_step=False)
+    assert made.rows == 250 * 4096
+    again = partial(certify, plan, OrderHash(data), "run", {steps: [(0, 4096)]}, None, per_step=False)
+    assert lines_of(again) < 250 * 300
+    nothing = certify(plan, OrderHash(data), "run", {range(5): []}, None, per_step=False)
+    assert nothing.spans == ()
+    assert made.merge(nothing) == made

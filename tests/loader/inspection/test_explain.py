@@ -1,0 +1,552 @@
+"""Every figure of `explain` equals a simulation of each host, row by row, and is fast for thousands of hosts."""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from PIL import Image
+
+from loadax import Dataloader, Dataset, from_arrays, from_source, from_tokens, mix
+from loadax.errors import ArgumentError, ConformanceError, RowIndexError, UnsupportedError
+from loadax.loader.assembly.column_tiles import buffer_layout
+from loadax.loader.inspection.check_plan import _shares
+from loadax.loader.inspection.chunk_reads import chunk_reads
+from loadax.loader.inspection.explanation import Explanation, Spread
+from loadax.loader.inspection.hosts import AllHosts
+from loadax.plan.mix import length_text
+from loadax.plan.sequential import Sequential
+from loadax.protocols import Integers, Visits
+from loadax.sharding import plan_mesh
+from loadax.sharding.holdings import HeldRows
+from tests.loader.oracle import ColumnSource, ReadSource, mesh_of
+from tests.meshes import ZOO, MeshCase
+from tests.sources.chunked import ChunkedSource
+from tests.work import lines_of
+
+ROWS, BATCH = 96, 16
+TREE = {"x": np.arange(ROWS * 16, dtype=np.float32).reshape(ROWS, 16), "y": np.arange(ROWS, dtype=np.int32)}
+
+
+def spread(values: Any) -> Spread:
+    return Spread(min(values), float(np.median(values)), max(values))
+
+
+def loaders(case: MeshCase, data: Any, partition: Any, **options: Any) -> list[Dataloader]:
+    """One for each host."""
+    made = (
+        Dataloader(data, BATCH, mesh=case.planned(host), partition=partition, **options)
+        for host in range(case.processes)
+    )
+    return list(made)
+
+
+def partitions(case: MeshCase) -> list[Any]:
+    first, last = case.axes[0], case.axes[-1]
+    both = P(first, last) if len(case.axes) > 1 else P(None, first)
+    return [P(case.axes), {"x": both, "y": P(first)}, {"x": P(None, case.axes), "y": P()}, {"x": P(last), "y": P()}]
+
+
+@pytest.mark.parametrize("case", ZOO, ids=lambda case: case.name)
+def test_rows_bytes_copies_and_memory_are_those_of_each_host_by_itself(case: MeshCase) -> None:
+    for partition in partitions(case):
+        sources = [ColumnSource(TREE) for _ in range(case.processes)]
+        hosts = [loaders(case, from_source(source), partition)[host] for host, source in enumerate(sources)]
+        found = hosts[0].explain()
+        positions = [loader._shard().positions for loader in hosts]
+        for loader, source in zip(hosts, sources, strict=True):
+            read_step(loader, 0)
+            assert source.whole_reads == 0
+        read = [sum(int(counts.sum()) * 4 for counts in source.counts) for source in sources]
+        assert found.reading.rows == spread([len(each) for each in positions])
+        assert found.reading.nbytes == spread(read)
+        assert found.reading.times == sum(read) / (BATCH * 17 * 4)
+        assert found.reading.copies == spread(np.bincount(np.concatenate(positions), minlength=BATCH))
+        assert found.memory.step == spread([buffer_layout(loader._shard()).bytes_per_step for loader in hosts])
+        box = [math.prod(stop - start for start, stop in each.boxes[0]) for each in hosts[0]._shard().layouts]
+        assert found.memory.batch == 4 * sum(box)
+        assert (found.hosts, found.devices) == (case.processes, 8)
+
+
+def read_step(loader: Dataloader, step: int) -> None:
+    """Reads what this host reads of a step, without placing it."""
+    from loadax.core.buffers import aligned_bytes
+    from loadax.loader.assembly.assembler import Assembler, Piece
+    from loadax.loader.assembly.buffer_layout import BatchBuffers
+
+    shard = loader._shard()
+    layout = buffer_layout(shard)
+    buffers = BatchBuffers(layout, aligned_bytes(layout.bytes_per_step), 1)
+    visits = loader._plan.visits(step, shard.positions)
+    Assembler(loader.dataset.reader, layout, None).fill(Piece(visits, 0, len(shard.positions), buffers))
+
+
+def test_whole_rows_are_counted_whole_and_warned_of() -> None:
+    mesh, partition = plan_mesh({"data": 2, "seq": 4}, hosts=8), {"x": P("data", "seq"), "y": P("data")}
+    mapped = from_arrays(TREE).map_batch(_same)
+    for data, why in (
+        (mapped, "the map _same .* may need all columns"),
+        (from_source(ReadSource(TREE)), "ReadSource has no read_into"),
+    ):
+        found = Dataloader(data, BATCH, mesh=mesh, partition=partition).explain()
+        assert found.reading.nbytes == Spread(8 * 68, 8.0 * 68, 8 * 68)
+        assert found.reading.times == 4
+        assert len(found.warnings) == 1
+        assert re.search(
+            rf"hosts read 544 B of whole rows a step, though their devices hold 29% of that: {why}", found.warnings[0]
+        )
+    cut = from_arrays(TREE).map_batch(_same, elementwise=True)
+    assert Dataloader(cut, BATCH, mesh=mesh, partition=partition).explain().warnings == ()
+    assert Dataloader(mapped, BATCH, mesh=mesh, partition=P("data")).explain().reading.nbytes.most == 8 * 68
+
+
+def _same(batch: Any) -> Any:
+    return batch
+
+
+CHUNKS: tuple[Any, ...] = (8, np.array([0, 1, 5, 30, 31, 90]))
+VERBS: dict[str, Callable[[Dataset], Dataset]] = {
+    "as they lie": lambda ds: ds,
+    "backwards": lambda ds: ds[::-1],
+    "repeated": lambda ds: ds[:50].repeat(3),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
+@pytest.mark.parametrize("chunks", CHUNKS, ids=["equal", "irregular"])
+def test_chunks_are_those_that_the_rows_lie_in(chunks: Any, verb: Any) -> None:
+    starts = np.arange(0, ROWS, chunks) if isinstance(chunks, int) else chunks
+    sizes = np.diff(starts, append=ROWS)
+    data = verb(from_source(ChunkedSource(TREE["x"], chunks)))
+    for case in ZOO[:6]:
+        hosts = loaders(case, data, P(case.axes))
+        steps = len(hosts[0])
+        met, decoded = [], []
+        for loader in hosts:
+            lists = [loader.local_rows(step) for step in range(steps)]
+            found = [np.unique(np.searchsorted(starts, rows, side="right") - 1) for rows in lists]
+            met.append(sum(map(len, found)) / steps)
+            decoded.append(sum(int(sizes[each].sum()) for each in found) / sum(map(len, lists)))
+        reading = hosts[0].explain(steps).reading
+        assert reading.chunks is not None
+        assert reading.decoded is not None
+        np.testing.assert_allclose(reading.chunks, spread(met))
+        np.testing.assert_allclose(reading.decoded, spread(decoded))
+        assert (reading.steps, reading.hosts, reading.kept_open) == (steps, case.processes, False)
+
+
+def test_padding_lies_in_no_chunk() -> None:
+    data = from_source(ChunkedSource({"x": TREE["x"][:20]}, 4))
+    loader = Dataloader(data, BATCH, mesh=plan_mesh({"data": 4}, hosts=4), remainder="pad")
+    found = loader.explain(2)
+    # Step 0: one chunk each. Step 1: only the first host has rows.
+    assert found.reading.chunks == Spread(0.5, 0.5, 1)
+    assert found.reading.decoded == Spread(1, 1.0, 1)
+    assert (found.batches.padded, found.batches.dropped) == (12, 0)
+    assert "20 rows, 2 steps, 12 rows of padding" in str(found)
+
+
+def test_only_some_hosts_are_looked_at_when_there_are_many() -> None:
+    loader = Dataloader(from_source(ChunkedSource(TREE["x"], 4)), BATCH, mesh=plan_mesh({"data": 16}, hosts=16))
+    held = AllHosts(loader._shard(), BATCH).rows
+    for most, looked_at in ((4, 4), (0, 1), (100, 16)):
+        found = chunk_reads(loader._plan, [0], held, loader.dataset.source, most)
+        assert found is not None
+        assert found.hosts.tolist() == [1] * looked_at
+
+
+def test_a_full_shuffle_of_coarse_chunks_is_warned_of() -> None:
+    data = from_source(ChunkedSource(np.zeros((4096, 2), np.float32), 64))
+    options: dict[str, Any] = {"mesh": plan_mesh({"data": 8}, hosts=8)}
+    full = Dataloader(data.shuffle(0), 64, **options).explain()
+    assert "rows are shuffled individually; shuffle(seed, block='chunks')" in full.warnings[0]
+    lying = Dataloader(data, 64, **options).explain()
+    assert lying.reading.decoded == Spread(8, 8.0, 8)
+    assert (
+        "hosts decode 8 rows for each one they use in a step: a host's part of the batch is smaller than the chunks"
+        in lying.warnings[0]
+    )
+
+
+def test_what_a_block_shuffle_has_open() -> None:
+    data = from_source(ChunkedSource(np.zeros((4096, 2), np.float32), 64)).shuffle(0, block="chunks", window=2, lanes=8)
+    found = Dataloader(data, 64, mesh=plan_mesh({"data": 8}, hosts=8)).explain()
+    assert found.reading.kept_open
+    assert found.reading.decoded == Spread(1, 1.0, 1)
+    assert found.memory.open_chunks == Spread(2 * 64 * 8, 2.0 * 64 * 8, 2 * 64 * 8)
+    assert found.warnings == ()
+    assert "open chunks: 1.0 KiB" in str(found)
+    assert "8 steps of 8 hosts; kept open until used up" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("verb", "advice"),
+    [
+        (
+            lambda ds: ds.shuffle(0, block="chunks", lanes=4),
+            "each of the 4 lanes of the block shuffle is shared by 4.0 hosts .* pass lanes=16",
+        ),
+        (
+            lambda ds: ds.shuffle(0, block="chunks", lanes=64)[::-1],
+            "is shared by 16.0 hosts .*: the verbs after the shuffle spread",
+        ),
+        (
+            lambda ds: ds[:256].shuffle(0, block="chunks", lanes=16),
+            "is shared by 4.0 hosts .*: the data has only 4 blocks for 16 different parts",
+        ),
+    ],
+    ids=["few lanes", "reordered", "few blocks"],
+)
+def test_lanes_that_hosts_share_are_warned_of(verb: Any, advice: str) -> None:
+    data = verb(from_source(ChunkedSource(np.zeros((4096, 2), np.float32), 64)))
+    found = Dataloader(data, 64, mesh=plan_mesh({"data": 16}, hosts=16)).explain()
+    assert any(re.search(advice, warning) for warning in found.warnings), found.warnings
+    assert found.reading.decoded is not None
+    assert found.reading.decoded.most >= 4
+
+
+def test_lanes_are_not_shared_by_copies() -> None:
+    """Hosts that hold the same rows decode the same chunks.
+
+    That is the partition's doing, and no number of lanes helps.
+    """
+    data = from_source(ChunkedSource(np.zeros((4096, 8), np.float32), 64)).shuffle(0, block="chunks", lanes=8)
+    found = Dataloader(data, 64, mesh=plan_mesh({"data": 8, "seq": 4}, hosts=32), partition=P("data", "seq")).explain()
+    assert found.warnings == ()
+    assert found.reading.copies == Spread(4, 4.0, 4)
+
+
+def test_files(tmp_path: Path) -> None:
+    for number in range(4):
+        np.arange(101, dtype=np.uint16).tofile(tmp_path / f"{number}.bin")
+    data = from_tokens(sorted(map(str, tmp_path.glob("*.bin"))), seq_len=10, dtype="uint16")
+    loader = Dataloader(data, 20, mesh=plan_mesh({"data": 2}, hosts=2))
+    rows, where = loader.rows(1), data.source.locate
+    expected = [len({part[0] for row in half for part in where(int(row))}) for half in (rows[:10], rows[10:])]
+    assert loader.explain(1).reading.files == spread(expected)
+    assert "files met" in str(loader.explain())
+    assert Dataloader(TREE, 20, mesh=plan_mesh({"data": 2}, hosts=2)).explain().reading.files is None
+
+
+def test_too_many_rows_to_ask_for_their_files(tmp_path: Path) -> None:
+    np.zeros(5001, np.uint16).tofile(tmp_path / "a.bin")
+    data = from_tokens(tmp_path / "a.bin", seq_len=1, dtype="uint16")
+    assert Dataloader(data, 5000, mesh=plan_mesh({"data": 1}, hosts=1)).explain().reading.files is None
+
+
+def test_other_warnings() -> None:
+    big = from_arrays({"x": np.zeros((100, 1024), np.float32)})
+    mesh = plan_mesh({"data": 8}, hosts=4)
+    found = Dataloader(big, 64, mesh=mesh, partition=P(), prefetch_bytes=1000).explain()
+    text = "\n".join(found.warnings)
+    assert (
+        "all hosts together read the batch 4.0 times, since several hold the same parts of ['x']; "
+        "partition these over more axes" in text
+    )
+    assert "a step takes 256 KiB on a host, but reading ahead is limited to 256 KiB: no two steps" in text
+    assert "an epoch of 100 rows drops 36 of them" in text
+    uneven = plan_mesh({"data": 8}, owners=[0, 0, 0, 0, 0, 1, 1, 1])
+    assert (
+        "hosts read from 6 to 10 rows a step, and all wait" in Dataloader(TREE, 16, mesh=uneven).explain().warnings[0]
+    )
+
+
+def test_a_process_with_a_mesh_of_its_own() -> None:
+    """Its batch is a part of the global one, and the others have meshes like it."""
+    mesh = mesh_of({"data": 4, "model": 2})
+    partition = {"x": P("data", "model"), "y": P()}
+    parts = [Dataloader(TREE, 32, mesh=mesh, partition=partition, shard_index=part, shard_count=4) for part in range(4)]
+    found = parts[0].explain()
+    assert (found.hosts, found.devices, found.batches.batch_size) == (4, 32, 32)
+    assert found.reading.rows == Spread(8, 8.0, 8)
+    assert found.reading.copies == Spread(1, 1.0, 1)
+    hosts = AllHosts(parts[0]._shard(), 32)
+    for number, loader in enumerate(parts):
+        np.testing.assert_array_equal(hosts.rows.positions(number), loader._shard().positions)
+        np.testing.assert_array_equal(hosts.shard(number).positions, loader._shard().positions)
+        assert buffer_layout(loader._shard()).bytes_per_step == found.memory.step.most
+    assert parts[2].check_plan().hosts == 4
+
+
+def test_schedules_microbatches_and_keys() -> None:
+    mesh = plan_mesh({"data": 4}, hosts=4)
+    loader = Dataloader(TREE, {0: 8, 6: 16}, mesh=mesh, microbatches=2, key_seed=3)
+    first, second = loader.explain(), loader.explain(at=6)
+    assert (first.batches.batch_size, first.batches.first, first.batches.last) == (8, 0, 5)
+    assert (second.batches.batch_size, second.batches.first, second.batches.last) == (16, 6, 8)
+    assert [leaf.path for leaf in second.leaves] == ["['key']", "['x']", "['y']"]
+    assert second.leaves[1].shape == (2, 8, 16)
+    assert second.reading.times == 1
+    assert "these figures: steps 6 to 8" in str(second)
+    assert "these figures" not in str(Dataloader(TREE, 8, mesh=mesh).explain())
+    assert loader.check_plan().steps == 9
+    with pytest.raises(RowIndexError, match="step 9 is out of range"):
+        loader.explain(at=9)
+    with pytest.raises(ArgumentError, match="steps=0: pass 1 or more"):
+        loader.explain(steps=0)
+    with pytest.raises(ArgumentError, match="steps=0: pass 1 or more"):
+        loader.check_plan(0)
+
+
+def example() -> Explanation:
+    mesh = plan_mesh({"data": 2, "seq": 4}, hosts=4)
+    data = from_arrays({"tokens": np.zeros((70, 64), np.uint16), "label": np.zeros(70, np.int32)}).shuffle(7).map(_same)
+    return Dataloader(
+        data, 16, mesh=mesh, partition={"tokens": P("data", "seq"), "label": P("data")}, num_epochs=2
+    ).explain()
+
+
+def test_as_a_table() -> None:
+    text = str(example())
+    assert text.startswith("data         arrays in memory\norder        70 rows\n             shuffle(7)\n")
+    assert re.search(r"^ +map\(_same.*\nbatches      16 rows, 2 epochs: 8 steps\n", text, re.MULTILINE)
+    assert "             an epoch: 70 rows, 4 steps, 6 rows dropped\n" in text
+    assert "mesh         data=2, seq=4: 8 devices on 4 hosts\n" in text
+    assert "             ['tokens'] uint16[16, 64] by P('data', 'seq')\n" in text
+    assert "copies       each row is read by 2 hosts; all hosts together read the batch 2.00 times\n" in text
+    assert "of a device  3 batches of 288 B: 864 B\n" in text
+    assert re.search(r"^rows read +8 +8 +8$", text, re.MULTILINE)
+    assert re.search(r"^bytes read +1.0 KiB +1.0 KiB +1.0 KiB$", text, re.MULTILINE)
+    assert "\nwarning: hosts read 1.0 KiB of whole rows" in text
+    assert max(map(len, text.split("\n\nwarning", maxsplit=1)[0].splitlines())) < 100
+    assert repr(example()) == "<Explanation of 16 rows on 4 hosts; print it>"
+
+
+def test_without_an_end() -> None:
+    mixed = mix({"a": np.zeros(10), "b": np.zeros(5)}, [1, 2], stop="never")
+    loader = Dataloader(mixed, 4, mesh=plan_mesh({"data": 2}, hosts=2), num_epochs=None)
+    text = str(loader.explain())
+    assert "4 rows, infinitely many epochs\n" in text
+    assert "an epoch: endless rows" in text
+    check = loader.check_plan(5)
+    assert str(check).startswith("checked 5 of endless steps on 2 hosts")
+
+
+def test_as_json() -> None:
+    found = example()
+    shown = json.loads(json.dumps(found.to_dict()))
+    assert shown["reading"]["rows"] == {"least": 8, "median": 8.0, "most": 8}
+    assert shown["reading"]["chunks"] is None
+    assert shown["batches"]["dropped"] == 6
+    assert shown["leaves"][0] == {"path": "['label']", "dtype": "int32", "shape": [16], "partition": "P('data')"}
+    assert shown["warnings"] == list(found.warnings)
+    assert "partition_picture" not in shown
+
+
+def test_the_order_is_told_as_the_dataset_tells_it() -> None:
+    data = from_arrays(np.arange(100)).shuffle(1, block=4, window=2, lanes=8)[5:20].repeat(3)
+    told = list(data.verbs)
+    explained = Dataloader(data, 5, mesh=plan_mesh({"data": 1}, hosts=1)).explain()
+    assert (
+        list(explained.order) == told == ["100 rows", "shuffle(1, block=4, window=2, lanes=8)", "[5:20]", "repeat(3)"]
+    )
+    assert repr(data) == "Dataset(45 rows of arrays in memory.shuffle(1, block=4, window=2, lanes=8)[5:20].repeat(3))"
+    assert (length_text(1 << 62), length_text(12345)) == ("endless", "12,345")
+
+
+def grid_of_hosts(text: str) -> list[list[str]]:
+    """The hosts' labels of a picture, without shades."""
+    lines = text.splitlines()[4:]
+    return [re.findall(r"[░▒▓█]* ([^░▒▓█]+?) [░▒▓█]*(?: |$)", line.split("  ", 1)[1]) for line in lines]
+
+
+def test_a_picture_in_the_terminal() -> None:
+    text = example().text_picture(colour=False)
+    lines = text.splitlines()
+    assert lines[0] == "['tokens'] uint16[16, 64] by P('data', 'seq')"
+    assert lines[1] == "8 parts on 4 hosts; each part is held by 1 host"
+    assert re.split(r" {2,}", lines[3]) == ["rows", "0:16", "16:32", "32:48", "48:64"]
+    assert [line.split(" ", 1)[0] for line in lines[4:]] == ["0:8", "8:16"]
+    assert grid_of_hosts(text) == [["0", "0", "1", "1"], ["2", "2", "3", "3"]]
+    assert "\x1b" not in text
+    # Neighbours of different hosts have different shades.
+    shades = [[cell[0] for cell in re.findall(r"[░▒▓█]+ \d [░▒▓█]+", line)] for line in lines[4:]]
+    assert shades[0][1] != shades[0][2]
+    assert shades[0][0] != shades[1][0]
+    assert all(len(line) <= 100 for line in lines)
+
+
+def test_a_picture_in_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = example()
+    coloured = found.text_picture(colour=True)
+    assert len(set(re.findall(r"\x1b\[48;5;(\d+)m", coloured))) == 4
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured).splitlines()[4].split() == ["0:8", "0", "0", "1", "1"]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert found.text_picture() == coloured
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert found.text_picture() == found.text_picture(colour=False)
+
+
+def test_pictures_of_what_is_shared_merged_or_not_cut() -> None:
+    def picture(axes: dict[str, int], hosts: int, partition: Any, data: Any = TREE, **options: Any) -> str:
+        mesh = plan_mesh(axes, hosts=hosts)
+        return Dataloader(data, 64, mesh=mesh, partition=partition).explain().text_picture(colour=False, **options)
+
+    assert grid_of_hosts(picture({"data": 8}, 4, P())) == [["0-3"]]
+    assert grid_of_hosts(picture({"data": 2, "seq": 4}, 8, P("seq"))) == [["0, 4"], ["1, 5"], ["2, 6"], ["3, 7"]]
+    assert grid_of_hosts(picture({"data": 4, "seq": 2}, 8, P("seq"))) == [["4 hosts"], ["4 hosts"]]
+    # 64 rows on 64 hosts in 16 lines.
+    assert grid_of_hosts(picture({"data": 64}, 64, P("data")))[15] == ["60-63"]
+    narrow = picture({"data": 2, "seq": 16}, 32, P("data", "seq"), width=40)
+    assert grid_of_hosts(narrow) == [["0-7", "8-15"], ["16-23", "24-31"]]
+    assert "8:16" in narrow
+    assert "(one value a row)" in picture({"data": 2}, 2, P("data"), np.zeros(64))
+    cube = picture({"a": 2, "b": 2}, 4, P(None, "a", "b"), np.zeros((64, 4, 6), np.float32))
+    assert "0:2, 3:6" in cube
+
+
+def colours_of(path: Path, rows: int, columns: int) -> Any:
+    """The colours in the upper left of each part of a picture: uint8[rows, columns, 3]."""
+    with Image.open(path) as image:
+        assert image.format == "PNG"
+        pixels = np.asarray(image.convert("RGB"))
+    painted = pixels.min(axis=2) < pixels.max(axis=2)  # all but white, black and gray
+    lines, places = (np.flatnonzero(painted.sum(axis=axis) > painted.shape[axis] / 2) for axis in (1, 0))
+    (top, bottom), (left, right) = (lines[0], lines[-1] + 1), (places[0], places[-1] + 1)
+    down = [top + (bottom - top) * (4 * row + 1) // (4 * rows) for row in range(rows)]
+    across = [left + (right - left) * (4 * column + 1) // (4 * columns) for column in range(columns)]
+    return pixels[np.ix_(down, across)]
+
+
+def test_a_picture_in_a_file(tmp_path: Path) -> None:
+    example().picture(tmp_path / "plan.png")
+    parts = colours_of(tmp_path / "plan.png", 2, 4)
+    # The colours of 2 x 4 parts: four hosts with two parts each.
+    assert (parts[:, ::2] == parts[:, 1::2]).all()
+    assert len(np.unique(parts.reshape(-1, 3), axis=0)) == 4
+
+
+def test_a_file_shows_copies_as_stripes(tmp_path: Path) -> None:
+    Dataloader(TREE, 16, mesh=plan_mesh({"data": 8}, hosts=4), partition=P()).explain().picture(tmp_path / "plan.png")
+    stripes = colours_of(tmp_path / "plan.png", 1, 4)
+    assert len(np.unique(stripes.reshape(-1, 3), axis=0)) == 4
+
+
+def test_a_picture_of_more_parts_than_pixels(tmp_path: Path) -> None:
+    data = np.zeros((4096, 4), np.uint8)
+    mesh = plan_mesh({"data": 4096}, hosts=4096)
+    Dataloader(data, 4096, mesh=mesh).explain().picture(tmp_path / "plan.png")
+    rows = colours_of(tmp_path / "plan.png", 4, 1).astype(int)
+    assert (abs(np.diff(rows, axis=0)).sum(axis=2) > 100).all()
+
+
+def test_a_picture_needs_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = example()
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    message = (
+        r"images need matplotlib, which can't be imported \(.*\); pip install matplotlib "
+        r"\(in a clone: pip install -e '\.\[plots\]'\), or use text_picture\(\)"
+    )
+    with pytest.raises(UnsupportedError, match=message):
+        found.picture(tmp_path / "plan.png")
+    assert found.text_picture()
+
+
+@pytest.mark.parametrize("case", ZOO, ids=lambda case: case.name)
+def test_the_check_counts_reads_as_playing_the_run_through_does(case: MeshCase) -> None:
+    for partition in partitions(case):
+        hosts = loaders(case, from_arrays(TREE).shuffle(3).repeat(2), partition, remainder="pad")
+        check = hosts[0].check_plan()
+        reads = np.zeros((len(hosts[0]), ROWS), np.int64)
+        for loader in hosts:
+            for step in range(len(loader)):
+                np.add.at(reads[step], loader.local_rows(step), 1)
+        assert check.copies == (reads[reads > 0].min(), reads.max())
+        assert (check.steps, check.all_steps, check.hosts) == (12, 12, case.processes)
+        assert check.shares == len({loader._shard().positions.tobytes() for loader in hosts})
+        assert check.asked == check.shares
+        assert check.visits == 2
+        assert "up to 2 times" in str(check)
+
+
+def test_a_long_run_is_checked_in_part() -> None:
+    data = from_arrays(np.broadcast_to(np.float32(0), (1_000_000_000,))).shuffle(0)
+    loader = Dataloader(data, 1024, mesh=plan_mesh({"data": 1024}, hosts=1024))
+    check = loader.check_plan()
+    assert check.steps == 16
+    assert check.all_steps == 976562
+    assert (check.shares, check.asked) == (1024, 512)
+    assert "(1,024 different shares, 512 in turn): each row is read by exactly the one host that holds it" in str(check)
+    assert json.loads(json.dumps(check.to_dict()))["copies"] == [1, 1]
+    assert loader.check_plan(2).asked == 1024
+
+
+class Forgetful:
+    """An order that breaks its contract: what it gives for a position depends on how many are asked for."""
+
+    size = 64
+    schedule = None
+
+    def visits(self, epochs: Integers, positions: Integers) -> Visits:
+        return Visits((positions + (len(positions) == 4)) % self.size, epochs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(Sequential(64), name)
+
+
+def test_an_order_that_hosts_see_differently_is_found() -> None:
+    forgetful: Any = Forgetful()
+    data = Dataset(from_arrays(np.arange(64)).source, forgetful)
+    loader = Dataloader(data, 16, mesh=plan_mesh({"data": 4}, hosts=4))
+    message = r"step 0, position 0: host 0 would read row 1 \(epoch 0\), but row 0 \(epoch 0\) is at this position"
+    with pytest.raises(ConformanceError, match=message):
+        loader.check_plan()
+
+
+def test_hosts_that_read_more_than_they_hold_would_be_found() -> None:
+    hosts = AllHosts(Dataloader(TREE, 16, mesh=plan_mesh({"data": 4}, hosts=4))._shard(), 16)
+    held = hosts.rows
+    wrong = HeldRows(16, 4, held.host, held.start, np.where(held.host == 3, 15, held.stop))
+    vars(hosts)["rows"] = wrong
+    with pytest.raises(ConformanceError, match="position 15 of the batch would be read by 1 hosts, but 0 hold it"):
+        _shares(hosts)
+
+
+def test_thousands_of_hosts_are_no_more_work_than_a_few() -> None:
+    rows = np.broadcast_to(np.uint16(0), (10_000_000, 2048))
+    data = from_arrays({"tokens": rows, "label": np.broadcast_to(np.int32(0), (10_000_000,))}).shuffle(0)
+
+    def explained(hosts: int) -> tuple[Any, str]:
+        mesh = plan_mesh({"data": 4096, "seq": 8}, hosts=hosts)
+        loader = Dataloader(data, 32768, mesh=mesh, partition={"tokens": P("data", "seq"), "label": P("data")})
+        found = loader.explain()
+        return found, str(found) + found.text_picture()
+
+    found, text = explained(4096)
+    assert lines_of(lambda: explained(4096)) < 2 * lines_of(lambda: explained(64))
+    assert found.reading.rows == Spread(8, 8.0, 8)
+    assert found.reading.nbytes == Spread(8 * 4100, 8.0 * 4100, 8 * 4100)
+    assert "3840-4095" in text
+
+
+def test_an_epoch_of_several_batch_sizes_is_counted_as_it_is() -> None:
+    loader = Dataloader(
+        from_arrays({"x": np.arange(1000)}), batch_size={0: 8, 3: 16, 6: 32}, mesh=plan_mesh({"data": 8}, hosts=2)
+    )
+    batches = loader.explain().batches
+    assert (batches.steps, batches.steps_per_epoch, batches.first, batches.last) == (35, 35, 0, 2)
+    assert batches.dropped == 1000 - sum(len(loader.rows(step)) for step in range(35))
+
+
+@pytest.mark.parametrize(
+    ("skipped", "first"), [(range(15), 0), (range(10, 27), 10), (range(5), 0), (range(30, 36), 20)]
+)
+def test_skipped_steps_are_not_counted(skipped: range, first: int) -> None:
+    loader = Dataloader(np.arange(400), {0: 8, 10: 16, 20: 8}).skip(skipped)
+    batches = loader.explain(at=first).batches
+    assert (batches.first, batches.steps, batches.dropped) == (first, len(loader), 0)
+    check = loader.check_plan()
+    assert "checked all steps" in str(check)
+    assert "occurs in these steps at most once" in str(check)
+
+
+def test_a_skipped_end_of_an_epoch_is_not_dropped() -> None:
+    assert Dataloader(np.arange(400), 8).skip(range(30, 50)).explain().batches.dropped == 0
+    assert Dataloader(np.arange(405), 8).skip(range(30, 50)).explain().batches.dropped == 5
+    padded = Dataloader({"x": np.arange(405)}, 8, remainder="pad").skip(range(30, 51))
+    assert padded.explain().batches.padded == 3

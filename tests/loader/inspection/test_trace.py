@@ -1,0 +1,392 @@
+"""Traces of records, finding records, and skipped steps. That `find` inverts `rows` is tested by the laws."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import numpy as np
+import pytest
+
+from loadax import Dataloader, Dataset, concat, from_arrays, from_documents, from_npy, from_source, from_tokens, mix
+from loadax.core.tree import flatten
+from loadax.errors import ArgumentError, RowIndexError, StateError
+from loadax.plan.find import StepPosition
+from loadax.protocols import Location
+from loadax.sharding import data_parallel
+from tests.loader.oracle import NONE, Oracle, arrays, assert_placed, mesh_of
+
+
+def line(rows: int, start: int = 0) -> Dataset:
+    return from_arrays({"x": np.arange(start, start + rows)})
+
+
+PARTS = {
+    "web": concat([line(30).shuffle(1), line(20, 100).shuffle(2)]),
+    "code": line(40, 1000).shuffle(3).repeat(2),
+    "books": line(9, 2000),
+}
+ALONE = data_parallel(jax.devices()[:1])
+VALUES = {"web/part 0": 0, "web/part 1": 100, "code": 1000, "books": 2000}
+
+
+def loader_of(data: Any, batch_size: Any, **how: Any) -> Dataloader:
+    """On one device, which cuts no batch."""
+    return Dataloader(data, batch_size, **{"mesh": ALONE, **how})
+
+
+def mixture(**how: Any) -> Dataset:
+    return mix(PARTS, {"web": 3, "code": 2, "books": 1}, seed=4, **how)
+
+
+# trace
+
+
+def test_a_trace_names_the_dataset_and_its_own_row_and_epoch() -> None:
+    loader = loader_of(mixture(stop="all"), 8, num_epochs=3)
+    epochs: dict[str, set[int]] = {}
+    for step in range(len(loader)):
+        trace = loader.trace(step)
+        values = np.asarray(loader[step]["x"]).tolist()
+        assert len(trace) == 8
+        assert [VALUES[record.dataset] + record.row for record in trace] == values
+        assert [record.id for record in trace] == loader.rows(step).tolist()
+        for record in trace:
+            assert trace[record.position] == record
+            assert not record.padding
+            epochs.setdefault(record.dataset, set()).add(record.epoch)
+    # Each part goes through epochs of its own. Of 720 positions 360, 240 and 120 are theirs; the repeated one has two
+    # in one of its epochs.
+    assert {name: max(found) for name, found in epochs.items()} == {
+        "web/part 0": 7,
+        "web/part 1": 6,
+        "code": 5,
+        "books": 13,
+    }
+
+
+def test_positions_may_be_chosen() -> None:
+    loader = loader_of(mixture(), 8)
+    whole, some = loader.trace(2), loader.trace(2, [5, 0, 5])
+    assert list(some) == [whole[5], whole[0], whole[5]]
+    assert some[0] == whole[0]
+    assert len(loader.trace(2, [])) == 0
+    with pytest.raises(RowIndexError, match=r"position 3 is not in this trace of 3 positions of step 2"):
+        some[3]
+
+
+def test_padding_says_so() -> None:
+    trace = loader_of(line(10), 8, remainder="pad").trace(1)
+    assert [record.padding for record in trace] == [False] * 2 + [True] * 6
+    assert trace[7][:5] == (7, "", -1, 1 - 1, -1)
+    assert repr(trace).splitlines()[4] == "2         padding"
+
+
+def test_files_are_named_when_the_source_knows_them(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(40, dtype=np.int32))
+    np.arange(100, dtype=np.uint16).tofile(tmp_path / "c.bin")
+    loader = loader_of(from_npy(tmp_path / "x.npy").shuffle(1), 4)
+    for record in loader.trace(3):
+        assert record.where is not None
+        (place,) = record.where
+        assert place.first is not None
+        assert (tmp_path / "x.npy").read_bytes()[place.first :][:4] == np.int32(record.row).tobytes()
+    tokens = loader_of(from_tokens(tmp_path / "c.bin", 8, dtype="uint16"), 4)
+    assert tokens.trace(1)[2].where == (Location(str(tmp_path / "c.bin"), 96, 113),)
+    assert loader_of(line(8), 4).trace(0)[0].where is None
+    assert loader_of(from_source(list(range(8))), 4).trace(0)[0].where is None
+
+
+def test_packed_rows_tell_their_documents(tmp_path: Path) -> None:
+    data = from_documents(np.arange(10, 30), offsets=[0, 3, 3, 7, 10, 20])
+    loader = loader_of(mix({"packs": data.pack(5)}, [1]), 2)
+    record = loader.trace(0)[1]
+    assert record.documents is not None
+    assert [(part.row, part.start, part.length, part.column) for part in record.documents] == [
+        (2, 2, 2, 0),
+        (3, 0, 3, 2),
+    ]
+    assert json.loads(json.dumps(record.to_dict()))["documents"][0] == {"row": 2, "start": 2, "length": 2, "column": 0}
+
+
+def test_a_trace_is_a_table_and_json(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(40, dtype=np.int64))
+    data = mix({"web": from_npy(tmp_path / "a.npy"), "code": np.arange(40)}, [3, 1])
+    trace = loader_of(data, 16).trace(0)
+    lines = repr(trace).splitlines()
+    assert lines[:2] == ["step 0", "position  dataset  row  epoch  where"]
+    assert lines[2] == f"0         web      0    0      {tmp_path}/a.npy bytes 128 to 135"
+    assert sum(each.endswith("code     0    0      unknown") for each in lines) == 1
+    assert len(lines) == 13
+    assert lines[12] == "… and 6 more"
+    loaded = json.loads(json.dumps(trace.to_dicts()))
+    assert loaded[0] == {
+        "position": 0,
+        "dataset": "web",
+        "row": 0,
+        "epoch": 0,
+        "id": 0,
+        "where": [{"file": f"{tmp_path}/a.npy", "first": 128, "last": 135, "part": ""}],
+        "documents": None,
+    }
+    np.save(tmp_path / "b.npy", np.arange(40, dtype=np.int64))
+    both = from_npy({"a": tmp_path / "a.npy", "b": tmp_path / "b.npy"})
+    assert repr(loader_of(both, 4).trace(0)).splitlines()[2].endswith("a.npy bytes 128 to 135 ['a'] and 1 more")
+
+
+# find
+
+
+def test_a_row_of_a_part_is_found_where_the_trace_says_so() -> None:
+    loader = loader_of(mixture(stop="all"), 8, num_epochs=2)
+    met: dict[tuple[str, int], list[StepPosition]] = {}
+    for step in range(len(loader)):
+        for record in loader.trace(step):
+            met.setdefault((record.dataset, record.row), []).append(StepPosition(step, record.position))
+    for name, rows in {"web/part 0": 30, "web/part 1": 20, "code": 40, "books": 9}.items():
+        for row in range(rows):
+            assert loader.find(row, name) == met.get((name, row), [])
+    assert loader.find(33, "web") == loader.find(3, "web/part 1")
+    assert loader.find(53) == loader.find(3, "code")
+
+
+def test_find_looks_where_it_is_told() -> None:
+    loader = loader_of(line(20).shuffle(1), 6, num_epochs=None)
+    everything = [
+        StepPosition(step, at) for step in range(30) for at in np.flatnonzero(loader.rows(step) == 7).tolist()
+    ]
+    assert loader.find(7, epochs=range(10)) == everything
+    assert loader.find(7, epochs=4) == [place for place in everything if place.step // 3 == 4]
+    assert loader.find(7, steps=range(5, 12)) == [place for place in everything if 5 <= place.step < 12]
+    assert loader.find(7, steps=everything[0].step) == everything[:1]
+    finite = loader_of(line(20).shuffle(1), 6, num_epochs=10)
+    assert finite.find(7) == finite.find(7, epochs=range(3000)) == finite.find(7, steps=range(3000)) == everything
+    assert finite.find(7, epochs=10) == finite.find(7, steps=range(40, 50)) == finite.find(7, epochs=range(0)) == []
+    never = loader_of(mixture(stop="never"), 8)
+    (place, *_) = never.find(3, "books", steps=range(100))
+    assert never.trace(place.step)[place.position][1:3] == ("books", 3)
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "message"),
+    [
+        (
+            lambda: loader_of(line(8), 4).find(8),
+            RowIndexError,
+            "row 8 is out of range: pass a row of at least 0 and below 8",
+        ),
+        (lambda: loader_of(line(8), 4).find(-1), RowIndexError, "row -1 is out of range"),
+        (lambda: loader_of(line(8), 4).find(cast(int, 1.5)), ArgumentError, r"row=1\.5: pass an int"),
+        (
+            lambda: loader_of(mixture(), 4).find(9, "books"),
+            RowIndexError,
+            "row 9 of 'books' is out of range: pass a row of at least 0 and below 9",
+        ),
+        (
+            lambda: loader_of(mixture(), 4).find(0, "part 0"),
+            ArgumentError,
+            r"dataset='part 0' is not a part .*: the parts are \['books', 'code', 'web', 'web/part 0', 'web/part 1'\]",
+        ),
+        (
+            lambda: loader_of(line(8), 4).find(0, "web"),
+            ArgumentError,
+            "it is neither mixed nor concatenated, so leave dataset= out",
+        ),
+        (
+            lambda: loader_of(line(8), 4, num_epochs=None).find(0),
+            ArgumentError,
+            r"is infinite; pass epochs=range\(start, stop\) or steps",
+        ),
+        (
+            lambda: loader_of(mixture(stop="never"), 4).find(0),
+            ArgumentError,
+            r"this mixture is infinite: pass steps=range\(start, stop\)",
+        ),
+        (
+            lambda: loader_of(line(8), 4).find(0, epochs=1, steps=2),
+            ArgumentError,
+            "epochs=1 and steps=2: pass one of them",
+        ),
+        (
+            lambda: loader_of(line(8), 4).find(0, epochs=-1),
+            ArgumentError,
+            "epochs=-1: pass an int, or a range of consecutive ints from 0 on",
+        ),
+        (
+            lambda: loader_of(line(8), 4).find(0, steps=range(0, 9, 2)),
+            ArgumentError,
+            r"steps=range\(0, 9, 2\): pass an int, or a range",
+        ),
+        (lambda: loader_of(line(8), 4).find(0, steps=True), ArgumentError, "steps=True: pass an int"),
+        (
+            lambda: loader_of(line(8), 4).trace(2),
+            RowIndexError,
+            "step 2 is out of range: steps are at least 0 and below 2",
+        ),
+        (
+            lambda: loader_of(line(8), 4).trace(0, [4]),
+            RowIndexError,
+            r"positions=\[4\]: pass ints of at least 0 and below 4, the batch size",
+        ),
+        (lambda: loader_of(line(8), 4).trace(0, [-1]), RowIndexError, r"positions=\[-1\]"),
+        (lambda: loader_of(line(8), 4).trace(0, [0.5]), RowIndexError, r"positions=\[0\.5\]"),
+    ],
+)
+def test_what_cant_be_found_is_said(ask: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ask()
+
+
+# skip
+
+
+def test_a_run_without_some_steps() -> None:
+    tree = arrays(64)
+    data = from_arrays(tree).shuffle(5)
+    loader = loader_of(data, 8, num_epochs=2, mesh=mesh_of({"data": 8}))
+    oracle = Oracle(tree, data.order, NONE, 8)
+    shorter = loader.skip([3, range(5, 7), slice(-6, -4)])
+    left = [step for step in range(16) if step not in (3, 5, 6, 10, 11)]
+    assert len(shorter) == 11
+    assert (len(loader), loader.steps_per_epoch, shorter.steps_per_epoch) == (16, 8, 8)
+    with shorter.iterate() as batches:
+        for step, (batch, number) in enumerate(zip(batches, left, strict=True)):
+            assert_placed(batch, oracle.batch(number), mesh_of({"data": 8}))
+            assert batches.step == step + 1
+            assert shorter.rows(step).tolist() == loader.rows(number).tolist()
+            assert shorter.trace(step)[0][1:] == loader.trace(number)[0][1:]
+    assert_placed(shorter[3], oracle.batch(4), mesh_of({"data": 8}))
+    assert repr(shorter).endswith("batch_size=8, 11 steps)")
+    # Steps of a run that leaves some out are numbered as that run does.
+    again = shorter.skip({0, 3}).skip(np.arange(2))
+    assert [again.rows(step)[0] for step in range(7)] == [loader.rows(step)[0] for step in (7, 8, 9, 12, 13, 14, 15)]
+    assert (
+        loader.skip([]).skip(range(0)).skip(slice(0, 0)).skip(range(6, 2, -2)).rows(5).tolist()
+        == loader.rows(7).tolist()
+    )
+
+
+def test_epochs_are_as_long_as_what_is_left_of_them() -> None:
+    loader = loader_of(line(20), 4, num_epochs=4).skip([1, 2, *range(5, 10), 19])
+    found = [(epoch.number, len(epoch), [int(batch["x"][0]) for batch in epoch]) for epoch in loader.epochs()]
+    assert found == [(0, 3, [0, 12, 16]), (2, 5, [0, 4, 8, 12, 16]), (3, 4, [0, 4, 8, 12])]
+    left = [(epoch.number, len(epoch), epoch.step, int(next(epoch)["x"][0])) for epoch in loader.epochs(start=1)]
+    assert left == [(0, 2, 1, 12), (2, 5, 3, 0), (3, 4, 8, 0)]
+    with loader.iterate(3) as batches:
+        assert batches.epoch == 2
+
+
+def states(loader: Dataloader, step: int) -> dict[str, Any]:
+    with loader.iterate(step) as batches:
+        found: dict[str, Any] = json.loads(json.dumps(batches.get_state()))
+    return found
+
+
+def values(loader: Dataloader, start: Any, count: int) -> list[list[int]]:
+    with loader.iterate(start) as batches:
+        return [np.asarray(next(batches)["x"]).tolist() for _ in range(count)]
+
+
+def test_a_run_goes_on_from_before_a_spike_without_the_batches_that_made_it() -> None:
+    loader = loader_of(line(4000).shuffle(3), 4, num_epochs=2)
+    state = states(loader, 800)
+    assert "skipped" not in state
+    careful = loader.skip(range(890, 910))
+    with careful.iterate(state) as batches:
+        assert batches.step == 800
+    found = values(careful, state, 100)
+    assert found == [loader.rows(step).tolist() for step in (*range(800, 890), *range(910, 920))]
+
+
+def test_what_will_be_skipped_may_be_changed_and_what_was_skipped_may_not() -> None:
+    loader = loader_of(line(400).shuffle(3), 4)
+    careful = loader.skip(range(20, 30))
+    before, behind = states(careful, 20), states(careful, 21)
+    assert (before["step"], before["position"], before.get("skipped")) == (20, 80, None)
+    assert (behind["step"], behind["position"], behind["skipped"]) == (21, 124, [[0, 80, 0, 120]])
+    # The step behind the last one handed out is not decided yet.
+    for other, step in ((loader, 20), (careful, 30), (loader.skip(range(20, 25)), 25), (loader.skip([20, 50]), 21)):
+        assert values(other, before, 1) == [loader.rows(step).tolist()]
+    # Later ones may be left out as well, also of a run that goes on.
+    for other in (careful, loader.skip([*range(20, 30), *range(31, 40)]), careful.skip(range(21, 30))):
+        with other.iterate(behind) as batches:
+            assert batches.step == 21
+    assert values(careful.skip(range(21, 30)), behind, 1) == [loader.rows(40).tolist()]
+    for other in (loader, loader.skip(range(20, 29)), loader.skip([5, *range(20, 30)])):
+        with pytest.raises(
+            StateError,
+            match=r"the state's 'skipped' is \[\[0, 80, 0, 120\]\], but this loader skips .*; "
+            r"skip\(\) the same steps",
+        ):
+            other.iterate(behind)
+    with pytest.raises(StateError, match=r"'skipped' is \[\], but this loader skips \[\[0, 80, 0, 84\]\] before it"):
+        careful.iterate(states(loader, 21))
+    with careful.iterate(5) as batches:
+        batches.set_state(behind)
+        assert batches.get_state() == behind
+
+
+def test_a_state_of_a_run_with_skips_is_good_for_other_batch_sizes() -> None:
+    small = loader_of(line(400).shuffle(3), 4, num_epochs=2).skip(range(90, 110))
+    large = loader_of(line(400).shuffle(3), 8, num_epochs=2).skip(range(45, 55))
+    state = states(small, 100)
+    assert state["skipped"] == [[0, 360, 1, 40]]
+    with large.iterate(state) as batches:
+        assert batches.step == 50
+        assert np.asarray(next(batches)["x"]).tolist() == [*small.rows(100), *small.rows(101)]
+    with pytest.raises(StateError, match="the state's 'skipped' is"):
+        loader_of(line(400).shuffle(3), 8, num_epochs=2).skip(range(44, 54)).iterate(state)
+
+
+def test_endless_runs_and_schedules_skip_too() -> None:
+    endless = loader_of(line(20).shuffle(1), 4, num_epochs=None)
+    shorter = endless.skip(slice(2, 10, 2)).skip(range(1000, 1001))
+    assert [shorter.rows(step).tolist() for step in (2, 6, 999, 1000)] == [
+        endless.rows(step).tolist() for step in (3, 10, 1003, 1005)
+    ]
+    scheduled = loader_of(line(120), {0: 4, 5: 8, 10: 2})
+    without = scheduled.skip(range(3, 10))
+    assert list(without.specs) == [0, 3]
+    assert [batch["x"].shape[0] for batch in without.iterate(1)][:4] == [4, 4, 2, 2]
+    assert list(scheduled.skip(range(3, 7)).specs) == [0, 3, 6]
+    assert list(scheduled.skip(slice(10, None)).specs) == [0, 5]
+
+
+LOADER = loader_of(line(80), 8)
+
+
+@pytest.mark.parametrize(
+    ("skip", "message"),
+    [
+        (lambda: LOADER.skip(10), "step 10 can't be skipped: steps are at least 0 and below 10"),
+        (lambda: LOADER.skip([3, range(8, 12)]), "step 11 can't be skipped"),
+        (lambda: LOADER.skip(-1), "step -1 can't be skipped"),
+        (lambda: LOADER.skip(slice(5, 11)), r"steps=slice\(5, 11, None\): the run has only 10 steps"),
+        (lambda: LOADER.skip(range(10)), r"steps=range\(0, 10\) skips all steps of the run; keep at least one"),
+        (lambda: LOADER.skip("3"), "steps='3': pass an int, a range, a slice, or a list or set of these"),
+        (lambda: LOADER.skip([1.5]), r"steps=1\.5: pass an int"),
+        (lambda: LOADER.skip(True), "steps=True: pass an int"),
+        (
+            lambda: loader_of(line(80), 8, num_epochs=None).skip(slice(5, None)),
+            "the run is endless, so it has no last steps; pass a stop",
+        ),
+        (
+            lambda: loader_of(line(80), 8, num_epochs=None).skip(slice(-5, 3)),
+            "the run is endless, so it has no last steps; pass a stop",
+        ),
+        (lambda: loader_of(line(80), 8, num_epochs=None).skip(-2), "step -2 can't be skipped: steps are at least 0$"),
+    ],
+)
+def test_steps_that_cant_be_skipped(skip: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        skip()
+
+
+def test_maps_with_random_numbers_are_left_alone() -> None:
+    data = line(40).shuffle(1).map(lambda example, rng: {"x": example["x"], "r": rng.integers(1 << 30)}, rng=True)
+    loader = loader_of(data, 4, num_epochs=2)
+    for one, other in zip(
+        flatten(loader.skip(range(5)).host_batch(2))[0], flatten(loader.host_batch(7))[0], strict=True
+    ):
+        np.testing.assert_array_equal(one, other)

@@ -1,0 +1,87 @@
+"""Messages and file descriptors arrive whole and in order, and either end detects that the other is gone."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from loadax.loader.workers.connection import Connection
+from tests.limits import HANG
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Connection, Connection]]:
+    one, other = (Connection(each) for each in socket.socketpair())
+    yield one, other
+    one.close()
+    other.close()
+
+
+def test_messages_of_all_sizes_arrive_in_order(ends: tuple[Connection, Connection]) -> None:
+    messages = [None, b"x" * 10, {"a": (1, 2.5)}, os.urandom(3 << 20), "", [b"y" * 70000] * 3]
+
+    def send() -> None:
+        for each in messages:
+            ends[0].send(each)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert [ends[1].receive() for _ in messages] == [(each, []) for each in messages]
+    thread.join(HANG)
+
+
+def test_open_files_come_along(ends: tuple[Connection, Connection]) -> None:
+    pairs = [os.pipe() for _ in range(2)]
+    ends[0].send("look", tuple(write for _, write in pairs))
+    ends[0].send("next")
+    message, descriptors = ends[1].receive()
+    assert (message, len(descriptors)) == ("look", 2)
+    assert ends[1].receive() == ("next", [])
+    for number, ((read, write), arrived) in enumerate(zip(pairs, descriptors, strict=True)):
+        assert arrived != write
+        os.write(arrived, bytes([number]))
+        assert os.read(read, 1) == bytes([number])
+        for each in (read, write, arrived):
+            os.close(each)
+
+
+@pytest.mark.parametrize("begun", [b"", b"\x05", b"\x05" + b"\0" * 8 + b"abc"])
+def test_an_end_that_is_gone_is_seen_also_in_the_middle_of_a_message(begun: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    channel = Connection(ours)
+    theirs.sendall(begun)
+    theirs.close()
+    with pytest.raises(EOFError):
+        channel.receive()
+    with pytest.raises(OSError, match=r"."):
+        channel.send("hello")
+    channel.close()
+
+
+def test_an_end_that_went_with_unread_messages_is_seen_too(ends: tuple[Connection, Connection]) -> None:
+    ends[0].send("never read")
+    ends[1].close()
+    with pytest.raises(EOFError):
+        ends[0].receive()
+
+
+def test_shut_frees_who_waits(ends: tuple[Connection, Connection]) -> None:
+    freed = threading.Event()
+
+    def wait() -> None:
+        with pytest.raises(EOFError):
+            ends[0].receive()
+        freed.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    ends[0].shutdown()
+    assert freed.wait(HANG)
+    thread.join(HANG)
+    with pytest.raises(EOFError):
+        ends[1].receive()
+    ends[0].shutdown()
+    ends[0].close()
+    ends[0].shutdown()

@@ -1,0 +1,285 @@
+"""Data frames: a dict of columns with their own dtypes.
+
+Nulls and what is no number are refused with the line that helps.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyarrow import compute  # noqa: F401  # what the advice names
+
+import loadax
+from loadax.errors import LeafTypeError, SourceError
+from loadax.protocols import ArraySpec
+from tests.sources.advice import follow
+
+IDS = [16777217, 16777219, 33554433, 1073741825] * 2
+"""float32 has none of them."""
+NAMES = {"loadax": loadax, "numpy": np, "pandas": pd, "polars": pl, "pyarrow": pa}
+
+Make = Callable[[dict[str, Any]], Any]
+
+FRAMES: dict[str, Make] = {
+    "pandas": pd.DataFrame,
+    "pandas nullable": lambda columns: pd.DataFrame(
+        {name: pd.array(each) if np.ndim(each) == 1 else each for name, each in columns.items()}
+    ),
+    "pandas arrow": lambda columns: pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype),
+    "polars": pl.DataFrame,
+    "table": pa.table,
+    "chunked table": lambda columns: pa.concat_tables([pa.table(columns).slice(0, 3), pa.table(columns).slice(3)]),
+    "record batch": pa.RecordBatch.from_pydict,
+}
+NULLABLE = [name for name in FRAMES if name != "pandas"]
+
+
+def some() -> dict[str, Any]:
+    return {
+        "id": np.array(IDS, np.int32),
+        "small": np.arange(8, dtype=np.uint8),
+        "x": np.linspace(0, 1, 8, dtype=np.float32),
+        "flag": np.arange(8) % 3 == 0,
+    }
+
+
+@pytest.mark.parametrize("make", FRAMES.values(), ids=FRAMES)
+@pytest.mark.parametrize(
+    "way", [loadax.as_dataset, loadax.from_source, lambda frame: loadax.Dataloader(frame, 8).dataset]
+)
+def test_columns_keep_their_names_values_and_dtypes(make: Make, way: Any) -> None:
+    data = way(make(some()))
+    assert data.spec == {name: ArraySpec((), column.dtype) for name, column in some().items()}
+    for name, column in data.read(range(8)).items():
+        np.testing.assert_array_equal(column, some()[name])
+
+
+@pytest.mark.parametrize("make", FRAMES.values(), ids=FRAMES)
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+def test_ids_reach_the_device_as_they_are(make: Make, worker_type: str) -> None:
+    batch = loadax.Dataloader(make(some()), 8, worker_type=worker_type, num_workers=1)[0]
+    assert batch["id"].tolist() == IDS
+    assert {name: leaf.dtype for name, leaf in batch.items()} == {name: column.dtype for name, column in some().items()}
+
+
+@pytest.mark.parametrize("make", FRAMES.values(), ids=FRAMES)
+def test_an_integer_that_does_not_fit_is_an_error_as_ever(make: Make) -> None:
+    loader = loadax.Dataloader(make({"id": np.array([1 << 40] * 8)}), 8)
+    with pytest.raises(Exception, match="1099511627776"):
+        loader[0]
+
+
+def test_mixtures_and_concatenations_take_frames_too() -> None:
+    frames = [make(some()) for make in FRAMES.values()]
+    assert loadax.concat(frames).read([8 * number for number in range(len(frames))])["id"].tolist() == [IDS[0]] * len(
+        frames
+    )
+    assert len(loadax.mix(frames[:2], weights=[1, 1])) == 16
+
+
+@pytest.mark.parametrize("name", NULLABLE)
+def test_nulls_are_an_error_that_names_the_column(name: str) -> None:
+    frame = FRAMES[name]({"good": [5, 6, 7, 8], "bad": [1, None, 3, None]})
+    with pytest.raises(
+        SourceError, match=r"column 'bad' has 2 nulls, which an array of \S+ can't hold; fill them: .*, or drop"
+    ) as caught:
+        loadax.Dataloader(frame, 2)
+    assert any(way in str(caught.value) for way in ("fillna", "fill_null"))
+    filled, dropped = follow(caught.value, data=frame, **NAMES)
+    assert filled.read(range(4))["bad"].tolist() == [1, 0, 3, 0]
+    assert dropped.read(range(2))["bad"].tolist() == [1, 3]
+    assert dropped.read(range(2))["good"].tolist() == [5, 7]
+    assert filled.spec["bad"].dtype.kind == "i"
+
+
+def test_nan_of_numpys_own_dtype_is_a_number() -> None:
+    data = loadax.as_dataset(pd.DataFrame({"x": np.array([1.0, np.nan], np.float32)}))
+    np.testing.assert_array_equal(data.read([0, 1])["x"], np.array([1.0, np.nan], np.float32))
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_a_column_of_strings_is_an_error_that_names_it(name: str) -> None:
+    frame = FRAMES[name]({"x": [1, 2], "name": ["a", "bc"]})
+    with pytest.raises(
+        LeafTypeError, match=r"column 'name' contains .*, which is not numeric; leave it out:"
+    ) as caught:
+        loadax.as_dataset(frame)
+    left_out, mapped = follow(
+        caught.value, data=frame, fn=lambda row: {"x": row["x"], "length": len(row["name"])}, **NAMES
+    )
+    assert left_out.spec == {"x": ArraySpec((), np.dtype(np.int64))}
+    assert mapped.read([0, 1])["length"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_a_column_of_lists_is_an_error_that_names_it(name: str) -> None:
+    frame = FRAMES[name]({"x": [1, 2], "vector": [[1.0, 2.0], [3.0, 4.0]]})
+    with pytest.raises(
+        LeafTypeError, match=r"column 'vector' contains .*; lists of one length become an array by numpy\.stack"
+    ) as caught:
+        loadax.as_dataset(frame)
+    line = str(caught.value)[str(caught.value).index("numpy.stack") :]
+    vectors = eval(line, {"data": frame, **NAMES})
+    assert loadax.as_dataset({"x": frame["x"], "vector": vectors}).read([1])["vector"].tolist() == [[3.0, 4.0]]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame({"bad": pd.Categorical(["a", "b"])}),
+        pd.DataFrame({"bad": [1, "b"]}),
+        pd.DataFrame({"bad": pd.to_datetime(["2020-01-01"], utc=True)}),
+        pl.DataFrame({"bad": ["a"]}, schema={"bad": pl.Categorical}),
+        pl.DataFrame({"bad": [{"a": 1}]}),
+        pl.DataFrame({"bad": [1]}, schema={"bad": pl.Decimal(5, 1)}),
+        pl.DataFrame({"bad": [None]}),
+        pa.table({"bad": pa.array(["a"]).dictionary_encode()}),
+        pa.table({"bad": pa.array([b"a"])}),
+        pa.table({"bad": pa.nulls(2)}),
+    ],
+)
+def test_other_columns_that_are_no_numbers(frame: Any) -> None:
+    with pytest.raises(LeafTypeError, match="column 'bad' contains "):
+        loadax.Dataloader(frame, 1)
+
+
+def test_dates_are_for_maps() -> None:
+    days = np.array(["2020-01-01", "2020-01-02"] * 4, "datetime64[s]")
+    for frame in (
+        pd.DataFrame({"day": days}),
+        pl.DataFrame({"day": days.astype("datetime64[ms]")}),
+        pa.table({"day": days}),
+    ):
+        data = loadax.as_dataset(frame).map(lambda row: row["day"].astype("datetime64[D]").astype(np.int32))
+        assert loadax.Dataloader(data, 8)[0].tolist() == [18262, 18263] * 4
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_single_columns_are_arrays(name: str) -> None:
+    """As in dict(frame), or of one frame beside arrays."""
+    frame = FRAMES[name](some())
+    columns = {"id": frame["id"], "other": np.arange(8)}
+    assert loadax.Dataloader(columns, 8)[0]["id"].tolist() == IDS
+    assert loadax.from_arrays(frame["id"]).read([1]).tolist() == [IDS[1]]
+    assert loadax.from_source(frame["id"])[1] == IDS[1]
+    with pytest.raises(LeafTypeError, match=r"leaf \['x'\] is a column of .*leave it out, or encode it as numbers"):
+        loadax.as_dataset({"x": FRAMES[name]({"name": ["a", "b"]})["name"]})
+
+
+@pytest.mark.parametrize("column", [pd.Series([1, None], dtype="Int64"), pl.Series([1, None]), pa.array([1, None])])
+def test_nulls_of_a_single_column(column: Any) -> None:
+    with pytest.raises(
+        SourceError, match=r"leaf \['x'\] is a column with 1 nulls, which an array of \w+ can't hold; fill them first"
+    ):
+        loadax.from_arrays({"x": column})
+
+
+def test_rows_of_a_frame_with_another_index() -> None:
+    frame = pd.DataFrame({"x": [10, 20, 30]}, index=[2, 0, 1])
+    assert loadax.as_dataset(frame).read([0, 1, 2])["x"].tolist() == [10, 20, 30]
+    assert loadax.as_dataset({"x": frame["x"]}).read([0, 1, 2])["x"].tolist() == [10, 20, 30]
+
+
+def test_frames_without_columns_or_with_one_name_for_two() -> None:
+    for frame in (pd.DataFrame(), pl.DataFrame(), pa.table({})):
+        with pytest.raises(SourceError, match="has no columns"):
+            loadax.as_dataset(frame)
+    for twice in (
+        pd.DataFrame(np.zeros((2, 2)), columns=["a", "a"]),
+        pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]),
+    ):
+        with pytest.raises(SourceError, match=r"2 columns of the .* are called 'a'; give each its own name"):
+            loadax.as_dataset(twice)
+
+
+def test_masked_entries_are_no_data() -> None:
+    masked = np.ma.masked_array([1, 2, 3], mask=[False, True, False])
+    with pytest.raises(
+        SourceError, match=r"leaf \['x'\] has 1 masked entries, which would become data; fill them: array\.filled\(0\)"
+    ):
+        loadax.as_dataset({"x": masked})
+    assert loadax.as_dataset({"x": masked.filled(0)}).read([0, 1, 2])["x"].tolist() == [1, 0, 3]
+    assert loadax.as_dataset(np.ma.masked_array([1, 2], mask=False)).read([0, 1]).tolist() == [1, 2]
+
+
+def test_arrays_that_are_known_are_trusted(tmp_path: Any) -> None:
+    mapped = np.memmap(tmp_path / "x", np.int32, mode="w+", shape=(8,))
+    for array in (np.arange(8), mapped, jax.numpy.arange(8), np.arange(8).astype(ml_dtypes.bfloat16)):
+        assert len(loadax.as_dataset(array)) == 8
+        assert loadax.Dataloader({"x": array}, 8)[0]["x"].dtype == jax.dtypes.canonicalize_dtype(array.dtype)
+
+
+def test_tensors_of_torch_and_tensorflow_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins: both libraries are large. Like theirs, these have `__array__`, and refuse what NumPy lacks."""
+    import sys
+    import types
+
+    class Tensor:
+        def __init__(self, values: Any, error: Exception | None = None):
+            self.values, self.error = values, error
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            if self.error:
+                raise self.error
+            return np.asarray(self.values)
+
+    for module in ("torch", "tensorflow"):
+        monkeypatch.setitem(sys.modules, module, types.SimpleNamespace(Tensor=Tensor))
+        assert loadax.as_dataset({"x": Tensor([1, 2])}).read([1])["x"].tolist() == [2]
+        assert loadax.as_dataset(Tensor([1, 2])).read([1]).tolist() == [2]
+        for error in (TypeError("Got unsupported ScalarType BFloat16"), RuntimeError("requires grad")):
+            with pytest.raises(
+                SourceError, match=rf"leaf \['x'\] is a Tensor that NumPy can't convert \({error}\); convert it first"
+            ):
+                loadax.as_dataset({"x": Tensor([1, 2], error)})
+
+
+class Lazy:
+    """Has `__array__` and rows, as lazy arrays and frames of other libraries have."""
+
+    def __init__(self) -> None:
+        self.whole = 0
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, row: int) -> Any:
+        return np.full(2, row)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        self.whole += 1
+        return np.stack([self[row] for row in range(8)])
+
+
+def test_what_only_has_an_array_method_is_read_by_its_rows() -> None:
+    lazy = Lazy()
+    assert loadax.Dataloader(lazy, 8)[0].tolist() == [[row, row] for row in range(8)]
+    message = (
+        r"leaf \['x'\] is a Lazy, which would be read into memory whole; "
+        r".* numpy\.asarray of it; .* loadax\.from_source reads them"
+    )
+    for way in (loadax.as_dataset, loadax.from_arrays):
+        with pytest.raises(SourceError, match=message):
+            way({"x": lazy})
+    assert lazy.whole == 0
+    assert loadax.from_arrays({"x": np.asarray(lazy)}).read([1])["x"].tolist() == [[1, 1]]
+    assert loadax.from_source(lazy).read([1]).tolist() == [[1, 1]]
+
+
+class Columns(dict[str, Any]):
+    """A dict that NumPy would take for one array."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise AssertionError("one array of all columns")
+
+
+def test_a_dict_with_an_array_method_is_a_dict() -> None:
+    data = loadax.as_dataset(Columns(id=np.array(IDS, np.int32), x=np.zeros(8, np.float32)))
+    assert data.read(range(8))["id"].tolist() == IDS
+    assert data.spec["x"] == ArraySpec((), np.dtype(np.float32))

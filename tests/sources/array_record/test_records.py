@@ -1,0 +1,541 @@
+"""ArrayRecord files: records of bytes, of numbers padded to one length, and of what a function makes of them."""
+
+import itertools
+import pickle
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from array_record.python.array_record_module import ArrayRecordWriter
+
+import loadax
+from loadax.errors import ArgumentError, LeafError, LeafTypeError, RowIndexError, SourceError, UnsupportedError
+from loadax.sources.array_record import files
+from loadax.testing import check_source
+
+PAD = 24
+
+
+def write(path: Path, records: Sequence[bytes], options: str = "group_size:1") -> Path:
+    writer = ArrayRecordWriter(str(path), options)
+    for record in records:
+        writer.write(record)
+    writer.close()
+    return path
+
+
+def tokens(count: int, seed: int = 0, shortest: int = 0) -> list[bytes]:
+    random = np.random.default_rng(seed)
+    return [
+        random.integers(0, 2**16, length, np.uint16).tobytes() for length in random.integers(shortest, PAD + 1, count)
+    ]
+
+
+def padded(records: Sequence[bytes], rows: Sequence[int], length: int = PAD, dtype: Any = np.uint16) -> dict[str, Any]:
+    """The oracle: row by row."""
+    data, lengths = np.zeros((len(rows), length), dtype), []
+    for place, row in enumerate(rows):
+        entries = np.frombuffer(records[row], dtype)[:length]
+        data[place, : len(entries)] = entries
+        lengths.append(len(entries))
+    return {"data": data, "length": np.array(lengths, np.int32)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three files of 40 records, in groups of 1, of 8, and of 1 again, and something else beside them."""
+    folder = tmp_path_factory.mktemp("records")
+    records = tokens(120)
+    for number, options in enumerate(("group_size:1", "group_size:8", "group_size:1,uncompressed")):
+        write(folder / f"t.array_record-{number}-of-3", records[number * 40 : number * 40 + 40], options)
+    (folder / "notes.txt").write_text("beside")
+    return folder
+
+
+RECORDS = tokens(120)
+ROWS = np.random.default_rng(1).integers(0, 120, 500)
+
+
+def open_source(paths: Any, **arguments: Any) -> Any:
+    """The source, whose methods beyond `Source` are looked at too."""
+    return loadax.from_array_record(paths, **arguments).source
+
+
+@pytest.mark.parametrize("slow", [1e9, 0.0], ids=["one by one", "together"])
+def test_random_rows_with_repeats(slow: float, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_SLOW", slow)
+    source = open_source(folder)
+    assert source.read(ROWS).tolist() == [RECORDS[row] for row in ROWS]
+    for row in (0, 39, 40, 79, 80, 119):
+        assert source.read(np.array([row])).tolist() == [RECORDS[row]]
+    source = open_source(folder, dtype=np.uint16, pad_to=np.int64(PAD))
+    jax.tree.map(np.testing.assert_array_equal, source.read(ROWS), padded(RECORDS, ROWS.tolist()))
+
+
+def test_what_is_slow_is_read_together_unless_the_file_has_far_more_chunks_than_that_is_worth(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together: list[int] = []
+    original = files.RecordFiles._together
+
+    def noticed(self: Any, number: int, spans: Any) -> Any:
+        together.append(number)
+        return original(self, number, spans)
+
+    monkeypatch.setattr(files.RecordFiles, "_together", noticed)
+    source = open_source(folder)
+    source.read(ROWS)
+    monkeypatch.setattr(files, "_SLOW", 0.0)
+    source.read(ROWS[:8])
+    monkeypatch.setattr(files, "_SCAN", 1e9)
+    source.read(ROWS)
+    assert not together
+    monkeypatch.setattr(files, "_SCAN", 2e-9)
+    source.read(ROWS)
+    assert together == [0, 1, 2]
+
+
+@pytest.mark.parametrize("pad_to", [PAD, 5, 1, 100])
+@pytest.mark.parametrize("dtype", [np.uint16, ">u2", np.uint8, np.float16, "bool"])
+def test_padding_and_cutting(pad_to: int, dtype: Any, folder: Path) -> None:
+    data = loadax.from_array_record(folder, dtype=dtype, pad_to=pad_to, truncate=True)
+    batch = data.source.read(ROWS)
+    expected = padded(RECORDS, ROWS.tolist(), pad_to, dtype)
+    assert batch["data"].dtype.isnative
+    native = expected["data"].astype(expected["data"].dtype.newbyteorder("="))
+    assert batch["data"].tobytes() == native.tobytes()  # NaNs too
+    np.testing.assert_array_equal(batch["length"], expected["length"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"dtype": np.uint16, "pad_to": PAD}, {"dtype": ">u2", "pad_to": 7, "truncate": True}],
+    ids=["bytes", "padded", "big-endian, cut"],
+)
+@pytest.mark.filterwarnings("ignore:shuffle.seed. of data whose chunks hold")  # `check_source` does that
+def test_the_contract(arguments: dict[str, Any], folder: Path) -> None:
+    check_source(open_source(folder, **arguments), loader="dtype" in arguments)
+
+
+def count_and_entries(record: bytes) -> dict[str, Any]:
+    entries = np.frombuffer(record, np.uint16)
+    return {"tokens": entries, "pairs": np.stack([entries, entries], axis=1), "sum": entries.sum(dtype=np.int32)}
+
+
+@pytest.mark.filterwarnings("ignore:shuffle.seed. of data whose chunks hold")  # `check_source` does that
+def test_decoded_records_have_their_leaves_padded(folder: Path) -> None:
+    data = loadax.from_array_record(folder, decode=count_and_entries, pad_to={"tokens": PAD, "pairs": 4}, truncate=True)
+    check_source(data.source)
+    batch = data.source.read(ROWS)
+    expected, short = padded(RECORDS, ROWS.tolist()), padded(RECORDS, ROWS.tolist(), 4)
+    np.testing.assert_array_equal(batch["tokens"], expected["data"])
+    np.testing.assert_array_equal(batch["tokens_length"], expected["length"])
+    np.testing.assert_array_equal(batch["pairs"], np.stack([short["data"]] * 2, axis=2))
+    np.testing.assert_array_equal(batch["pairs_length"], short["length"])
+    assert batch["sum"].tolist() == [np.frombuffer(RECORDS[row], np.uint16).sum(dtype=np.int32) for row in ROWS]
+    assert data[3]["tokens_length"].dtype == np.int32
+
+
+def test_a_loader_yields_every_row_once_an_epoch(folder: Path) -> None:
+    data = loadax.from_array_record(folder, dtype=np.uint16, pad_to=PAD)
+    loader = loadax.Dataloader(data.shuffle(seed=0, block="chunks"), batch_size=40)
+    batches = [jax.tree.map(np.asarray, batch) for batch in loader]
+    rows = np.concatenate([loader.rows(step) for step in range(3)])
+    assert sorted(rows.tolist()) == list(range(120))
+    for step, batch in enumerate(batches):
+        jax.tree.map(np.testing.assert_array_equal, batch, padded(RECORDS, loader.rows(step).tolist()))
+
+
+def test_a_map_decodes_bytes(folder: Path) -> None:
+    data = loadax.from_array_record(folder)
+    assert data[5] == RECORDS[5]
+    assert type(data[5]) is bytes
+    sizes = data.map(lambda record: np.int32(len(record)))
+    batch = loadax.Dataloader(sizes, batch_size=120)[0]
+    assert np.asarray(batch).tolist() == [len(record) for record in RECORDS]
+
+
+def test_records_of_one_length_need_no_padding(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(30, 6)).astype(">f4")
+    data = loadax.from_array_record(write(tmp_path / "x.array_record", [row.tobytes() for row in values]), dtype=">f4")
+    batch = loadax.Dataloader(data, batch_size=24)[0]
+    np.testing.assert_array_equal(np.asarray(batch), values[:24].astype(np.float32))
+    check_source(data.source)
+
+
+def test_records_of_any_length_can_be_packed(folder: Path) -> None:
+    packed = loadax.from_array_record(folder, dtype=np.uint16).pack(32)
+    rows = packed.read(range(len(packed)))
+    there = rows["tokens"][rows["segment_ids"] > 0]
+    assert there.tolist() == np.frombuffer(b"".join(RECORDS), np.uint16).tolist()
+
+
+@pytest.mark.parametrize("kind", ["file", "path", "url", "folder", "glob", "list", "tuple of globs"])
+def test_paths(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [str(folder / f"t.array_record-{number}-of-3") for number in range(3)]
+    paths: Any = {
+        "file": names[1],
+        "path": Path(names[1]),
+        "url": f"file://{names[1]}",
+        "folder": folder,
+        "glob": f"{folder}/t.*-of-3",
+        "list": names[::-1],
+        "tuple of globs": (f"{folder}/*-2-*", f"{folder}/*-[01]-*"),
+    }[kind]
+    order = {"file": [1], "path": [1], "url": [1], "list": [2, 1, 0], "tuple of globs": [2, 0, 1]}.get(kind, [0, 1, 2])
+    data = loadax.from_array_record(paths)
+    assert (
+        repr(data)
+        == f"Dataset({40 * len(order)} rows of {'an ArrayRecord file' if len(order) == 1 else '3 ArrayRecord files'})"
+    )
+    assert data.source.read(np.arange(len(data))).tolist() == [RECORDS[40 * n + i] for n in order for i in range(40)]
+    source: Any = data.source
+    where = source.locate(len(data) - 2)
+    assert [(each.file, each.part) for each in where] == [(names[order[-1]], "record 38")]
+
+
+def test_files_without_records_among_others(tmp_path: Path) -> None:
+    records = tokens(10, seed=3)
+    parts = [[], records[:4], [], records[4:], []]
+    paths = [write(tmp_path / f"{number}", part) for number, part in enumerate(parts)]
+    source = open_source(paths)
+    assert source.read(np.arange(10)).tolist() == records
+    assert source.read(np.empty(0, np.int64)).tolist() == []
+    grouped = open_source(write(tmp_path / "g", records, "group_size:4"), dtype=np.uint16, pad_to=PAD)
+    assert grouped.chunks.tolist() == [0, 4, 8]
+
+
+def test_chunks_are_told_of_where_records_are_decoded_together(folder: Path) -> None:
+    paths = [folder / f"t.array_record-{number}-of-3" for number in range(3)]
+    assert open_source(paths, dtype=np.uint16, pad_to=PAD).chunks.tolist() == [
+        *range(40),
+        *range(40, 80, 8),
+        *range(80, 120),
+    ]
+    assert open_source(paths[0], dtype=np.uint16, pad_to=PAD).chunks is None
+
+
+def test_threads_side_by_side(folder: Path) -> None:
+    source = open_source(folder, dtype=np.uint16, pad_to=PAD)
+    wrong: list[Any] = []
+
+    def work(seed: int) -> None:
+        for rows in np.random.default_rng(seed).integers(0, 120, (60, 32)):
+            batch, expected = source.read(rows), padded(RECORDS, rows.tolist())
+            if not all(np.array_equal(batch[key], expected[key]) for key in expected):
+                wrong.append(rows)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_no_more_files_are_open_than_half_of_those_that_may_be(folder: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    source = open_source([folder] * 5)  # 15 files
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    most = 0
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 40, hard))
+    try:
+        limit = (before + 40) // 2
+        many = open_source([folder] * (limit // 3 + 5))
+        for row in range(0, len(many), 40):
+            assert many.read(np.array([row])).tolist() == [RECORDS[row % 120]]
+            most = max(most, len(many._files._open))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert most == limit
+    assert not source._files._open  # opened when read, not before
+    source.read(np.arange(0, 600, 7))
+    assert len(source._files._open) == 15
+
+
+def test_a_pickle_is_small_and_opens_the_files_anew(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    source = open_source(Path(folder.name), dtype=np.uint16, pad_to=PAD)  # relative
+    source.read(ROWS)
+    pickled = pickle.dumps(source)
+    assert len(pickled) < 3000
+    monkeypatch.chdir(tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, pickle.loads(pickled).read(ROWS), padded(RECORDS, ROWS.tolist()))
+
+
+def test_neither_jax_nor_tensorstore_is_needed_to_read(folder: Path, tmp_path: Path) -> None:
+    source = open_source(folder, dtype=np.uint16, pad_to=PAD)
+    (tmp_path / "source").write_bytes(pickle.dumps(source))
+    code = (
+        "import pickle, sys, numpy; source = pickle.load(open('source', 'rb')); "
+        "print(source.read(numpy.arange(120))['length'].sum());"
+        "assert not {'jax', 'tensorstore'} & set(sys.modules)"
+    )
+    environment = {"PYTHONPATH": str(Path(loadax.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) == sum(len(record) // 2 for record in RECORDS)
+
+
+def test_rows_that_are_not_there(folder: Path) -> None:
+    for arguments in ({}, {"dtype": np.uint16}, {"decode": count_and_entries, "pad_to": {"tokens": PAD}}):
+        source = open_source(folder, **arguments)
+        for row in (120, -1):
+            with pytest.raises(RowIndexError, match=f"row {row} is out of range"):
+                source.read(np.array([0, row]))
+            with pytest.raises(RowIndexError, match=f"row {row} is out of range"):
+                source.locate(row)
+
+
+# What can be wrong with arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"pad_to": 8}, r"pad_to=8 needs dtype=.* such as dtype='uint16'"),
+        ({"pad_to": {"x": 8}}, r"pad_to=\{'x': 8\} names leaves of .*; pass decode= too, or one length and dtype="),
+        ({"dtype": "u2", "pad_to": {"x": 8}}, r"pad_to=\{'x': 8\} names leaves"),
+        ({"dtype": "u2", "pad_to": 0}, r"pad_to=0: pass the number of entries of a row, an int of 1 or more"),
+        ({"dtype": "u2", "pad_to": 2.5}, r"pad_to=2\.5: pass the number of entries"),
+        ({"dtype": "u2", "pad_to": True}, r"pad_to=True: pass the number of entries"),
+        ({"dtype": "many"}, r"dtype='many' is not a dtype; pass for example 'uint16'"),
+        ({"dtype": "U4"}, r"dtype='U4' is <U4, but entries are numbers; .*decode the bytes in a map"),
+        ({"dtype": object}, r"is object, but entries are numbers"),
+        (
+            {"decode": bytes},
+            r"decode= needs pad_to=, the leaves to pad; without padding, write from_array_record\(paths\)\.map",
+        ),
+        ({"decode": bytes, "pad_to": 8}, r"pad_to=8: beside decode=, pass a dict of leaves and their lengths"),
+        ({"decode": bytes, "pad_to": {}}, r"pad_to=\{\}: beside decode="),
+        ({"decode": bytes, "pad_to": {"x": -1}}, r"pad_to\['x'\]=-1: pass the number of entries"),
+        ({"decode": bytes, "dtype": "u2", "pad_to": 8}, r"dtype='u2' and decode= were both passed"),
+        ({"truncate": True}, r"truncate=True truncates records to pad_to=, which was not passed; pass pad_to= too"),
+    ],
+)
+def test_arguments_that_can_not_be_used(arguments: dict[str, Any], message: str, folder: Path) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        loadax.from_array_record(folder, **arguments)
+
+
+@pytest.mark.parametrize("paths", [7, [7], b"x", {"a": "b"}])
+def test_what_is_no_path(paths: Any) -> None:
+    with pytest.raises(
+        ArgumentError, match=r"paths=.* is a \w+: pass the path of an ArrayRecord file, or a list of these"
+    ):
+        loadax.from_array_record(paths)
+
+
+def test_no_paths() -> None:
+    with pytest.raises(ArgumentError, match=r"paths=\[\] is empty; pass the path of an ArrayRecord file"):
+        loadax.from_array_record([])
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/x.array_record", "https://host/x"])
+def test_urls_are_refused(url: str) -> None:
+    with pytest.raises(UnsupportedError, match=rf"{url}: .* opens local files only; download the files, or mount"):
+        loadax.from_array_record(["/nowhere", url])
+
+
+def test_without_the_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "array_record.python", None)
+    with pytest.raises(
+        UnsupportedError, match=r"read by array_record, which can't be imported \(.*\): pip install array-record"
+    ):
+        loadax.from_array_record(folder)
+
+
+# What can be wrong with files
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"nowhere: there is no such file"):
+        loadax.from_array_record(tmp_path / "nowhere")
+    with pytest.raises(SourceError, match=r"x\*: no file matches this pattern"):
+        loadax.from_array_record(f"{tmp_path}/x*")
+    with pytest.raises(
+        SourceError, match=r"has no file with array_record in its name, but nothing; pass the files, or a pattern"
+    ):
+        loadax.from_array_record(tmp_path)
+    (tmp_path / "x.data").write_bytes(b"x")
+    with pytest.raises(SourceError, match=r"has no file with array_record in its name, but x\.data; pass"):
+        loadax.from_array_record(tmp_path)
+
+
+def test_files_of_another_kind(folder: Path, tmp_path: Path) -> None:
+    whole = (folder / "t.array_record-0-of-3").read_bytes()
+    for name, content in {
+        "text": b"text" * 50_000,
+        "short": b"text",
+        "cut": whole[:-1],
+        "tail": whole[70_000:],
+    }.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(
+            SourceError,
+            match=rf"/{name} can't be opened as ArrayRecord: \w.*; it has another format, or its writer",
+        ):
+            loadax.from_array_record([folder, tmp_path / name])
+
+
+def test_a_file_whose_writer_was_not_closed(tmp_path: Path) -> None:
+    writer = ArrayRecordWriter(str(tmp_path / "x"), "group_size:1")
+    writer.write(bytes(10))
+    (tmp_path / "y").write_bytes((tmp_path / "x").read_bytes() + bytes(1))
+    with pytest.raises(SourceError, match=r"y can't be opened as ArrayRecord"):
+        loadax.from_array_record(tmp_path / "y")
+    writer.close()
+
+
+def test_files_without_anything(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    with pytest.raises(SourceError, match=r"/empty: the file is empty"):
+        loadax.from_array_record(tmp_path / "empty")
+    paths = [write(tmp_path / f"none-{number}", []) for number in range(3)]
+    with pytest.raises(SourceError, match=r"/none-0 has no records"):
+        loadax.from_array_record(paths[0])
+    with pytest.raises(SourceError, match=r"/none-0 \(and 2 more\) has no records"):
+        loadax.from_array_record(paths)
+
+
+@pytest.mark.parametrize(("group", "named"), [(1, r"record 120 can't"), (8, r"records 120 to 121 can't")])
+@pytest.mark.parametrize("slow", [1e9, 0.0], ids=["one by one", "together"])
+def test_a_damaged_record_is_named(
+    group: int, named: str, slow: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_SLOW", slow)
+    records = [np.random.default_rng(number).bytes(1000) for number in range(200)]
+    path = write(tmp_path / "x", records, f"group_size:{group},uncompressed")
+    content = bytearray(path.read_bytes())
+    content[content.index(records[120]) + 500] ^= 1
+    path.write_bytes(content)
+    source = open_source(path)
+    rows = np.array([*range(0, 80, 4), 120, 121, 190])
+    with pytest.raises(
+        SourceError, match=rf"/x: {named} be read: .*; the file is damaged or has changed: copy it again"
+    ):
+        source.read(rows)
+    good = np.array([*range(0, 80, 4), 190])
+    assert source.read(good).tolist() == [records[row] for row in good]
+
+
+def test_a_file_that_got_shorter_since(tmp_path: Path) -> None:
+    records = tokens(50)
+    path = write(tmp_path / "x", records)
+    source = open_source(path)
+    write(path, records[:20])
+    with pytest.raises(SourceError, match=r"/x: record 40 can't be read: .*has changed"):
+        source.read(np.array([40]))
+
+
+# What can be wrong with records
+
+
+def test_bytes_can_not_be_placed(folder: Path) -> None:
+    with pytest.raises(
+        LeafTypeError, match=r"has dtype object .*; if rows are bytes, decode them there: \.map\(decode\)"
+    ):
+        loadax.Dataloader(loadax.from_array_record(folder), batch_size=8)
+
+
+def test_ragged_rows_are_named(tmp_path: Path) -> None:
+    lengths = [5, 5, 5, 3, 5, 5, 5, 5, 7]
+    path = write(tmp_path / "x", [np.arange(length, dtype=np.uint16).tobytes() for length in lengths])
+    data = loadax.from_array_record([path, path], dtype="uint16")
+    assert data[3].tolist() == [0, 1, 2]
+    assert data[17].tolist() == list(range(7))
+    with pytest.raises(
+        LeafError,
+        match=r"row 12 \(.*/x, record 3\) has 3 entries and row 1 has 5: the rows are ragged; "
+        r"pass pad_to=.*or pack them with \.pack",
+    ):
+        data.source.read(np.array([1, 12, 3]))
+    assert data.filter(lambda row: len(row) == 3).read([1, 0]).tolist() == [[0, 1, 2]] * 2
+    assert data.source.read(np.empty(0, np.int64)).shape == (0, 5)
+    parsed = loadax.from_array_record(path).map(lambda record: np.frombuffer(record, np.uint16))
+    with pytest.raises(
+        LeafError,
+        match=r"row 3: leaf of the example is uint16\[3\], expected uint16\[5\]; .*rows are ragged.*pass pad_to=",
+    ):
+        parsed.read([1, 3])
+
+
+def test_records_longer_than_they_may_be(tmp_path: Path) -> None:
+    path = write(tmp_path / "x", [bytes(length) for length in (2, 6, 12, 8)])
+    data = loadax.from_array_record(path, dtype="uint16", pad_to=4)
+    assert data[3]["length"] == 4
+    message = r"row 2 \(.*/x, record 2\) has 6 entries, more than pad_to=4; pass a larger pad_to=, or truncate=True"
+    with pytest.raises(LeafError, match=message):
+        data.read([0, 3, 2])
+    decoded = loadax.from_array_record(path, decode=count_and_entries, pad_to={"pairs": 9, "tokens": 4})
+    with pytest.raises(
+        LeafError, match=r"row 2 \(.*\): leaf 'tokens' has 6 entries, more than pad_to=\{'tokens': 4\}; .*truncate="
+    ):
+        decoded.read([2])
+
+
+def test_bytes_that_are_no_whole_entries(tmp_path: Path) -> None:
+    path = write(tmp_path / "x", [bytes(4), bytes(7)])
+    for arguments in ({"dtype": "u2"}, {"dtype": "u2", "pad_to": 9}):
+        data = loadax.from_array_record(path, **arguments)
+        with pytest.raises(
+            SourceError,
+            match=r"row 1 \(.*/x, record 1\) has 7 bytes, not a multiple of 2, the size of a uint16 entry; check",
+        ):
+            data[1]
+
+
+@pytest.mark.parametrize(
+    ("decode", "message"),
+    [
+        (len, r"row 1 \(.*/x, record 1\): decode returned a int; pad_to= names leaves of a dict"),
+        (lambda record: {"x": record}, r"leaf 'x' is \|S3\[\], but pad_to= pads the first dimension of numeric arrays"),
+        (lambda record: {"x": len(record)}, r"leaf 'x' is int64\[\], but pad_to="),
+        (
+            lambda record: {"y": len(record)},
+            r"decode returned the leaves \['y'\]; pad_to=\{'x': 8\} needs a leaf 'x'",
+        ),
+        (
+            lambda record: {"x": [1], "x_length": 1},
+            r"needs a leaf 'x', and adds 'x_length' with its length, which must not exist yet",
+        ),
+    ],
+)
+def test_what_decode_may_not_return(decode: Any, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "x", [b"one", b"two"])
+    with pytest.raises(LeafError, match=message):
+        open_source(path, decode=decode, pad_to={"x": 8})._examples(np.array([1]))
+
+
+def test_what_decode_raises_is_noted(tmp_path: Path) -> None:
+    counter = itertools.count()
+
+    def decode(record: bytes) -> Any:
+        if next(counter):
+            raise KeyError("no such thing")
+        return {"x": np.zeros(3)}
+
+    data = loadax.from_array_record(write(tmp_path / "x", [b"one", b"two"]), decode=decode, pad_to={"x": 8})
+    with pytest.raises(KeyError) as raised:
+        data.read([1])
+    assert any("in decode, on row 1 (" in note and "record 1)" in note for note in raised.value.__notes__)
+
+
+def test_leaves_that_nobody_pads_must_be_alike(tmp_path: Path) -> None:
+    def decode(record: bytes) -> Any:
+        entries = np.frombuffer(record, np.uint8)
+        return {"x": entries, "y": entries}
+
+    data = loadax.from_array_record(write(tmp_path / "x", [b"one", b"three"]), decode=decode, pad_to={"x": 8})
+    with pytest.raises(LeafError, match=r"row 1: leaf \['y'\] is uint8\[5\], expected uint8\[3\]; .*rows are ragged"):
+        data.read([0, 1])

@@ -1,0 +1,453 @@
+"""Ranges of remote files: the same bytes as from local ones, in few requests, over HTTP and S3, also after faults."""
+
+import pickle
+import re
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import loadax.io
+from loadax.errors import SourceError
+from loadax.loader.dataloader import Dataloader
+from loadax.protocols import Location
+from loadax.sources.io.byte_stream import ByteStream, MappedSegments, Segment
+from loadax.sources.io.files import ByteRange, LocalFiles
+from loadax.sources.io.remote import RemoteFiles
+from loadax.sources.io.remote_stream import RemoteSegments
+from loadax.sources.npy.remote import NpyRanges
+from loadax.sources.npy.source import open_npy
+from loadax.sources.tokens.windows import open_tokens
+from loadax.testing import check_source
+from tests.servers.faults import Fault, FaultProxy
+from tests.servers.loopback import DeadPort
+from tests.servers.ranges import RangeServer
+from tests.servers.s3 import S3Server
+from tests.sources.token_corpora import stream, write_bin, write_npy, write_pair
+
+pytest_plugins = ["tests.servers.fixtures"]
+
+MIB = 1 << 20
+SIZES = [0, 1, 2, 65535, 65536, 65537, 100_000, MIB - 1, MIB, MIB + 1, 3_333_333]
+
+
+def spans(proxy: FaultProxy) -> list[str]:
+    """The ranges that were asked for, ascending."""
+    found = [each.range or "" for each in proxy.log if each.method == "GET"]
+    return sorted(found, key=lambda each: int(re.findall(r"\d+", each)[0]))
+
+
+def test_sizes_are_found(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    for size in SIZES:
+        (tmp_path / f"{size}.bin").write_bytes(b"x" * size)
+    urls = [f"{http_proxy.url}/{size}.bin" for size in SIZES]
+    assert RemoteFiles().sizes(urls) == SIZES
+    assert [RemoteFiles().sizes([url])[0] for url in urls[:4]] == SIZES[:4]
+    assert LocalFiles().sizes([str(tmp_path / f"{size}.bin") for size in SIZES]) == SIZES
+    with pytest.raises(SourceError, match=rf"{http_proxy.url}/nowhere\.bin: there is no such file"):
+        RemoteFiles().sizes([urls[0], f"{http_proxy.url}/nowhere.bin"])
+
+
+def test_the_size_of_a_large_file_takes_few_rounds(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    size = 5_000_000_017
+    with (tmp_path / "x.bin").open("wb") as file:
+        file.truncate(size)  # nothing of it lies on the disk
+    assert RemoteFiles().sizes([f"{http_proxy.url}/x.bin"]) == [size]
+    assert len(http_proxy.log) < 100
+    assert sum(http_proxy.bytes_sent.values()) < 70_000
+
+
+def test_a_file_that_is_gone_while_its_size_is_found_is_an_error(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    """Not a shorter file."""
+    (tmp_path / "x.bin").write_bytes(b"x" * 1_000_000)
+    http_proxy.add(Fault("status", lambda _, span: span == "bytes=65536-65536", status=404))
+    with pytest.raises(SourceError, match=r"x\.bin: there is no such file"):
+        RemoteFiles().sizes([f"{http_proxy.url}/x.bin"])
+
+
+def test_local_and_remote_files_say_the_same(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    (tmp_path / "x.bin").write_bytes(bytes(range(200)))
+    (tmp_path / "empty.bin").touch()
+    for files, base in (
+        (LocalFiles(), str(tmp_path)),
+        (RemoteFiles(), http_proxy.url),
+        (RemoteFiles(), f"file://{tmp_path}"),
+    ):
+        x, empty, nowhere = (f"{base}/{name}.bin" for name in ("x", "empty", "nowhere"))
+        assert files.exists([x, nowhere, empty]) == [True, False, True]
+        assert files.sizes([x, empty]) == [200, 0]
+        assert files.contains(
+            [ByteRange(x, 199, 200), ByteRange(x, 200, 201), ByteRange(empty, 0, 1), ByteRange(empty, 0, 0)]
+        ) == [
+            True,
+            False,
+            False,
+            True,
+        ]
+        assert files.read([ByteRange(x, 5, 8), ByteRange(x, 5, 5), ByteRange(x, 198, 200)]) == [
+            b"\x05\x06\x07",
+            b"",
+            b"\xc6\xc7",
+        ]
+        with pytest.raises(
+            SourceError, match=r"x\.bin: bytes 199 to 200 are missing: the file is cut short, or of another kind"
+        ):
+            files.read([ByteRange(x, 199, 201)])
+        for ask in (files.read, files.contains):
+            with pytest.raises(SourceError, match=r"nowhere\.bin(, bytes 0 to 0)?: there is no such file"):
+                ask([ByteRange(x, 0, 1), ByteRange(nowhere, 0, 1)])
+
+
+def laid_out(folder: Path, base: str) -> tuple[list[Segment], list[Segment], bytes]:
+    """A stream in three files, one of them empty, that begin anywhere: local, remote, and its bytes."""
+    content = np.random.default_rng(0).integers(0, 256, 400_000, np.uint8).tobytes()
+    parts = {"a": (5, content[:150_000]), "b": (0, b""), "c": (77, content[150_000:])}
+    for name, (begin, part) in parts.items():
+        (folder / name).write_bytes(b"#" * begin + part + b"behind")
+    local, remote = (
+        [Segment(f"{where}/{name}", begin, len(part)) for name, (begin, part) in parts.items()]
+        for where in (folder, base)
+    )
+    return local, remote, content
+
+
+def streams(local: list[Segment], remote: list[Segment]) -> list[ByteStream]:
+    return [
+        MappedSegments(local),
+        RemoteSegments(local, RemoteFiles()),
+        RemoteSegments(remote, RemoteFiles()),
+        pickle.loads(pickle.dumps(RemoteSegments(remote, RemoteFiles()))),
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 7, 4096, 160_000])
+def test_stretches_are_the_bytes_of_the_stream(size: int, tmp_path: Path, http_proxy: FaultProxy) -> None:
+    local, remote, content = laid_out(tmp_path, http_proxy.url)
+    starts = np.random.default_rng(size).integers(0, len(content) - size + 1, 40)
+    starts[:3] = [0, len(content) - size, starts[5]]
+    expected = [content[start : start + size] for start in starts]
+    for reader in streams(local, remote):
+        within = np.full((len(starts), size + 5), 9, np.uint8)
+        reader.read_into(starts, within[:, 2:-3])
+        assert [bytes(row[2:-3]) for row in within] == expected
+        assert (within[:, [0, 1, -3, -2, -1]] == 9).all()
+        reader.read_into(starts[:0], np.empty((0, size), np.uint8))
+        reader.read_into(starts, np.empty((len(starts), 0), np.uint8))
+
+
+@pytest.mark.parametrize("dtype", ["u1", "<u2", ">i4"])
+@pytest.mark.parametrize("longest", [1, 30, 20_000])
+def test_parts_of_any_lengths(dtype: str, longest: int, tmp_path: Path, http_proxy: FaultProxy) -> None:
+    """In any order, side by side, repeated, within each other, and all of a segment."""
+    local, remote, content = laid_out(tmp_path, http_proxy.url)
+    entry, moment = np.dtype(dtype), np.random.default_rng(longest)
+    lengths = moment.integers(1, longest + 1, 60) * entry.itemsize
+    starts = moment.integers(0, (150_000 - lengths) // entry.itemsize) * entry.itemsize
+    starts[::2] += 150_000  # in the other file
+    few = lengths[:10] % 8000 + entry.itemsize
+    starts = np.concatenate([starts, starts[:5], 160_000 + np.cumsum(few) - few, [150_000, 0]])
+    lengths = np.concatenate([lengths, lengths[:5], few, [250_000, 150_000]])
+    parts = [content[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+    for some in (slice(None), slice(65, 75), slice(75, 76), slice(1)):
+        for reader in streams(local, remote):
+            found = reader.gather(starts[some] // entry.itemsize, lengths[some] // entry.itemsize, entry)
+            assert found.dtype == entry
+            assert found.tobytes() == b"".join(parts[some])
+
+
+def test_near_ranges_are_one_request_and_far_ones_are_not(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    (tmp_path / "x").write_bytes(bytes(MIB))
+    reader = RemoteSegments([Segment(f"{http_proxy.url}/x", 0, MIB)], RemoteFiles())
+    for starts, expected in (
+        ([1000, 0, 500, 500], ["bytes=0-1099"]),
+        ([0, 100 + 65536], ["bytes=0-65735"]),
+        ([0, 100 + 65537], ["bytes=0-99", "bytes=65637-65736"]),
+        ([900_000, 50, 200_000], ["bytes=50-149", "bytes=200000-200099", "bytes=900000-900099"]),
+    ):
+        http_proxy.clear()
+        reader.read_into(np.array(starts), np.empty((len(starts), 100), np.uint8))
+        assert spans(http_proxy) == expected
+
+
+def test_joined_ranges_end_and_memory_is_bounded(
+    tmp_path: Path, http_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 30 * MIB
+    content = np.random.default_rng(0).integers(0, 256, size, np.uint8)
+    content.tofile(tmp_path / "x")
+    monkeypatch.setattr("loadax.sources.io.remote_stream._WAVE", 10 * MIB)
+    reader = RemoteSegments([Segment(f"{http_proxy.url}/x", 0, size)], RemoteFiles())
+    starts = np.arange(0, size, 64 << 10)
+    out = np.empty((len(starts), 64 << 10), np.uint8)
+    reader.read_into(starts, out)
+    assert (out.reshape(-1) == content).all()
+    assert spans(http_proxy) == [f"bytes={8 * k * MIB}-{min(8 * (k + 1), 30) * MIB - 1}" for k in range(4)]
+
+
+def test_rows_come_in_one_round_trip(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    tokens = stream(4 * MIB)
+    source = open_tokens(f"{http_proxy.url}/{write_npy(tmp_path / 'x.npy', tokens).name}", 127)
+    rows = np.random.default_rng(0).permutation(len(source))[:64]
+    http_proxy.clear()
+    source.read(rows)
+    requests = len(http_proxy.log)
+    http_proxy.add(Fault("together", many=requests))  # no answer comes before all are asked for
+    batch = source.read(rows)
+    assert len(http_proxy.log) == 2 * requests
+    np.testing.assert_array_equal(batch["tokens"], tokens[rows[:, None] * 127 + np.arange(128)])
+
+
+def corpus(folder: Path) -> list[str]:
+    """Files of all three kinds; their names."""
+    tokens = stream(60_000, np.int32)
+    write_bin(folder / "0.bin", tokens[:20_001])
+    write_npy(folder / "1.npy", tokens[20_001:40_000])
+    write_pair(folder / "2.bin", [[tokens[40_000:45_000]], [tokens[45_000:46_000], tokens[46_000:]]])
+    return ["0.bin", "1.npy", "2.bin"]
+
+
+@pytest.mark.parametrize("targets", [False, True])
+def test_remote_tokens_are_the_local_ones(targets: bool, tmp_path: Path, http_proxy: FaultProxy) -> None:
+    names = corpus(tmp_path)
+    local = open_tokens([tmp_path / name for name in names], 100, dtype="int32", stride=70, targets=targets)
+    urls = [f"{http_proxy.url}/{name}" for name in names]
+    remote = open_tokens(urls, 100, dtype="int32", stride=70, targets=targets)
+    assert (len(remote), remote.spec) == (len(local), local.spec)
+    assert (local.concurrent_reads, remote.concurrent_reads) == (1, 4)
+    rows = np.random.default_rng(0).integers(0, len(local), 50)
+    http_proxy.clear()
+    one, other = local.read(rows), remote.read(rows)
+    assert len(http_proxy.log) <= 4  # they lie near each other, and inputs and targets come together
+    for name in local.spec:
+        np.testing.assert_array_equal(other[name], one[name])
+    assert remote.locate(290) == [
+        each._replace(file=f"{http_proxy.url}/{Path(each.file).name}") for each in local.locate(290)
+    ]
+    mixed = open_tokens([tmp_path / names[0], *urls[1:]], 100, dtype="int32", stride=70, targets=targets)
+    for name, leaf in mixed.read(rows).items():
+        np.testing.assert_array_equal(leaf, one[name])
+
+
+def test_documents_of_a_remote_pair(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    tokens = stream(1000)
+    path = write_pair(tmp_path / "x.bin", [[tokens[:300]], [tokens[300:310]], [tokens[310:]]])
+    local = open_tokens(path, 50, segment_ids=True)
+    for name in ("x.bin", "x.idx"):
+        remote = pickle.loads(pickle.dumps(open_tokens(f"{http_proxy.url}/{name}", 50, segment_ids=True)))
+        for leaf, values in remote.read(np.arange(len(local))).items():
+            np.testing.assert_array_equal(values, local.read(np.arange(len(local)))[leaf])
+
+
+def test_only_the_columns_that_are_held_are_asked_for(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    tokens = stream(4 * MIB)
+    write_bin(tmp_path / "x.bin", tokens)
+    source = open_tokens(f"{http_proxy.url}/x.bin", 65_535, dtype="uint16", stride=65_536)
+    out = np.zeros((64, 1000), np.uint16)
+    http_proxy.clear()
+    source.read_into(np.arange(64), [((30_000, 31_000),)], [out])
+    np.testing.assert_array_equal(out, tokens.reshape(64, -1)[:, 30_000:31_000])
+    assert sum(http_proxy.bytes_sent.values()) == out.nbytes
+
+
+def test_arrays_of_rows(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    values = np.random.default_rng(0).normal(size=(50, 6, 40, 30)).astype(np.float32)
+    write_npy(tmp_path / "x.npy", values)
+    write_npy(tmp_path / "y.npy", np.arange(50, dtype=">i2"))
+    tree = {"x": f"{http_proxy.url}/x.npy", "y": (f"{http_proxy.url}/y.npy",)}
+    source = open_npy(tree)
+    local = open_npy({"x": tmp_path / "x.npy", "y": (tmp_path / "y.npy",)})
+    assert (len(source), source.spec) == (50, local.spec)
+    assert repr(source) == f"arrays at {http_proxy.url}/x.npy, {http_proxy.url}/y.npy"
+    rows = np.array([49, 0, 7, 7])
+    for carried in (source, pickle.loads(pickle.dumps(source)), open_npy({**tree, "x": tmp_path / "x.npy"})):
+        batch = carried.read(rows)
+        np.testing.assert_array_equal(batch["x"], values[rows])
+        assert batch["y"][0].tolist() == rows.tolist()
+        assert batch["y"][0].dtype == np.int16
+    out = np.zeros((4, 2, 40, 11), np.float32)
+    http_proxy.clear()
+    source.read_into(rows, [((1, 3), (0, 40), (4, 15)), None], [out, None])
+    np.testing.assert_array_equal(out, values[rows][:, 1:3, :, 4:15])
+    assert sum(http_proxy.bytes_sent.values()) <= 4 * 4800 * 6
+    assert isinstance(source, NpyRanges)
+    assert source.locate(2) == [
+        Location(f"{http_proxy.url}/x.npy", 128 + 2 * 28800, 128 + 3 * 28800 - 1),
+        Location(f"{http_proxy.url}/y.npy", 132, 133),
+    ]
+
+
+def test_remote_arrays_that_can_not_be_read_by_rows(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    values = np.zeros((6, 4), np.float32)
+    write_npy(tmp_path / "fortran.npy", np.asfortranarray(values))
+    write_npy(tmp_path / "one.npy", np.array(1.0))
+    np.save(tmp_path / "objects.npy", np.array([{}, 1], object), allow_pickle=True)
+    write_npy(tmp_path / "whole.npy", values)
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "whole.npy").read_bytes()[:-1])
+    (tmp_path / "text.npy").write_text("this is a text, and no array")
+    write_npy(tmp_path / "short.npy", values[:4])
+    for name, message in {
+        "fortran": r" is in Fortran order, so the bytes of a row are scattered over the file; save numpy",
+        "one": " is a scalar without rows",
+        "objects": " contains Python objects; save an array of numbers with numpy.save",
+        "cut": r": the file is cut short: float32\[6, 4\] of its header needs 224 bytes",
+        "text": " is not a .npy file: it begins with b'this i'",
+        "nowhere": ".*: there is no such file",
+    }.items():
+        with pytest.raises(SourceError, match=rf"{http_proxy.url}/{name}\.npy{message}"):
+            open_npy(f"{http_proxy.url}/{name}.npy")
+    with pytest.raises(SourceError, match=r"different numbers of rows \(\[0\]: 6, \[1\]: 4\)"):
+        open_npy([f"{http_proxy.url}/whole.npy", f"{http_proxy.url}/short.npy"])
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("status", times=2, status=503),
+        Fault("reset", times=1),
+        Fault("truncate", times=1),
+        Fault("status", times=1, status=404),
+    ],
+    ids=lambda each: f"{each.kind}{each.status}",
+)
+def test_a_fault_now_and_then_changes_nothing(fault: Fault, tmp_path: Path, http_proxy: FaultProxy) -> None:
+    tokens = stream(MIB)
+    write_bin(tmp_path / "x.bin", tokens)
+    source = open_tokens(f"{http_proxy.url}/x.bin", 1000, dtype="uint16")
+    rows = np.arange(0, len(source), 50)
+    http_proxy.add(fault)
+    np.testing.assert_array_equal(source.read(rows)["tokens"], tokens[rows[:, None] * 1000 + np.arange(1001)])
+    assert fault.hits == fault.times
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (Fault("status", status=404), r"/x\.bin, bytes 2000 to 4001: there is no such file"),
+        (
+            Fault("status", status=403),
+            r"/x\.bin, bytes 2000 to 4001: PERMISSION_DENIED.*; access was refused: check the credentials",
+        ),
+    ],
+    ids=["404", "403"],
+)
+def test_a_fault_that_stays_names_the_url_and_the_range(
+    fault: Fault, message: str, tmp_path: Path, http_proxy: FaultProxy
+) -> None:
+    write_bin(tmp_path / "x.bin", stream(5000))
+    source = open_tokens(f"{http_proxy.url}/x.bin", 1000, dtype="uint16")
+    http_proxy.clear()
+    http_proxy.add(fault)
+    with pytest.raises(SourceError, match=re.escape(http_proxy.url) + message):
+        source.read(np.array([1]))
+    assert len(http_proxy.log) == 2
+
+
+def test_a_remote_file_that_shrinks(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    path = write_bin(tmp_path / "x.bin", stream(5000))
+    source = open_tokens(f"{http_proxy.url}/x.bin", 1000, dtype="uint16")
+    path.write_bytes(path.read_bytes()[:7000])
+    with pytest.raises(
+        SourceError, match=r"/x\.bin: bytes 6000 to 8001 are missing: the file is cut short, or of another kind"
+    ):
+        source.read(np.array([3]))
+
+
+def test_a_dead_server_is_an_error_in_bounded_time(dead_port: DeadPort) -> None:
+    with pytest.raises(SourceError, match=rf"{dead_port.url}/x\.bin, bytes 0 to 0: .*no answer after 6 tries"):
+        open_tokens(f"{dead_port.url}/x.bin", 10, dtype="uint16")
+
+
+def test_eight_threads_read_what_one_reads(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    tokens = stream(MIB)
+    write_bin(tmp_path / "x.bin", tokens)
+    source = open_tokens(f"{http_proxy.url}/x.bin", 100, dtype="uint16")
+    asked = [np.random.default_rng(number).integers(0, len(source), 20) for number in range(32)]
+    with ThreadPoolExecutor(8) as threads:
+        for rows, batch in zip(asked, threads.map(source.read, asked), strict=True):
+            np.testing.assert_array_equal(batch["tokens"], tokens[rows[:, None] * 100 + np.arange(101)])
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_they_keep_the_contract_of_a_source(cached: bool, tmp_path: Path, range_server: RangeServer) -> None:
+    cache = tmp_path / "cache" if cached else None
+    tokens = stream(30_000)
+    path = write_pair(tmp_path / "x.bin", [[tokens[:7000]], [tokens[7000:7010]], [tokens[7010:]]])
+    write_npy(tmp_path / "y.npy", tokens.astype(">f4").reshape(300, 10, 10))
+    check_source(open_tokens(f"{range_server.url}/{path.name}", 100, targets=True, segment_ids=True, cache=cache))
+    check_source(open_npy({"y": f"{range_server.url}/y.npy"}, cache))
+
+
+def test_a_mesh_may_cut_the_sequence(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    tokens = stream(1 << 18)
+    write_bin(tmp_path / "x.bin", tokens)
+    data = loadax.io.from_tokens(f"{http_proxy.url}/x.bin", seq_len=16_000, dtype="uint16", stride=16_384, targets=True)
+    mesh = jax.make_mesh((2, 4), ("data", "sequence"), axis_types=(AxisType.Auto,) * 2)
+    (batch,) = Dataloader(data, batch_size=16, mesh=mesh, partition=P("data", "sequence"))
+    expected = tokens.reshape(16, 16_384)
+    np.testing.assert_array_equal(batch["inputs"], expected[:, :16_000])
+    np.testing.assert_array_equal(batch["targets"], expected[:, 1:16_001])
+
+
+def test_a_web_server_lists_no_files(http_proxy: FaultProxy) -> None:
+    for name in ("", "*.bin"):
+        with pytest.raises(
+            SourceError, match=rf"{http_proxy.url}/: this kind of server can't list its files; pass a list of URLs"
+        ):
+            open_tokens(f"{http_proxy.url}/{name}", 10, dtype="uint16")
+
+
+def test_a_bucket_is_a_folder(tmp_path: Path, s3_server: S3Server, bucket: str) -> None:
+    names = corpus(tmp_path)
+    write_bin(tmp_path / "3 %20#.bin", stream(5000, np.int32))
+    (tmp_path / "notes.txt").write_text("no tokens")
+    s3_server.upload(tmp_path, bucket, "corpus/")
+    local = open_tokens([*(tmp_path / name for name in names), tmp_path / "3 %20#.bin"], 100, dtype="int32")
+    rows = np.append(np.random.default_rng(0).integers(0, len(local), 20), len(local) - 1)
+    expected = local.read(rows)["tokens"]
+    for url in (f"s3://{bucket}/corpus/", f"s3://{bucket}/corpus/[0-3]*.[bn][ip][ny]"):
+        source = open_tokens(url, 100, dtype="int32")
+        assert source.locate(0)[0][0] == f"s3://{bucket}/corpus/0.bin"
+        np.testing.assert_array_equal(source.read(rows)["tokens"], expected)
+    for url, message in {
+        f"s3://{bucket}/corpus/*.tokens": "no file matches this pattern",
+        f"s3://{bucket}/corpus/x.bin": "there is no such file",
+        f"s3://{bucket}/empty/": "the folder has no .bin or .npy file in it, but nothing",
+    }.items():
+        with pytest.raises(SourceError, match=re.escape(url) + ".*: " + re.escape(message)):
+            open_tokens(url, 100, dtype="int32")
+
+
+def test_a_server_that_knows_no_ranges(tmp_path: Path) -> None:
+    write_bin(tmp_path / "x.bin", stream(5000))
+    asked: list[str] = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that it has there
+            asked.append(format % args)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path))) as server:
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/x.bin"
+        with pytest.raises(
+            SourceError, match=rf"{url}, bytes 0 to 0: the server ignores Range requests .*; use a server that supports"
+        ):
+            open_tokens(url, 10, dtype="uint16")
+        server.shutdown()
+        thread.join()
+    assert len(asked) == 1
+
+
+def test_a_url_with_a_query(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    tokens = stream(500)
+    write_pair(tmp_path / "x.bin", [[tokens]])
+    source = open_tokens(f"{http_proxy.url}/x.bin?signature=abc", 499)
+    np.testing.assert_array_equal(source.read(np.array([0]))["tokens"][0], tokens)
+    assert "/x.idx?signature=abc" in http_proxy.requests

@@ -1,0 +1,106 @@
+"""`.npy` files, mapped; and files that are none."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadax.errors import ArgumentError, SourceError
+from loadax.sources.npy.source import open_npy
+
+VALUES = np.arange(60, dtype=np.float32).reshape(12, 5)
+
+
+@pytest.mark.parametrize(
+    "stored", [VALUES, np.asfortranarray(VALUES), VALUES.astype(">f4")], ids=["C", "fortran", "big-endian"]
+)
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_file_is_read_as_it_was_written(stored: Any, kind: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", stored)
+    source = open_npy(kind(tmp_path / "x.npy"))
+    batch = source.read(np.array([11, 0, 0]))
+    np.testing.assert_array_equal(batch, VALUES[[11, 0, 0]])
+    assert batch.dtype.isnative
+    assert repr(source) == "arrays memory-mapped"
+
+
+def test_a_tree_of_files(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", VALUES)
+    np.save(tmp_path / "y.npy", np.arange(12))
+    batch = open_npy({"x": tmp_path / "x.npy", "y": (str(tmp_path / "y.npy"),)}).read(np.array([3]))
+    assert batch["x"].tolist() == [VALUES[3].tolist()]
+    assert batch["y"][0].tolist() == [3]
+
+
+def test_files_are_mapped_not_read(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", VALUES)
+    source = open_npy(tmp_path / "x.npy")
+    file = np.lib.format.open_memmap(tmp_path / "x.npy", "r+")
+    file[4] = 77
+    file.flush()
+    assert (source.read(np.array([4])) == 77).all()
+
+
+def test_a_file_without_rows_is_a_dataset_without_rows(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", VALUES[:0])
+    assert len(open_npy(tmp_path / "x.npy")) == 0
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(
+        SourceError, match=r"nowhere\.npy: there is no such file; save an array of numbers with numpy\.save"
+    ):
+        open_npy({"x": tmp_path / "nowhere.npy"})
+
+
+def test_files_that_are_no_npy(tmp_path: Path) -> None:
+    np.save(tmp_path / "good.npy", VALUES)
+    np.save(tmp_path / "objects.npy", np.array([{}, 1], object), allow_pickle=True)
+    good = (tmp_path / "good.npy").read_bytes()
+    for name, content in {
+        "empty.npy": b"",
+        "text.npy": b"hello",
+        "header.npy": good[:40],
+        "cut.npy": good[:-8],
+        "objects.npy": (tmp_path / "objects.npy").read_bytes(),
+    }.items():
+        path = write(tmp_path / name, content)
+        with pytest.raises(
+            SourceError, match=rf"{name}: it can't be opened as \.npy: .*; save an array of numbers with numpy\.save"
+        ):
+            open_npy({"x": path})
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=rf"{tmp_path.name}: it can't be opened as \.npy"):
+        open_npy(tmp_path)
+
+
+def test_several_arrays_in_one_file(tmp_path: Path) -> None:
+    np.savez(tmp_path / "both.npz", a=VALUES, b=VALUES)
+    with pytest.raises(
+        SourceError, match=r"both\.npz contains several arrays \(\.npz\), which can't be memory-mapped; save each"
+    ):
+        open_npy(tmp_path / "both.npz")
+
+
+def test_a_single_value_and_unequal_lengths_name_the_leaf(tmp_path: Path) -> None:
+    np.save(tmp_path / "one.npy", np.float32(1))
+    np.save(tmp_path / "x.npy", VALUES)
+    np.save(tmp_path / "y.npy", VALUES[:4])
+    with pytest.raises(SourceError, match=r"leaf \['one'\] is a scalar"):
+        open_npy({"one": tmp_path / "one.npy"})
+    with pytest.raises(SourceError, match=r"\(\['x'\]: 12, \['y'\]: 4\)"):
+        open_npy({"x": tmp_path / "x.npy", "y": tmp_path / "y.npy"})
+
+
+@pytest.mark.parametrize("wrong", [7, {"x": 7}])
+def test_what_is_no_path(wrong: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"paths=7 is a int: pass the path of a \.npy file, or a pytree of paths"):
+        open_npy(wrong)

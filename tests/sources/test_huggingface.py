@@ -1,0 +1,524 @@
+"""Hugging Face datasets: every kind of column, behind any mapping of indices, against Hugging Face itself."""
+
+import datetime as dt
+import io
+import pickle
+import re
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import PIL.Image
+import pytest
+from datasets import Array2D, ClassLabel, Features, Image, LargeList, List, Value
+from jax.sharding import PartitionSpec
+
+import loadax
+from loadax import testing
+from loadax.errors import ArgumentError, LeafError, RowIndexError, SourceError
+from loadax.protocols import ArraySpec
+from loadax.sources.huggingface.columns import runs_of
+from tests.sources.advice import follow, lines
+
+ROWS = 50
+NUMBERS = Features(
+    {
+        "x": List(Value("float32"), length=3),
+        "y": Value("int32"),
+        "z": Array2D((2, 4), "int16"),
+        "half": Value("float16"),
+        "yes": Value("bool"),
+        "bits": List(Value("bool"), length=2),
+        "deep": List(List(Value("uint8"), length=2), length=3),
+        "label": ClassLabel(names=["cat", "dog"]),
+        "when": Value("timestamp[us]"),
+        "took": Value("duration[s]"),
+        "day": Value("date32"),
+    }
+)
+
+
+def numbers_of(row: int) -> dict[str, Any]:
+    rng = np.random.default_rng(row)
+    return {
+        "x": rng.standard_normal(3).astype(np.float32).tolist(),
+        "y": row,
+        "z": rng.integers(99, size=(2, 4)).tolist(),
+        "half": row / 4,
+        "yes": row % 3 == 0,
+        "bits": [row % 2 == 0, row % 5 == 0],
+        "deep": rng.integers(99, size=(3, 2)).tolist(),
+        "label": row % 2,
+        "when": dt.datetime(2020, 1, 1) + dt.timedelta(seconds=row),  # noqa: DTZ001
+        "took": dt.timedelta(seconds=row),
+        "day": dt.date(2020, 1, 1) + dt.timedelta(days=row),
+    }
+
+
+def numbers(rows: int = ROWS) -> Any:
+    return datasets.Dataset.from_list([numbers_of(row) for row in range(rows)], features=NUMBERS)
+
+
+def in_pieces(data: Any, folder: Path, size: int) -> Any:
+    """The same rows in several files, mapped, each of several record batches."""
+    parts = []
+    for number, start in enumerate(range(0, len(data), size)):
+        data.select(range(start, min(start + size, len(data)))).save_to_disk(folder / str(number))
+        parts.append(datasets.load_from_disk(folder / str(number)))
+    return datasets.concatenate_datasets(parts)
+
+
+DTYPES: dict[str, Any] = {
+    "x": np.float32,
+    "y": np.int32,
+    "z": np.int16,
+    "half": np.float16,
+    "yes": bool,
+    "bits": bool,
+    "deep": np.uint8,
+    "label": np.int64,
+    "when": "datetime64[us]",
+    "took": "timedelta64[s]",
+    "day": "datetime64[D]",
+}
+
+
+def expected(data: Any, rows: Any) -> dict[str, Any]:
+    """What Hugging Face gives for rows, in Python's own objects, as arrays."""
+    python = data.with_format(None)
+    return {
+        name: np.stack([np.asarray(python[int(row)][name], dtype) for row in rows]) for name, dtype in DTYPES.items()
+    }
+
+
+def same(read: Any, oracle: Any) -> None:
+    assert read.keys() == oracle.keys()
+    for name, array in oracle.items():
+        assert read[name].dtype == array.dtype, name
+        np.testing.assert_array_equal(read[name], array, err_msg=name)
+
+
+VIEWS: dict[str, Any] = {
+    "as it lies": lambda data: data,
+    "shuffled": lambda data: data.shuffle(seed=1),
+    "filtered": lambda data: data.filter(lambda row: row["y"] % 3 == 1),
+    "twice": lambda data: data.shuffle(seed=1).select([5, 5, 0, 40]),
+    "sliced": lambda data: data.select(range(7, 31)),
+    "backwards": lambda data: data.select(range(len(data))[::-1]),
+    "in another format": lambda data: data.shuffle(seed=2).with_format("numpy"),
+    "joined with itself": lambda data: datasets.concatenate_datasets([data.shuffle(seed=3), data]),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("mapped", [False, True])
+def test_rows_are_those_of_hugging_face(view: str, mapped: bool, tmp_path: Path) -> None:
+    data = VIEWS[view](in_pieces(numbers(), tmp_path, 16) if mapped else numbers())
+    dataset = loadax.from_huggingface(data)
+    assert len(dataset) == len(data)
+    rng = np.random.default_rng(0)
+    everything = np.arange(len(data))
+    for rows in (everything, everything[::-1], rng.integers(len(data), size=40), everything[3:4], everything[:0]):
+        if len(rows):
+            same(dataset.source.read(rows), expected(data, rows))
+        else:
+            assert all(leaf.shape[0] == 0 for leaf in dataset.source.read(rows).values())
+    one = expected(data, [2])
+    same({name: leaf[None] for name, leaf in dataset[2].items()}, one)
+
+
+def test_the_spec_is_known_without_reading() -> None:
+    spec = loadax.from_huggingface(numbers()).source.spec
+    assert spec == {
+        name: ArraySpec({"x": (3,), "z": (2, 4), "bits": (2,), "deep": (3, 2)}.get(name, ()), np.dtype(dtype))
+        for name, dtype in DTYPES.items()
+    }
+    assert loadax.from_huggingface(numbers(1).select([])).source.spec == spec
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_the_law_of_sources(mapped: bool, tmp_path: Path) -> None:
+    data = numbers().remove_columns(["when", "took", "day"])
+    data = in_pieces(data, tmp_path, 16) if mapped else data
+    testing.check_source(loadax.from_huggingface(data.shuffle(seed=1)), timeout=120)
+
+
+def test_the_law_of_sources_with_lists_and_objects() -> None:
+    rows = [{"tokens": list(range(row % 5)), "name": f"n{row}"} for row in range(20)]
+    data = datasets.Dataset.from_list(rows).shuffle(seed=1)
+    testing.check_source(loadax.from_huggingface(data), loader=False, timeout=120)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_run_through_worker_processes_and_its_resumption(shuffled: bool, tmp_path: Path) -> None:
+    data = in_pieces(numbers().remove_columns(["when", "took", "day"]), tmp_path, 16).shuffle(seed=4)
+    dataset = loadax.from_huggingface(data, columns=["y", "x"])
+    dataset = dataset.shuffle(seed=7) if shuffled else dataset
+
+    def loader(**options: Any) -> loadax.Dataloader:
+        return loadax.Dataloader(dataset, 8, num_epochs=2, **options)
+
+    y, x = np.array(data["y"]), np.array(data["x"], np.float32)
+    plain = loader()
+    batches = [plain.host_batch(step) for step in range(len(plain))]
+    for step, batch in enumerate(batches):
+        rows = plain.rows(step)
+        np.testing.assert_array_equal(batch["y"], y[rows])
+        np.testing.assert_array_equal(batch["x"], x[rows])
+        assert (rows[3], step) in [(rows[place.position], place.step) for place in plain.find(int(rows[3]))]
+    with iter(loader(worker_type="process", num_workers=1)) as iterator:
+        before = [next(iterator)["y"].tolist() for _ in range(7)]
+        state = iterator.get_state()
+    after = [batch["y"].tolist() for batch in loader(num_workers=2).iterate(state)]
+    assert before + after == [batch["y"].tolist() for batch in batches]
+
+
+def test_columns_in_any_memory_layout_are_read_into_place() -> None:
+    source = loadax.from_huggingface(numbers(), columns=["z", "bits"]).source
+    rows = np.array([4, 0, 4])
+    whole = source.read(rows)
+    bits, z = np.empty((3, 2), bool), np.empty((3, 1, 2), np.int16)
+    source.read_into(rows, [((0, 2),), ((1, 2), (1, 3))], [bits, z])
+    np.testing.assert_array_equal(bits, whole["bits"])
+    np.testing.assert_array_equal(z, whole["z"][:, 1:2, 1:3])
+    source.read_into(rows, [None, ((0, 2), (0, 4))], [None, out := np.empty((3, 2, 4), np.int16, order="F")])
+    np.testing.assert_array_equal(out, whole["z"])
+
+
+RAGGED = Features(
+    {
+        "tokens": List(Value("int32")),
+        "long": LargeList(Value("int64")),
+        "boxes": List(List(Value("float32"), length=4)),
+        "frames": Array2D((None, 2), "uint8"),
+        "masks": List(Value("bool")),
+    }
+)
+
+
+def ragged_of(row: int) -> dict[str, Any]:
+    rng = np.random.default_rng(row)
+    count = row % 4
+    return {
+        "tokens": rng.integers(99, size=count).tolist(),
+        "long": rng.integers(99, size=row % 3).tolist(),
+        "boxes": rng.standard_normal((count, 4)).astype(np.float32).tolist(),
+        "frames": rng.integers(99, size=(count + 1, 2)).tolist(),
+        "masks": (rng.random(count) < 0.5).tolist(),
+    }
+
+
+@pytest.mark.parametrize("view", ["as it lies", "shuffled", "sliced", "joined with itself"])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_lists_of_any_length_are_rows_of_their_own(view: str, mapped: bool, tmp_path: Path) -> None:
+    shapes = {"tokens": (-1,), "long": (-1,), "boxes": (-1, 4), "frames": (-1, 2), "masks": (-1,)}
+    dtypes: dict[str, Any] = {
+        "tokens": np.int32,
+        "long": np.int64,
+        "boxes": np.float32,
+        "frames": np.uint8,
+        "masks": bool,
+    }
+    data = datasets.Dataset.from_list([ragged_of(row) for row in range(40)], features=RAGGED)
+    data = VIEWS[view](in_pieces(data, tmp_path, 16) if mapped else data)
+    dataset = loadax.from_huggingface(data)
+    assert dataset.source.spec is None
+    rows = np.array([3, 3, 19, 0, *range(len(data))])
+    for row, example in zip(rows, dataset.source.read_examples(dataset.order.visits(0 * rows, rows)), strict=True):
+        python = data[int(row)]
+        for name, shape in shapes.items():
+            array = np.asarray(python[name], dtypes[name]).reshape(shape)
+            assert example[name].dtype == array.dtype
+            np.testing.assert_array_equal(example[name], array)
+            assert not name.startswith(("tokens", "boxes")) or example[name].flags.writeable
+
+
+def test_lists_that_happen_to_be_alike_are_batches_and_others_name_their_row() -> None:
+    alike = loadax.Dataloader(datasets.Dataset.from_dict({"x": [[row, row + 1] for row in range(16)]}), 8)
+    assert [batch["x"].shape for batch in alike] == [(8, 2), (8, 2)]
+    other = loadax.from_huggingface(datasets.Dataset.from_dict({"x": [[1], [1, 2]]}))
+    with pytest.raises(
+        LeafError, match=r"^row 1: leaf \['x'\] is int64\[2\], expected int64\[1\]; rows are ragged: pad or crop"
+    ):
+        other.source.read(np.array([0, 1]))
+    assert other.source.read(np.empty(0, np.int64))["x"].shape == (0, 1)
+
+
+@pytest.mark.parametrize(("shape", "where"), [((2, 4), "1 arrays of int16[2, 4]"), ((None, 2), "2 arrays of int16[2]")])
+def test_arrays_of_another_shape_than_their_type_says(shape: Any, where: str) -> None:
+    data = datasets.Dataset.from_dict(
+        {"z": [[[1, 2, 3], [4, 5, 6]]]}, features=Features({"z": Array2D(shape, "int16")})
+    )
+    with pytest.raises(
+        SourceError, match=rf"^{re.escape(where)} should have \d numbers, and have 6; write the dataset"
+    ):
+        loadax.from_huggingface(data)[0]
+
+
+@pytest.mark.parametrize("columns", [["tokens"], ["tokens", "types"]])
+@pytest.mark.parametrize("method", ["split", "best_fit"])
+def test_lists_are_packed_without_reading_them_twice(columns: list[str], method: Any, tmp_path: Path) -> None:
+    lists = [list(range(row, row + row % 7)) for row in range(60)]
+    python = {"tokens": lists, "types": [[entry % 2 for entry in row] for row in lists]}
+    data = in_pieces(datasets.Dataset.from_dict(python), tmp_path, 25).shuffle(seed=1)
+    dataset = loadax.from_huggingface(data, columns=columns)
+    numbers = np.arange(len(data))
+    lengths = dataset.source.lengths(numbers)
+    assert lengths is not None
+    assert lengths.tolist() == [len(row) for row in data["tokens"]]
+    packed = dataset.pack(8, method=method)
+    plain = loadax.from_source([{name: np.array(row[name], np.int64) for name in columns} for row in data])
+    oracle = plain.pack(8, method=method)
+    assert len(packed) == len(oracle)
+    for one, other in zip(packed, oracle, strict=True):
+        same(one, other)
+
+
+def test_lists_that_are_not_equally_long_are_no_documents() -> None:
+    data = datasets.Dataset.from_dict({"a": [[1, 2], [3]], "b": [[1, 2], [3, 4]]})
+    source: Any = loadax.from_huggingface(data).source
+    assert source.lengths(np.array([0, 0])).tolist() == [2, 2]
+    assert source.lengths(np.array([0, 1])) is None
+    assert loadax.from_huggingface(numbers()).source.lengths(np.array([0])) is None
+
+
+def test_texts_images_and_trees_come_as_hugging_face_gives_them() -> None:
+    features = Features(
+        {
+            "text": Value("string"),
+            "raw": Value("binary"),
+            "money": Value("decimal128(5, 2)"),
+            "image": Image(),
+            "file": Image(decode=False),
+            "words": List(Value("string")),
+            "boxes": List({"x": Value("int32")}),
+            "meta": {"id": Value("int16"), "tags": {"a": Value("string"), "b": List(Value("int8"), length=2)}},
+        }
+    )
+    pixels = [np.full((4, 6, 3), row, np.uint8) for row in range(5)]
+
+    def file(row: int) -> dict[str, Any]:
+        buffer = io.BytesIO()
+        PIL.Image.fromarray(pixels[row]).save(buffer, "PNG")
+        return {"bytes": buffer.getvalue(), "path": None}
+
+    rows = [
+        {
+            "text": f"text {row}",
+            "raw": bytes([row]),
+            "money": Decimal(row),
+            "image": file(row),
+            "file": file(row),
+            "words": [f"w{word}" for word in range(row)],
+            "boxes": [{"x": row}] * row,
+            "meta": {"id": row, "tags": {"a": f"a{row}", "b": [row, 1]}},
+        }
+        for row in range(5)
+    ]
+    columns = {name: [row[name] for row in rows] for name in features}
+    data = datasets.Dataset.from_dict(columns, features=features).shuffle(seed=1)
+    dataset = loadax.from_huggingface(data)
+    for position in range(5):
+        example, python = dataset[position], data[position]
+        row = python["meta"]["id"]
+        assert (example["text"], example["raw"], example["money"]) == (f"text {row}", bytes([row]), Decimal(row))
+        assert isinstance(python["image"], PIL.Image.Image)
+        np.testing.assert_array_equal(np.asarray(example["image"]), pixels[row])
+        assert example["file"] == file(row)
+        assert example["words"] == python["words"]
+        assert example["boxes"] == python["boxes"]
+        assert example["meta"]["id"] == row
+        assert example["meta"]["id"].dtype == np.int16
+        assert example["meta"]["tags"]["a"] == f"a{row}"
+        assert example["meta"]["tags"]["b"].tolist() == [row, 1]
+    mapped = dataset.map(
+        lambda row: {"image": np.asarray(row["image"]), "size": len(row["words"]), "id": row["meta"]["id"]}
+    )
+    batch = loadax.Dataloader(mapped, 5, partition=PartitionSpec())[0]
+    assert np.asarray(batch["image"])[:, 0, 0, 0].tolist() == batch["id"].tolist() == batch["size"].tolist()
+    images = loadax.from_huggingface(data, columns="image").source.read(np.array([0, 1]))
+    assert images["image"].shape == (2, 4, 6, 3)
+    texts = loadax.from_huggingface(data, columns=["text"]).source
+    assert texts.spec == {"text": ArraySpec((), np.dtype(object))}
+    assert texts.read(np.array([1, 0]))["text"].tolist() == [data[1]["text"], data[0]["text"]]
+
+
+def test_class_labels_have_their_names_beside_them() -> None:
+    dataset: Any = loadax.from_huggingface(numbers())
+    assert dataset.source.classes == {"label": ["cat", "dog"]}
+    others: Any = loadax.from_huggingface(numbers(), columns=["y"]).source
+    assert others.classes == {}
+    assert "label: class label of cat, dog" in repr(dataset)
+    many = datasets.Dataset.from_dict({"c": [0]}, features=Features({"c": ClassLabel(num_classes=9)}))
+    assert "c: class label of 0, 1, 2, 3, 4, …" in repr(loadax.from_huggingface(many))
+
+
+def test_columns_are_chosen() -> None:
+    data = numbers()
+    assert set(loadax.from_huggingface(data, columns=("y", "x"))[0]) == {"x", "y"}
+    assert set(loadax.from_huggingface(data, columns="y")[0]) == {"y"}
+    assert set(loadax.from_huggingface(data.with_format("numpy", columns=["x"]))[0]) == {"x"}
+    names = sorted(data.column_names)
+    for columns in (["y", "nope"], "nope"):
+        with pytest.raises(ArgumentError, match="there is no column 'nope'; there are ") as caught:
+            loadax.from_huggingface(data, columns=columns)
+        assert all(repr(name) in str(caught.value) for name in names)
+    with pytest.raises(ArgumentError, match=r"columns=\[\] names none; there are \["):
+        loadax.from_huggingface(data, columns=[])
+    with pytest.raises(ArgumentError, match=r"^columns=3: pass a list of names of columns"):
+        loadax.from_huggingface(data, columns=3)  # type: ignore[arg-type]
+
+
+def with_nulls() -> Any:
+    features = Features(
+        {"a": Value("int32"), "b": List(Value("int32")), "c": List(Value("float32"), length=2), "d": Value("string")}
+    )
+    rows = [{"a": row, "b": [row], "c": [row, row], "d": "x"} for row in range(100)]
+    return rows, features
+
+
+@pytest.mark.parametrize(
+    ("name", "null", "count"),
+    [
+        ("a", None, "3 nulls"),
+        ("b", None, "3 nulls"),
+        ("c", None, "3 nulls"),
+        ("d", None, "3 nulls"),
+        ("b", [1, None, None], "6 nulls"),
+        ("c", [None, 1.0], "3 nulls"),
+    ],
+)
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_nulls_are_counted_and_the_lines_leave_them_out(name: str, null: Any, count: str, shuffled: bool) -> None:
+    rows, features = with_nulls()
+    for row in (5, 70, 99):
+        rows[row][name] = null
+    data = datasets.Dataset.from_list(rows, features=features)
+    data = data.shuffle(seed=1) if shuffled else data
+    with pytest.raises(
+        SourceError, match=rf"^column '{name}' has {count} in 100 rows, which an array can't hold"
+    ) as caught:
+        loadax.as_dataset(data)
+    assert len(lines(str(caught.value))) == 2
+    dropped, left_out = follow(caught.value, data=data)
+    assert len(dropped) == 97
+    kept = [row for row in data if row[name] != null]
+    for position in (0, 40, 96):
+        example = dropped[position]
+        assert example["d"] == kept[position]["d"]
+        for column in ("a", "b", "c"):
+            assert example[column].tolist() == kept[position][column]
+    assert len(dropped.source.read(np.arange(97))["a"]) == 97
+    assert set(left_out[0]) == {"a", "b", "c", "d"} - {name}
+
+
+def test_nulls_in_a_tree_and_in_the_only_column() -> None:
+    data = datasets.Dataset.from_list([{"m": {"a": 1}}, {"m": {"a": None}}])
+    with pytest.raises(SourceError, match=r"^column 'm' has 1 null in 2 rows") as caught:
+        loadax.from_huggingface(data)
+    assert "columns=" not in str(caught.value)
+    deep = datasets.Dataset.from_dict({"x": [[[1, None]], [[2]]], "y": [1, 2]})
+    with pytest.raises(SourceError, match=r"^column 'x' has 1 null in 2 rows, .*; fill them with data.map, or leave"):
+        loadax.from_huggingface(deep)
+    empty = datasets.Dataset.from_dict({"x": [None, None]})
+    with pytest.raises(SourceError, match=r"^column 'x' has 2 nulls in 2 rows"):
+        loadax.from_huggingface(empty)
+
+
+def test_splits_streams_and_other_things_are_refused_with_a_line_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    data = numbers()
+    splits = datasets.DatasetDict(train=data, test=data.select(range(3)))
+    with pytest.raises(ArgumentError, match="of the splits 'train', 'test'; hand over one of them") as caught:
+        loadax.from_huggingface(splits)
+    assert len(follow(caught.value, data=splits)[0]) == ROWS
+    for way in (loadax.from_huggingface, loadax.as_dataset):
+        stream = data.to_iterable_dataset()
+        with pytest.raises(
+            ArgumentError, match=r"IterableDataset, .* without streaming=True, or write its rows"
+        ) as caught:
+            way(stream)
+        same(follow(caught.value, data=stream, datasets=datasets)[0].read(range(4)), expected(data, range(4)))
+    with pytest.raises(ArgumentError, match=r"^the data is a list; pass a datasets.Dataset, or use") as caught:
+        loadax.from_huggingface([1, 2])
+    assert follow(caught.value, data=[1, 2])[0][1] == 2
+
+
+def double(batch: Any) -> Any:
+    return {"y": [2 * y for y in batch["y"]]}
+
+
+def test_a_transform_of_its_own_is_refused_and_applied_by_objects() -> None:
+    data = numbers().select_columns(["y"]).with_transform(double)
+    with pytest.raises(ArgumentError, match=r"the dataset has a transform of its own \(set_transform") as caught:
+        loadax.from_huggingface(data)
+    mapped, objects = follow(caught.value, data=data, fn=lambda row: {"y": 2 * row["y"]})
+    for dataset in (mapped, objects, loadax.as_dataset(data)):
+        assert dataset.read([3, 4])["y"].tolist() == [6, 8]
+
+
+def test_rows_that_are_not_there() -> None:
+    source = loadax.from_huggingface(numbers()).source
+    for rows in ([-1], [ROWS]):
+        with pytest.raises(RowIndexError, match=rf"^row {rows[0]} is out of range"):
+            source.read(np.array(rows))
+
+
+def test_a_source_on_disk_travels_by_its_paths(tmp_path: Path) -> None:
+    rows = 20_000
+    datasets.Dataset.from_dict({"x": np.arange(rows)}).save_to_disk(tmp_path)
+    source = loadax.from_huggingface(datasets.load_from_disk(tmp_path)).source
+    source.read(np.arange(rows))
+    pickled = pickle.dumps(source)
+    assert len(pickled) < rows
+    assert pickle.loads(pickled).read(np.array([rows - 1]))["x"].tolist() == [rows - 1]
+
+
+def test_an_index_notices_other_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    index = tmp_path / "index"
+
+    def kept(data: Any) -> int:
+        caplog.clear()
+        return len(loadax.from_huggingface(data, columns=["y"]).filter(lambda row: row["y"] % 2 == 0, index=index))
+
+    caplog.set_level("INFO", "loadax")
+    data = numbers()
+    folder = tmp_path / "disk"
+    data.save_to_disk(folder)
+    for first, second in (
+        (data, data.shuffle(seed=1)),
+        (datasets.load_from_disk(folder), datasets.load_from_disk(folder).shuffle(seed=2)),
+    ):
+        kept(first)
+        assert kept(first) == ROWS // 2
+        assert re.search("index .*: read", caplog.text)
+        assert kept(second) == ROWS // 2
+        assert "does not match (contents of a sample" in caplog.text
+    assert loadax.from_huggingface(datasets.load_from_disk(folder)).source.addresses
+
+
+def test_rows_are_looked_up_by_record_batch() -> None:
+    starts = np.array([0, 3, 4, 10])
+    rng = np.random.default_rng(0)
+    for rows in ([], [1], [3, 3], [9, 0, 4, 3, 11], [*range(12)], rng.integers(12, size=30)):
+        wanted = np.asarray(rows, np.int64)
+        out = np.full(len(wanted), -1)
+        runs = runs_of(starts, wanted)
+        for run in runs:
+            out[run.places] = starts[run.batch] + run.rows
+        assert out.tolist() == wanted.tolist()
+        assert len({run.batch for run in runs}) == len(runs)
+
+
+def test_hugging_face_is_recognised_without_being_imported() -> None:
+    program = (
+        "import sys, loadax, numpy; loadax.as_dataset(numpy.arange(3)); loadax.from_source([1]); "
+        "assert not {'datasets', 'pyarrow'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -1,0 +1,400 @@
+"""Windows of token streams: any files, any stride, any columns, equal to what slicing the whole stream gives."""
+
+import os
+import pickle
+import re
+import resource
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadax.errors import ArgumentError, RowIndexError, SourceError
+from loadax.io import from_tokens
+from loadax.protocols import ArraySpec, Location, Source
+from loadax.sources.tokens.windows import TokenSource, open_tokens
+from loadax.testing import check_source
+from tests.limits import examples
+from tests.sources.token_corpora import document_numbers, stream, windows, write_bin, write_npy, write_pair
+
+DTYPES = ["uint8", "uint16", "<i4", "uint32", "int64", ">u2", ">i4"]
+
+
+def test_a_row_is_the_tokens_that_are_read_and_the_one_more_that_is_predicted(tmp_path: Path) -> None:
+    tokens = np.arange(100, dtype=np.uint16)
+    source = open_tokens(write_bin(tmp_path / "x.bin", tokens), 10, dtype="uint16")
+    assert isinstance(source, Source)
+    assert len(source) == 9
+    assert source.spec == {"tokens": ArraySpec((11,), np.dtype(np.uint16))}
+    batch = source.read(np.array([8, 0]))["tokens"]
+    assert batch.tolist() == [list(range(80, 91)), list(range(11))]
+    assert batch.dtype == np.uint16
+    assert source.read(np.empty(0, np.int64))["tokens"].shape == (0, 11)
+
+
+def test_with_the_default_stride_each_token_is_a_target_once(tmp_path: Path) -> None:
+    source = open_tokens(
+        write_bin(tmp_path / "x.bin", np.arange(101, dtype=np.uint16)), 10, dtype="uint16", targets=True
+    )
+    batch = source.read(np.arange(len(source)))
+    assert batch["targets"].reshape(-1).tolist() == list(range(1, 101))
+    assert batch["inputs"].reshape(-1).tolist() == list(range(100))
+    assert source.spec == {name: ArraySpec((10,), np.dtype(np.uint16)) for name in ("inputs", "targets")}
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 60), min_size=1, max_size=6),
+    kinds=st.lists(st.sampled_from(["bin", "npy"]), min_size=6, max_size=6),
+    dtype=st.sampled_from(DTYPES),
+    seq_len=st.integers(1, 30),
+    stride=st.none() | st.integers(1, 40),
+    targets=st.booleans(),
+    data=st.data(),
+)
+def test_windows_are_what_slicing_the_whole_stream_gives(
+    sizes: list[int], kinds: list[str], dtype: str, seq_len: int, stride: int | None, targets: bool, data: st.DataObject
+) -> None:
+    tokens = stream(sum(sizes), dtype)
+    cuts = np.cumsum([0, *sizes])
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for number, kind in enumerate(kinds[: len(sizes)]):
+            write = write_bin if kind == "bin" else write_npy
+            paths.append(write(Path(folder) / f"{number}.{kind}", tokens[cuts[number] : cuts[number + 1]]))
+        expected = windows(tokens, seq_len, stride or seq_len)
+        if not len(expected):
+            with pytest.raises(SourceError, match=rf"{len(tokens)} tokens are less than one row of .* = {seq_len + 1}"):
+                open_tokens(paths, seq_len, dtype=dtype, stride=stride, targets=targets)
+            return
+        source = open_tokens(paths, seq_len, dtype=dtype, stride=stride, targets=targets)
+        assert len(source) == len(expected)
+        rows = np.array(data.draw(st.lists(st.integers(0, len(source) - 1), max_size=20)), np.int64)
+        leaves = {"inputs": (0, seq_len), "targets": (1, seq_len + 1)} if targets else {"tokens": (0, seq_len + 1)}
+        batch = source.read(rows)
+        boxes, out, wanted = [], [], []
+        for name, (start, stop) in leaves.items():
+            whole = expected[rows][:, start:stop]
+            np.testing.assert_array_equal(batch[name], whole)
+            assert batch[name].dtype == np.dtype(dtype).newbyteorder("=")
+            low = data.draw(st.integers(0, stop - start - 1))
+            high = data.draw(st.integers(low + 1, stop - start))
+            # Within memory that is wider, so that its rows don't lie one behind another.
+            within = np.full((len(rows), high - low + 3), 7, data.draw(st.sampled_from([batch[name].dtype, np.int64])))
+            boxes.append(((low, high),))
+            out.append(within[:, 1:-2])
+            wanted.append((within, whole[:, low:high]))
+        source.read_into(rows, boxes, out)
+        for within, part in wanted:
+            np.testing.assert_array_equal(within[:, 1:-2], part)
+            assert (within[:, [0, -2, -1]] == 7).all()
+
+
+def test_leaves_that_are_not_wanted_are_left_alone(tmp_path: Path) -> None:
+    tokens = stream(50)
+    source = open_tokens(write_bin(tmp_path / "x.bin", tokens), 10, dtype="uint16", targets=True)
+    out = np.zeros((1, 4), np.uint16)
+    source.read_into(np.array([2]), [None, ((3, 7),)], [None, out])
+    assert out[0].tolist() == tokens[24:28].tolist()
+
+
+def test_many_rows_of_a_large_file(tmp_path: Path) -> None:
+    """More than are copied at a time."""
+    tokens = stream(1 << 18)
+    source = open_tokens(write_bin(tmp_path / "x.bin", tokens), 512, dtype="uint16", stride=3)
+    rows = np.random.default_rng(1).integers(0, len(source), 700)
+    np.testing.assert_array_equal(source.read(rows)["tokens"], tokens[rows[:, None] * 3 + np.arange(513)])
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    files=st.lists(
+        st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=3), min_size=1, max_size=5), min_size=1, max_size=3
+    ),
+    seq_len=st.integers(1, 15),
+    stride=st.none() | st.integers(1, 20),
+    targets=st.booleans(),
+    data=st.data(),
+)
+def test_documents_are_numbered_within_each_window(
+    files: list[list[list[int]]], seq_len: int, stride: int | None, targets: bool, data: st.DataObject
+) -> None:
+    lengths = [sum(document) for documents in files for document in documents]
+    tokens = stream(sum(lengths), np.int32)
+    with tempfile.TemporaryDirectory() as folder:
+        place, paths = 0, []
+        for number, documents in enumerate(files):
+            parts = []
+            for document in documents:
+                parts.append(
+                    [tokens[place + sum(document[:k]) : place + sum(document[: k + 1])] for k in range(len(document))]
+                )
+                place += sum(document)
+            paths.append(write_pair(Path(folder) / f"{number}.bin", parts))
+        expected = document_numbers(lengths, seq_len, stride or seq_len)
+        if not len(expected):
+            return
+        source = open_tokens(paths, seq_len, stride=stride, targets=targets, segment_ids=True)
+        length = seq_len if targets else seq_len + 1
+        assert source.spec["segment_ids"] == ArraySpec((length,), np.dtype(np.int32))
+        assert list(source.spec) == sorted(source.spec)
+        rows = np.array(data.draw(st.lists(st.integers(0, len(source) - 1), max_size=10)), np.int64)
+        batch = source.read(rows)
+        np.testing.assert_array_equal(batch["segment_ids"], expected.reshape(len(expected), -1)[rows][:, :length])
+        name = "inputs" if targets else "tokens"
+        np.testing.assert_array_equal(batch[name], windows(tokens, seq_len, stride or seq_len)[rows][:, :length])
+        low = data.draw(st.integers(0, length - 1))
+        high = data.draw(st.integers(low + 1, length))
+        out = np.zeros((len(rows), high - low), np.int32)
+        asked: list[Any] = [((low, high),) if each == "segment_ids" else None for each in source.spec]
+        source.read_into(rows, asked, [out if each == "segment_ids" else None for each in source.spec])
+        np.testing.assert_array_equal(out, expected[rows][:, low:high])
+
+
+def test_a_pair_is_found_by_either_of_its_names(tmp_path: Path) -> None:
+    tokens = stream(40, np.int32)
+    path = write_pair(tmp_path / "corpus.bin", [[tokens[:15]], [tokens[15:20], tokens[20:]]])
+    names: list[Any] = [
+        path,
+        str(tmp_path / "corpus.idx"),
+        tmp_path / "corpus",
+        [path, tmp_path / "corpus.idx"],
+        tmp_path,
+        f"file://{path}",
+    ]
+    for name in names:
+        source = open_tokens(name, 4)
+        np.testing.assert_array_equal(source.read(np.arange(len(source)))["tokens"], windows(tokens, 4, 4))
+
+
+def test_a_folder_and_a_pattern_are_taken_by_name_and_a_list_as_it_is(tmp_path: Path) -> None:
+    tokens = stream(30)
+    for name, part in {"b.bin": tokens[10:20], "a.bin": tokens[:10], "c.bin": tokens[20:]}.items():
+        write_bin(tmp_path / name, part)
+    (tmp_path / "notes.txt").write_text("not tokens")
+    for path in (tmp_path, str(tmp_path / "*.bin"), tmp_path / "[a-c].bin", f"file://{tmp_path}/"):
+        source = open_tokens(path, 29, dtype="uint16")
+        assert source.read(np.array([0]))["tokens"][0].tolist() == tokens.tolist()
+    source = open_tokens([tmp_path / "c.bin", tmp_path / "a.bin"], 19, dtype="uint16")
+    assert source.read(np.array([0]))["tokens"][0].tolist() == [*tokens[20:], *tokens[:10]]
+
+
+def test_where_a_row_lies(tmp_path: Path) -> None:
+    tokens = stream(30)
+    one = write_bin(tmp_path / "one.bin", tokens[:12])
+    two = write_npy(tmp_path / "two.npy", tokens[12:])
+    source = open_tokens([one, two], 9, dtype="uint16")
+    assert source.locate(0) == [Location(str(one), 0, 19)]
+    assert source.locate(1) == [Location(str(one), 18, 23), Location(str(two), 128, 128 + 13)]
+    for row in range(len(source)):
+        joined = b"".join(
+            Path(name).read_bytes()[first : last + 1]
+            for name, first, last, _ in source.locate(row)
+            if first is not None and last is not None
+        )
+        assert joined == source.read(np.array([row]))["tokens"].tobytes()
+    with pytest.raises(RowIndexError, match="row 3 is out of range"):
+        source.locate(3)
+
+
+def test_it_travels_as_paths(tmp_path: Path) -> None:
+    tokens = stream(200_000, np.int32)
+    path = write_pair(tmp_path / "x.bin", [[each] for each in np.split(tokens, 10_000)])
+    source = open_tokens(path, 100, segment_ids=True)
+    rows = np.array([3, 1998, 0, 77])
+    before = source.read(rows)
+    carried = pickle.dumps(source)
+    assert len(carried) < 2000
+    after = pickle.loads(carried).read(rows)
+    for name in ("tokens", "segment_ids"):
+        np.testing.assert_array_equal(after[name], before[name])
+
+
+def test_eight_threads_read_what_one_reads(tmp_path: Path) -> None:
+    tokens = stream(20_000)
+    paths = [write_bin(tmp_path / f"{number}.bin", part) for number, part in enumerate(np.split(tokens, 10))]
+    expected = windows(tokens, 32, 32)
+    source = open_tokens(paths, 32, dtype="uint16")
+    asked = [np.random.default_rng(number).integers(0, len(source), 300) for number in range(64)]
+    with ThreadPoolExecutor(8) as threads:
+        for rows, batch in zip(asked, threads.map(source.read, asked), strict=True):
+            np.testing.assert_array_equal(batch["tokens"], expected[rows])
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"targets": True}, {"segment_ids": True, "targets": True}, {"stride": 7}], ids=str
+)
+def test_it_keeps_the_contract_of_a_source(arguments: dict[str, Any], tmp_path: Path) -> None:
+    tokens = stream(3000)
+    pair = write_pair(tmp_path / "a.bin", [[tokens[:700]], [tokens[700:710]], [tokens[710:1800]]])
+    other = write_pair(tmp_path / "b.bin", [[tokens[1800:]]])
+    check_source(open_tokens([pair, other], 16, **arguments))
+
+
+def test_its_name_shows_the_numbers_and_the_files(tmp_path: Path) -> None:
+    for name in ("a.bin", "b.bin"):
+        write_bin(tmp_path / name, stream(50))
+    data = from_tokens(tmp_path, seq_len=10, dtype="uint16", stride=5)
+    assert repr(data) == f"Dataset(18 rows of 10 + 1 of 100 uint16 tokens, every 5, in {tmp_path}/a.bin and 1 more)"
+    assert (
+        repr(open_tokens(tmp_path / "a.bin", 3, dtype=">u2"))
+        == f"3 + 1 of 50 uint16 tokens, every 3, in {tmp_path}/a.bin"
+    )
+
+
+@pytest.mark.parametrize("rows", [[0, 9], [-1], [2**40]])
+def test_a_row_that_is_not_there(rows: list[int], tmp_path: Path) -> None:
+    source = open_tokens(write_bin(tmp_path / "x.bin", stream(100)), 10, dtype="uint16")
+    with pytest.raises(RowIndexError, match=r"row -?\d+ is out of range: rows are at least 0 and below 9"):
+        source.read(np.array(rows))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seq_len": 0}, "seq_len=0: pass 1 or more"),
+        ({"seq_len": 2.5}, "seq_len=2.5: pass an int of 1 or more"),
+        ({"seq_len": True}, "seq_len=True: pass an int of 1 or more"),
+        ({"stride": 0}, "stride=0: pass 1 or more"),
+        ({"stride": -3}, "stride=-3: pass 1 or more"),
+        ({"targets": 1}, "targets=1: pass True or False"),
+        ({"segment_ids": "yes"}, "segment_ids='yes': pass True or False"),
+        ({"path": []}, r"path=\[\] is empty; pass the path or URL of a file of tokens"),
+        ({"path": 7}, "path=7 is a int: pass the path or URL of a file of tokens, or a list of these"),
+        ({"path": ["x.bin", None]}, "path=None is a NoneType: pass the path or URL"),
+        ({"dtype": "token"}, "dtype='token' is not a dtype; pass for example 'uint16'"),
+        ({"dtype": "float32"}, "dtype='float32' is float32, but tokens are integers; pass 'uint16'"),
+        ({"cache_bytes": 1000}, "cache_bytes=1000: pass an int of 131072 or more, the size of one block"),
+        ({"cache": 7}, "cache=7 is a int: pass the path of a local folder"),
+        ({"cache": "s3://bucket/x"}, "cache='s3://bucket/x' is a URL: pass the path of a local folder"),
+    ],
+)
+def test_arguments_that_can_not_be_used(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = write_bin(tmp_path / "x.bin", stream(100))
+    with pytest.raises(ArgumentError, match=message):
+        open_tokens(**{"path": path, "seq_len": 4, "dtype": "uint16", **arguments})
+
+
+def test_a_bin_file_without_a_dtype(tmp_path: Path) -> None:
+    write_bin(tmp_path / "x.bin", np.zeros(2000, np.uint8))
+    with pytest.raises(
+        ArgumentError,
+        match=r"x\.bin: the file does not contain the dtype of its tokens; pass dtype= "
+        r"\(its 2000 bytes would be 2000 of uint8, 1000 of uint16, 500 of int32, 250 of int64 tokens\)",
+    ):
+        open_tokens(tmp_path / "x.bin", 4)
+    write_bin(tmp_path / "x.bin", np.zeros(2002, np.uint8))
+    with pytest.raises(ArgumentError, match=r"\(its 2002 bytes would be 2002 of uint8, 1001 of uint16 tokens\)"):
+        open_tokens(tmp_path / "x.bin", 4)
+
+
+def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
+    odd = write_bin(tmp_path / "odd.bin", np.zeros(21, np.uint8))
+    table = write_npy(tmp_path / "table.npy", np.zeros((6, 4), np.int32))
+    floats = write_npy(tmp_path / "floats.npy", np.zeros(6))
+    wide = write_npy(tmp_path / "wide.npy", np.zeros(6, np.int64))
+    big = write_npy(tmp_path / "big.npy", np.zeros(6, ">u2"))
+    flat = write_bin(tmp_path / "flat.bin", stream(20))
+    objects = tmp_path / "objects.npy"
+    np.save(objects, np.array([{}, 1], object), allow_pickle=True)
+    cut = tmp_path / "cut.npy"
+    cut.write_bytes(wide.read_bytes()[:-1])
+    text = tmp_path / "text.npy"
+    text.write_bytes(b"this is a text")
+    short = tmp_path / "short.npy"
+    short.write_bytes(b"\x93NUMPY\x01\x00")
+    header = tmp_path / "header.npy"
+    header.write_bytes(wide.read_bytes().replace(b"descr", b"dexcr"))
+    unclosed = tmp_path / "unclosed.npy"
+    unclosed.write_bytes(wide.read_bytes()[:100])
+    (tmp_path / "folder.bin").mkdir()
+    (tmp_path / "folder.bin" / "notes.txt").write_text("x")
+    for path, message in {
+        odd: r"odd\.bin: its size of 21 bytes is not a multiple of 2, the size of a uint16 token; "
+        r"check dtype=, or copy the file again",
+        table: r"table\.npy is int32\[6, 4\]: a stream of tokens has one dimension; "
+        r"open an array of rows with loadax\.from_npy",
+        floats: r"floats\.npy is float64\[6\]: tokens are integers",
+        wide: r"wide\.npy contains int64 tokens, but dtype=uint16 was passed; leave dtype out",
+        objects: r"objects\.npy contains Python objects; save an array of numbers with numpy\.save",
+        cut: r"cut\.npy: the file is cut short: int64\[6\] of its header needs 176 bytes; copy it again",
+        text: r"text\.npy is not a \.npy file: it begins with b'this i'; write it with numpy\.save",
+        short: r"short\.npy: bytes 0 to 11 are missing: the file is cut short, or of another kind",
+        header: r"header\.npy: the header of this \.npy file can't be read: 'descr'; copy it again",
+        unclosed: r"unclosed\.npy: bytes 10 to 127 are missing: the file is cut short, or of another kind",
+        tmp_path / "nowhere.bin": r"nowhere\.bin: there is no such file",
+        tmp_path / "nowhere.npy": r"nowhere\.npy: there is no such file",
+        tmp_path / "nowhere.idx": r"nowhere\.idx: there is no such file",
+        tmp_path / "no*.bin": r"no\*\.bin: no file matches this pattern",
+        tmp_path
+        / "folder.bin": r"folder\.bin: the folder has no \.bin or \.npy file in it, but notes\.txt; pass the files",
+    }.items():
+        with pytest.raises(SourceError, match=message):
+            open_tokens([path], 4, dtype="uint16")
+    for other, message in {
+        wide: r"flat\.bin contains uint16 tokens and .*wide\.npy int64; a stream has one dtype",
+        big: r"flat\.bin contains uint16 tokens and .*big\.npy uint16 \(big-endian\); a stream has one dtype",
+    }.items():
+        with pytest.raises(
+            SourceError, match=message if other is big else r"wide\.npy contains int64 tokens, but dtype=uint16"
+        ):
+            open_tokens([flat, other], 4, dtype="uint16")
+    narrow = write_npy(tmp_path / "narrow.npy", stream(20))
+    with pytest.raises(
+        SourceError, match=r"narrow\.npy contains uint16 tokens and .*wide\.npy int64; a stream has one dtype"
+    ):
+        open_tokens([narrow, wide], 4)
+    with pytest.raises(SourceError, match=r"flat\.bin: there is no \.idx file next to it with the document offsets"):
+        open_tokens(flat, 4, dtype="uint16", segment_ids=True)
+    (tmp_path / "loop.bin").symlink_to(tmp_path / "loop.bin")
+    with pytest.raises(SourceError, match=r"loop\.bin: the file can't be opened: .*Too many levels of symbolic links"):
+        open_tokens(tmp_path / "loop.bin", 4, dtype="uint16")
+    os.mkfifo(tmp_path / "pipe.bin")
+    with pytest.raises(SourceError, match=r"pipe\.bin: the file can.t be opened: it is a pipe"):
+        open_tokens(tmp_path / "pipe.bin", 4, dtype="uint16")
+
+
+def test_a_file_that_shrinks_is_an_error_and_no_crash(tmp_path: Path) -> None:
+    paths = [write_bin(tmp_path / f"{number}.bin", stream(5000)) for number in range(2)]
+    message = re.escape(
+        "1.bin: the file has 4000 bytes, but had at least 10000 when it was opened; data must not change"
+    )
+    met = open_tokens(paths, 10, dtype="uint16")
+    unmet = open_tokens(paths, 10, dtype="uint16")
+    met.read(np.array([900]))
+    os.truncate(paths[1], 4000)
+    for source in (met, unmet):
+        with pytest.raises(SourceError, match=message):
+            source.read(np.array([900]))
+        assert source.read(np.array([3]))["tokens"].shape == (1, 11)
+
+
+def test_a_file_that_vanishes_before_it_is_mapped(tmp_path: Path) -> None:
+    path = write_bin(tmp_path / "x.bin", stream(50))
+    source: TokenSource = open_tokens(path, 10, dtype="uint16")
+    path.unlink()
+    with pytest.raises(SourceError, match=r"x\.bin: the file can't be memory-mapped: .*No such file"):
+        source.read(np.array([0]))
+
+
+def test_more_files_than_a_process_may_open(tmp_path: Path) -> None:
+    # More files than descriptors in all: what earlier tests left to the garbage collector may be closed meanwhile.
+    most = len(list(Path("/dev/fd").iterdir())) + 8
+    paths = [write_bin(tmp_path / f"{index}.bin", stream(100)) for index in range(most + 1)]
+    source = open_tokens(paths, 10, dtype="uint16")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        with pytest.raises(
+            SourceError,
+            match=r"\.bin: the file can't be memory-mapped: .*; raise the limit with `ulimit",
+        ):
+            source.read(np.arange(len(source)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert source.read(np.arange(len(source)))["tokens"].shape == (len(source), 11)

@@ -1,0 +1,175 @@
+"""Several datasets in one id space of rows."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadax import Dataset, concat, from_arrays, from_source
+from loadax.errors import LeafError, RowIndexError
+from loadax.protocols import Visits
+from loadax.reader import Reader
+from loadax.sources.wrappers.concat import ConcatenatedSource
+
+LENGTHS = (4, 0, 7, 1)
+WHOLE = np.arange(12 * 6, dtype=np.int32).reshape(12, 6)
+PIECES = np.split(WHOLE, np.cumsum(LENGTHS)[:-1])
+
+
+def parts() -> list[Reader]:
+    return [from_arrays({"x": piece, "y": piece[:, 0].astype(np.float32)}).reader for piece in PIECES]
+
+
+class ReadOnly:
+    """A source without `read_into`."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = values
+        self.spec = {"x": values[0]} if len(values) else {"x": np.zeros(6, np.int32)}
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def read(self, rows: Any) -> Any:
+        return {"x": self.values[rows]}
+
+
+def test_rows_are_numbered_on_from_part_to_part() -> None:
+    source = ConcatenatedSource(parts())
+    assert len(source) == 12
+    rows = np.array([11, 0, 4, 3, 10, 10, 5])
+    batch = source.read(rows)
+    np.testing.assert_array_equal(batch["x"], WHOLE[rows])
+    np.testing.assert_array_equal(batch["y"], WHOLE[rows, 0])
+    assert source.read(np.empty(0, np.int64))["x"].shape == (0, 6)
+    assert repr(source) == "concatenation of 4"
+
+
+@pytest.mark.parametrize("rows", [[11, 0, 4, 3, 10, 10, 5], [5, 4, 9], [11], []])
+@pytest.mark.parametrize("box", [(0, 6), (2, 5)])
+def test_columns_are_what_reading_whole_rows_gives(rows: list[int], box: tuple[int, int]) -> None:
+    source = ConcatenatedSource(parts())
+    assert source.reads_columns
+    where = np.array(rows, np.int64)
+    within = np.full((len(rows) + 1, box[1] - box[0] + 1), -1, np.int32)
+    source.read_into(where, [(box,), None], [within[1:, 1:], None])
+    np.testing.assert_array_equal(within[1:, 1:], WHOLE[where, slice(*box)])
+    assert (within[0] == -1).all()
+    assert (within[:, 0] == -1).all()
+
+
+def test_columns_can_be_read_only_when_every_part_can() -> None:
+    readable = from_arrays({"x": WHOLE})
+    assert ConcatenatedSource([readable.reader, readable.reader]).reads_columns
+    assert not ConcatenatedSource([readable.reader, from_source(ReadOnly(WHOLE)).reader]).reads_columns
+    assert not ConcatenatedSource([readable.reader, readable.map(lambda row: row).reader]).reads_columns
+
+
+def test_parts_of_every_kind_go_together() -> None:
+    mapped = from_arrays(WHOLE[:4]).map(lambda row: {"x": row})
+    listed = from_source([{"x": row} for row in WHOLE[4:9]])
+    source = ConcatenatedSource([mapped.reader, listed.reader, from_source(ReadOnly(WHOLE[9:])).reader])
+    rows = np.array([11, 3, 8, 0, 4])
+    np.testing.assert_array_equal(source.read(rows)["x"], WHOLE[rows])
+
+
+def test_a_part_is_read_once_a_call_and_only_when_it_is_met() -> None:
+    asked: list[tuple[int, list[int]]] = []
+
+    class Counting(ReadOnly):
+        def read(self, rows: Any) -> Any:
+            asked.append((len(self), rows.tolist()))
+            return super().read(rows)
+
+    source = ConcatenatedSource([from_source(Counting(piece)).reader for piece in PIECES])
+    source.read(np.array([9, 1, 4, 0]))
+    assert asked == [(4, [1, 0]), (7, [5, 0])]
+
+
+def test_each_part_knows_its_epoch() -> None:
+    def draw(row: Any, rng: np.random.Generator) -> Any:
+        return rng.integers(1 << 30)
+
+    part = from_arrays(WHOLE).map(draw, rng=True)
+    source = ConcatenatedSource([part.reader, part.reader])
+    both = source.read_visits(Visits(np.array([3, 15, 3, 15]), np.array([0, 0, 5, 5])))
+    expected = [part.read([3], epoch)[0] for epoch in (0, 0, 5, 5)]
+    assert both.tolist() == expected
+    assert both[0] != both[2]
+    assert source.read(np.array([3])).tolist() == both[:1].tolist()
+
+
+def test_reads_under_way_are_those_of_the_part_that_waits_most() -> None:
+    class Remote(ReadOnly):
+        concurrent_reads = 7
+
+    near = from_arrays({"x": WHOLE})
+    assert ConcatenatedSource([near.reader, from_source(Remote(WHOLE)).reader]).concurrent_reads == 7
+    assert ConcatenatedSource([near.reader]).concurrent_reads == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            {"x": WHOLE[:, :3]},
+            r"concat: leaf \['x'\] is int32\[3\] in part 1 and int32\[6\] in part 0; map them to one shape",
+        ),
+        (
+            {"x": WHOLE.astype(np.int64)},
+            r"leaf \['x'\] is int64\[6\] in part 1 and int32\[6\] in part 0; .* and dtype first",
+        ),
+        ({"y": WHOLE}, r"concat: part 1 has the leaves \[\"\['y'\]\"\], part 0 has \[\"\['x'\]\"\]"),
+        (WHOLE, r"concat: part 1 has the leaves \[''\], part 0 has"),
+    ],
+)
+def test_parts_that_differ(other: Any, message: str) -> None:
+    with pytest.raises(LeafError, match=message):
+        concat([from_arrays({"x": WHOLE}), from_arrays(other)])
+    with pytest.raises(LeafError, match=r"leaf of the example is int32\[6\] in part 2"):
+        concat([from_arrays(WHOLE[:, :2]), from_arrays(WHOLE[:, :2]), from_arrays(WHOLE)])
+
+
+def test_byte_order_is_no_difference() -> None:
+    both = concat([from_arrays(WHOLE), from_arrays(WHOLE.astype(">i4"))])
+    np.testing.assert_array_equal(both.read([3, 15]), WHOLE[[3, 3]])
+
+
+@pytest.mark.parametrize("row", [-1, 12])
+def test_a_row_that_is_not_there(row: int) -> None:
+    source = ConcatenatedSource(parts())
+    with pytest.raises(RowIndexError, match=f"row {row} is out of range: rows are at least 0 and below 12"):
+        source.read(np.array([row]))
+    assert source.reads_columns
+    with pytest.raises(RowIndexError, match=f"row {row} is out of range"):
+        source.read_into(np.array([row]), [((0, 6),), None], [np.zeros((1, 6), np.int32), None])
+
+
+def nested() -> Dataset:
+    first, second = from_arrays({"x": WHOLE[:4]}), from_arrays({"x": WHOLE[4:9]})
+    return concat([concat([first, second]), from_source(ReadOnly(WHOLE[9:]))])
+
+
+def test_a_concatenation_of_concatenations() -> None:
+    np.testing.assert_array_equal(nested().read(np.arange(12))["x"], WHOLE)
+
+
+def test_eight_threads_read_what_one_reads() -> None:
+    source = nested().source
+    asked = [np.random.default_rng(number).integers(0, 12, 100) for number in range(64)]
+    with ThreadPoolExecutor(8) as threads:
+        for rows, batch in zip(asked, threads.map(source.read, asked), strict=True):
+            np.testing.assert_array_equal(batch["x"], WHOLE[rows])
+
+
+def test_what_joins_unlike_rows_is_joined_again() -> None:
+    unlike = concat([from_source(["a"]), from_source([np.arange(2)])])
+    for joined in (concat([unlike, from_source([7])]), concat([from_source([7]), unlike]), concat([unlike, unlike])):
+        assert len(list(joined)) == len(joined)
+        assert joined.map(np.size).read(range(len(joined))).shape == (len(joined),)
+        with pytest.raises(LeafError, match=r"leaf of the example is int64(\[2\] in part 1|\[\] in part 0)"):
+            joined.read([0])
+    documents = [from_source([np.arange(2)]), from_source([np.arange(3)])]
+    packed = concat([concat(documents), concat(documents[::-1])]).pack(5)
+    assert packed.read([0, 1])["tokens"].tolist() == [[0, 1, 0, 1, 2], [0, 1, 2, 0, 1]]

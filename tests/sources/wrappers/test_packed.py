@@ -1,0 +1,339 @@
+"""Packed rows and documents as sources.
+
+Against a slow oracle, in whole rows and in columns, from memory, files and a server.
+"""
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from loadax import Dataset, from_documents, from_source
+from loadax.errors import ArgumentError, LeafError, SourceError
+from loadax.protocols import Location, Segments, Visits
+from loadax.sources.tokens.documents import open_documents
+from loadax.testing import check_source
+from tests.servers.faults import FaultProxy
+from tests.sources.token_corpora import write_npy, write_pair
+
+pytest_plugins = ["tests.servers.fixtures"]
+
+METHODS: tuple[Any, ...] = ("split", "best_fit", "first_fit")
+Array = NDArray[Any]
+
+
+def documents(count: int = 40, longest: int = 9, seed: int = 0, dtype: Any = np.uint16) -> list[Array]:
+    """Some are empty; every token tells which one it is."""
+    lengths = np.random.default_rng(seed).integers(0, longest + 1, count)
+    return [(100 * number + np.arange(length) + 1).astype(dtype) for number, length in enumerate(lengths)]
+
+
+def slowly(segments: Segments, given: list[dict[str, Array]], rows: int, seq_len: int) -> dict[str, Array]:
+    """The packed rows of a plan, one entry at a time."""
+    out = {name: np.zeros((rows, seq_len), leaf.dtype) for name, leaf in given[0].items()}
+    out["segment_ids"] = np.zeros((rows, seq_len), np.int32)
+    out["positions"] = np.zeros((rows, seq_len), np.int32)
+    out["loss_mask"] = np.zeros((rows, seq_len), np.bool_)
+    for row, document, skip, column, length, number in zip(*(each.tolist() for each in segments), strict=True):
+        for entry in range(length):
+            for name, leaf in given[document].items():
+                out[name][row, column + entry] = leaf[skip + entry]
+            out["segment_ids"][row, column + entry] = number
+            out["positions"][row, column + entry] = entry
+            out["loss_mask"][row, column + entry] = entry > 0
+    return out
+
+
+def assert_equal(found: dict[str, Array], expected: dict[str, Array]) -> None:
+    assert sorted(found) == sorted(expected)
+    for name, leaf in expected.items():
+        assert found[name].dtype == leaf.dtype, name
+        np.testing.assert_array_equal(found[name], leaf, err_msg=name)
+
+
+def assert_packed(packed: Dataset, given: list[Array], seq_len: int) -> None:
+    source: Any = packed.source
+    everything = np.arange(len(packed))
+    expected = slowly(source._plan.segments(everything), [{"tokens": each} for each in given], len(packed), seq_len)
+    assert_equal(packed.read(everything), expected)
+    some = np.array([len(packed) - 1, 0, 0])
+    assert_equal(packed.read(some), {name: leaf[some] for name, leaf in expected.items()})
+
+
+def flat(given: list[Array]) -> tuple[Array, Array]:
+    return np.concatenate(given), np.cumsum([0, *map(len, given)])
+
+
+def in_memory(given: list[Array], folder: Path) -> Dataset:
+    return from_documents(*flat(given))
+
+
+def as_objects(given: list[Array], folder: Path) -> Dataset:
+    return from_source(given)
+
+
+def short(tokens: Any) -> Array:
+    return np.array(tokens, np.uint16)
+
+
+def as_lists(given: list[Array], folder: Path) -> Dataset:
+    return from_source([each.tolist() for each in given]).map(short)
+
+
+def as_pair(given: list[Array], folder: Path) -> Dataset:
+    return from_documents(write_pair(folder / "x.bin", [[each] for each in given]))
+
+
+def as_pairs(given: list[Array], folder: Path) -> Dataset:
+    """In three files, each document as two sequences."""
+    folder = folder / "pairs"
+    folder.mkdir()
+    for number, part in enumerate((given[:7], given[7:8], given[8:])):
+        write_pair(folder / f"{number}.bin", [[each[:2], each[2:]] for each in part])
+    return from_documents(folder)
+
+
+def as_files(given: list[Array], folder: Path) -> Dataset:
+    tokens, offsets = flat(given)
+    tokens.astype(">u2").tofile(folder / "big.bin")
+    return from_documents(folder / "big.bin", write_npy(folder / "offsets.npy", offsets), dtype=">u2")
+
+
+FORMS: tuple[Callable[[list[Array], Path], Dataset], ...] = (
+    in_memory,
+    as_objects,
+    as_lists,
+    as_pair,
+    as_pairs,
+    as_files,
+)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_are_those_of_the_oracle(form: Any, method: Any, tmp_path: Path) -> None:
+    given = documents()
+    packed = form(given, tmp_path).pack(10, method=method)
+    assert_packed(packed, given, 10)
+    check_source(packed.source)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_columns_are_read_alone(method: Any, tmp_path: Path) -> None:
+    packed = as_pairs(documents(), tmp_path).pack(10, method=method)
+    source: Any = packed.source
+    whole = source.read(np.arange(len(packed)))
+    rows = np.array([3, 0, 5, 5])
+    for low, high in ((0, 10), (0, 5), (5, 10), (4, 5), (9, 10)):
+        boxes = [((low, high),), None, ((0, 3),), ((low, high),)]
+        # Filled with what must go, and one of them a view that has gaps.
+        out: list[Any] = [
+            np.full((4, high - low), 1, np.bool_),
+            None,
+            np.full((4, 3), 9, np.int32),
+            np.full((4, 20), 9, np.uint16),
+        ]
+        out[3] = out[3][:, : 2 * (high - low) : 2]
+        source.read_into(rows, boxes, out)
+        np.testing.assert_array_equal(out[0], whole["loss_mask"][rows, low:high])
+        np.testing.assert_array_equal(out[2], whole["segment_ids"][rows, 0:3])
+        np.testing.assert_array_equal(out[3], whole["tokens"][rows, low:high])
+    only_added: list[Any] = [None, np.empty((4, 10), np.int32), None, None]
+    source.read_into(rows, [None, ((0, 10),), None, None], only_added)
+    np.testing.assert_array_equal(only_added[1], whole["positions"][rows])
+    assert not as_objects(documents(), tmp_path).pack(10).source.reads_columns
+
+
+def test_documents_of_several_leaves() -> None:
+    tokens, offsets = flat(documents())
+    tree = {"tokens": tokens, "meta": {"weight": np.arange(len(tokens), dtype=np.float32)}}
+    packed = from_documents(tree, offsets).pack(10, method="best_fit")
+    rows = packed.read(range(len(packed)))
+    assert sorted(rows) == ["loss_mask", "meta", "positions", "segment_ids", "tokens"]
+    there = rows["segment_ids"] > 0
+    np.testing.assert_array_equal(tokens[rows["meta"]["weight"][there].astype(int)], rows["tokens"][there])
+    examples = [from_documents(tree, offsets)[number] for number in range(len(offsets) - 1)]
+    same = from_source(examples).pack(10, method="best_fit").read(range(len(packed)))
+    assert_equal(same | same.pop("meta"), rows | rows.pop("meta"))
+
+
+def test_what_a_packed_row_consists_of(tmp_path: Path) -> None:
+    given = [np.arange(3, dtype=np.uint16), np.arange(0, dtype=np.uint16), np.arange(6, dtype=np.uint16)]
+    data = from_documents(write_pair(tmp_path / "x.bin", [[each] for each in given]))
+    source: Any = data[::-1].pack(5).source
+    assert [tuple(part) for part in source.documents(0)] == [(2, 0, 5, 0)]
+    assert [tuple(part) for part in source.documents(1)] == [(2, 5, 1, 0), (0, 0, 3, 1)]
+    assert source.locate(1) == [Location(str(tmp_path / "x.bin"), 6, 17), Location(str(tmp_path / "x.bin"), 0, 5)]
+    assert (from_source(given).pack(5).source).locate(0) == []
+
+
+def visits(rows: list[int]) -> Visits:
+    return Visits(np.array(rows, np.int64), np.zeros(len(rows), np.int64))
+
+
+def test_documents_are_looked_at_one_by_one(tmp_path: Path) -> None:
+    given = documents()
+    for form in (in_memory, as_pair, as_pairs, as_files):
+        data = form(given, tmp_path)
+        assert len(data) == len(given)
+        for number, each in enumerate(given):
+            assert data[number].tolist() == each.tolist()
+        assert data[-1].tolist() == given[-1].tolist()
+        assert data.map(lambda each: each * 2)[4].tolist() == (given[4] * 2).tolist()
+        copy = pickle.loads(pickle.dumps(data.source))
+        assert copy.lengths(np.array([3, 1])).tolist() == [len(given[3]), len(given[1])]
+        assert copy.read_examples(visits([])) == []
+        assert [each.tolist() for each in copy.read_examples(visits([3, 1]))] == [given[3].tolist(), given[1].tolist()]
+    assert "documents in" in repr(from_documents(*flat(given)))
+    assert from_documents(*flat(given)).source.locate(0) == []
+
+
+def test_an_array_that_is_mapped_or_big_endian(tmp_path: Path) -> None:
+    tokens, offsets = flat(documents())
+    mapped = np.load(write_npy(tmp_path / "x.npy", tokens), mmap_mode="r")
+    for each in (mapped, tokens.astype(">u2")):
+        assert from_documents(each, offsets)[5].tolist() == documents()[5].tolist()
+        assert_packed(from_documents(each, offsets).pack(7), documents(), 7)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_remote_documents_are_the_local_ones(cached: bool, tmp_path: Path, http_proxy: FaultProxy) -> None:
+    given = documents(seed=3)
+    as_pairs(given, tmp_path)
+    write_npy(tmp_path / "offsets.npy", flat(given)[1])
+    write_npy(tmp_path / "flat.npy", flat(given)[0])
+    base = f"{http_proxy.url}/pairs"
+    cache = tmp_path / "cache" if cached else None
+    pairs = from_documents([f"{base}/{number}.bin" for number in range(3)], cache=cache)
+    arrays = from_documents(f"{http_proxy.url}/flat.npy", f"{http_proxy.url}/offsets.npy", cache=cache)
+    for data in (pairs, arrays):
+        assert data[11].tolist() == given[11].tolist()
+        for method in METHODS:
+            assert_packed(data.pack(10, method=method), given, 10)
+    source: Any = pairs.source
+    assert source.locate(0)[0][0] == f"{base}/0.bin"
+    assert source.concurrent_reads == 4
+    assert pairs.pack(10).source.concurrent_reads == 4
+
+
+TOKENS = np.arange(10, dtype=np.uint16)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        (
+            lambda _: (TOKENS,),
+            ArgumentError,
+            "offsets=None, but ndarray data has no document boundaries; pass offsets=",
+        ),
+        (lambda _: ([TOKENS],), ArgumentError, "offsets=None, but list data has no document boundaries"),
+        (
+            lambda _: (TOKENS, [0.0, 10.0]),
+            ArgumentError,
+            r"offsets are float64\[2\]; pass the first entry of each document",
+        ),
+        (lambda _: (TOKENS, [0]), ArgumentError, r"offsets are int64\[1\]"),
+        (lambda _: (TOKENS, [[0, 10]]), ArgumentError, r"offsets are int64\[1, 2\]"),
+        (
+            lambda _: (TOKENS, [0, 5]),
+            SourceError,
+            "the offsets go from 0 to 5, but the data has 10 entries; pass offsets that ascend",
+        ),
+        (lambda _: (TOKENS, [2, 10]), SourceError, "the offsets go from 2 to 10, but the data has 10"),
+        (lambda _: (TOKENS, [0, 7, 3, 10]), SourceError, "the offsets go back from 7 to 3, but the data has 10"),
+        (
+            lambda _: (TOKENS.reshape(2, 5), [0, 10]),
+            ArgumentError,
+            r"data is uint16\[2, 5\], but documents need a flat array",
+        ),
+        (lambda _: ({"a": 3}, [0, 10]), ArgumentError, "data is a int; pass a flat array, its path, or a dict"),
+        (
+            lambda _: ({"a": TOKENS, "b": TOKENS[:3]}, [0, 10]),
+            SourceError,
+            r"the leaves have different numbers of rows \(\['a'\]: 10, \['b'\]: 3\)",
+        ),
+        (
+            lambda folder: (write_npy(folder / "x.npy", TOKENS),),
+            SourceError,
+            r"x\.npy: there is no \.idx file next to it with the document offsets; .* pass offsets=",
+        ),
+    ],
+)
+def test_documents_that_can_not_be_opened(arguments: Any, kind: type[Exception], message: str, tmp_path: Path) -> None:
+    with pytest.raises(kind, match=message):
+        open_documents(*arguments(tmp_path))
+
+
+def test_documents_are_no_rows() -> None:
+    data = from_documents(*flat(documents()))
+    with pytest.raises(
+        SourceError,
+        match=r"2 requested documents have different lengths .*; pack them .* with \.pack\(seq_len\), pad or crop",
+    ):
+        data.read([0, 1])
+    assert data.spec.shape == (len(documents()[0]),)  # of one, as it is found for any data that don't say
+
+
+def test_documents_that_are_equally_long_are_rows() -> None:
+    data = from_documents({"tokens": np.arange(9), "weights": np.arange(9) / 2}, [0, 2, 2, 4, 7, 9])
+    pairs = data.filter(lambda document: len(document["tokens"]) == 2)
+    assert pairs.read([2, 0, 1])["tokens"].tolist() == [[7, 8], [0, 1], [2, 3]]
+    assert pairs.read([])["weights"].shape == (0, 2)
+    check_source(pairs, pickled=False)
+    with pytest.raises(
+        LeafError, match=r"int64\[1, 3\] for 1 rows, expected int64\[1, 2\]; .* \(pad, crop or cast them in a map\)"
+    ):
+        data.read([3])
+
+
+ONE = np.arange(3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            [ONE, np.zeros((4, 2))],
+            r"row 1: leaf \['tokens'\] is float64\[4, 2\], but a document's leaves are one-dimensional arrays",
+        ),
+        ([{"a": ONE, "b": 3}], r"row 0: leaf \['b'\] is int64\[\], but a document's leaves"),
+        ([{"a": ONE, "b": "text"}], r"row 0: leaf \['b'\] is str 'text', but a document's leaves"),
+        ([{"a": [ONE.tolist(), ["x"]]}], r"row 0: leaf \['a'\] is list \[\[.*\], \['x'\]\], but a document's"),
+        (
+            [{"a": ONE, "b": ONE}, {"a": ONE, "b": ONE[:2]}],
+            r"row 1 has leaves of different lengths \(\['a'\]: 3, \['b'\]: 2\); make all leaves",
+        ),
+        ([{"a": ONE}, {"b": ONE}], r"row 1 is a document with the leaves \[\"\['b'\]\"\], others have \[\"\['a'\]\"\]"),
+        ([ONE, ONE * 1.5], r"row 1: leaf \['tokens'\] is float64, in other documents it is int64; cast it in a map"),
+        (
+            ["ab", "c"],
+            r"row 0 is str 'ab', but pack\(\) needs tokens; tokenize in a map first: \.map\(tokenize\)\.pack",
+        ),
+        (
+            [(ONE, ONE)],
+            r"row 0 is tuple \(array\(\[0, 1, 2\]\), array\(\[0, 1, 2\]\)\); a document is a one-dimensional",
+        ),
+        ([3, 4], r"row 0 is int64 3; a document is a one-dimensional array, or a dict of these"),
+        ([{}], "row 0 is a document without leaves; give it at least one array"),
+    ],
+)
+def test_what_is_no_document(given: list[Any], message: str) -> None:
+    with pytest.raises(LeafError, match=message):
+        from_source(given).pack(4)
+
+
+def test_leaves_that_pack_adds_by_itself() -> None:
+    for name in ("segment_ids", "positions", "loss_mask"):
+        with pytest.raises(ArgumentError, match=f"the documents have a leaf '{name}', which pack\\(\\) adds; rename"):
+            from_source([{"tokens": ONE, name: ONE}]).pack(4)
+
+
+def test_empty_lists_have_no_dtype_to_speak_of() -> None:
+    packed = from_source([[], [1, 2], [], [3]]).pack(2)
+    assert packed.read(range(2))["tokens"].tolist() == [[1, 2], [3, 0]]
+    assert packed.spec["tokens"].dtype == np.int64
