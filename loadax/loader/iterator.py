@@ -3,12 +3,14 @@
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
+from pathlib import Path
 from typing import Any, final
 
 from jax.sharding import Mesh
 
 from loadax.errors import ClosedError, MeshError
+from loadax.loader.checkpoint import FutureFolder, loaded, read_state, write_state
 from loadax.loader.execution.autotune import WorkerAutotuner
 from loadax.loader.execution.executor import PieceExecutor, open_executor
 from loadax.loader.execution.monitor import RunMonitor
@@ -183,6 +185,24 @@ class DataIterator:
             self._interrupted = True  # prefetched batches are not those of the new step
             self._step, self._error = step, None
             self._reopen()
+
+    async def save(self, directory: FutureFolder) -> Awaitable[None]:
+        """Saves the present state to a folder: Orbax calls this, since iterators are `StatefulCheckpointable`.
+
+        The state is that of now, however many batches are handed out before it is written. Process 0 writes one file,
+        which any number of hosts can load.
+        """
+        return write_state(self.get_state(), directory)
+
+    async def load(self, directory: Path) -> Awaitable[None]:
+        """Sets the state that is saved in a folder: Orbax calls this.
+
+        Raises:
+            StateError: If there is none, or it belongs to other data; then nothing has changed.
+        """
+        # At once: what fails in the awaitable that this returns, Orbax reports as a handler that does not fit.
+        self.set_state(read_state(directory))
+        return loaded()
 
     def _reopen(self, earlier: RunMonitor | None = None) -> None:
         """Like `_open`, but keeps the workers of the executor, unless they are busy for long."""

@@ -277,8 +277,9 @@ def certify(
             for first in range(steps.start, steps.stop, at_once)
         ]
         state = make_state(plan, order, steps.stop)
-        # The order's hash covers the verbs.
-        decisive = {name: value for name, value in state.items() if name != "verbs"}
+        # The whole hash of the order, which covers the verbs: a state has a short one.
+        decisive = state | {"order": order(state["epoch"], state["position"])}
+        del decisive["verbs"]
         described = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:16]
         batch_size = plan.segment_of(steps.start)[0].batch_size
         for piece, (rows, *halves) in zip(pieces, np.moveaxis(np.concatenate(hashed, axis=1), 2, 0), strict=True):
