@@ -298,9 +298,10 @@ class Dataloader:
 
         Examples:
             >>> import numpy as np
-            >>> loader = Dataloader({"prompt": np.array(["a", "b", "c", "d"])}, batch_size=2, host_leaves="prompt")
-            >>> [batch["prompt"].tolist() for batch in loader.host_batches()]
-            [['a', 'b'], ['c', 'd']]
+            >>> rows = {"prompt": np.array(["a", "b"] * 8)}
+            >>> loader = Dataloader(rows, batch_size=8, host_leaves="prompt")
+            >>> [batch["prompt"][:2].tolist() for batch in loader.host_batches()]
+            [['a', 'b'], ['a', 'b']]
         """
         pipeline = self._pipeline.on_host()
         mesh = self._mesh_here()  # other threads, and later steps, have the rows of the mesh that is current now

@@ -22,10 +22,10 @@ class HostRows(Mapping[str, Tree]):
     Examples:
         >>> import numpy as np
         >>> from loadax import Dataloader, from_arrays
-        >>> data = from_arrays({"x": np.arange(4), "name": np.array(["a", "b", "c", "d"])})
-        >>> rows = Dataloader(data, batch_size=2, host_leaves="name").host(1)
-        >>> rows["name"].tolist(), rows.positions.tolist()
-        (['c', 'd'], [0, 1])
+        >>> data = from_arrays({"x": np.arange(8), "name": np.array(list("abcdefgh"))})
+        >>> rows = Dataloader(data, batch_size=8, host_leaves="name").host(0)
+        >>> rows["name"][:2].tolist(), rows.positions[:2].tolist()
+        (['a', 'b'], [0, 1])
     """
 
     step: int
