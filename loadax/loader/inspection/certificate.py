@@ -299,22 +299,6 @@ def alike_steps(plan: BatchPlan, steps: range) -> list[range]:
     return [range(*ends) for ends in pairwise([steps.start, *cuts, steps.stop])]
 
 
-def position_ranges(positions: Integers, heights: Iterable[int] = ()) -> list[tuple[int, int]]:
-    """Converts ascending positions to `(start, stop)` ranges, split at all multiples of each of `heights`.
-
-    Examples:
-        >>> position_ranges(np.array([0, 1, 2, 3, 6, 7]), [2])
-        [(0, 2), (2, 4), (6, 8)]
-    """
-    if not len(positions):
-        return []
-    begins = np.diff(positions, prepend=positions[0]) != 1
-    for height in heights:
-        begins |= positions % height == 0
-    bounds = [*np.flatnonzero(begins).tolist(), len(positions)]
-    return [(int(positions[low]), int(positions[high - 1]) + 1) for low, high in pairwise(bounds)]
-
-
 def _by_steps(spans: Iterable[Span]) -> Iterator[tuple[tuple[int, int], list[Span]]]:
     """Splits all steps into ranges that each span covers wholly or not at all, with their spans by position."""
     groups: dict[tuple[int, int], list[Span]] = {}
