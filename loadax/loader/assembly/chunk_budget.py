@@ -14,7 +14,7 @@ from typing import TypeVar, final
 import numpy as np
 
 from loadax.core.formatting import size_text
-from loadax.core.spec import flatten_spec, normalise_spec
+from loadax.core.spec import all_columns, flatten_spec, normalise_spec
 from loadax.errors import ArgumentError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.plan.batches import BatchPlan
@@ -212,12 +212,15 @@ def held_columns(reader: Reader, shard: HostShard) -> list[Columns | None]:
     """The columns of every leaf of the source that this process reads: those of its devices if possible, else all."""
     specs = flatten_spec(reader.specs[0])[0]
     if not reader.maps_columns:
-        return [tuple((0, extent) for extent in spec.shape) for spec in specs]
+        return [all_columns(spec.shape) for spec in specs]
     columns: list[Columns | None] = [None] * len(specs)
     for leaf, layout in zip(shard.batch.leaves, shard.layouts, strict=True):
         if leaf.source is not None:
             for group in layout.groups:
                 columns[leaf.source] = hull(columns[leaf.source], group.columns)
+    for leaf in shard.host.leaves:
+        if leaf.source is not None:
+            columns[leaf.source] = all_columns(leaf.spec.shape)
     return columns
 
 

@@ -73,6 +73,9 @@ def explain(setting: Setting, steps: int) -> Explanation:
         hosts=len(hosts.processes),
         devices=hosts.grid.owners.size,
         leaves=plans,
+        host_leaves=tuple(
+            f"{leaf.path} {leaf.dtype}{list(leaf.spec.shape) or ''}" for leaf in setting.shard.host.leaves
+        ),
         reading=reading,
         memory=memory,
         warnings=tuple(find_warnings(setting.dataset, hosts, batches, reading, memory, opened)),
@@ -145,6 +148,8 @@ def _bytes_read(dataset: Dataset, hosts: AllHosts) -> tuple[Integers, int]:
     for leaf, holdings in zip(hosts.one.batch.leaves, hosts.leaves, strict=True):
         if leaf.source is not None:
             read += holdings.counts * math.prod(holdings.extents) * specs[leaf.source].dtype.itemsize
+    for leaf in hosts.one.host.leaves:
+        read += hosts.rows.counts * _row_bytes(leaf.spec, leaf.dtype)
     return read, whole
 
 
@@ -156,6 +161,8 @@ def _memory(setting: Setting, hosts: AllHosts, opened: list[Opened]) -> Memory:
         shard = math.prod(holdings.extents) * leaf.dtype.itemsize
         step += holdings.counts * align(shard)
         placed += shard
+    for leaf in hosts.one.host.leaves:
+        step += [align(int(count) * _row_bytes(leaf.spec, leaf.dtype)) for count in hosts.rows.counts]
     kept = [sum(shuffle.chunks * shuffle.chunk_bytes for shuffle in host.shuffles) for host in opened]
     return Memory(
         step=spread_of(step),
