@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from loadax.loader.dataloader import Dataloader
     from loadax.loader.device.device_map import DeviceMap
     from loadax.loader.headroom import Headroom, Replay
+    from loadax.loader.host_rows import HostRows
     from loadax.loader.inspection.certificate import Certificate
     from loadax.loader.iterator import DataIterator, Epoch
     from loadax.loader.metrics.stats import Stats
@@ -53,6 +54,7 @@ _HOME = {
     "DeviceMap": "loadax.loader.device.device_map",
     "Epoch": "loadax.loader.iterator",
     "Headroom": "loadax.loader.headroom",
+    "HostRows": "loadax.loader.host_rows",
     "LoadaxError": "loadax.errors",
     "Replay": "loadax.loader.headroom",
     "Report": "loadax.loader.reports.bottleneck",
@@ -92,6 +94,7 @@ __all__ = [
     "DeviceMap",
     "Epoch",
     "Headroom",
+    "HostRows",
     "LoadaxError",
     "Replay",
     "Report",

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.formatting import with_article
 from loadax.core.tree import Structure, flatten, map_values
 from loadax.errors import ArgumentError, LeafError
-from loadax.protocols import ArraySpec, Tree
+from loadax.protocols import ArraySpec, Columns, Tree
 
 _PLAIN: dict[type, np.dtype[Any]] = {kind: np.dtype(kind) for kind in (int, float, bool, complex)}
 _NUMBERS = set(_PLAIN)
@@ -20,6 +21,11 @@ _UNCHANGED = {str, bytes, *np.sctypeDict.values()} - _NUMBERS
 def flatten_spec(spec: Tree) -> tuple[list[ArraySpec], Structure]:
     """The `ArraySpec`s of a spec, in leaf order, and its structure."""
     return flatten(spec, is_leaf=lambda node: isinstance(node, ArraySpec))
+
+
+def all_columns(shape: Sequence[int]) -> Columns:
+    """All columns of a leaf whose examples have this shape."""
+    return tuple((0, extent) for extent in shape)
 
 
 def spec_of(example: Tree) -> Tree:
@@ -104,8 +110,9 @@ def as_array(leaf: Any, name: str) -> NDArray[Any]:
     try:
         return np.asarray(leaf)
     except Exception as error:
+        kind = with_article(f"{type(leaf).__module__}.{type(leaf).__qualname__}")
         raise LeafError(
-            f"{name} is a {type(leaf).__module__}.{type(leaf).__qualname__} that NumPy can't convert to an array "
+            f"{name} is {kind} that NumPy can't convert to an array "
             f"({error}); return an array of numbers (from a torch tensor: tensor.detach().float().numpy())"
         ) from error
 

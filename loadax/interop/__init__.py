@@ -1,1 +1,1 @@
-"""Integrations: progress bars, metrics, Grain."""
+"""Integrations: progress bars, metrics, Grain and trainers."""

@@ -10,6 +10,7 @@ from typing import Any, final
 import grain
 import numpy as np
 
+from loadax.core.formatting import type_text
 from loadax.core.spec import leaf_arrays
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
@@ -46,8 +47,8 @@ def to_map_dataset(data: Any) -> grain.MapDataset:
 def as_grain_iterator(batches: DataIterator) -> "GrainIterator":
     """A loader's iterator as a `grain.DatasetIterator`, for what asks for that type: checkpoint handlers and trainers.
 
-    Its state is the loader's: Grain's checkpoint handler, and `save` and `load` of Orbax, write it once a process, and
-    another process count can't read such files. Keep `get_state()` by `JsonSave` where that matters.
+    Its state is the loader's. Grain's checkpoint handler, and `save` and `load` of Orbax, write one file per process,
+    which only the same number of processes can restore; where that matters, save `get_state()` with `JsonSave`.
 
     Args:
         batches: What `iter(loader)` or `loader.iterate(…)` gives.
@@ -72,8 +73,7 @@ class GrainIterator(grain.DatasetIterator):  # type: ignore[misc] # Grain ships 
     def __init__(self, batches: DataIterator):
         if not isinstance(batches, DataIterator):
             raise ArgumentError(
-                f"batches is a {type(batches).__name__}; pass the iterator of a Dataloader: "
-                "as_grain_iterator(iter(loader))"
+                f"batches is {type_text(batches)}; pass the iterator of a Dataloader: as_grain_iterator(iter(loader))"
             )
         super().__init__()
         self._batches = batches

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from loadax.core.tree import Structure
+from loadax.core.tree import Structure, flatten
 from loadax.protocols import ArraySpec
 
 MASK = "mask"
@@ -43,3 +43,7 @@ class BatchSpec:
 
     structure: Structure
     leaves: tuple[BatchLeaf, ...]
+
+
+NO_LEAVES = BatchSpec(flatten({})[1], ())
+"""Spec of batches without leaves."""

@@ -9,7 +9,7 @@ import copy
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Never, final
@@ -19,15 +19,17 @@ from jax.sharding import Mesh
 
 from loadax.core.arguments import flag, integer, shown
 from loadax.core.replacements import for_dataloader
+from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, RowIndexError, UnsupportedError
 from loadax.io import as_dataset
 from loadax.loader.assembly.host_shard import HostShard
-from loadax.loader.batch_spec import KEY, MASK
+from loadax.loader.batch_spec import KEY, MASK, BatchSpec
 from loadax.loader.device.cache import check_fixed
 from loadax.loader.device.device_map import DeviceMap, DevicePrograms
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.headroom import Headroom, Replay, measure
-from loadax.loader.inspection.certificate import Certificate, alike_steps, certify, position_ranges
+from loadax.loader.host_rows import HostRows, host_leaves_of
+from loadax.loader.inspection.certificate import Certificate, alike_steps, certify
 from loadax.loader.inspection.check_plan import PlanCheck, check_run
 from loadax.loader.inspection.explain import Setting, explain
 from loadax.loader.inspection.explanation import Explanation
@@ -36,6 +38,7 @@ from loadax.loader.iterator import DataIterator, Epoch, Ledger
 from loadax.loader.options import (
     LoaderOptions,
     device_limit,
+    host_leaf_names,
     mesh_of,
     microbatch_count,
     schedule,
@@ -50,6 +53,7 @@ from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.find import StepPosition
 from loadax.plan.skips import step_ranges
 from loadax.protocols import Integers, Tree
+from loadax.sharding.layout import position_ranges
 from loadax.sharding.mesh import PlannedMesh, current_mesh, grid_of, resolve_mesh
 
 
@@ -83,6 +87,9 @@ class Dataloader:
         partition: Sharding of each leaf: a `PartitionSpec`, a `NamedSharding`, a pytree prefix of these, a
             `DataPartitionType`, or logical rules such as `(("batch", "data"),)`. None: rows over the axis of a one-axis
             mesh.
+        host_leaves: Names of leaves that are not placed: strings, 64-bit ids, any dtype. `it.host` and
+            `loader.host(step)` have them for the rows that this process reads. Examples must be dicts. If all leaves
+            are named, batches consist of the leaf "mask".
         num_epochs: Number of epochs. None: infinite. Epochs never share a batch, and each has its own shuffle.
         remainder: What to do with an epoch's last, partial batch. "drop" it. "pad" it with zeros; then every batch has
             a bool leaf "mask", False for padding. "error" raises now.
@@ -123,7 +130,7 @@ class Dataloader:
         ArgumentError: If an argument can't be used.
         PartitionError: If a spec does not fit its leaf, or the mesh can't split the batch evenly. If there is no mesh
             yet, this is raised when iteration starts.
-        LeafTypeError: If a leaf has a dtype that JAX does not have.
+        LeafTypeError: If a leaf that is not in `host_leaves` has a dtype that JAX does not have.
 
     Examples:
         >>> import numpy as np
@@ -143,6 +150,7 @@ class Dataloader:
         *,
         mesh: Mesh | PlannedMesh | None = None,
         partition: Any = None,
+        host_leaves: Sequence[str] | str = (),
         num_epochs: int | None = 1,
         remainder: Remainder = "drop",
         seq_len: int | Mapping[int, int] | None = None,
@@ -191,12 +199,18 @@ class Dataloader:
             prefetch_bytes=integer("prefetch_bytes", prefetch_bytes, 1),
             cache_bytes=None if cache_bytes is None else integer("cache_bytes", cache_bytes, 0),
         )
+        kept = host_leaf_names(host_leaves, self.dataset.spec)
         if options.keep_on_device:
             check_fixed(self.dataset)
+            if kept:
+                raise ArgumentError(
+                    f"host_leaves={shown(host_leaves)}: with keep_on_device no rows are read for a batch; leave out "
+                    "keep_on_device"
+                )
         generated_leaves = [MASK] * (remainder == "pad") + [KEY] * (options.key_seed is not None)
         self._pipeline = Pipeline(
             self._plan,
-            *forms_of(self.dataset, lengths, generated_leaves),
+            *forms_of(self.dataset, lengths, generated_leaves, kept),
             options,
             None if device_map is None else DevicePrograms(device_map),
         )
@@ -264,10 +278,54 @@ class Dataloader:
         return self._plan.visits(self._checked(step), self._positions(step)).rows
 
     def host_batch(self, step: int) -> Tree:
-        """The rows of `local_rows(step)` as NumPy arrays, with all columns of every leaf; padding is zeros."""
+        """The rows of `local_rows(step)` as NumPy arrays, with all columns of every leaf, including host leaves.
+
+        Padding is zeros, or None in place of objects.
+        """
         form = self._pipeline.form(self._checked(step))
-        leaves = self._pipeline.host_leaves(form, self._plan.visits(step, self._positions(step)))
-        return form.batch.structure.build(leaves)
+        return self._on_host(step, form.dataset, form.host_batch)
+
+    def host_batches(self, start: Any = 0) -> DataIterator:
+        """Iterates over `host_batch(step)`, read ahead, for what places batches by itself, or takes no `jax.Array`s.
+
+        The states are those of the placed batches. Needs no mesh if `shard_index` and `shard_count` are given.
+
+        Args:
+            start: Step or state, as for `iterate`.
+
+        Raises:
+            StateError: As for `iterate`.
+
+        Examples:
+            >>> import numpy as np
+            >>> rows = {"prompt": np.array(["a", "b"] * 8)}
+            >>> loader = Dataloader(rows, batch_size=8, host_leaves="prompt")
+            >>> [batch["prompt"][:2].tolist() for batch in loader.host_batches()]
+            [['a', 'b'], ['a', 'b']]
+        """
+        pipeline = self._pipeline.on_host()
+        mesh = self._mesh_here()  # other threads, and later steps, have the rows of the mesh that is current now
+
+        def shard(step: int) -> HostShard:
+            return pipeline.host_shard(self._positions_on(mesh, step), step)
+
+        batches = DataIterator(pipeline, self._order, shard, None, True, self._used_up, self._step_of(start))
+        self._ledger = batches.ledger
+        return batches
+
+    def host(self, step: int) -> HostRows:
+        """Reads the host leaves of a step, for the rows of `local_rows(step)`.
+
+        Raises:
+            ArgumentError: If the loader has no `host_leaves`.
+        """
+        form = self._pipeline.form(self._checked(step))
+        leaves = host_leaves_of(self._on_host(step, form.dataset, form.host_leaves))
+        return HostRows(int(step), self._positions(step), leaves)
+
+    def _on_host(self, step: int, dataset: Dataset, batch: BatchSpec) -> Tree:
+        visits = self._plan.visits(step, self._positions(step))
+        return batch.structure.build(self._pipeline.read(dataset, batch, visits))
 
     def explain(self, steps: int = 8, at: int = 0) -> Explanation:
         """Reports what every host of the mesh will read, hold and drop in this run. The mesh may be a planned one.
@@ -366,7 +424,8 @@ class Dataloader:
         return mesh
 
     def _begin(self, mesh: Mesh, step: int) -> DataIterator:
-        return DataIterator(self._pipeline, self._order, mesh, self._mesh is not None, self._used_up, step)
+        shard = partial(self._pipeline.shard, mesh)
+        return DataIterator(self._pipeline, self._order, shard, mesh, self._mesh is not None, self._used_up, step)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -565,12 +624,13 @@ class Dataloader:
             steps: self._position_ranges(steps.start) if ranges is None else ranges
             for steps in alike_steps(self._plan, chosen)
         }
+        whole = self._pipeline.whole
         return certify(
             self._plan,
             self._order,
             run if run is not None else self._run_name(),
             pieces,
-            partial(self._pipeline.host_leaves, self._pipeline.whole) if contents else None,
+            partial(self._pipeline.read, whole.dataset, whole.batch) if contents else None,
             per_step,
         )
 
@@ -591,17 +651,24 @@ class Dataloader:
         shown = self.batch_size if isinstance(self._plan.batch_size, int) else f"{{{sizes}}}"
         return f"Dataloader({self.dataset!r}, batch_size={shown}, {steps})"
 
+    def _mesh_here(self) -> Mesh | PlannedMesh | None:
+        """The mesh for the calling thread, which must be the caller's; None: there is none yet."""
+        return self._mesh if self._mesh is not None else current_mesh() or self._made_in
+
     def _shard(self, step: int = 0) -> HostShard:
-        """This process's part of a step on the current mesh of the calling thread, which must be the caller's."""
-        mesh = resolve_mesh(self._mesh if self._mesh is not None else current_mesh() or self._made_in)
-        return self._pipeline.shard(mesh, step)
+        """This process's part of a step, for the calling thread."""
+        return self._pipeline.shard(resolve_mesh(self._mesh_here()), step)
 
     def _positions(self, step: int) -> Integers:
-        shard = self._pipeline.options.shard
-        if shard is not None and self._mesh is None and (current_mesh() or self._made_in) is None:
-            size = self._plan.segment_of(step)[0].batch_size // shard.count
-            return np.arange(shard.index * size, (shard.index + 1) * size, dtype=np.int64)
-        return self._shard(step).positions
+        """Positions of this process's rows in a step, for the calling thread."""
+        return self._positions_on(self._mesh_here(), step)
+
+    def _positions_on(self, mesh: Mesh | PlannedMesh | None, step: int) -> Integers:
+        part = self._pipeline.options.shard
+        if part is None or mesh is not None:
+            return self._pipeline.shard(resolve_mesh(mesh), step).positions
+        size = self._plan.segment_of(step)[0].batch_size // part.count
+        return np.arange(part.index * size, (part.index + 1) * size, dtype=np.int64)
 
     def _checked(self, step: Any, name: str = "step") -> int:
         return self._plan.check(integer(name, step, most=None))

@@ -3,17 +3,21 @@
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any, final
 
 from jax.sharding import Mesh
 
-from loadax.errors import ClosedError, MeshError
+from loadax.errors import ArgumentError, ClosedError, MeshError
+from loadax.loader.assembly.host_shard import HostShard
+from loadax.loader.checkpoint import FutureFolder, loaded, read_state, write_state
 from loadax.loader.execution.autotune import WorkerAutotuner
 from loadax.loader.execution.executor import PieceExecutor, open_executor
 from loadax.loader.execution.monitor import RunMonitor
 from loadax.loader.execution.scheduler import OverError, PrefetchScheduler
 from loadax.loader.execution.thread_pool import ThreadPool
+from loadax.loader.host_rows import HostRows, host_leaves_of
 from loadax.loader.metrics.stats import Stats
 from loadax.loader.pipeline import Pipeline
 from loadax.loader.reports.bottleneck import Report, report
@@ -43,28 +47,39 @@ class Ledger:
 
 @final
 class DataIterator:
-    """Yields the placed batches of a `Dataloader`, one per step. Made by `iter(loader)` and `loader.iterate`.
+    """Yields the batches of a `Dataloader`, one per step.
+
+    Made by `iter(loader)` and `loader.iterate`, whose batches are placed, and by `loader.host_batches`.
 
     Its threads end when it is exhausted, closed or garbage-collected.
 
     Args:
         pipeline: Pipeline of the loader.
         order: Hash of the order, for states.
-        mesh: Mesh that batches are placed on.
+        shard: Function of a step: this process's shard of its batch.
+        mesh: Mesh that batches are placed on. None: they are not placed.
         mesh_given: Whether the user passed the mesh to the loader.
         used_up: Event to set at the end of the run.
         start: Step or state to start from.
     """
 
     def __init__(
-        self, pipeline: Pipeline, order: OrderHash, mesh: Mesh, mesh_given: bool, used_up: threading.Event, start: Any
+        self,
+        pipeline: Pipeline,
+        order: OrderHash,
+        shard: Callable[[int], HostShard],
+        mesh: Mesh | None,
+        mesh_given: bool,
+        used_up: threading.Event,
+        start: Any,
     ):
         self._pipeline, self._plan, self._order = pipeline, pipeline.plan, order
-        self.mesh = mesh
-        """Mesh that the batches are placed on."""
+        self._shard = shard
+        self._mesh = mesh
         self._mesh_given = mesh_given
         self._used_up = used_up
         self._step = step_of(self._plan, order, start)
+        self._host: tuple[int, Tree] | None = None  # latest step, and its leaves on the host
         self._error: BaseException | None = None
         self._interrupted = False
         # Of several threads that share this iterator, one switches to the next scheduler. Reentrant: a Ctrl-C may leave
@@ -93,7 +108,7 @@ class DataIterator:
         try:
             options, num_steps = self._pipeline.options, self._plan.num_steps
             step = min(self._step, num_steps - 1) if num_steps is not None else self._step
-            producer = self._pipeline.producer(self.mesh, step, executor)
+            producer = self._pipeline.producer(self._shard(step), step, executor)
             self._autotuner = self._autotuner or WorkerAutotuner(
                 executor.first, executor.concurrency, executor.settling
             )
@@ -112,7 +127,7 @@ class DataIterator:
         return self
 
     def __next__(self) -> Tree:
-        """The next batch: every leaf a `jax.Array` on the mesh.
+        """The next batch: every leaf a `jax.Array` on the mesh, or a NumPy array of `loader.host_batches`.
 
         Raises:
             StopIteration: After the last step of the last epoch.
@@ -136,10 +151,11 @@ class DataIterator:
                     self.set_state(self._step)
                 scheduler = self._scheduler
             try:
-                step, batch = scheduler.next_batch()
+                step, batch, host = scheduler.next_batch()
                 with self._lock:
                     if scheduler is self._scheduler:
                         self._step = max(self._step, step + 1)  # another thread may have taken a later one
+                        self._host = (step, host)
             except OverError:
                 continue  # another thread has the last batch, or is about to open the next scheduler
             except Exception as error:
@@ -162,6 +178,29 @@ class DataIterator:
         return self._step
 
     @property
+    def mesh(self) -> Mesh:
+        """Mesh that the batches are placed on.
+
+        Raises:
+            MeshError: If they are those of `host_batches`, which are not placed.
+        """
+        if self._mesh is None:
+            raise MeshError("batches of host_batches() have no mesh; use loader.iterate() for placed ones")
+        return self._mesh
+
+    @property
+    def host(self) -> HostRows:
+        """The host leaves of the latest batch, for the rows that this process reads.
+
+        Raises:
+            ArgumentError: If no batch was handed out yet, or the loader has no `host_leaves`.
+        """
+        if self._host is None:
+            raise ArgumentError("no batch was handed out yet; call next() first, or use loader.host(step)")
+        step, leaves = self._host
+        return HostRows(step, self._shard(step).positions, host_leaves_of(leaves))
+
+    @property
     def epoch(self) -> int:
         """Epoch of the next batch."""
         return self._plan.position_of_step(self._step)[0]
@@ -181,8 +220,26 @@ class DataIterator:
         step = step_of(self._plan, self._order, state)
         with self._lock:
             self._interrupted = True  # prefetched batches are not those of the new step
-            self._step, self._error = step, None
+            self._step, self._error, self._host = step, None, None
             self._reopen()
+
+    async def save(self, directory: FutureFolder) -> Awaitable[None]:
+        """Saves the present state to a folder: Orbax calls this, since iterators are `StatefulCheckpointable`.
+
+        The state is that of now, however many batches are handed out before it is written. Process 0 writes one file,
+        which any number of hosts can load.
+        """
+        return write_state(self.get_state(), directory)
+
+    async def load(self, directory: Path) -> Awaitable[None]:
+        """Sets the state that is saved in a folder: Orbax calls this.
+
+        Raises:
+            StateError: If there is none, or it belongs to other data; then nothing has changed.
+        """
+        # At once: what fails in the awaitable that this returns, Orbax reports as a handler that does not fit.
+        self.set_state(read_state(directory))
+        return loaded()
 
     def _reopen(self, earlier: RunMonitor | None = None) -> None:
         """Like `_open`, but keeps the workers of the executor, unless they are busy for long."""
@@ -205,7 +262,7 @@ class DataIterator:
 
     def _info(self) -> LoaderInfo:
         whole, options = self._pipeline.whole, self._pipeline.options
-        return loader_info(whole.dataset.reader, whole.batch, self.mesh, bool(options.keep_on_device))
+        return loader_info(whole.dataset.reader, whole.batch, self._mesh, bool(options.keep_on_device))
 
     def timeline(self, path: str | os.PathLike[str]) -> None:
         """Writes a timeline of all threads and workers, with the last 20,000 events.
@@ -214,7 +271,7 @@ class DataIterator:
             path: File name: `.html` for a page, `.json` for a Chrome trace (Perfetto), `.png` for an image.
 
         Raises:
-            ArgumentError: If the suffix is unknown.
+            ArgumentError: If the suffix is unknown, or the file can't be written.
             UnsupportedError: If matplotlib is not installed, for an image.
         """
         write_timeline(self._monitor.timeline(), self.report(), path)
@@ -310,6 +367,11 @@ class Epoch:
     def get_state(self) -> dict[str, Any]:
         """State of the run; see `DataIterator.get_state`."""
         return self._batches.get_state()
+
+    @property
+    def host(self) -> HostRows:
+        """The host leaves of the latest batch; see `DataIterator.host`."""
+        return self._batches.host
 
     def stats(self) -> Stats:
         """Statistics of the run; see `DataIterator.stats`. They restart after an epoch that is left early."""

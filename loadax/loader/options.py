@@ -6,12 +6,13 @@ from typing import Any, TypeVar, final
 
 from jax.sharding import Mesh, NamedSharding
 
-from loadax.core.arguments import choice, integer
+from loadax.core.arguments import choice, integer, shown
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.loader.assembly.host_shard import ShardSpec
 from loadax.loader.metrics.stats import usable_cores
+from loadax.protocols import Tree
 
 _MOST_WORKERS = 16  # default limit: more workers mostly wait for each other
 
@@ -58,6 +59,24 @@ def worker_counts(num_workers: int | None, worker_type: str, concurrent_reads: i
     # One process per core, or two threads, since one of these may wait for a disk or for the GIL.
     cores, first = usable_cores(), 1 if in_processes else concurrent_reads
     return (min(cores, _MOST_WORKERS) if in_processes else max(min(2 * cores, _MOST_WORKERS), first)), first
+
+
+def host_leaf_names(host_leaves: Any, example: Tree) -> tuple[str, ...]:
+    """Validates `host_leaves` for examples of this spec."""
+    if not isinstance(host_leaves, str | Sequence):
+        raise ArgumentError(f"host_leaves={shown(host_leaves)}: pass a name, or a list of names")
+    names = (host_leaves,) if isinstance(host_leaves, str) else tuple(host_leaves)
+    for name in names:
+        if not isinstance(example, dict):
+            raise ArgumentError(
+                f"host_leaves={shown(host_leaves)}: host leaves have names, and an example is {shown(example)}; make "
+                "examples dicts in a map"
+            )
+        if name not in example:
+            raise ArgumentError(
+                f"host_leaves={shown(host_leaves)}: an example has no leaf {name!r}; choose from {sorted(example)}"
+            )
+    return names
 
 
 def device_limit(keep_on_device: Any) -> bool | int:
@@ -120,16 +139,16 @@ def together(one: Schedule[int], other: Schedule[int]) -> Schedule[int]:
     return tuple((step, value_at(one, step)) for step in sorted({step for step, _ in (*one, *other)}))
 
 
-def with_positions(dataset: Dataset, schedule: tuple[tuple[int, int], ...], num_epochs: Any) -> Dataset:
+def with_positions(dataset: Dataset, batch_sizes: Schedule[int], num_epochs: Any) -> Dataset:
     """Converts a mixture schedule of the dataset from steps to positions, now that the batch sizes are known.
 
     Raises:
         ArgumentError: If a weight is scheduled for a later epoch.
     """
-    scheduled = dataset.order.schedule
-    if scheduled is None or not scheduled.by_step:
+    mixture = dataset.order.schedule
+    if mixture is None or not mixture.by_step:
         return dataset
-    return replace(dataset, order=scheduled.at_positions(schedule, num_epochs))
+    return replace(dataset, order=mixture.at_positions(batch_sizes, num_epochs))
 
 
 def mesh_of(partition: Any) -> Mesh | None:

@@ -1,17 +1,16 @@
 """Pipeline: makes batch producers from the dataset, the options and the mesh."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
-from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from loadax.core.casting import cast_into
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset
-from loadax.loader.assembly.assembler import generate_leaf
+from loadax.loader.assembly.assembler import generate_leaf, padding
 from loadax.loader.assembly.chunk_budget import (
     OpenChunks,
     check_memory,
@@ -20,9 +19,15 @@ from loadax.loader.assembly.chunk_budget import (
     keep_open_chunks,
     row_bytes,
 )
-from loadax.loader.assembly.host_shard import HostShard, batch_spec, resolve_shard
+from loadax.loader.assembly.host_shard import (
+    HostShard,
+    batch_spec,
+    host_leaves_spec,
+    host_spec,
+    resolve_shard,
+)
 from loadax.loader.assembly.seq_len import cut_to
-from loadax.loader.batch_spec import BatchSpec
+from loadax.loader.batch_spec import NO_LEAVES, BatchSpec
 from loadax.loader.device.cache import DeviceCache
 from loadax.loader.device.device_map import DevicePrograms
 from loadax.loader.device.gather import DeviceGather
@@ -30,7 +35,11 @@ from loadax.loader.execution.executor import PieceExecutor, ThreadExecutor
 from loadax.loader.execution.producer import BatchProducer, Finish
 from loadax.loader.options import LoaderOptions, Schedule, value_at
 from loadax.plan.batches import BatchPlan, BatchSizeSegment
-from loadax.protocols import Tree, Visits
+from loadax.protocols import Integers, Tree, Visits
+from loadax.sharding.layout import position_ranges
+from loadax.sharding.mesh import plan_mesh
+
+_NO_DEVICES = plan_mesh({"host": 1}, hosts=1)  # of batches that are not placed
 
 
 @final
@@ -40,15 +49,28 @@ class BatchForm:
 
     Args:
         dataset: Dataset, cropped to the sequence length.
-        batch: Spec of its batches.
+        batch: Spec of its placed batches.
+        host_leaves: Spec of the leaves that are not placed.
+        host_batch: Spec of its batches on the host, with all leaves.
     """
 
     dataset: Dataset
     batch: BatchSpec
+    host_leaves: BatchSpec
+    host_batch: BatchSpec
+
+
+def _form(dataset: Dataset, generated_leaves: Sequence[str], host_leaves: Sequence[str]) -> BatchForm:
+    return BatchForm(
+        dataset,
+        batch_spec(dataset.spec, generated_leaves, host_leaves),
+        host_leaves_spec(dataset.spec, host_leaves),
+        host_spec(dataset.spec, generated_leaves, host_leaves),
+    )
 
 
 def forms_of(
-    dataset: Dataset, lengths: Schedule[int] | None, generated_leaves: Sequence[str]
+    dataset: Dataset, lengths: Schedule[int] | None, generated_leaves: Sequence[str], host_leaves: Sequence[str]
 ) -> tuple[BatchForm, Schedule[BatchForm]]:
     """The form of batches with whole sequences, and the forms by step.
 
@@ -56,12 +78,13 @@ def forms_of(
         dataset: Dataset of the rows.
         lengths: Schedule of the sequence length. None: whole sequences.
         generated_leaves: Names of the generated leaves.
+        host_leaves: Names of the leaves that are not placed.
     """
-    whole = BatchForm(dataset, batch_spec(dataset.spec, generated_leaves))
+    whole = _form(dataset, generated_leaves, host_leaves)
     if lengths is None:
         return whole, ((0, whole),)
     short = {length: cut_to(dataset, length) for _, length in lengths}
-    forms = {length: BatchForm(data, batch_spec(data.spec, generated_leaves)) for length, data in short.items()}
+    forms = {length: _form(data, generated_leaves, host_leaves) for length, data in short.items()}
     return whole, tuple((step, forms[length]) for step, length in lengths)
 
 
@@ -107,6 +130,7 @@ class Pipeline:
             shard = resolve_shard(
                 form.batch, segment.batch_size, mesh, options.partition, options.shard, options.microbatches
             )
+            shard = replace(shard, host=form.host_leaves)
             if not options.keep_on_device:  # else rows are read in the order of the store
                 check_memory(self.open_chunks(shard, segment), options.cache_bytes, options.readers)
             if self.device_map is not None:
@@ -126,12 +150,27 @@ class Pipeline:
         plan = BatchPlan(self.plan.order, segment.batch_size, None, "pad")
         return find_open_chunks(reader, plan, shard.positions, row_bytes(reader, held_columns(reader, shard)))
 
-    def producer(self, mesh: Mesh, step: int, executor: PieceExecutor) -> BatchProducer:
-        """The producer of a step and of the following steps with the same shapes."""
+    def host_shard(self, positions: Integers, step: int) -> HostShard:
+        """A shard of the batch of a step that places nothing: it has all leaves on the host.
+
+        Args:
+            positions: Batch positions of its rows, ascending and unique.
+            step: Step of the run.
+        """
+        size, leaves = self.plan.segment_of(step)[0].batch_size, self.form(step).host_batch
+        rows = tuple(position_ranges(positions))
+        return HostShard(NO_LEAVES, _NO_DEVICES, (), (), size, 0, host=leaves, rows=rows)
+
+    def on_host(self) -> "Pipeline":
+        """The pipeline of batches that stay on the host, by `host_shard`."""
+        return replace(self, options=replace(self.options, keep_on_device=False), device_map=None)
+
+    def producer(self, shard: HostShard, step: int, executor: PieceExecutor) -> BatchProducer:
+        """The producer of a step and of the following steps with the same shapes, on their shard."""
         segment, end = self.plan.segment_of(step)
-        shard, options = self.shard(mesh, step), self.options
+        options = self.options
         if options.keep_on_device:
-            gather = self._cache_on(mesh, step).gather(shard)
+            gather = self._cache(shard, step).gather(shard)
             finish = self._finish(shard, gather)
             return BatchProducer(self.plan, gather.reader, gather.shard, options, executor, end, finish)
         reader = self.form(step).dataset.reader
@@ -150,17 +189,15 @@ class Pipeline:
         reader = self.form(step).dataset.reader
         return BatchProducer(self.plan, reader, shard, self.options, ThreadExecutor(), step + 1, self._finish(shard))
 
-    def host_leaves(self, form: BatchForm, visits: Visits) -> list[NDArray[Any]]:
-        """Reads the rows of these visits with all columns of every leaf, as NumPy arrays; padding is zeros."""
+    def read(self, dataset: Dataset, batch: BatchSpec, visits: Visits) -> list[NDArray[Any]]:
+        """Reads the rows of these visits with all columns of every leaf, as NumPy arrays."""
         present = visits.rows >= 0
         leaves: list[NDArray[Any]] = []
         if present.any():
-            leaves = flatten(
-                form.dataset.reader.read_visits(type(visits)(visits.rows[present], visits.epochs[present]))
-            )[0]
+            leaves = flatten(dataset.reader.read_visits(type(visits)(visits.rows[present], visits.epochs[present])))[0]
         out = []
-        for leaf in form.batch.leaves:
-            array = np.zeros((len(present), *leaf.spec.shape), leaf.dtype)
+        for leaf in batch.leaves:
+            array = padding(len(present), leaf.spec.shape, leaf.dtype)
             if leaf.source is None:
                 array[...] = generate_leaf(leaf.generated, visits, self.options.key_seed)
             elif leaves:
@@ -177,11 +214,11 @@ class Pipeline:
             last = self.device_map.compiled(shard)
         return last if gather is None else lambda leaves: last(gather(leaves))
 
-    def _cache_on(self, mesh: Mesh, step: int) -> DeviceCache:
+    def _cache(self, shard: HostShard, step: int) -> DeviceCache:
         """The dataset in device memory, read on first use."""
         form = self.form(step)
-        cache = self._caches.get((mesh, form))
+        cache = self._caches.get((shard.mesh, form))
         if cache is None:
             self._caches.clear()  # there may not be enough memory for two
-            cache = self._caches[mesh, form] = DeviceCache(form.dataset, self.shard(mesh, step), self.options)
+            cache = self._caches[shard.mesh, form] = DeviceCache(form.dataset, shard, self.options)
         return cache

@@ -30,6 +30,7 @@ class OrderHash:
         self._order, self._described = dataset.order, dataset.describe()
 
     def __call__(self, epoch: int, position: int) -> str:
+        """One hash of all of it, as 16 hexadecimal digits."""
         # The schedule at the first example of an epoch is not in the past, but it determines where the previous epoch
         # ends.
         schedule = self._order.schedule
@@ -52,9 +53,14 @@ class OrderHash:
         return self._order if schedule is None else schedule.until(epoch, position)
 
 
+def _short(digest: str) -> int:
+    """31 bits of a hash: enough to tell one dataset from another, and an int that JSON, and int32, hold."""
+    return int(digest, 16) >> 33
+
+
 def _short_hashes(parts: list[Any]) -> list[int]:
-    """A 31-bit hash of each part, to tell which one differs; fits into JSON and int32."""
-    return [int(_hash(part), 16) >> 33 for part in parts]
+    """A short hash of each part, to tell which one differs."""
+    return [_short(_hash(part)) for part in parts]
 
 
 @lru_cache(maxsize=64)
@@ -73,7 +79,7 @@ def make_state(plan: BatchPlan, order: OrderHash, step: int) -> dict[str, Any]:
     """
     whole_step = plan.skips.whole_step(step - 1) + 1 if step else 0
     epoch, position = plan.position_of_whole_step(whole_step)
-    fields = (VERSION, step, plan.batch_size_of(whole_step), epoch, position, order(epoch, position))
+    fields = (VERSION, step, plan.batch_size_of(whole_step), epoch, position, _short(order(epoch, position)))
     skipped = _skipped(plan, whole_step)
     verbs = _short_hashes(order.parts(epoch, position))
     return dict(zip(_FIELDS, fields, strict=True)) | {"verbs": verbs} | ({"skipped": skipped} if skipped else {})
@@ -128,9 +134,11 @@ def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
             raise StateError(
                 f"the state's {name!r} is {shown(state[name])}; it must be an int of at least 0 and below 2**63"
             )
-    expected = order(state["epoch"], state["position"])
+    past = state["epoch"], state["position"]
+    digest = order(*past)
+    # An older loadax saved the whole digest.
+    expected = digest if isinstance(state["order"], str) else _short(digest)
     if state["order"] != expected:
-        past = state["epoch"], state["position"]
         raise StateError(
             f"the state's 'order' is {shown(state['order'])}, this dataset's is {expected!r}: "
             f"{_difference(state.get('verbs'), order.parts(*past), order.texts(*past))}; "
@@ -153,10 +161,10 @@ def _restored(plan: BatchPlan, order: OrderHash, state: dict[str, Any]) -> int:
             f"inside a batch of batch_size={plan.batch_size_of(whole_step)} (it was saved with {state['batch_size']}); "
             f"pass a batch_size that divides {state['position']}, or resume from a state at such a position"
         )
-    past, here = state.get("skipped", []), _skipped(plan, whole_step)
-    if past != here:
+    skipped, here = state.get("skipped", []), _skipped(plan, whole_step)
+    if skipped != here:
         raise StateError(
-            f"the state's 'skipped' is {past!r}, but this loader skips {here!r} before "
+            f"the state's 'skipped' is {skipped!r}, but this loader skips {here!r} before "
             "it (from epoch and position to epoch and position); skip() the same steps before the state as the saved "
             "run, and otherwise only later ones"
         )

@@ -11,6 +11,7 @@ name hold copies.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -182,6 +183,22 @@ def positions(intervals: Iterable[Interval]) -> Integers:
     """
     runs = [np.arange(start, stop, dtype=np.int64) for start, stop in intervals]
     return np.concatenate(runs) if runs else np.empty(0, np.int64)
+
+
+def position_ranges(positions: Integers, heights: Iterable[int] = ()) -> list[Interval]:
+    """Converts ascending positions to `(start, stop)` ranges, split at all multiples of each of `heights`.
+
+    Examples:
+        >>> position_ranges(np.array([0, 1, 2, 3, 6, 7]), [2])
+        [(0, 2), (2, 4), (6, 8)]
+    """
+    if not len(positions):
+        return []
+    begins = np.diff(positions, prepend=positions[0]) != 1
+    for height in heights:
+        begins |= positions % height == 0
+    bounds = [*np.flatnonzero(begins).tolist(), len(positions)]
+    return [(int(positions[low]), int(positions[high - 1]) + 1) for low, high in pairwise(bounds)]
 
 
 def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:

@@ -280,8 +280,17 @@ def test_it_closes_the_loaders_iterator_when_it_is_told_to_and_only_then() -> No
 
 @pytest.mark.parametrize("given", [loader(), [1, 2], loader().epochs()])
 def test_only_an_iterator_of_a_loader_is_taken(given: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"^batches is a \w+; pass the iterator of a Dataloader: as_grain_iterator"):
+    with pytest.raises(
+        ArgumentError, match=r"^batches is an? \w+; pass the iterator of a Dataloader: as_grain_iterator"
+    ):
         as_grain_iterator(given)
+
+
+@pytest.mark.parametrize("given", [iter(loader()), next(iter(loader().epochs()))])
+@pytest.mark.parametrize("take", [to_map_dataset, loadax.as_dataset, lambda given: loadax.Dataloader(given, 8)])
+def test_an_iterator_of_a_loader_is_no_dataset(take: Any, given: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"^data is an? \w+ of a Dataloader; pass .*: loader\.dataset"):
+        take(given)
 
 
 def test_grains_checkpoint_handler(tmp_path: Path) -> None:

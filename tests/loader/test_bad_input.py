@@ -80,7 +80,7 @@ def test_a_leaf_that_is_no_array() -> None:
 def test_neither_arrays_nor_items() -> None:
     refused(
         ArgumentError,
-        "the data is a int without __len__ and __getitem__, so it has no random access; pass a Source",
+        "the data is an int without __len__ and __getitem__, so it has no random access; pass a Source",
         7,
     )
 
@@ -640,6 +640,7 @@ def test_the_length_of_what_never_ends() -> None:
             {"order": "f" * 16},
             r"the state's 'order' is 'ffffffffffffffff', this dataset's is '[0-9a-f]{16}': its length, element spec",
         ),
+        ({"order": 7}, r"the state's 'order' is 7, this dataset's is \d+: its length, element spec"),
         ({"version": 2}, "the state's 'version' is 2, this loadax reads 1; restore it with the loadax that saved it"),
         ({"step": -1}, "the state's 'step' is -1; it must be an int of at least 0"),
         ({"step": True}, "the state's 'step' is True"),

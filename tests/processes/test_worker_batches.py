@@ -187,8 +187,7 @@ def processes() -> Iterator[ProcessPool]:
 @pytest.mark.parametrize("name", SOURCES)
 def test_every_source_and_verb(name: str, processes: ProcessPool, tmp_path: Path) -> None:
     loader = Dataloader(SOURCES[name](tmp_path), 16)
-    mesh = loader.spec[next(iter(loader.spec))].sharding.mesh
-    producer, found = loader._pipeline.producer(mesh, 0, processes), []
+    producer, found = loader._pipeline.producer(loader._shard(), 0, processes), []
     for step in range(len(loader)):
         buffers = producer.buffers(1)
         for low in (0, 5):  # in two pieces

@@ -197,6 +197,19 @@ def test_an_index_keeps_the_list_of_a_filter_of_grain(tmp_path: Path) -> None:
         loadax.from_grain(base, index=index)
 
 
+def test_a_filter_that_keeps_nothing() -> None:
+    def large(x: int) -> bool:
+        return x > 8
+
+    base = grain.MapDataset.range(9)
+    message = r"keeps none of 9 rows; check what the \.filter of the Grain dataset returns .*: fn\(base\[0\]\)$"
+    with pytest.raises(ArgumentError, match=message):
+        loadax.from_grain(base.filter(large))
+    assert large(base[0]) is False
+    with pytest.raises(ArgumentError, match="key=3: pass a str that you change with the data and its functions"):
+        loadax.from_grain(base.filter(large), key=3)  # type: ignore[arg-type]
+
+
 def test_a_filter_that_leaves_out_other_rows_in_every_epoch_is_refused() -> None:
     base = grain.MapDataset.range(16).map(lambda x: {"x": x})
     for sparse in (
@@ -323,7 +336,7 @@ def test_batches_are_taken_apart_when_that_is_asked_for(drop: bool, wrap: Any) -
 
 def test_what_can_not_be_taken_apart() -> None:
     base = grain.MapDataset.range(8).map(lambda x: {"x": x})
-    with pytest.raises(ArgumentError, match="unbatch=True: the Grain dataset makes no batches; leave unbatch out$"):
+    with pytest.raises(ArgumentError, match=r"unbatch=True: the Grain dataset makes no batches; leave unbatch out$"):
         loadax.from_grain(base, unbatch=True)
     filtered = base.batch(2).filter(lambda batch: batch["x"][0] > 2)
     with pytest.raises(ArgumentError, match=r"unbatch=True: .* leaves batches out by \.filter; ") as caught:
@@ -350,6 +363,17 @@ def test_what_can_not_be_taken_apart() -> None:
         ArgumentError, match=r"the leaves \[\"\['n'\]\", .* of batch 0 have no first dimension in common"
     ):
         loadax.from_grain(single, unbatch=True)
+
+
+def test_arguments_that_would_do_nothing_are_refused(tmp_path: Path) -> None:
+    base = grain.MapDataset.range(8).map(lambda x: {"x": x})
+    for data in (base, [{"x": 1}]):
+        with pytest.raises(ArgumentError, match=r"^index=.* the data has no filter; leave index out"):
+            loadax.from_grain(data, index=tmp_path)
+        with pytest.raises(ArgumentError, match=r"^key='a' is for .* the data has no filter; leave key out"):
+            loadax.from_grain(data, key="a")
+    with pytest.raises(ArgumentError, match=r"^unbatch=True takes apart .*, and the data is a list; leave unbatch out"):
+        loadax.from_grain([{"x": 1}], unbatch=True)
 
 
 def test_what_grain_iterates_over_is_refused() -> None:
@@ -385,8 +409,10 @@ def test_verbs_about_rows_need_rows_that_stay() -> None:
     for name, call in verbs.items():
         with pytest.raises(ArgumentError) as caught:
             call()
-        assert str(caught.value).startswith(f"{name} selects rows, but the Grain dataset shuffles or maps at random")
-        assert ".shuffle(seed).map(fn, rng=True)" in str(caught.value)
+        reason = f"{name} needs the same rows in every epoch, but the Grain dataset shuffles or maps at random"
+        assert str(caught.value).startswith(reason)
+        remedy = "or leave keep_on_device out" if name == "keep_on_device" else ".shuffle(seed).map(fn, rng=True)"
+        assert str(caught.value).endswith(remedy)
 
 
 def test_rows_that_stay_are_split_filtered_packed_and_kept() -> None:

@@ -547,6 +547,21 @@ def test_splits_streams_and_other_things_are_refused_with_a_line_that_works(
         ) as caught:
             way(stream)
         same(follow(caught.value, data=stream, datasets=datasets)[0].read(range(4)), expected(data, range(4)))
+    streams = datasets.IterableDatasetDict(train=data.to_iterable_dataset())
+    with pytest.raises(ArgumentError, match=r"^the data is an IterableDataset, .* without streaming=True"):
+        loadax.from_huggingface(streams)
+    arrays = {"x": np.arange(3)}
+    with pytest.raises(ArgumentError, match=r"^the data is a dict, whose values are no datasets of Hug") as caught:
+        loadax.from_huggingface(arrays)
+    assert len(follow(caught.value, data=arrays)[0]) == 3
+    data.save_to_disk(tmp_path / "saved")
+    data.to_parquet(tmp_path / "files" / "one.parquet")
+    for path in (tmp_path / "saved", str(tmp_path / "files")):
+        with pytest.raises(ArgumentError, match=r"is a path or a name; open it: loadax") as caught:
+            loadax.from_huggingface(path)
+        assert len(follow(caught.value, datasets=datasets)[0]) == ROWS
+    with pytest.raises(ArgumentError, match=r"datasets\.load_dataset\('mnist', split='train'\)\)$"):
+        loadax.from_huggingface("mnist")
     with pytest.raises(ArgumentError, match=r"^the data is a list; pass a datasets.Dataset, or use") as caught:
         loadax.from_huggingface([1, 2])
     assert follow(caught.value, data=[1, 2])[0][1] == 2

@@ -80,11 +80,11 @@ class _PieceView:
         return compact[wanted[self.present[wanted]]]
 
     def deliver(self, index: int, tile: ColumnTile, values: NDArray[Any]) -> None:
-        """Writes the tile's rows to the buffers, with zeros for padding."""
+        """Writes the tile's rows to the buffers, and padding."""
         low, high = self.span(tile)
         if self.present is not None and tile.leaf.source is not None:
             wanted = self.wanted(tile)
-            full = np.zeros((high - low, *values.shape[1:]), values.dtype)
+            full = padding(high - low, values.shape[1:], values.dtype)
             full[self.present if wanted is None else self.present[wanted]] = values
             values = full
         self.piece.buffers.write(index, low, high, values)
@@ -101,6 +101,11 @@ class _PieceView:
         assert tile.select is not None
         steps, inner = divmod(bound, self.piece.rows_per_step)
         return steps * len(tile.select) + int(np.searchsorted(tile.select, inner))
+
+
+def padding(count: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Rows of a leaf in place of missing ones: zeros, empty strings, None in place of objects."""
+    return np.full((count, *shape), None) if dtype.hasobject else np.zeros((count, *shape), dtype)
 
 
 def generate_leaf(name: str, visits: Visits, key_seed: int | None) -> NDArray[Any]:
@@ -132,7 +137,7 @@ class Assembler:
         self._structure = flatten_spec(reader.spec)[1]
         self._source_dtypes = [spec.dtype for spec in flatten_spec(reader.specs[0])[0]]
         self._rounds = list(_rounds(self._data))
-        self._by_columns = reader.source.reads_columns and reader.elementwise
+        self._by_columns = reader.maps_columns
 
     def fill(self, piece: Piece) -> Timing:
         """Reads a piece into its buffers.

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from loadax.core.buffers import align
 from loadax.core.casting import cast_into
 from loadax.core.formatting import size_text
+from loadax.core.spec import all_columns
 from loadax.loader.batch_spec import BatchLeaf
 from loadax.protocols import Columns, Integers
 
@@ -62,7 +63,12 @@ class ColumnTile:
     @cached_property
     def gapless(self) -> bool:
         """Whether the boxes are contiguous."""
-        return self.stride == self.height * self.row_bytes
+        return self.of_objects or self.stride == self.height * self.row_bytes
+
+    @property
+    def of_objects(self) -> bool:
+        """Whether the values are Python objects, which shared memory can't hold."""
+        return self.leaf.dtype.hasobject
 
     @cached_property
     def strides(self) -> tuple[int, ...]:
@@ -73,7 +79,7 @@ class ColumnTile:
     @cached_property
     def whole(self) -> bool:
         """Whether the tile has all columns of the leaf."""
-        return self.columns == tuple((0, extent) for extent in self.leaf.spec.shape)
+        return self.columns == all_columns(self.leaf.spec.shape)
 
 
 @final
@@ -83,7 +89,8 @@ class BufferLayout:
 
     Args:
         tiles: Tiles of all leaves, by leaf.
-        order: `(tile, box in the tile)` of every box of every leaf, in the order of its layout.
+        order: `(tile, box in the tile)` of every box of every leaf, in the order of its layout: first of the leaves
+            that are placed, then of those that stay on the host, which have one box each.
     """
 
     tiles: tuple[ColumnTile, ...]
@@ -123,7 +130,10 @@ class BatchBuffers:
         offset = 0
         for tile in layout.tiles:
             shape = (count, tile.boxes, tile.height, *tile.extents)
-            self._views.append(np.ndarray(shape, tile.leaf.dtype, memory, offset, tile.strides))
+            if tile.of_objects:
+                self._views.append(np.empty(shape, tile.leaf.dtype))
+            else:
+                self._views.append(np.ndarray(shape, tile.leaf.dtype, memory, offset, tile.strides))
             offset += count * tile.boxes * tile.stride
         self._tiles = layout.tiles
 
@@ -151,6 +161,11 @@ class BatchBuffers:
                     box // tile.boxes, box % tile.boxes, start - box * tile.height : stop - box * tile.height
                 ]
                 cast_into(destination, values[start - low : stop - low], tile.leaf.path)
+
+    def objects(self, low: int, high: int) -> list[NDArray[Any]]:
+        """Rows `low` to `high` of every tile of Python objects, counted over all steps."""
+        views = [view for tile, view in zip(self._tiles, self._views, strict=True) if tile.of_objects]
+        return [view.reshape(-1, *view.shape[3:])[low:high] for view in views]
 
     def boxes(self, leaf: int, index: int) -> list[NDArray[Any]]:
         """Boxes of a leaf for the `index`-th step, in the order of its layout."""

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from loadax.core.spec import all_columns
 from loadax.loader.assembly.buffer_layout import BufferLayout, ColumnTile
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.protocols import Integers
@@ -19,6 +20,9 @@ def buffer_layout(shard: HostShard) -> BufferLayout:
                 places[(start, group.columns)] = (len(tiles), box)
             tiles.append(ColumnTile(leaf, group.columns, len(group.starts), group.height, _select(shard, group)))
         order.append(tuple(places[(box[0][0], box[1:])] for box in layout.boxes))
+    for leaf in shard.host.leaves:
+        order.append(((len(tiles), 0),))
+        tiles.append(ColumnTile(leaf, all_columns(leaf.spec.shape), 1, len(shard.local_rows), None))
     return BufferLayout(tuple(tiles), tuple(order))
 
 

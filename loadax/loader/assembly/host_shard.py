@@ -9,13 +9,14 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from loadax.core.formatting import type_text
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
-from loadax.errors import ArgumentError, MeshError, PartitionError
-from loadax.loader.batch_spec import ADDED_BY, KEY, MASK, BatchLeaf, BatchSpec
+from loadax.errors import ArgumentError, LeafTypeError, MeshError, PartitionError
+from loadax.loader.batch_spec import ADDED_BY, KEY, MASK, NO_LEAVES, BatchLeaf, BatchSpec
 from loadax.protocols import ArraySpec, Integers, Tree
 from loadax.sharding.dtypes import placed_dtype
-from loadax.sharding.layout import LeafLayout, merge, plan_leaf, positions
+from loadax.sharding.layout import Interval, LeafLayout, merge, plan_leaf, positions
 from loadax.sharding.mesh import PlannedMesh, grid_of
 from loadax.sharding.partition import resolve_partition
 
@@ -31,19 +32,58 @@ class ShardSpec:
     count: int
 
 
-def batch_spec(example: Tree, generated: Sequence[str]) -> BatchSpec:
-    """The spec of a batch of these examples, with the generated leaves `MASK` and `KEY` as asked for.
+def batch_spec(example: Tree, generated: Sequence[str], host_leaves: Sequence[str] = ()) -> BatchSpec:
+    """The spec of a placed batch of these examples.
+
+    Args:
+        example: Spec of an example.
+        generated: Which of the generated leaves `MASK` and `KEY` to add. If all leaves are host leaves, a batch
+            consists of the mask.
+        host_leaves: Names of the leaves to leave out.
 
     Raises:
         LeafTypeError: If JAX does not have a leaf's dtype.
         ArgumentError: If a generated leaf can't be added: an example is not a dict, or has that key.
     """
+    specs, tree = _numbered(example)
+    if host_leaves:
+        tree = {name: indices for name, indices in tree.items() if name not in host_leaves}
+        if not flatten(tree)[0]:
+            generated = [MASK, *(name for name in generated if name != MASK)]
+    return _spec(_with_generated(tree, generated), specs)
+
+
+def host_spec(example: Tree, generated: Sequence[str], host_leaves: Sequence[str]) -> BatchSpec:
+    """The spec of a batch on the host, with all leaves; host leaves keep their dtype.
+
+    Raises:
+        LeafTypeError: As for `batch_spec`.
+        ArgumentError: As for `batch_spec`.
+    """
+    specs, tree = _numbered(example)
+    kept = flatten([tree[name] for name in host_leaves])[0]
+    return _spec(_with_generated(tree, generated), specs, kept)
+
+
+def host_leaves_spec(example: Tree, host_leaves: Sequence[str]) -> BatchSpec:
+    """The spec of the host leaves alone: a dict by name."""
+    specs, tree = _numbered(example)
+    chosen = {name: tree[name] for name in host_leaves}
+    return _spec(chosen, specs, flatten(chosen)[0])
+
+
+def _numbered(example: Tree) -> tuple[list[ArraySpec], Any]:
+    """The specs of the leaves of an example, and the example with the index of each in its place."""
     specs, structure = flatten_spec(example)
     if not specs:
         raise ArgumentError(
             f"an example has no leaves: it is {example!r}, so batches would be empty; check what the maps return"
         )
-    tree: Any = structure.build(range(len(specs)))
+    return specs, structure.build(range(len(specs)))
+
+
+def _with_generated(tree: Any, generated: Sequence[str]) -> Any:
+    """Adds the names of generated leaves to a tree of leaf indices."""
     for name in generated:
         if type(tree) is not dict or name in tree:
             problem = (
@@ -51,21 +91,31 @@ def batch_spec(example: Tree, generated: Sequence[str]) -> BatchSpec:
                 if isinstance(tree, dict)
                 else "is one bare array"
                 if isinstance(tree, int)
-                else f"is a {type(tree).__name__}"
+                else f"is {type_text(tree)}"
             )
             otherwise = "choose remainder='drop'" if name == MASK else "leave key_seed out"
             raise ArgumentError(
                 f"{ADDED_BY[name]} adds a leaf {name!r} to every batch, but an example {problem}; "
                 f"make examples dicts without that key in a map, or {otherwise}"
             )
-    if generated:
-        tree = {**tree, **{name: name for name in generated}}
+    return {**tree, **{name: name for name in generated}} if generated else tree
+
+
+def _spec(tree: Any, specs: Sequence[ArraySpec], kept: Sequence[int] = ()) -> BatchSpec:
+    """The spec of a tree of leaf indices and names of generated leaves; leaves `kept` keep their dtype."""
     indices, structure = flatten(tree)
     leaves = []
     for path, index in zip(structure.paths, indices, strict=True):
         name = index if isinstance(index, str) else ""
         spec = _GENERATED[name] if name else specs[index]
-        leaves.append(BatchLeaf(path, None if name else index, spec, placed_dtype(spec.dtype, path), name))
+        try:
+            dtype = spec.dtype if index in kept else placed_dtype(spec.dtype, path)
+        except LeafTypeError as error:
+            key = next((key for key in tree if index in flatten(tree[key])[0]), None) if type(tree) is dict else None
+            if key is None:
+                raise
+            raise LeafTypeError(f"{error}, or keep it on the host: Dataloader(…, host_leaves={key!r})") from error
+        leaves.append(BatchLeaf(path, None if name else index, spec, dtype, name))
     return BatchSpec(structure, tuple(leaves))
 
 
@@ -82,6 +132,8 @@ class HostShard:
         batch_size: Rows of the placed arrays.
         first: Batch position of the first row of the placed arrays.
         microbatches: Number of microbatches; 1: not split.
+        host: Leaves that are not placed; this process has them for all rows that it reads.
+        rows: Rows that it reads, of a shard that places nothing. None: those of the layouts.
     """
 
     batch: BatchSpec
@@ -91,6 +143,8 @@ class HostShard:
     batch_size: int
     first: int
     microbatches: int = 1
+    host: BatchSpec = NO_LEAVES
+    rows: tuple[Interval, ...] | None = None
 
     @cached_property
     def positions(self) -> Integers:
@@ -100,7 +154,8 @@ class HostShard:
     @cached_property
     def local_rows(self) -> Integers:
         """int64[n]: the same, as rows of the placed arrays."""
-        return positions(merge([interval for layout in self.layouts for interval in layout.rows]))
+        held = merge([interval for layout in self.layouts for interval in layout.rows])
+        return positions(held if self.rows is None else self.rows)
 
     @cached_property
     def shardings(self) -> tuple[NamedSharding, ...]:
@@ -110,6 +165,8 @@ class HostShard:
             MeshError: If the mesh is a planned one.
         """
         mesh = self.mesh
+        if not self.specs:
+            return ()
         if isinstance(mesh, PlannedMesh):
             raise MeshError(
                 f"{mesh} is for planning only: arrays can't be placed on it; pass mesh= a jax.sharding.Mesh to iterate"

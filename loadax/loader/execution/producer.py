@@ -23,6 +23,7 @@ from loadax.reader import Reader
 from loadax.sharding.placer import Placer
 
 Finish = Callable[[list[Any]], Tree]
+"""Builds a batch from its placed leaves, without waiting for them."""
 
 # Visits computed per call. Amortises the fixed cost of a call and the wait for the GIL.
 _LOOKAHEAD = 1 << 16
@@ -85,7 +86,7 @@ class BatchProducer:
         options: Options of the loader.
         executor: Executor that reads the pieces.
         end: Step after the last one of this shard. None: infinite.
-        finish: Builds the batch from its placed leaves, without waiting for them. None: restores the structure only.
+        finish: Builds the batch. None: restores the structure only.
 
     Raises:
         WorkerError: If the reader can't be sent to the workers.
@@ -111,6 +112,7 @@ class BatchProducer:
             Placer(layout, sharding, leaf.dtype, shard.microbatches)
             for layout, sharding, leaf in zip(shard.layouts, shard.shardings, shard.batch.leaves, strict=True)
         ]
+        self._host = shard.host
         self.probed = reader.probed
         self.to_accelerator = any(
             device.platform != "cpu" for sharding in shard.shardings[:1] for device in sharding.mesh.local_devices
@@ -140,10 +142,22 @@ class BatchProducer:
         timing = self._job.run(Piece(visits, low, self.rows_per_step, buffers))
         return timing._replace(bytes=round((high - low) / max(1, self.rows_per_step) * self.bytes_per_step))
 
-    def place(self, buffers: BatchBuffers, index: int) -> tuple[Tree, Timing]:
-        """Places the batch of the `index`-th step of full buffers as global arrays. Never communicates."""
+    def place(self, buffers: BatchBuffers, index: int) -> tuple[Tree, Tree, Timing]:
+        """Places the batch of the `index`-th step of full buffers as global arrays. Never communicates.
+
+        Returns:
+            The batch, the leaves that stay on the host (None if there are none), and the time. If no leaf is placed,
+            the batch is that of the host.
+        """
         began = perf_counter()
         with TraceAnnotation("loadax.place"):
             arrays: list[Any] = [placer(buffers.boxes(leaf, index)) for leaf, placer in enumerate(self._placers)]
-            batch = self._finish(arrays)
-        return batch, Timing(place=perf_counter() - began, began=began)
+            host = self._on_host(buffers, index) if self._host.leaves else None
+            batch = self._finish(arrays) if arrays else host
+        return batch, host, Timing(place=perf_counter() - began, began=began)
+
+    def _on_host(self, buffers: BatchBuffers, index: int) -> Tree:
+        first = len(self._placers)
+        leaves = [buffers.boxes(first + leaf, index)[0] for leaf in range(len(self._host.leaves))]
+        # Views would keep the memory of placed leaves for as long as the user keeps a name.
+        return self._host.structure.build(map(np.array, leaves) if self._placers else leaves)

@@ -84,7 +84,7 @@ class PrefetchScheduler:
         # Number of threads whose workers are started: a new executor starts its first ones by itself.
         self._prepared = min(self._autotuner.size, producer.executor.first)
         self._groups: deque[StepGroup] = deque()
-        self._ready: deque[tuple[int, Tree]] = deque()
+        self._ready: deque[tuple[int, Tree, Tree]] = deque()
         self._placing = False
         self._broken: BaseException | None = None  # error that ended a worker thread
         self._polling = False  # one idle worker polls
@@ -119,8 +119,8 @@ class PrefetchScheduler:
         self._prepared = size
         return lambda: producer.prepare(size)
 
-    def next_batch(self) -> tuple[int, Tree]:
-        """Waits for the next step and its batch, in order.
+    def next_batch(self) -> tuple[int, Tree, Tree]:
+        """Waits for the next step, in order: its number, its batch, and its leaves on the host.
 
         Raises:
             OverError: If all steps were handed out, to this thread or others.
@@ -323,7 +323,7 @@ class PrefetchScheduler:
     def _place(self, group: StepGroup) -> None:
         step = group.first + group.placed
         try:
-            batch, timing = group.producer.place(group.buffers, group.placed)
+            batch, host, timing = group.producer.place(group.buffers, group.placed)
         except BaseException as error:
             with self._work:
                 self._placing = False
@@ -338,7 +338,7 @@ class PrefetchScheduler:
             self._placing = False
             if self._closed:
                 return
-            self._ready.append((step, batch))
+            self._ready.append((step, batch, host))
             self._monitor.placed(timing, step)
             group.placed += 1
             if group.placed == group.buffers.count:

@@ -24,6 +24,7 @@ from loadax.plan.batches import BatchPlan
 from loadax.protocols import Integers, Visits
 from loadax.seeds import Words
 from loadax.sources.io.files import open_regular
+from loadax.sources.io.paths import writing_file
 
 _VERSION = 1  # of the file format and the hashes
 _AT_ONCE = 1 << 18  # visits to hash at a time
@@ -192,8 +193,13 @@ class Certificate:
         return replace(self, spans=tuple(sorted(spans.values())))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the certificate to a JSON file for `load` and `loadax audit`."""
-        Path(checked_path("path", path)).write_text(json.dumps(self.to_dict()) + "\n")
+        """Writes the certificate to a JSON file for `load` and `loadax audit`.
+
+        Raises:
+            ArgumentError: If the file can't be written.
+        """
+        with writing_file(path := checked_path("path", path)):
+            Path(path).write_text(json.dumps(self.to_dict()) + "\n")
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Certificate":
@@ -277,8 +283,9 @@ def certify(
             for first in range(steps.start, steps.stop, at_once)
         ]
         state = make_state(plan, order, steps.stop)
-        # The order's hash covers the verbs.
-        decisive = {name: value for name, value in state.items() if name != "verbs"}
+        # The whole hash of the order, which covers the verbs: a state has a short one.
+        decisive = state | {"order": order(state["epoch"], state["position"])}
+        del decisive["verbs"]
         described = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:16]
         batch_size = plan.segment_of(steps.start)[0].batch_size
         for piece, (rows, *halves) in zip(pieces, np.moveaxis(np.concatenate(hashed, axis=1), 2, 0), strict=True):
@@ -296,22 +303,6 @@ def alike_steps(plan: BatchPlan, steps: range) -> list[range]:
     """Splits steps where the shapes of their batches change."""
     cuts = [step for step in plan.first_steps if steps.start < step < steps.stop]
     return [range(*ends) for ends in pairwise([steps.start, *cuts, steps.stop])]
-
-
-def position_ranges(positions: Integers, heights: Iterable[int] = ()) -> list[tuple[int, int]]:
-    """Converts ascending positions to `(start, stop)` ranges, split at all multiples of each of `heights`.
-
-    Examples:
-        >>> position_ranges(np.array([0, 1, 2, 3, 6, 7]), [2])
-        [(0, 2), (2, 4), (6, 8)]
-    """
-    if not len(positions):
-        return []
-    begins = np.diff(positions, prepend=positions[0]) != 1
-    for height in heights:
-        begins |= positions % height == 0
-    bounds = [*np.flatnonzero(begins).tolist(), len(positions)]
-    return [(int(positions[low]), int(positions[high - 1]) + 1) for low, high in pairwise(bounds)]
 
 
 def _by_steps(spans: Iterable[Span]) -> Iterator[tuple[tuple[int, int], list[Span]]]:

@@ -73,6 +73,9 @@ def explain(setting: Setting, steps: int) -> Explanation:
         hosts=len(hosts.processes),
         devices=hosts.grid.owners.size,
         leaves=plans,
+        host_leaves=tuple(
+            f"{leaf.path} {leaf.dtype}{list(leaf.spec.shape) or ''}" for leaf in setting.shard.host.leaves
+        ),
         reading=reading,
         memory=memory,
         warnings=tuple(find_warnings(setting.dataset, hosts, batches, reading, memory, opened)),
@@ -80,11 +83,6 @@ def explain(setting: Setting, steps: int) -> Explanation:
             f"{plan.path or 'the batch'} {plan.dtype}{list(plan.shape)} by {plan.partition}", hosts.leaves[largest]
         ),
     )
-
-
-def reads_columns(dataset: Dataset) -> bool:
-    """Whether hosts read only the columns that their devices hold."""
-    return dataset.reader.source.reads_columns and dataset.reader.elementwise
 
 
 def _batches(setting: Setting) -> Batches:
@@ -144,12 +142,14 @@ def _bytes_read(dataset: Dataset, hosts: AllHosts) -> tuple[Integers, int]:
     specs = flatten_spec(dataset.reader.specs[0])[0]
     whole_row = sum(_row_bytes(spec, spec.dtype) for spec in specs)
     whole = whole_row * hosts.batch_size
-    if not reads_columns(dataset):
+    if not dataset.reader.maps_columns:
         return hosts.rows.counts * whole_row, whole
     read = np.zeros(len(hosts.processes), np.int64)
     for leaf, holdings in zip(hosts.one.batch.leaves, hosts.leaves, strict=True):
         if leaf.source is not None:
             read += holdings.counts * math.prod(holdings.extents) * specs[leaf.source].dtype.itemsize
+    for leaf in hosts.one.host.leaves:
+        read += hosts.rows.counts * _row_bytes(leaf.spec, leaf.dtype)
     return read, whole
 
 
@@ -161,6 +161,8 @@ def _memory(setting: Setting, hosts: AllHosts, opened: list[Opened]) -> Memory:
         shard = math.prod(holdings.extents) * leaf.dtype.itemsize
         step += holdings.counts * align(shard)
         placed += shard
+    for leaf in hosts.one.host.leaves:
+        step += [align(int(count) * _row_bytes(leaf.spec, leaf.dtype)) for count in hosts.rows.counts]
     kept = [sum(shuffle.chunks * shuffle.chunk_bytes for shuffle in host.shuffles) for host in opened]
     return Memory(
         step=spread_of(step),

@@ -130,6 +130,7 @@ class Explanation:
         hosts: Number of processes that own devices.
         devices: Number of devices.
         leaves: Leaves of the batch and their partition.
+        host_leaves: Leaves that stay on the host, with dtype and the shape of a row.
         reading: What every host reads per step.
         memory: Memory of the loader.
         warnings: Avoidable costs, each with advice.
@@ -143,6 +144,7 @@ class Explanation:
     hosts: int
     devices: int
     leaves: tuple[LeafPlan, ...]
+    host_leaves: tuple[str, ...]
     reading: Reading
     memory: Memory
     warnings: tuple[str, ...]
@@ -166,6 +168,7 @@ class Explanation:
         """Writes the picture of `text_picture`, in more detail, to a PNG file.
 
         Raises:
+            ArgumentError: If the file can't be written.
             UnsupportedError: If matplotlib is not installed.
         """
         self.partition_picture.png(path)
@@ -195,6 +198,8 @@ class Explanation:
             "leaves",
             [f"{leaf.path or 'the batch'} {leaf.dtype}{list(leaf.shape)} by {leaf.partition}" for leaf in self.leaves],
         )
+        if self.host_leaves:
+            yield "host leaves", list(self.host_leaves)
         least, most = int(reading.copies.least), int(reading.copies.most)
         copies = count_text(most, "host") if least == most else f"{least} to {most} hosts"
         yield "copies", [f"each row is read by {copies}; all hosts together read the batch {reading.times:.2f} times"]

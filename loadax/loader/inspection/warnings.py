@@ -41,7 +41,7 @@ def find_warnings(
 def _whole_rows(dataset: Dataset, hosts: AllHosts, reading: Reading) -> Iterator[str]:
     """Warns if hosts read columns that none of their devices holds."""
     reader = dataset.reader
-    if reader.source.reads_columns and reader.elementwise:
+    if reader.maps_columns:
         return
     rows = hosts.rows.counts
     wanted, read = np.zeros(len(rows)), np.zeros(len(rows))
@@ -122,7 +122,7 @@ def _hosts(hosts: AllHosts, reading: Reading) -> Iterator[str]:
             copies = len(holdings.host) / (holdings.cuts[0] * holdings.columns)
             held_once, held_in_all = held_once + once, held_in_all + copies * once
             copied += [leaf.path or "the batch"] if copies > 1 else []
-    if held_in_all >= _SHARED * held_once:
+    if copied and held_in_all >= _SHARED * held_once:
         yield (
             f"all hosts together read the batch {reading.times:.1f} times, since several hold the same parts "
             f"of {', '.join(copied)}; partition these over more axes of the mesh, if the training step allows it"

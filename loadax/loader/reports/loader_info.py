@@ -30,9 +30,9 @@ class LoaderInfo:
     wide: bool = False
 
 
-def loader_info(reader: Reader, batch: BatchSpec, mesh: Mesh, cached: bool) -> LoaderInfo:
-    """The properties of a loader; `cached`: all rows are in device memory."""
-    copied = not cached and any(device.platform != "cpu" for device in mesh.local_devices)
+def loader_info(reader: Reader, batch: BatchSpec, mesh: Mesh | None, cached: bool) -> LoaderInfo:
+    """The properties of a loader; `cached`: all rows are in device memory; `mesh` None: batches are not placed."""
+    copied = not cached and mesh is not None and any(device.platform != "cpu" for device in mesh.local_devices)
     maps = tuple(short_name(row_map.function) for row_map in reader.maps)
     return LoaderInfo(maps, reader.source.runs_python, copied and wide(batch))
 

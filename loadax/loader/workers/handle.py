@@ -81,8 +81,8 @@ class WorkerHandle:
         self._last_request.over.set()
         self._reaping = threading.Lock()
 
-    def run(self, job: Job, request: ReadPiece) -> Timing:
-        """Has the process read a piece, and waits for it.
+    def run(self, job: Job, request: ReadPiece) -> PieceRead:
+        """Has the process read a piece, and waits for it. The timing has the process's id.
 
         Raises:
             LostError: If the process has died.
@@ -112,7 +112,7 @@ class WorkerHandle:
         if isinstance(answer, Failure):
             raise unwrap(answer, f"worker process {self._process.pid}")
         assert isinstance(answer, PieceRead)
-        return Timing(*answer.timing)._replace(worker=self._process.pid)
+        return answer._replace(timing=Timing(*answer.timing)._replace(worker=self._process.pid))
 
     def preload(self, job: Job) -> None:
         """Loads a job before there is a piece to read. If the process has died, the first `run` raises.

@@ -18,7 +18,7 @@ from loadax.loader.assembly.assembler import Assembler, Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout
 from loadax.loader.workers.connection import Connection
 from loadax.loader.workers.messages import Loaded, LoadJob, MissingModule, PieceRead, ReadPiece
-from loadax.loader.workers.pickling import PickledPayload, unpack
+from loadax.loader.workers.pickling import PickledPayload, pickle_answer, unpack
 from loadax.loader.workers.remote_errors import wrap
 from loadax.loader.workers.shared_memory import SharedMemoryView
 from loadax.protocols import Visits
@@ -111,7 +111,9 @@ class _RequestHandler:
         memory = self._memory.memory(request.block, request.steps * self._layout.bytes_per_step)
         visits = Visits(np.frombuffer(request.rows, np.int64), np.frombuffer(request.epochs, np.int64))
         piece = Piece(visits, request.low, request.rows_per_step, BatchBuffers(self._layout, memory, request.steps))
-        return PieceRead(tuple(self._assembler.fill(piece)))
+        timing = self._assembler.fill(piece)
+        objects = piece.buffers.objects(piece.low, piece.low + len(visits.rows))
+        return PieceRead(tuple(timing), pickle_answer(objects) if objects else b"")
 
 
 if __name__ == "__main__":

@@ -53,6 +53,12 @@ class MissingModule(NamedTuple):
 
 
 class PieceRead(NamedTuple):
-    """Answer: the piece is in its buffers; with the fields of its `Timing`."""
+    """Answer: the piece is in its buffers.
+
+    Args:
+        timing: Fields of its `Timing`.
+        objects: Pickled rows of the tiles of Python objects; empty if there are none.
+    """
 
     timing: tuple[Any, ...]
+    objects: bytes

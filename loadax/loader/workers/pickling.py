@@ -6,10 +6,12 @@ worker maps, so they exist once, not once per process.
 """
 
 import bisect
+import functools
 import io
 import mmap
 import operator
 import os
+import pickle
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -272,3 +274,39 @@ def _spans() -> list[tuple[int, int, tuple[int, int, int]]]:
         major, minor = (int(part, 16) for part in device.split(":"))
         spans.append((low, high, (major, minor, int(inode))))
     return spans
+
+
+def pickle_answer(value: Any) -> bytes:
+    """Pickles what a worker process returns.
+
+    Raises:
+        Exception: Whatever pickling raises.
+    """
+    out = io.BytesIO()
+    _AnswerPickler(out, protocol=5).dump(value)
+    return out.getvalue()
+
+
+def unpickle_answer(pickled: bytes) -> Any:
+    """Restores the value in the training process.
+
+    Raises:
+        Exception: Whatever unpickling raises.
+    """
+    return _AnswerUnpickler(io.BytesIO(pickled)).load()
+
+
+@final
+class _AnswerPickler(pickle.Pickler):
+    """Pickles classes that were sent here by value by their names: the training process has them."""
+
+    def persistent_id(self, obj: Any) -> Any:
+        by_value = isinstance(obj, type) and (obj.__module__ == "__main__" or obj.__module__ not in sys.modules)
+        return (obj.__module__, obj.__qualname__) if by_value else None
+
+
+@final
+class _AnswerUnpickler(pickle.Unpickler):
+    def persistent_load(self, pid: Any) -> Any:
+        module, name = pid
+        return functools.reduce(getattr, name.split("."), sys.modules[module])

@@ -16,7 +16,8 @@ from loadax.loader.metrics.stages import Mark, unmarked
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.workers.handle import LostError, When, WorkerHandle
 from loadax.loader.workers.job import Job, SharedReader
-from loadax.loader.workers.messages import ReadPiece
+from loadax.loader.workers.messages import PieceRead, ReadPiece
+from loadax.loader.workers.pickling import unpickle_answer
 from loadax.reader import Reader
 
 _CLOSE_TIMEOUT = 1.0  # seconds that all workers together have to exit before they are killed
@@ -63,7 +64,7 @@ class ProcessPool:
             self.close()
             raise
 
-    def run(self, job: Job, message: ReadPiece) -> Timing:
+    def run(self, job: Job, message: ReadPiece) -> PieceRead:
         """Has a worker read a piece, and waits for it. Thread-safe.
 
         Raises:
@@ -74,13 +75,13 @@ class ProcessPool:
         while True:
             worker = self._next_worker()
             try:
-                timing = worker.run(job, message)
+                answer = worker.run(job, message)
             except LostError as gone:
                 died = self._replace(worker)
                 lost[gone.when] += 1
                 self._report(gone.when, lost[gone.when], died, message)
             else:
-                return timing
+                return answer
             finally:
                 with self._free:
                     worker.pending -= 1
@@ -224,7 +225,12 @@ class _PoolJob:
 
     def run(self, piece: Piece) -> Timing:
         with self._mark("loadax.process"):
-            return self._pool.run(self._job, self._job.message(piece))
+            answer = self._pool.run(self._job, self._job.message(piece))
+        if answer.objects:
+            low, high = piece.low, piece.low + len(piece.visits.rows)
+            for rows, values in zip(piece.buffers.objects(low, high), unpickle_answer(answer.objects), strict=True):
+                rows[:] = values
+        return Timing(*answer.timing)
 
     def prepare(self, threads: int) -> None:
         self._pool.prepare(self._job, threads)

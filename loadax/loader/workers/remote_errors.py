@@ -1,13 +1,10 @@
 """Transfers an exception from a worker to the training process, with its type and traceback."""
 
-import functools
-import io
-import pickle
-import sys
 import traceback
-from typing import Any, NamedTuple, final
+from typing import NamedTuple
 
 from loadax.errors import WorkerError
+from loadax.loader.workers.pickling import pickle_answer, unpickle_answer
 
 
 class Failure(NamedTuple):
@@ -20,12 +17,11 @@ class Failure(NamedTuple):
 
 def wrap(error: BaseException) -> Failure:
     """Converts an exception to a message."""
-    out = io.BytesIO()
     try:
-        _Pickler(out, protocol=5).dump(error)
+        pickled = pickle_answer(error)
     except Exception:  # noqa: BLE001 - send its text only
-        out = io.BytesIO()
-    return Failure(out.getvalue() or None, _line(error), "".join(traceback.format_exception(error)))
+        pickled = None
+    return Failure(pickled, _line(error), "".join(traceback.format_exception(error)))
 
 
 def _line(error: BaseException) -> str:
@@ -40,7 +36,7 @@ def unwrap(failure: Failure, origin: str) -> BaseException:
     error: BaseException | None = None
     if failure.pickled is not None:
         try:
-            error = _Unpickler(io.BytesIO(failure.pickled)).load()
+            error = unpickle_answer(failure.pickled)
         except Exception:  # noqa: BLE001 - some exceptions can be pickled but not unpickled
             error = None
     if not isinstance(error, Exception):
@@ -48,19 +44,3 @@ def unwrap(failure: Failure, origin: str) -> BaseException:
         error = WorkerError(f"a worker process raised {failure.line}")
     error.add_note(f"loadax: in {origin}:\n{failure.traceback}")
     return error
-
-
-@final
-class _Pickler(pickle.Pickler):
-    """Pickles classes that were sent here by value by their names: the training process has them."""
-
-    def persistent_id(self, obj: Any) -> Any:
-        by_value = isinstance(obj, type) and (obj.__module__ == "__main__" or obj.__module__ not in sys.modules)
-        return (obj.__module__, obj.__qualname__) if by_value else None
-
-
-@final
-class _Unpickler(pickle.Unpickler):
-    def persistent_load(self, pid: Any) -> Any:
-        module, name = pid
-        return functools.reduce(getattr, name.split("."), sys.modules[module])

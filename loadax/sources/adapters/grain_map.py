@@ -6,6 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
+from loadax.core.arguments import MOST_POSITIONS
 from loadax.core.spec import own, spec_of, stack
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError, SourceError
@@ -15,7 +16,7 @@ from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.objects import ObjectSource, all_with_arrays, with_arrays
 
-_ENDLESS = 1 << 62  # rows: an order has at most so many, and Grain says 2**63 - 1 for a dataset without an end
+_ENDLESS = MOST_POSITIONS  # Grain says 2**63 - 1 for a dataset without an end
 # Grain's datasets, by the names of their classes without "MapDataset".
 _ROW_BY_ROW = {"Map", "MapWithIndex", "RandomMap", "Filter", "_WithSeed"}
 """Those whose element i follows from element i of the dataset before."""

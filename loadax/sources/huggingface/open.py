@@ -1,11 +1,14 @@
 """Opens Hugging Face datasets; refuses what can't be read by rows, and nulls in arrays."""
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from loadax.core.formatting import type_text
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.adapters.unsupported import refuse_known
@@ -45,14 +48,26 @@ def _check_kind(data: Any) -> None:
                 "or have Hugging Face apply it row by row: loadax.from_source(data)"
             )
         return
+    if isinstance(data, str | os.PathLike):
+        path = os.fspath(data)
+        saved = (Path(path) / "state.json").is_file()
+        load = f"load_from_disk({path!r})" if saved else f"load_dataset({path!r}, split='train')"
+        raise ArgumentError(f"data={data!r} is a path or a name; open it: loadax.from_huggingface(datasets.{load})")
+    if comes_from(data, "datasets", "IterableDatasetDict"):
+        refuse_known(next(iter(data.values()), None))
     if isinstance(data, Mapping):
+        if not all(comes_from(part, "datasets", "Dataset") for part in data.values()):
+            raise ArgumentError(
+                f"the data is {type_text(data)}, whose values are no datasets of Hugging Face; "
+                "of arrays: loadax.from_arrays(data)"
+            )
         names = ", ".join(map(repr, data))
         raise ArgumentError(
-            f"the data is a {type(data).__name__} of the splits {names}; hand over one of them: "
+            f"the data is {type_text(data)} of the splits {names}; hand over one of them: "
             f"loadax.from_huggingface(data[{next(iter(data), '…')!r}])"
         )
     refuse_known(data)
-    raise ArgumentError(f"the data is a {type(data).__name__}; pass a datasets.Dataset, or use loadax.as_dataset(data)")
+    raise ArgumentError(f"the data is {type_text(data)}; pass a datasets.Dataset, or use loadax.as_dataset(data)")
 
 
 def _names(data: Any, columns: Sequence[str] | str | None) -> list[str]:

@@ -1,0 +1,98 @@
+"""loadax in Kauldron: a `kd.data.Pipeline` over a loadax dataset, for `kd.train.Trainer(train_ds=…)`."""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Self, final
+
+import jax
+import numpy as np
+
+from loadax.errors import ArgumentError, UnsupportedError
+from loadax.loader.dataloader import Dataloader
+from loadax.loader.iterator import DataIterator
+from loadax.protocols import Tree
+
+try:
+    from etils import enp
+    from kauldron.data import iterators, pipelines
+    from orbax import checkpoint as ocp
+except ModuleNotFoundError as error:
+    raise UnsupportedError(f"loadax.interop.kauldron needs Kauldron ({error}); pip install kauldron") from error
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Pipeline(pipelines.Pipeline):  # type: ignore[misc] # Kauldron ships no types
+    """A Kauldron pipeline over a loadax dataset.
+
+    Kauldron places batches itself, so each host's batches hold its part of the global batch. On one host they are
+    placed as Kauldron wants them, and it does not copy them. The position is a part of Kauldron's checkpoints, and is
+    restored on any number of hosts. Kauldron's `seed` is not used: the dataset has its own, as in
+    `data.shuffle(seed=0)`.
+
+    Args:
+        dataset: `Dataset`, or what `loadax.Dataloader` accepts.
+        batch_size: Rows of the global batch.
+        num_epochs: Number of epochs. None: infinite, as Kauldron requires of its `train_ds`. 1 for an evaluation.
+        options: More arguments of `Dataloader`, such as `{"num_workers": 8, "worker_type": "process"}`.
+    """
+
+    dataset: Any
+    num_epochs: int | None = None
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @cached_property
+    def loader(self) -> Dataloader:
+        """The loader of this host's part of each batch.
+
+        Raises:
+            ArgumentError: If there is no batch size.
+        """
+        if not self.batch_size:
+            raise ArgumentError(
+                f"batch_size={self.batch_size!r}: pass the rows of the global batch, such as batch_size=256"
+            )
+        return _host_loader(self.dataset, self.batch_size, num_epochs=self.num_epochs, **self.options)
+
+    @cached_property
+    def element_spec(self) -> Tree:
+        """Shapes and dtypes of this host's batches."""
+        return jax.tree.map(lambda leaf: enp.ArraySpec(leaf.shape, leaf.dtype), self.loader.spec)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> "Iterator":
+        return Iterator(source=self, batches=self.loader.iterate())
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Iterator(iterators.Iterator):  # type: ignore[misc] # Kauldron ships no types
+    """A loader's iterator with the checkpoint methods that Kauldron asks for."""
+
+    batches: DataIterator
+
+    def __next__(self) -> Tree:
+        return next(self.batches)
+
+    def __kd_ocp_handlers__(self) -> ocp.CheckpointHandler:
+        return ocp.JsonCheckpointHandler()
+
+    def __kd_ocp_save_args__(self) -> ocp.args.CheckpointArgs:
+        return ocp.args.JsonSave(self.batches.get_state())
+
+    def __kd_ocp_restore_args__(self) -> ocp.args.CheckpointArgs:
+        return ocp.args.JsonRestore()
+
+    def __kd_ocp_restore_post__(self, value: Any) -> Self:
+        self.batches.set_state(value)
+        return self
+
+
+def _host_loader(dataset: Any, batch_size: int, **options: Any) -> Dataloader:
+    """A loader of this host's part of each batch, on its own devices."""
+    mesh = jax.sharding.Mesh(np.array(jax.local_devices()), ("data",))
+    shard = {"shard_index": jax.process_index(), "shard_count": jax.process_count()}
+    return Dataloader(dataset, batch_size, mesh=mesh, **shard, **options)
