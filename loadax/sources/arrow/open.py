@@ -50,8 +50,8 @@ def as_table(data: Any) -> Any:
     if not hasattr(data, "__arrow_c_stream__") and not hasattr(data, "__arrow_c_array__"):
         refuse_known(data)
         raise ArgumentError(
-            f"the data is {type_text(data)}, without Arrow's C stream interface (__arrow_c_stream__); pass a table of pyarrow, "
-            "polars, pandas or DuckDB, or use loadax.as_dataset(data)"
+            f"the data is {type_text(data)}, without Arrow's C stream interface (__arrow_c_stream__); pass a table of "
+            "pyarrow, polars, pandas or DuckDB, or use loadax.as_dataset(data)"
         )
     try:
         return _of_pandas(data) if comes_from(data, "pandas", "DataFrame") else pa.table(data)
