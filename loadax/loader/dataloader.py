@@ -34,6 +34,7 @@ from loadax.loader.inspection.check_plan import PlanCheck, check_run
 from loadax.loader.inspection.explain import Setting, explain
 from loadax.loader.inspection.explanation import Explanation
 from loadax.loader.inspection.trace import Trace, find_places, trace
+from loadax.loader.mask_errors import MaskErrors, masking_of, quarantined_rows
 from loadax.loader.iterator import DataIterator, Epoch, Ledger
 from loadax.loader.options import (
     LoaderOptions,
@@ -124,7 +125,10 @@ class Dataloader:
             mesh of this process's own devices, batches consist of that part. A mesh that spans processes determines the
             parts, and other values are an error.
         shard_count: Number of parts, see `shard_index`.
-        on_error: "raise": a record that can't be read ends the iteration with an error.
+        on_error: "raise": a row that can't be read ends the iteration with an error. "mask": its place holds zeros, and
+            is False in the leaf "mask" of the batch; `MaskErrors(…)` sets the limits, and names a file for the record.
+        quarantine: Rows that are never read, and masked in their places: the record of `MaskErrors`, or row ids as in
+            `rows`. The order and saved states stay as they are. The same on all hosts.
 
     Raises:
         ArgumentError: If an argument can't be used.
@@ -165,12 +169,11 @@ class Dataloader:
         cache_bytes: int | None = None,
         shard_index: int | None = None,
         shard_count: int | None = None,
-        on_error: str = "raise",
+        on_error: str | MaskErrors = "raise",
+        quarantine: Any = None,
         **unknown: Never,
     ):
         _refuse(unknown)
-        if not isinstance(on_error, str) or on_error != "raise":
-            raise UnsupportedError(f"on_error={shown(on_error)}: only 'raise' is supported; leave it out")
         if isinstance(data, Dataloader):
             raise ArgumentError("data is already a Dataloader; pass its dataset: Dataloader(loader.dataset, …)")
         sizes = schedule("batch_size", batch_size)
@@ -198,16 +201,24 @@ class Dataloader:
             prefetch=integer("prefetch", prefetch, 0),
             prefetch_bytes=integer("prefetch_bytes", prefetch_bytes, 1),
             cache_bytes=None if cache_bytes is None else integer("cache_bytes", cache_bytes, 0),
+            masking=masking_of(on_error),
+            quarantine=quarantined_rows(() if quarantine is None else quarantine, self.dataset.reader.num_rows),
         )
+        masks = options.masking is not None or len(options.quarantine) > 0
         kept = host_leaf_names(host_leaves, self.dataset.spec)
         if options.keep_on_device:
             check_fixed(self.dataset)
+            if masks:
+                raise ArgumentError(
+                    "keep_on_device: all rows are read once, so none can be masked in a batch; leave out keep_on_device, "
+                    "or on_error and quarantine"
+                )
             if kept:
                 raise ArgumentError(
                     f"host_leaves={shown(host_leaves)}: with keep_on_device no rows are read for a batch; leave out "
                     "keep_on_device"
                 )
-        generated_leaves = [MASK] * (remainder == "pad") + [KEY] * (options.key_seed is not None)
+        generated_leaves = [MASK] * (masks or remainder == "pad") + [KEY] * (options.key_seed is not None)
         self._pipeline = Pipeline(
             self._plan,
             *forms_of(self.dataset, lengths, generated_leaves, kept),
@@ -282,8 +293,7 @@ class Dataloader:
 
         Padding is zeros, or None in place of objects.
         """
-        form = self._pipeline.form(self._checked(step))
-        return self._on_host(step, form.dataset, form.host_batch)
+        return self._read(self._pipeline.on_host(), self._checked(step))[0]
 
     def host_batches(self, start: Any = 0) -> DataIterator:
         """Iterates over `host_batch(step)`, read ahead, for what places batches by itself, or takes no `jax.Array`s.
@@ -356,8 +366,7 @@ class Dataloader:
     def __getitem__(self, step: int) -> Tree:
         """The placed global batch of a step, identical to the one that iteration yields."""
         step = self._checked(step)
-        producer = self._pipeline.one_step(self._shard(step), step)
-        return PrefetchScheduler(producer, step, LoaderOptions(prefetch=1, prefetch_bytes=1)).next_batch()[1]
+        return _one_step(self._pipeline, self._shard(step), step)[0]
 
     def __iter__(self) -> DataIterator:
         if self._used_up.is_set() and not self._warned and (self.dataset.order.varies or self.dataset.reader.random):

@@ -1,0 +1,41 @@
+"""Which errors belong to a row, so that every process that reads it meets them, and its place can be masked."""
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+from loadax.errors import LeafError, LoadaxError, SourceError, StorageError
+
+_OURS = f"{Path(__file__).parents[2]}/"
+_MISTAKES = (AssertionError, AttributeError, ImportError, NameError, TypeError)
+"""Errors of a program, where they come from code of loadax itself."""
+
+
+def maskable(error: BaseException) -> bool:
+    """Whether an error comes from the contents of a row, or a function of it, and from nothing else.
+
+    What a network, a disk or the memory of one machine does is not: another process may have read the same row well.
+    Neither is a mistake of loadax.
+    """
+    chain = list(_causes(error))
+    if any(_environment(cause) for cause in chain):
+        return False
+    if isinstance(error, LoadaxError):
+        return isinstance(error, LeafError | SourceError)
+    if not isinstance(error, _MISTAKES):
+        return True
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and not frames[-1].filename.startswith(_OURS)
+
+
+def _causes(error: BaseException | None) -> Any:
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _environment(error: BaseException) -> bool:
+    if not isinstance(error, Exception) or isinstance(error, MemoryError | StorageError | ConnectionError):
+        return True
+    # Image libraries raise OSErrors without an error number for broken images.
+    return isinstance(error, OSError) and (error.errno is not None or isinstance(error, TimeoutError))
