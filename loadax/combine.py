@@ -1,6 +1,7 @@
 """Combines datasets: `concat`, `mix` and `zip`."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, get_args
@@ -12,6 +13,7 @@ from loadax.errors import ArgumentError
 from loadax.io import as_dataset
 from loadax.plan.concat import Concatenated
 from loadax.plan.mix import ENDLESS, Mixed, Segment, Stop
+from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.wrappers.concat import ConcatenatedSource
 
 _MOST_UNITS = 1 << 16  # positions of a block of a mixture: weights are exact to a 65,536th
@@ -103,7 +105,7 @@ def mix(
     return Dataset(source, order)
 
 
-def zip(datasets: Any) -> Dataset:
+def zip(datasets: Any, *others: Any) -> Dataset:
     """Zips datasets: example p is a tree of the examples at position p of each.
 
     Each dataset keeps its own order, maps and epochs. After `zip`, rows are positions: `shuffle`, `filter`, `split` and
@@ -113,6 +115,7 @@ def zip(datasets: Any) -> Dataset:
     Args:
         datasets: Datasets of equal lengths in a dict, tuple or list, which may be nested. Everything that a
             `Dataloader` accepts is a dataset, except a list of examples: pass `from_source(examples)`.
+        others: None; `zip(one, other)` raises an error that says what to pass.
 
     Raises:
         ArgumentError: When there are no datasets, their lengths differ, or an entry is not a dataset.
@@ -125,12 +128,33 @@ def zip(datasets: Any) -> Dataset:
         >>> [int(pair["y"]) for pair in pairs.filter(lambda pair: pair["x"] > 1)]
         [4, 9]
     """
-    if not isinstance(datasets, Mapping | tuple | list):
+    if others or not isinstance(datasets, Mapping | tuple | list):
         raise ArgumentError(f"datasets={shown(datasets)}: pass a dict, tuple or list of datasets: zip((one, other))")
-    parts, structure = flatten(datasets, lambda node: not isinstance(node, Mapping | tuple | list))
+    parts, structure = flatten(datasets, _is_part)
     if not parts:
         raise ArgumentError("zip() got no datasets; pass at least one")
-    return zipped([as_dataset(part) for part in parts], structure)
+    return zipped(list(map(_part, parts, structure.paths)), structure)
+
+
+def _is_part(node: Any) -> bool:
+    """Whether an entry is one dataset rather than a container of several."""
+    one = comes_from(node, "xarray", "Dataset") or comes_from(node, "h5py", "Group")
+    splits = comes_from(node, "datasets", "DatasetDict", "IterableDatasetDict")  # refused, with advice
+    return one or splits or not isinstance(node, Mapping | tuple | list)
+
+
+def _part(data: Any, path: str) -> Dataset:
+    """The dataset of an entry of `zip`.
+
+    Raises:
+        ArgumentError: When it is not a dataset; names its path.
+    """
+    try:
+        return as_dataset(data)
+    except ArgumentError as error:
+        in_list = re.search(r"\[\d+\]", path) is not None
+        hint = "; in zip() a list holds datasets: for a list of examples pass loadax.from_source(examples)"
+        raise ArgumentError(f"{path or 'datasets'}: {error}{hint * in_list}") from error
 
 
 def _listed(datasets: Any, noun: str) -> list[Any]:

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from loadax.core.arguments import MOST_POSITIONS, choice, flag, function, integer, number, optional_flag, shown, text
+from loadax.core.arguments import (
+    MOST_POSITIONS,
+    choice,
+    flag,
+    function,
+    integer,
+    number,
+    optional_flag,
+    shown,
+    takes,
+    text,
+)
 from loadax.core.arguments import path as checked_path
 from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.formatting import name_of
@@ -38,11 +49,12 @@ from loadax.sources.adapters.grain_transforms import (
     RandomMapTransform,
     filter_function,
     map_function,
+    refuse_transform,
 )
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.io.path_overlap import check_elsewhere
-from loadax.transforms import BatchMap, Map, Transform, takes
+from loadax.transforms import BatchMap, Map, Transform
 from loadax.writing.identity import digest_of, identify, sample_size, spread
 
 _log = logging.getLogger("loadax")
@@ -476,8 +488,9 @@ class Dataset:
                 `filter`, such as a `grain.transforms.Filter`.
             key: Identifier of `fn` in the index; change it when `fn` changes. None: `fn`'s code, closure values and
                 globals identify it.
-            index: Local folder that keeps the list for later runs. An index of other data or another `fn` is rebuilt,
-                which is logged. A run of several processes needs an existing one, which `loadax index` builds.
+            index: Local folder that keeps the list for later runs, another one for each filter. An index of other data
+                or another `fn` is rebuilt, which is logged. A run of several processes needs an existing one, which
+                `loadax index` builds.
             workers: Number of threads. None: 4, or more if the source waits for a network.
             progress: Whether to show a progress bar. None: if stderr is a terminal.
 
@@ -498,7 +511,7 @@ class Dataset:
         if key is not None:
             text("key", key, "a str that you change when fn changes")
         options = Options(index, _threads(workers), optional_flag("progress", progress))
-        checked = function("fn", filter_function(fn), "a function of one example")
+        checked = function("fn", filter_function(fn), "a function of one example", "example")
         return self._with(keep(self.order, self.reader, checked, key, options))
 
     def exclude(self, rows: Any) -> "Dataset":
@@ -577,17 +590,13 @@ class Dataset:
             rng: Whether to pass a generator, which depends only on (seed, index in the chain of maps, epoch, row).
             seed: Seed of the generators.
             spec: Spec of the result: a pytree of objects with shape and dtype. None: inferred by mapping one row.
+
+        Raises:
+            ArgumentError: If `fn` can't be called with an example (and a generator), or `seed` is given without `rng`.
         """
         fn, rng = map_function(fn, flag("rng", rng, _RNG_HINT))
-        made = Map(
-            function("fn", fn, "a function of one example"),
-            rng,
-            integer("seed", seed, most=None),
-            self.reader.depth,
-            _spec(spec),
-        )
-        _check_arguments(made, "a generator")
-        return self._mapped(made)
+        checked = _map_function(fn, rng, "one example", "a generator")
+        return self._mapped(Map(checked, rng, _map_seed(seed, rng), self.reader.depth, _spec(spec)))
 
     def map_batch(
         self,
@@ -608,23 +617,19 @@ class Dataset:
             spec: Spec of the result for one row. None: inferred by mapping one row.
             elementwise: Promise that each element depends only on the same element of the same leaf. Then `fn` may be
                 called with some columns of the rows, and only the columns of this process's devices are read.
+
+        Raises:
+            ArgumentError: If `fn` can't be called with a batch (and generators), `seed` is given without `rng`, or both
+                `elementwise` and `rng`.
         """
         rng, elementwise = flag("rng", rng, _RNG_HINT), flag("elementwise", elementwise)
         if elementwise and rng:
             raise ArgumentError(
                 "elementwise=True with rng=True: random numbers for some columns would depend on the mesh; choose one"
             )
-        place = self.reader.depth
-        made = BatchMap(
-            function("fn", fn, "a function of one example"),
-            rng,
-            integer("seed", seed, most=None),
-            place,
-            _spec(spec),
-            elementwise,
-        )
-        _check_arguments(made, "a list of generators")
-        return self._mapped(made)
+        refuse_transform(fn, "map_batch")
+        checked = _map_function(fn, rng, "a batch", "a list of generators")
+        return self._mapped(BatchMap(checked, rng, _map_seed(seed, rng), self.reader.depth, _spec(spec), elementwise))
 
     def _chunk_rows(self) -> int | None:
         """The most common chunk size of the source in rows; None if it has no chunks."""
@@ -756,16 +761,28 @@ def _fraction(fraction: Any) -> float:
     return share
 
 
-def _check_arguments(made: Transform, what: str) -> None:
-    """Raises if a function takes a generator but gets none, or the reverse: now, not on the first row."""
-    if takes(made.function, 2 if made.rng else 1) is not False or not takes(made.function, 1 if made.rng else 2):
-        return  # any other mismatch raises its own error
-    name = name_of(made.function)
-    if made.rng:
+def _map_function(fn: Any, rng: bool, rows: str, generators: str) -> Callable[..., Any]:
+    """The function of a map, if it takes what it is called with: checked now, not on the first row."""
+    if takes(fn, 2 if rng else 1) is False and takes(fn, 1 if rng else 2):
+        name = name_of(fn)
         raise ArgumentError(
-            f"fn={name} takes one argument, but rng=True also passes {what}; add a second argument, or leave rng out"
+            f"fn={name} takes one argument, but rng=True also passes {generators}; "
+            "add a second argument, or leave rng out"
+            if rng
+            else f"fn={name} takes two arguments; pass rng=True to pass {generators} as the second one"
         )
-    raise ArgumentError(f"fn={name} takes two arguments; pass rng=True to pass {what} as the second one")
+    wanted = f"a function of {rows} and {generators}" if rng else f"a function of {rows}"
+    return function("fn", fn, wanted, rows.rsplit(maxsplit=1)[-1], *["rng"] * rng)
+
+
+def _map_seed(seed: Any, rng: bool) -> int:
+    checked = integer("seed", seed, most=None)
+    if checked and not rng:
+        raise ArgumentError(
+            f"seed={seed!r} is for random generators, and fn gets none; leave seed out, "
+            "or pass rng=True and a function of two arguments"
+        )
+    return checked
 
 
 def _spec(spec: Tree | None) -> Tree | None:

@@ -4,8 +4,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from loadax.core.arguments import flag
+from loadax.core.arguments import flag, optional_flag, text
 from loadax.core.arguments import path as checked_path
+from loadax.core.formatting import type_text
 from loadax.core.tree import flatten, jax_knows
 from loadax.dataset import Dataset, Written
 from loadax.errors import ArgumentError, SourceError
@@ -123,23 +124,45 @@ def from_grain(
         >>> len(data), data[1]
         (3, {'x': np.int64(2)})
     """
+    from loadax.row_index.build import Options
+    from loadax.row_index.verbs import keep
     from loadax.sources.adapters.grain_map import is_grain, is_there, open_grain, refuse_grain
 
     flag("unbatch", unbatch)
     if not is_grain(data):
         refuse_grain(data)
+        if unbatch:
+            raise ArgumentError(
+                f"unbatch=True takes apart the batches of a grain.MapDataset, and the data is {type_text(data)}; "
+                "leave unbatch out"
+            )
+        _refuse_index(index, key)
         return from_source(data)
     source, presence = open_grain(data, unbatch)
     dataset = Dataset(source, Sequential(len(source), source.own_epochs))
     if presence is None:
+        _refuse_index(index, key)
         return dataset
     if index is not None and key is None:
         raise ArgumentError(
             f"index={index!r} needs key=, since nobody can tell when a filter of Grain changes: "
             "pass a text that you change with the data and its functions"
         )
-    found = Dataset(presence, dataset.order).filter(is_there, key, index=index, progress=progress)
-    return Dataset(source, found.order)
+    options = Options(index, None, optional_flag("progress", progress))
+    if key is not None:
+        text("key", key, "a str that you change with the data and its functions")
+    remedy = "check what the .filter of the Grain dataset returns for one element before it: fn(base[0])"
+    return Dataset(source, keep(dataset.order, Dataset(presence, dataset.order).reader, is_there, key, options, remedy))
+
+
+def _refuse_index(index: Any, key: Any) -> None:
+    """Refuses arguments about the filter of a Grain dataset that has none."""
+    for name, value in (("index", index), ("key", key)):
+        if value is not None:
+            raise ArgumentError(
+                f"{name}={value!r} is for the list of rows that a filter of Grain keeps, and the data has no filter; "
+                f"leave {name} out"
+            )
 
 
 def from_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> Dataset:
@@ -156,7 +179,7 @@ def from_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> D
     Raises:
         ArgumentError: If a column does not exist, or the data are several splits, a stream, or have a transform of
             their own. Says what to write.
-        SourceError: If a column has nulls. Names it, says how many, and what to write.
+        SourceError: If columns of numbers have nulls. Names them, says how many, and what to write.
 
     Examples:
         >>> import datasets
@@ -441,6 +464,8 @@ def _recognise(data: Any) -> Dataset | None:
         return data
     if type(data).__module__ == "loadax.loader.dataloader":  # which this module can't import
         raise ArgumentError("data is already a Dataloader; pass its dataset: data.dataset")
+    if type(data).__module__ == "loadax.loader.iterator":
+        raise ArgumentError(f"data is {type_text(data)} of a Dataloader; pass the loader's dataset: loader.dataset")
     from loadax.sources.adapters.grain_map import is_grain
     from loadax.sources.adapters.supported import open_supported
 

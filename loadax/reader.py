@@ -123,6 +123,11 @@ class Reader:
         return all(transform.elementwise for transform in self.maps)
 
     @property
+    def maps_columns(self) -> bool:
+        """Whether some columns of rows can be read and mapped without the others."""
+        return self.source.reads_columns and self.elementwise
+
+    @property
     def random(self) -> bool:
         """Whether the result for a row may differ between epochs."""
         return any(transform.rng for transform in self.maps) or self.source.random

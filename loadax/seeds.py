@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.arguments import MOST_POSITIONS
+from loadax.core.formatting import type_text
 from loadax.errors import ArgumentError, RowIndexError
 
 ORDER_VERSION = 1
 """Version of `derive` and `permute`, which saved states record. A change of any of their values increments it."""
-
-MAX_SIZE = 1 << 62
-"""Maximum number of rows of one order."""
 
 Words = NDArray[np.uint64]
 
@@ -305,12 +304,12 @@ def _integers(value: Any, name: str) -> NDArray[Any]:
         raise ArgumentError(f"{name} is {value!r:.80}, which is ragged: pass an int or an array of integers") from None
     if array.dtype.kind in "iu" or (isinstance(value, int) and array.dtype.kind == "O"):
         return array
-    what = f"an array of dtype {array.dtype}" if array.ndim else f"{value!r:.80}, a {type(value).__name__}"
+    what = f"an array of dtype {array.dtype}" if array.ndim else f"{value!r:.80}, {type_text(value)}"
     raise ArgumentError(f"{name} is {what}: pass an int or an array of integers")
 
 
 def _check_range(indices: NDArray[Any], sizes: NDArray[Any]) -> None:
-    wrong = np.asarray((sizes < 1) | (sizes > MAX_SIZE))
+    wrong = np.asarray((sizes < 1) | (sizes > MOST_POSITIONS))
     if wrong.any():
         raise ArgumentError(f"size is {int(sizes[wrong].flat[0])}: an order has from 1 to 2**62 rows")
     wrong = np.asarray((indices < 0) | (indices >= sizes))

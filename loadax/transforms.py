@@ -1,6 +1,5 @@
 """Maps: user functions over single rows or batches of rows. Independent of steps, hosts and meshes."""
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -13,20 +12,6 @@ from loadax.core.spec import check_batch, same_memory
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import Tree, Visits
-
-
-def takes(function: Callable[..., Any], count: int) -> bool | None:
-    """Whether a function accepts `count` positional arguments; None if its signature is unknown."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a C function without a signature
-        return None
-    try:
-        signature.bind(*range(count))
-    except TypeError:
-        return False
-    return True
-
 
 RAISED = (Exception, SystemExit, GeneratorExit)
 """Exceptions that get a note with their row. KeyboardInterrupt is not one, since it may arrive at any row."""

@@ -1,17 +1,23 @@
 """`mix` and `zip`, from the outside: weights of any form, what is refused, and both in a run."""
 
 import json
+from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
+import datasets
+import grain
 import numpy as np
 import pytest
+import xarray
 
 import loadax
 from loadax import Dataloader, from_arrays, mix
 from loadax.combine import _segments
 from loadax.errors import ArgumentError, LeafError, StateError
 from tests.loader.oracle import mesh_of
+from tests.sources.advice import follow
 
 
 def data(first: int, count: int) -> loadax.Dataset:
@@ -187,6 +193,9 @@ def pairs() -> loadax.Dataset:
     [
         (lambda: loadax.zip({}), r"zip\(\) got no datasets"),
         (lambda: loadax.zip(pairs()), r"datasets=Dataset\(40 rows .*: pass a dict, tuple or list of datasets"),
+        (lambda: loadax.zip(pairs(), pairs()), r"datasets=Dataset\(40 .* list of datasets: zip\(\(one, other\)\)$"),
+        (lambda: loadax.zip({"a": pairs(), "b": {"c": "x.npy"}}), r"^\['b'\]\['c'\]: data='x.npy' is a path; open it"),
+        (lambda: loadax.zip((pairs(), None)), r"^\[1\]: the data is a NoneType without __len__"),
         (
             lambda: loadax.zip({"b": [np.zeros(4)], "a": np.zeros(3)}),
             r"one length: \['a'\] has 3 rows, and \['b'\]\[0\] has 4; cut the longer one: ds\[:3\]",
@@ -199,7 +208,7 @@ def pairs() -> loadax.Dataset:
         ),
         (
             lambda: pairs().shuffle(1).zip(pairs()).filter(bool),
-            r"filter\(\) selects rows, but a zipped dataset",
+            r"filter\(\) needs the same rows in every epoch, but the order of zipped datasets changes",
         ),
         (
             lambda: mix({"a": pairs()}, {"a": 1}).zip(pairs()).shuffle(0),
@@ -215,6 +224,26 @@ def test_what_zip_refuses(make: Any, message: str) -> None:
 def test_the_advice_for_lengths_that_differ_works() -> None:
     assert len(pairs()[:30].zip(pairs()[:30])) == 30
     assert len(pairs().zip(mix({"a": pairs()}, {"a": 1}, stop="never")[:40])) == 40
+
+
+def test_a_list_of_examples_is_handed_to_zip_as_the_error_says() -> None:
+    labels = [{"label": row} for row in range(40)]
+    with pytest.raises(ArgumentError, match=r"^\['b'\]\[0\]\['label'\]: the data is an int .*; in zip") as caught:
+        loadax.zip({"a": pairs(), "b": labels})
+    (examples,) = follow(caught.value, examples=labels)
+    assert loadax.zip({"a": pairs(), "b": examples})[3]["b"] == {"label": 3}
+
+
+def test_splits_are_not_zipped_and_a_dataset_of_xarray_is() -> None:
+    table = datasets.Dataset.from_dict({"z": list(range(40))})
+    splits = datasets.DatasetDict(train=table, test=table)
+    with pytest.raises(ArgumentError, match=r"^\['b'\]: the data is a DatasetDict of 'train', 'test'") as caught:
+        loadax.zip({"a": pairs(), "b": splits})
+    assert loadax.zip({"a": pairs(), "b": follow(caught.value, data=splits)[0]})[3]["b"] == {"z": 3}
+    with pytest.raises(ArgumentError, match=r"^datasets: the data is a DatasetDict of 'train', 'test'"):
+        loadax.zip(splits)
+    weather = xarray.Dataset({"u": ("time", np.arange(40))})
+    assert loadax.zip({"a": pairs(), "b": weather})[3]["b"] == {"u": 3}
 
 
 def test_rows_stay_side_by_side() -> None:
@@ -237,6 +266,56 @@ def test_each_part_of_a_zip_keeps_its_order_its_maps_and_its_epochs() -> None:
     shuffled = both.shuffle(5)
     visits = shuffled.order.visits(np.full(40, 2), np.arange(40))
     np.testing.assert_array_equal(shuffled.read(range(40), 2)[0]["x"], left.read(visits.rows, 2)["x"])
+
+
+VERBS: dict[str, Callable[[loadax.Dataset, Path], loadax.Dataset]] = {
+    "split()": lambda zipped, _: zipped.split(0.5)[0],
+    "filter()": lambda zipped, _: zipped.filter(lambda pair: pair["x"][0] % 2 == 0),
+    "cache()": lambda zipped, folder: zipped.cache(folder / "cache"),
+    "windows()": lambda zipped, _: zipped.windows(2),
+    "pack()": lambda zipped, _: zipped.pack(8),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_verbs_about_rows_of_zipped_shuffles_say_what_to_do_first(verb: str, tmp_path: Path) -> None:
+    rows = from_arrays(np.arange(40, dtype=np.int32).reshape(20, 2))
+    for changing in (rows.shuffle(1), mix({"a": rows[:10], "b": rows[10:]}, (1, 1), stop="all")):
+        with pytest.raises(ArgumentError) as caught:
+            VERBS[verb](loadax.zip({"x": rows, "y": changing}), tmp_path)
+        assert str(caught.value) == (
+            f"{verb} needs the same rows in every epoch, but the order of zipped datasets changes with the epoch, so "
+            "row 5 is another record in every epoch; zip the datasets before they are shuffled or mixed, "
+            f"and shuffle and map with loadax after {verb}: .shuffle(seed).map(fn, rng=True)"
+        )
+    # To the letter.
+    chosen = VERBS[verb](loadax.zip({"x": rows, "y": rows}), tmp_path)
+    made = chosen.shuffle(0).map(lambda row, rng: row | {"noise": rng.random()}, rng=True)
+    batch = made.read(range(4), epoch=1)
+    np.testing.assert_array_equal(batch["x"], batch["y"])
+
+
+def test_zipped_shuffles_are_kept_on_devices_as_the_error_says() -> None:
+    rows = data(0, 40)
+    with pytest.raises(ArgumentError) as caught:
+        Dataloader(rows.zip(rows.shuffle(1)), 8, keep_on_device=True)
+    assert str(caught.value) == (
+        "keep_on_device needs the same rows in every epoch, but the order of zipped datasets changes with the epoch, "
+        "so row 5 is another record in every epoch; zip the datasets before they are shuffled or mixed, "
+        "and shuffle with loadax after that: .shuffle(seed), or leave keep_on_device out"
+    )
+    assert Dataloader(rows.zip(rows.shuffle(1)), 8)[0][0]["x"].tolist() == list(range(8))
+    pairs = rows[:20].zip(rows[:20]), rows[20:].zip(rows[20:])
+    for kept in (rows.zip(rows).shuffle(2), mix(pairs, (3, 1))):
+        batch = Dataloader(kept, 8, keep_on_device=True)[1]
+        np.testing.assert_array_equal(batch[0]["x"], batch[1]["x"])
+        np.testing.assert_array_equal(batch[0]["x"], Dataloader(kept, 8)[1][0]["x"])
+
+
+def test_a_shuffle_of_grain_within_a_zip_is_named() -> None:
+    with pytest.raises(ArgumentError, match=r"the Grain dataset shuffles or maps at random, .* without that step"):
+        loadax.zip((grain.MapDataset.range(40).shuffle(seed=1), data(0, 40).shuffle(1))).exclude([1])
+    assert len(loadax.zip((grain.MapDataset.range(40), data(0, 40))).exclude([1]).shuffle(0)) == 39
 
 
 def test_a_zip_in_a_run() -> None:

@@ -277,6 +277,19 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
             lambda ds: ds.map(len, rng=True),
             r"fn=len takes one argument, but rng=True also passes .* a second argument, or leave rng out",
         ),
+        (
+            lambda ds: ds.map(lambda a, b, c: a),
+            r"the arguments \(a, b, c\), but is called as fn\(example\); pass",
+        ),
+        (lambda ds: ds.map(lambda: 0, rng=True), r"\(\), but .* fn\(example, rng\); .* one example and a generator$"),
+        (lambda ds: ds.map_batch(lambda a, *, b: a), r"the arguments \(a, \*, b\), but is called as fn\(batch\); pass"),
+        (lambda ds: ds.filter(lambda a, b: True), r"the arguments \(a, b\), but is called as fn\(example\); pass"),
+        (
+            lambda ds: ds.split_by(divmod, 0.5),
+            r"key=divmod has the arguments .*, but is called as key\(example\);",
+        ),
+        (lambda ds: ds.map(len, seed=3), r"seed=3 is for random generators, and fn gets none; leave seed out, or pass"),
+        (lambda ds: ds.map_batch(len, seed=-1), r"seed=-1 is .*, or pass rng=True and a function of two arguments$"),
         (lambda ds: ds.map_batch(divmod), r"pass rng=True to pass a list of generators as the second one"),
         (lambda ds: ds.map_batch(len, rng=True), r"rng=True also passes a list of generators"),
         (
@@ -284,8 +297,8 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
             r"elementwise=True with rng=True: .*depend on the mesh; choose one",
         ),
         (lambda ds: concat([]), r"concat\(\) got no datasets; pass at least one"),
-        (lambda ds: concat([ds, cast(Any, 5)]), "the data is a int without __len__ and __getitem__"),
-        (lambda ds: from_source(5), "the data is a int without"),
+        (lambda ds: concat([ds, cast(Any, 5)]), "the data is an int without __len__ and __getitem__"),
+        (lambda ds: from_source(5), "the data is an int without"),
     ],
 )
 def test_what_verbs_refuse(verb: Any, message: str) -> None:
@@ -501,7 +514,5 @@ def test_what_decides_the_examples_and_their_order_is_described() -> None:
 
 
 def test_a_map_is_not_asked_what_its_signature_does_not_tell() -> None:
-    """Three arguments, or none that can be known: its own error says it better."""
-    for function in (dict, lambda one, two, three: one):
-        assert len(data().map(function)) == len(data().map(function, rng=True)) == 10
+    assert len(data().map(dict)) == len(data().map(dict, rng=True)) == 10
     assert data().map(lambda row, scale=2: row["x"] * scale)[3] == 60

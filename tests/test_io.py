@@ -237,7 +237,7 @@ def test_splits_are_named() -> None:
         MappingProxyType({"train": Rows(4)}),
     ]
     for data in splits:
-        error = refused(data, r"is a \w+ of 'train'.*, each a dataset of its own; hand over one of them")
+        error = refused(data, r"is an? \w+ of 'train'.*, each a dataset of its own; hand over one of them")
         assert numbers(follow(error, data=data)[0]) == [0, 1, 2, 3]
     refused(datasets.IterableDatasetDict(train=hugging.to_iterable_dataset()), "'train', each a dataset of its own")
 
@@ -325,7 +325,7 @@ def test_xbatcher() -> None:
 @pytest.mark.parametrize("kind", [scipy.sparse.csr_matrix, scipy.sparse.coo_array])
 def test_sparse_matrices(kind: Any) -> None:
     data = kind(np.eye(4))
-    error = refused(data, r"the data is a \w+, which can't be read by rows; make arrays of it")
+    error = refused(data, r"the data is an? \w+, which can't be read by rows; make arrays of it")
     np.testing.assert_array_equal(follow(error, data=data)[0].read(range(4)), np.eye(4))
 
 
@@ -367,7 +367,7 @@ class OtherFrame:
 
 def test_frames_of_other_libraries_become_tables() -> None:
     data = OtherFrame()
-    error = refused(data, "the data is a OtherFrame of columns; make a table of it")
+    error = refused(data, "the data is an OtherFrame of columns; make a table of it")
     assert numbers(follow(error, data=data, **LIBRARIES)[0]) == [0, 1, 2, 3]
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadax.core.arguments import takes
 from loadax.errors import LeafError
 from loadax.protocols import ArraySpec, Visits
 from loadax.reader import Reader
 from loadax.sources.arrays import ArraySource
-from loadax.transforms import BatchMap, Map, generator, takes
+from loadax.transforms import BatchMap, Map, generator
 
 I64 = np.dtype(np.int64)
 VISITS = Visits(np.array([7, 2, 7]), np.array([0, 3, 1]))

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from loadax.cli.functions import import_function
 from loadax.cli.options import add_command, add_shuffle_options, shuffled, spelling
 from loadax.cli.source import SOURCES, add_source_options, open_dataset
+from loadax.core.arguments import takes
 from loadax.core.formatting import count_text, size_text
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, ScheduleError
 from loadax.redaction import redact
-from loadax.transforms import takes
 
 _BATCH_SIZE = 256
 _MILLION = 1_000_000

@@ -6,7 +6,7 @@ import sys
 import warnings
 from typing import Any
 
-from loadax.cli.options import add_command
+from loadax.cli.options import add_command, add_shuffle_seed
 from loadax.cli.source import SOURCES, add_source_options, open_dataset
 from loadax.dataset import Dataset
 from loadax.io import write_zarr
@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
     )
     add_source_options(command)
     command.add_argument("destination", metavar="DST", help="path or URL of the store to write")
-    command.add_argument("--shuffle", metavar="SEED", type=int, help="seed of a random order (default: stored order)")
+    add_shuffle_seed(command)
     command.add_argument(
         "--chunk-rows", metavar="N", type=int, help="rows decoded together (default: 4 KiB of rows, at least one)"
     )

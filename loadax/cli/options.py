@@ -32,9 +32,14 @@ def add_command(
     return command
 
 
+def add_shuffle_seed(command: argparse.ArgumentParser) -> None:
+    """Adds `--shuffle`."""
+    command.add_argument("--shuffle", metavar="SEED", type=int, help="seed of a random order (default: stored order)")
+
+
 def add_shuffle_options(command: argparse.ArgumentParser) -> None:
     """Adds `--shuffle` and `--block`."""
-    command.add_argument("--shuffle", metavar="SEED", type=int, help="seed of a random order (default: stored order)")
+    add_shuffle_seed(command)
     command.add_argument(
         "--block", metavar="ROWS", type=_block, help="rows of the blocks to shuffle, or 'chunks' (default: single rows)"
     )

@@ -1,5 +1,6 @@
 """Argument checks, one per kind. Each returns the value in plain form, or raises an `ArgumentError` that names it."""
 
+import inspect
 import math
 import operator
 import os
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from loadax.core.formatting import name_of, type_text
 from loadax.errors import ArgumentError
 
 LARGEST = (1 << 63) - 1
@@ -28,7 +30,7 @@ def shown(value: Any) -> str:
             return f"an array of shape {list(value.shape)}"
         text = " ".join(repr(value).split())
     except Exception:  # noqa: BLE001 - any object can be passed as an argument, and its methods can raise anything
-        text = f"a {type(value).__name__}"
+        text = f"{type_text(value)}"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
@@ -131,7 +133,7 @@ def path(name: str, value: Any, wanted: str = "a path") -> str:
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str):
         raise ArgumentError(
-            f"{name}={shown(value)} is a {type(value).__name__}: pass {wanted}, as a str or a pathlib.Path",
+            f"{name}={shown(value)} is {type_text(value)}: pass {wanted}, as a str or a pathlib.Path",
             argument=name,
         )
     if not text or "\0" in text:
@@ -153,15 +155,40 @@ def text(name: str, value: Any, remedy: str) -> str:
     return value
 
 
-def function(name: str, value: Any, remedy: str) -> Callable[..., Any]:
-    """The value, if it is callable.
+def function(name: str, value: Any, remedy: str, *arguments: str) -> Callable[..., Any]:
+    """The value, if it can be called with these arguments.
+
+    Args:
+        name: Name of the argument.
+        value: Value of the argument.
+        remedy: End of the message, after "pass".
+        arguments: Names of what it is called with; none: not checked.
 
     Raises:
-        ArgumentError: Otherwise; ends in `remedy`.
+        ArgumentError: Otherwise; shows its signature and the call.
     """
     if not callable(value):
         raise ArgumentError(f"{name}={shown(value)} can't be called; pass {remedy}", argument=name)
+    if arguments and takes(value, len(arguments)) is False:
+        raise ArgumentError(
+            f"{name}={name_of(value)} has the arguments {inspect.signature(value)}, "
+            f"but is called as {name}({', '.join(arguments)}); pass {remedy}",
+            argument=name,
+        )
     return value
+
+
+def takes(function: Callable[..., Any], count: int) -> bool | None:
+    """Whether a function accepts `count` positional arguments; None if its signature is unknown."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a C function without a signature
+        return None
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True
 
 
 def dtype(name: str, value: Any) -> np.dtype[Any]:

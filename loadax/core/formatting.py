@@ -30,6 +30,11 @@ def size_text(size: float) -> str:
     return f"{size:.1f} {unit}" if size < 10 else f"{size:.0f} {unit}"
 
 
+def percent_text(share: float) -> str:
+    """A share as text: `0.4%`, `38%`."""
+    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
+
+
 def count_text(count: int, noun: str) -> str:
     """A count with its noun: `1 row`, `2,000 rows`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
@@ -44,6 +49,16 @@ def some(values: Iterable[Any], most: int = 8) -> str:
 def rows_text(rows: Any) -> str:
     """Rows (int64[n]) in a message: `row 3`, `12 rows (3, 5, 8, …)`."""
     return f"row {rows[0]}" if len(rows) == 1 else f"{len(rows)} rows ({some(rows)})"
+
+
+def with_article(noun: str) -> str:
+    """A noun with its indefinite article: `an int32 entry`, `a uint8 entry`."""
+    return f"{'an' if noun.lower().startswith(tuple('aeio')) else 'a'} {noun}"
+
+
+def type_text(value: Any) -> str:
+    """The name of a value's type with its article: `an int`, `a list`."""
+    return with_article(type(value).__name__)
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.formatting import with_article
 from loadax.core.tree import Structure, flatten, map_values
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec, Columns, Tree
@@ -109,8 +110,9 @@ def as_array(leaf: Any, name: str) -> NDArray[Any]:
     try:
         return np.asarray(leaf)
     except Exception as error:
+        kind = with_article(f"{type(leaf).__module__}.{type(leaf).__qualname__}")
         raise LeafError(
-            f"{name} is a {type(leaf).__module__}.{type(leaf).__qualname__} that NumPy can't convert to an array "
+            f"{name} is {kind} that NumPy can't convert to an array "
             f"({error}); return an array of numbers (from a torch tensor: tensor.detach().float().numpy())"
         ) from error
 

@@ -10,6 +10,7 @@ from typing import Any, final
 import grain
 import numpy as np
 
+from loadax.core.formatting import type_text
 from loadax.core.spec import leaf_arrays
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
@@ -46,8 +47,8 @@ def to_map_dataset(data: Any) -> grain.MapDataset:
 def as_grain_iterator(batches: DataIterator) -> "GrainIterator":
     """A loader's iterator as a `grain.DatasetIterator`, for what asks for that type: checkpoint handlers and trainers.
 
-    Its state is the loader's: Grain's checkpoint handler, and `save` and `load` of Orbax, write it once a process, and
-    another process count can't read such files. Keep `get_state()` by `JsonSave` where that matters.
+    Its state is the loader's. Grain's checkpoint handler, and `save` and `load` of Orbax, write one file per process,
+    which only the same number of processes can restore; where that matters, save `get_state()` with `JsonSave`.
 
     Args:
         batches: What `iter(loader)` or `loader.iterate(…)` gives.
@@ -72,8 +73,7 @@ class GrainIterator(grain.DatasetIterator):  # type: ignore[misc] # Grain ships 
     def __init__(self, batches: DataIterator):
         if not isinstance(batches, DataIterator):
             raise ArgumentError(
-                f"batches is a {type(batches).__name__}; pass the iterator of a Dataloader: "
-                "as_grain_iterator(iter(loader))"
+                f"batches is {type_text(batches)}; pass the iterator of a Dataloader: as_grain_iterator(iter(loader))"
             )
         super().__init__()
         self._batches = batches
@@ -136,7 +136,11 @@ class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no
         epoch, position = divmod(int(index) if index >= 0 else int(index) % self._size, self._size)
         block = self._block(epoch, position // self._block_rows)
         example = block.rows.pop(position, _NOT_THERE)
-        return self._miss(block, epoch, position) if example is _NOT_THERE else example
+        if example is _NOT_THERE:
+            example = self._miss(block, epoch, position)
+        if block.filled and not block.rows:  # asked for again, its rows are read at once again
+            self._drop(block, epoch, position // self._block_rows)
+        return example
 
     def __getitems__(self, indices: Sequence[int]) -> list[Tree]:
         """The examples at many indices, read at once."""
@@ -170,6 +174,11 @@ class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no
                     self._blocks.popitem(last=False)
             return block
 
+    def _drop(self, block: "_Block", epoch: int, number: int) -> None:
+        with self._lock:
+            if self._blocks.get((epoch, number)) is block:
+                del self._blocks[epoch, number]
+
     def _miss(self, block: "_Block", epoch: int, position: int) -> Tree:
         with block.lock:
             if not block.read and block.last is not None and abs(position - block.last) <= _NEAR:
@@ -187,6 +196,7 @@ class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no
         with suppress(Exception):  # the ask for the row that can't be read raises it again, and no other one
             examples = self.__getitems__([each + epoch * self._size for each in positions])
             block.rows.update(zip(positions, examples, strict=True))
+            block.filled = True
 
 
 @final
@@ -196,5 +206,6 @@ class _Block:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.rows: dict[int, Tree] = {}
-        self.read = False
+        self.read = False  # or tried to
+        self.filled = False
         self.last: int | None = None

@@ -4,10 +4,10 @@ from collections.abc import Sized
 from functools import cache, partial
 from typing import Any, Protocol, final
 
+from loadax.core.formatting import percent_text
 from loadax.errors import ArgumentError
 from loadax.loader.dataloader import Dataloader
 from loadax.loader.metrics.stats import Stats
-from loadax.loader.reports.bottleneck import percent_text
 from loadax.protocols import Tree
 
 _BAR_NAMES = {"set_postfix", "set_postfix_str", "set_description", "set_description_str", "update", "refresh", "write"}

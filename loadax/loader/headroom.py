@@ -8,11 +8,11 @@ from typing import Any, final
 
 import jax
 
+from loadax.core.formatting import percent_text
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, ClosedError, LeafError
 from loadax.loader.iterator import DataIterator
 from loadax.loader.metrics.stats import Stats
-from loadax.loader.reports.bottleneck import percent_text
 from loadax.protocols import Tree
 
 _FEWEST = 10  # measured steps

@@ -271,7 +271,7 @@ class DataIterator:
             path: File name: `.html` for a page, `.json` for a Chrome trace (Perfetto), `.png` for an image.
 
         Raises:
-            ArgumentError: If the suffix is unknown.
+            ArgumentError: If the suffix is unknown, or the file can't be written.
             UnsupportedError: If matplotlib is not installed, for an image.
         """
         write_timeline(self._monitor.timeline(), self.report(), path)

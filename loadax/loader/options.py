@@ -145,16 +145,16 @@ def together(one: Schedule[int], other: Schedule[int]) -> Schedule[int]:
     return tuple((step, value_at(one, step)) for step in sorted({step for step, _ in (*one, *other)}))
 
 
-def with_positions(dataset: Dataset, schedule: tuple[tuple[int, int], ...], num_epochs: Any) -> Dataset:
+def with_positions(dataset: Dataset, batch_sizes: Schedule[int], num_epochs: Any) -> Dataset:
     """Converts a mixture schedule of the dataset from steps to positions, now that the batch sizes are known.
 
     Raises:
         ArgumentError: If a weight is scheduled for a later epoch.
     """
-    scheduled = dataset.order.schedule
-    if scheduled is None or not scheduled.by_step:
+    mixture = dataset.order.schedule
+    if mixture is None or not mixture.by_step:
         return dataset
-    return replace(dataset, order=scheduled.at_positions(schedule, num_epochs))
+    return replace(dataset, order=mixture.at_positions(batch_sizes, num_epochs))
 
 
 def mesh_of(partition: Any) -> Mesh | None:

@@ -19,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
+from loadax.core.arguments import MOST_POSITIONS
 from loadax.errors import ArgumentError, ScheduleError
 from loadax.plan.order import join_hits, parts_text
 from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Schedule, Visits
 
 Stop = Literal["first", "all", "never"]
 
-ENDLESS = 1 << 62
+ENDLESS = MOST_POSITIONS
 """Size of an endless mixture: more positions than any run reaches."""
 
 _VERSION = 1  # of this order, in saved states

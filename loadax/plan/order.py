@@ -34,18 +34,21 @@ def orders_below(order: Order) -> Sequence[Order]:
     return order.parts if order.parent is None else (order.parent,)
 
 
-def check_fixed_rows(order: Order, verb: str) -> None:
+def check_fixed_rows(order: Order, verb: str, remedy: str | None = None) -> None:
     """Checks that a row is the same record in every epoch, as `verb` needs.
+
+    Args:
+        order: Order of the rows.
+        verb: Verb or option, for the message.
+        remedy: End of the message, after what to leave out. None: shuffle and map after the verb.
 
     Raises:
         ArgumentError: When it is not.
     """
-    reason = next((below.changing_rows for below in depth_first(order) if below.changing_rows is not None), None)
-    if reason is not None:
-        raise ArgumentError(
-            f"{verb} selects rows, but {reason}, "
-            f"and shuffle and map with loadax after {verb}: .shuffle(seed).map(fn, rng=True)"
-        )
+    reasons = [below.changing_rows for below in depth_first(order) if below.changing_rows is not None]
+    if reasons:  # the innermost one causes those around it
+        after = f"and shuffle and map with loadax after {verb}: .shuffle(seed).map(fn, rng=True)"
+        raise ArgumentError(f"{verb} needs the same rows in every epoch, but {reasons[-1]}, {remedy or after}")
 
 
 def no_hits() -> Hits:

@@ -36,8 +36,8 @@ class Zipped:
         if not self.varies:
             return None
         return (
-            "a zipped dataset has another order in every epoch, so row 5 is another record in every epoch; "
-            "zip the datasets before they are shuffled"
+            "the order of zipped datasets changes with the epoch, so row 5 is another record in every epoch; "
+            "zip the datasets before they are shuffled or mixed"
         )
 
     @property

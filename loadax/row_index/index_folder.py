@@ -82,7 +82,12 @@ class IndexFolder:
             asked = {_NAME: _VERSION, **identity}
             others = [field for field, value in asked.items() if differs(known.get(field), _plain(value), field)]
             if others:
-                _log.warning("index %s does not match (%s differs) and is not used", path, ", ".join(others))
+                _log.warning(
+                    "index %s does not match (%s differs) and is not used; "
+                    "if several calls share the folder, pass each its own index=",
+                    path,
+                    ", ".join(others),
+                )
                 return None
             arrays = {key: _mapped(self._folder / file) for key, file in content["arrays"].items()}
             for key, file in content["arrays"].items():

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
-from loadax.core.formatting import name_of
+from loadax.core.arguments import function as checked_function
+from loadax.core.formatting import count_text, name_of
 from loadax.errors import ArgumentError, LeafTypeError, RowIndexError
 from loadax.plan.split import again, below
 from loadax.plan.subset import keep_rows, leave_out_rows, met_rows
@@ -24,8 +25,23 @@ from loadax.sources.io.paths import local_path
 from loadax.sources.npy.header import NPY_FAILURES, load_npy
 
 
-def keep(order: Order, reader: Reader, function: Callable[..., Any], key: str | None, options: Options) -> Order:
+def keep(
+    order: Order,
+    reader: Reader,
+    function: Callable[..., Any],
+    key: str | None,
+    options: Options,
+    remedy: str = "check its result for one: fn(ds[0])",
+) -> Order:
     """Keeps the rows for which a function returns True.
+
+    Args:
+        order: Order of the rows.
+        reader: Reader of the rows.
+        function: Function of one example.
+        key: Identifier of the function; None: its fingerprint.
+        options: Options of the evaluation.
+        remedy: End of the error for no rows.
 
     Raises:
         ArgumentError: When no row is kept.
@@ -42,7 +58,7 @@ def keep(order: Order, reader: Reader, function: Callable[..., Any], key: str | 
     kept = answers(Question("filter", name, judge, np.int64, known_as, function), reader, met, options)
     rows = kept.values
     if not len(rows):
-        raise ArgumentError(f"filter {name} keeps none of {met.sum()} rows; check its result for one: fn(ds[0])")
+        raise ArgumentError(f"filter {name} keeps none of {count_text(int(met.sum()), 'row')}; {remedy}")
     return keep_rows(order, "filter", rows, ("filter", kept.digest))
 
 
@@ -81,6 +97,7 @@ def split_groups(
         path, judge = by_leaf(reader.spec, key)
         question = Question("split_by", key, judge, np.uint64, ["leaf", path], None)
     elif callable(key):
+        checked_function("key", key, "the name of a leaf, or a function of one example", "example")
         question = Question("split_by", name_of(key), by_function(key), np.uint64, None, key)
     else:
         raise ArgumentError(f"key={key!r}: pass the name of a leaf, or a function of one example")

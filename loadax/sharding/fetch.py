@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.casting import leaf_name
+from loadax.core.formatting import type_text
 from loadax.errors import LeafTypeError, PartitionError
 from loadax.sharding.layout import Box, Interval
 from loadax.sharding.partition import DataPartitionType, is_full
@@ -55,8 +56,7 @@ def _local_boxes(path: str, leaf: Any, full: bool) -> dict[Box, jax.Array]:
     """This process's distinct boxes of an array, checked to cover whole rows or the whole array."""
     if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
         raise LeafTypeError(
-            f"{leaf_name(path)} is a {type(leaf).__name__}, not a jax.Array: "
-            "only placed arrays can be fetched, outside jit"
+            f"{leaf_name(path)} is {type_text(leaf)}, not a jax.Array: only placed arrays can be fetched, outside jit"
         )
     if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
         raise LeafTypeError(

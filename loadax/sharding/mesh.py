@@ -15,6 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from numpy.typing import ArrayLike, NDArray
 
 from loadax.core.arguments import integer, shown
+from loadax.core.formatting import type_text
 from loadax.errors import ArgumentError, MeshError
 from loadax.sharding.compat import legacy_mesh
 from loadax.sharding.layout import MeshGrid
@@ -146,7 +147,7 @@ def resolve_mesh(mesh: Any = None) -> Mesh | PlannedMesh:
             f"mesh={mesh!r} has no devices: pass a jax.sharding.Mesh, or plan with loadax.sharding.plan_mesh"
         )
     if not isinstance(mesh, Mesh | PlannedMesh):
-        raise ArgumentError(f"mesh={mesh!r} is a {type(mesh).__name__}: pass a jax.sharding.Mesh")
+        raise ArgumentError(f"mesh={mesh!r} is {type_text(mesh)}: pass a jax.sharding.Mesh")
     if isinstance(mesh, Mesh) and mesh.empty:
         raise MeshError(f"mesh={mesh!r} is empty: pass one with devices, such as loadax.sharding.data_parallel()")
     return mesh

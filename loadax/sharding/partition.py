@@ -13,6 +13,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from loadax.core.casting import leaf_name
+from loadax.core.formatting import type_text
 from loadax.core.tree import Structure, broadcast_prefix
 from loadax.errors import ArgumentError, MeshError, PartitionError, UnsupportedError
 from loadax.sharding.layout import axes_of
@@ -203,7 +204,7 @@ def _as_spec(entry: Any, mesh: Mesh | PlannedMesh, path: str) -> PartitionSpec:
     if entry is None:
         raise PartitionError(f"{leaf_name(path)}: its partition is None: use P() to replicate")
     hint = f"write P({entry!r})" if isinstance(entry, str) else "pass a PartitionSpec or a NamedSharding"
-    raise ArgumentError(f"{leaf_name(path)}: its partition is {entry!r}, a {type(entry).__name__}: {hint}")
+    raise ArgumentError(f"{leaf_name(path)}: its partition is {entry!r}, {type_text(entry)}: {hint}")
 
 
 def _spec_on(sharding: NamedSharding, mesh: Mesh | PlannedMesh, path: str) -> PartitionSpec:

@@ -7,6 +7,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.formatting import type_text
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree
@@ -120,7 +121,7 @@ def _as_array(leaf: Any, path: str) -> NDArray[Any]:
     if not is_array(leaf):
         if hasattr(leaf, "__array__"):
             raise SourceError(
-                f"{name} is a {type(leaf).__name__}, which would be read into memory whole; if it fits in memory, "
+                f"{name} is {type_text(leaf)}, which would be read into memory whole; if it fits in memory, "
                 "pass numpy.asarray of it; if its entries are rows, loadax.from_source reads them one by one"
             )
         raise SourceError(f"{name} is {_brief(leaf)}, not an array; pass NumPy arrays whose dim 0 counts rows")
@@ -141,7 +142,7 @@ def _converted(leaf: Any, name: str) -> NDArray[Any]:
         return np.asanyarray(leaf)
     except (TypeError, RuntimeError) as error:  # on another device, of a dtype that NumPy lacks, or with a gradient
         raise SourceError(
-            f"{name} is a {type(leaf).__name__} that NumPy can't convert ({error}); convert it first, "
+            f"{name} is {type_text(leaf)} that NumPy can't convert ({error}); convert it first, "
             "a torch tensor by tensor.detach().cpu().float().numpy()"
         ) from error
 

@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.formatting import some
+from loadax.core.formatting import some, type_text
 from loadax.core.spec import leaf_arrays, own, same_memory, spec_of, stack
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError, SourceError
@@ -33,7 +33,7 @@ class ObjectSource(BaseSource):
         missing = [name for name in ("__len__", "__getitem__") if not hasattr(items, name)]
         if missing:
             raise ArgumentError(
-                f"the data is a {type(items).__name__} without {' and '.join(missing)}, "
+                f"the data is {type_text(items)} without {' and '.join(missing)}, "
                 "so it has no random access; pass a Source (with read, __len__ and spec), "
                 "or any object with __len__ and __getitem__: a generator as list(…)"
             )
@@ -75,8 +75,8 @@ class ObjectSource(BaseSource):
         if missing:
             raise LeafError(
                 f"row {missing[0]}: {type(self._items).__name__} returned None instead of an example; "
-                "return one for every row (Grain's filter leaves None: "
-                "apply it to a Grain IterDataset, or keep a list of the good rows)"
+                "return one for every row, or leave the others out, which holds all examples in memory: "
+                "loadax.from_source([data[row] for row in range(len(data)) if data[row] is not None])"
             )
         return examples
 
@@ -91,7 +91,7 @@ class ObjectSource(BaseSource):
         if not isinstance(examples, list) or len(examples) != len(rows):
             got = f"{len(examples)}" if hasattr(examples, "__len__") else "no"
             raise SourceError(
-                f"{type(self._items).__name__}.__getitems__ returned a {type(examples).__name__} of {got} entries "
+                f"{type(self._items).__name__}.__getitems__ returned {type_text(examples)} of {got} entries "
                 f"for {len(rows)} rows; it must return a list with one example for each row"
             )
         return examples

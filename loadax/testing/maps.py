@@ -61,7 +61,7 @@ def check_map(fn: Callable[..., Tree], examples: Tree, *, rng: bool = False, see
         ...
         loadax.errors.ConformanceError: <lambda> ... breaks the law 'one row': ...
     """
-    function("fn", fn, "a function of a batch")
+    function("fn", fn, "a function of a batch", "batch", *["rng"] * rng)
     source = ArraySource(examples)
     count = len(source)
     if count < 2:

@@ -132,7 +132,7 @@ def test_paths() -> None:
     assert path("folder", Path("a/b")) == "a/b"
     value: Any
     for value in (3, None, b"a", ["a"]):
-        with pytest.raises(ArgumentError, match=r"^folder=.* is a \w+: pass a folder, as a str or a pathlib.Path$"):
+        with pytest.raises(ArgumentError, match=r"^folder=.* is an? \w+: pass a folder, as a str or a pathlib.Path$"):
             path("folder", value, "a folder")
     with pytest.raises(ArgumentError, match=r"^folder='' is empty: pass a folder$"):
         path("folder", "", "a folder")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadax.core.formatting import count_text, name_of, rows_text, short_name, size_text, some, table
+from loadax.core.formatting import count_text, name_of, rows_text, short_name, size_text, some, table, type_text
 
 
 class Named:
@@ -66,3 +66,11 @@ def test_short_names_of_functions() -> None:
     assert short_name(lambda example: example).startswith("lambda (test_formatting.py:")
     assert short_name(Named().read) == "read"
     assert short_name(Named()) == "Named"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1, "an int"), ([], "a list"), (object(), "an object"), (np.uint8(1), "a uint8")],
+)
+def test_a_type_has_the_article_of_its_name(value: object, text: str) -> None:
+    assert type_text(value) == text

@@ -125,6 +125,27 @@ def test_rows_that_follow_each_other_are_read_at_once() -> None:
     assert sum(source.reads) <= 2048 + 2
 
 
+@pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[2]], ids=str)
+def test_every_pass_reads_blocks(options: Any) -> None:
+    source = Counting(5000)
+    out = to_map_dataset(source)
+    for _ in range(3):
+        source.reads.clear()
+        assert [row["x"] for row in out.to_iter_dataset(options)] == list(range(5000))
+        assert len(source.reads) < 500  # threads may ask for a few rows while their block is read
+    source.reads.clear()
+    assert [row["x"] for row in out] == list(range(5000))
+    assert len(source.reads) <= 2 * (5000 // interop._BLOCK_ROWS + 1) + 1
+
+
+def test_a_block_that_can_not_be_read_is_tried_once() -> None:
+    source = Counting(100, bad=99)
+    out = to_map_dataset(source)
+    for _ in range(2):
+        assert [out[row]["x"] for row in range(99)] == list(range(99))
+    assert sum(size > 1 for size in source.reads) == 1
+
+
 def test_rows_far_apart_are_read_alone() -> None:
     source = Counting(100_000)
     out = to_map_dataset(source)
@@ -259,8 +280,17 @@ def test_it_closes_the_loaders_iterator_when_it_is_told_to_and_only_then() -> No
 
 @pytest.mark.parametrize("given", [loader(), [1, 2], loader().epochs()])
 def test_only_an_iterator_of_a_loader_is_taken(given: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"^batches is a \w+; pass the iterator of a Dataloader: as_grain_iterator"):
+    with pytest.raises(
+        ArgumentError, match=r"^batches is an? \w+; pass the iterator of a Dataloader: as_grain_iterator"
+    ):
         as_grain_iterator(given)
+
+
+@pytest.mark.parametrize("given", [iter(loader()), next(iter(loader().epochs()))])
+@pytest.mark.parametrize("take", [to_map_dataset, loadax.as_dataset, lambda given: loadax.Dataloader(given, 8)])
+def test_an_iterator_of_a_loader_is_no_dataset(take: Any, given: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"^data is an? \w+ of a Dataloader; pass .*: loader\.dataset"):
+        take(given)
 
 
 def test_grains_checkpoint_handler(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_leaf_that_is_no_array() -> None:
 def test_neither_arrays_nor_items() -> None:
     refused(
         ArgumentError,
-        "the data is a int without __len__ and __getitem__, so it has no random access; pass a Source",
+        "the data is an int without __len__ and __getitem__, so it has no random access; pass a Source",
         7,
     )
 

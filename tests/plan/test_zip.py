@@ -41,12 +41,12 @@ def test_verbs_that_look_at_rows_need_fixed_ones() -> None:
     changing = zipped(FIXED[0], Shuffled(Sequential(6), 3))
     for order in (changing, Sliced(changing, 0, 1, 3), Shuffled(changing, 1)):
         message = (
-            r"split\(\) selects rows, but a zipped dataset has another order in every epoch.*; zip the datasets "
-            r"before they are shuffled, and shuffle and map with loadax after split\(\)"
+            r"split\(\) needs the same rows in every epoch, but the order of zipped datasets changes .*; zip the "
+            r"datasets before they are shuffled or mixed, and shuffle and map with loadax after split\(\)"
         )
         with pytest.raises(ArgumentError, match=message):
             split(order, 0.5, 0)
-        with pytest.raises(ArgumentError, match=r"cache\(\) selects rows"):
+        with pytest.raises(ArgumentError, match=r"cache\(\) needs the same rows"):
             check_fixed_rows(order, "cache()")
 
 

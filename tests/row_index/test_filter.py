@@ -205,17 +205,28 @@ def test_an_index_of_something_else_is_built_anew(tmp_path: Path, log: pytest.Lo
     ]
     for dataset, fn, differs in steps:
         kept = dataset.filter(fn, index=index)
-        anew = (
-            []
-            if differs is None
-            else [(logging.WARNING, f"index {described} does not match ({differs} differs) and is not used")]
-        )
+        hint = "if several calls share the folder, pass each its own index="
+        stale = f"index {described} does not match ({differs} differs) and is not used; {hint}"
+        anew = [] if differs is None else [(logging.WARNING, stale)]
         assert said(log) == [*anew, (logging.INFO, f"index {described}: written")]
         assert rows_of(kept) == rows_of(dataset.filter(fn))
         log.clear()
         dataset.filter(fn, index=index)
         assert said(log) == [(logging.INFO, f"index {described}: read")]
     assert len(files(index)) == 2  # what nobody needs any more is gone
+
+
+def test_filters_that_share_a_folder_are_told_to_use_their_own(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    def filtered(first: str, second: str) -> Any:
+        large = data(40).filter(lambda example: example["x"] > 4, index=tmp_path / first)
+        return large.filter(lambda example: example["x"] < 30, index=tmp_path / second)
+
+    kept = rows_of(filtered("shared", "shared"))
+    assert "if several calls share the folder, pass each its own index=" in log.text
+    filtered("one", "other")
+    log.clear()
+    assert rows_of(filtered("one", "other")) == kept
+    assert [text.rpartition(": ")[2] for _, text in said(log)] == ["read", "read"]
 
 
 def test_other_contents_anywhere_in_the_sample_are_noticed(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
@@ -368,7 +379,7 @@ def test_orders_whose_rows_change_are_refused() -> None:
         ({"key": 3}, "key=3: pass a str that you change when fn changes"),
         ({"workers": 0}, "workers=0: pass 1 or more"),
         ({"index": "s3://bucket/i"}, "index='s3://bucket/i' is a URL: pass the path of a local folder"),
-        ({"index": 3}, "index=3 is a int: pass the path of a local folder"),
+        ({"index": 3}, "index=3 is an int: pass the path of a local folder"),
         ({"index": __file__}, r"index='.*' is a file; pass the path of a folder.* of an earlier loadax, delete it"),
     ],
 )

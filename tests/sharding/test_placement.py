@@ -242,7 +242,7 @@ class TestGlobalToHost:
 
     @pytest.mark.parametrize("leaf", [WHOLE, 3, "text"])
     def test_only_jax_arrays_are_fetched(self, leaf: Any) -> None:
-        message = rf"leaf \['x'\] is a {type(leaf).__name__}, not a jax.Array: only placed arrays can be fetched"
+        message = rf"leaf \['x'\] is an? {type(leaf).__name__}, not a jax.Array: only placed arrays can be fetched"
         with pytest.raises(LeafTypeError, match=message):
             global_to_host_array({"x": leaf})
 

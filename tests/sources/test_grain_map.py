@@ -197,6 +197,19 @@ def test_an_index_keeps_the_list_of_a_filter_of_grain(tmp_path: Path) -> None:
         loadax.from_grain(base, index=index)
 
 
+def test_a_filter_that_keeps_nothing() -> None:
+    def large(x: int) -> bool:
+        return x > 8
+
+    base = grain.MapDataset.range(9)
+    message = r"keeps none of 9 rows; check what the \.filter of the Grain dataset returns .*: fn\(base\[0\]\)$"
+    with pytest.raises(ArgumentError, match=message):
+        loadax.from_grain(base.filter(large))
+    assert large(base[0]) is False
+    with pytest.raises(ArgumentError, match="key=3: pass a str that you change with the data and its functions"):
+        loadax.from_grain(base.filter(large), key=3)  # type: ignore[arg-type]
+
+
 def test_a_filter_that_leaves_out_other_rows_in_every_epoch_is_refused() -> None:
     base = grain.MapDataset.range(16).map(lambda x: {"x": x})
     for sparse in (
@@ -222,6 +235,27 @@ def test_rows_of_none_are_an_error_that_names_row_and_epoch() -> None:
     with pytest.raises(LeafError, match=r"^row 3: .* leave them out: loadax\.from_grain") as caught:
         loadax.as_dataset(fixed).read(range(8))
     assert list(follow(caught.value, data=fixed)[0]) == [0, 1, 2, 4, 5, 6, 7]
+
+
+class Holes(grain.MapDataset):  # type: ignore[misc] # Grain ships no types
+    """A dataset of the user's own, whose row 3 is none."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: Any) -> Any:
+        return None if index % 8 == 3 else {"x": index % 8}
+
+
+def test_rows_of_none_of_a_class_of_the_users_own() -> None:
+    with pytest.raises(LeafError, match=r"^row 3: .*; return one for every row, or have Holes keep a list") as caught:
+        loadax.as_dataset(Holes()).read(range(8))
+    assert "from_grain" not in str(caught.value)
+    records = [{"x": 0}, None, {"x": 2}]
+    for given in (grain.MapDataset.source(records), records):
+        with pytest.raises(LeafError, match=r"^row 1: list returned None instead of an example; return one") as caught:
+            loadax.from_source(given).read([0, 1])
+        assert follow(caught.value, data=given)[0].read([0, 1])["x"].tolist() == [0, 2]
 
 
 def test_what_an_element_raises_gets_its_row_and_epoch() -> None:
@@ -302,10 +336,21 @@ def test_batches_are_taken_apart_when_that_is_asked_for(drop: bool, wrap: Any) -
 
 def test_what_can_not_be_taken_apart() -> None:
     base = grain.MapDataset.range(8).map(lambda x: {"x": x})
-    with pytest.raises(ArgumentError, match="unbatch=True: the Grain dataset makes no batches; leave unbatch out"):
+    with pytest.raises(ArgumentError, match=r"unbatch=True: the Grain dataset makes no batches; leave unbatch out$"):
         loadax.from_grain(base, unbatch=True)
-    with pytest.raises(ArgumentError, match=r"unbatch=True: .* leaves batches out by \.filter; "):
-        loadax.from_grain(base.batch(2).filter(lambda batch: batch["x"][0] > 2), unbatch=True)
+    filtered = base.batch(2).filter(lambda batch: batch["x"][0] > 2)
+    with pytest.raises(ArgumentError, match=r"unbatch=True: .* leaves batches out by \.filter; ") as caught:
+        loadax.from_grain(filtered, unbatch=True)
+    (rows_alone,) = follow(caught.value, base=base, fn=lambda row: row["x"] > 2)
+    assert rows_alone.read(range(5))["x"].tolist() == [3, 4, 5, 6, 7]
+    with pytest.raises(ArgumentError, match=r"makes batches .* and pass batch_size= to the Dataloader$"):
+        loadax.from_grain(filtered)
+    short = grain.MapDataset.range(10).map(lambda x: {"x": x})
+    for repeated in (short.batch(4).repeat(2), short.batch(4).repeat(2).map(lambda batch: batch)):
+        with pytest.raises(ArgumentError, match=r"batch 2 is the last one of an epoch .* has 2 rows, not 4 .* leave"):
+            loadax.from_grain(repeated, unbatch=True)
+    for whole, size in ((short.batch(4), 10), (short.batch(4, drop_remainder=True).repeat(2), 16)):
+        assert len(loadax.from_grain(whole, unbatch=True)) == size
     with pytest.raises(ArgumentError, match="unbatch='yes': pass True or False"):
         loadax.from_grain(base, unbatch="yes")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="unbatch=True: the Grain dataset has no batches"):
@@ -318,6 +363,17 @@ def test_what_can_not_be_taken_apart() -> None:
         ArgumentError, match=r"the leaves \[\"\['n'\]\", .* of batch 0 have no first dimension in common"
     ):
         loadax.from_grain(single, unbatch=True)
+
+
+def test_arguments_that_would_do_nothing_are_refused(tmp_path: Path) -> None:
+    base = grain.MapDataset.range(8).map(lambda x: {"x": x})
+    for data in (base, [{"x": 1}]):
+        with pytest.raises(ArgumentError, match=r"^index=.* the data has no filter; leave index out"):
+            loadax.from_grain(data, index=tmp_path)
+        with pytest.raises(ArgumentError, match=r"^key='a' is for .* the data has no filter; leave key out"):
+            loadax.from_grain(data, key="a")
+    with pytest.raises(ArgumentError, match=r"^unbatch=True takes apart .*, and the data is a list; leave unbatch out"):
+        loadax.from_grain([{"x": 1}], unbatch=True)
 
 
 def test_what_grain_iterates_over_is_refused() -> None:
@@ -333,6 +389,8 @@ def test_what_grain_iterates_over_is_refused() -> None:
         match=r"hand over its data source, .*: loadax\.from_source\(data_source\)\.shuffle\(seed\)\.map\(fn\)",
     ):
         loadax.Dataloader(grain.DataLoader(data_source=source, sampler=sampler), 8)
+    with pytest.raises(ArgumentError, match=r"a grain\.DataLoaderIterator, .*; hand over its data source"):
+        loadax.from_grain(iter(grain.DataLoader(data_source=source, sampler=sampler)))
     followed = loadax.Dataloader(loadax.from_source(source).shuffle(0).map(lambda row: row), 8)
     assert sorted(followed[0]["x"].tolist()) == list(range(8))
 
@@ -351,8 +409,10 @@ def test_verbs_about_rows_need_rows_that_stay() -> None:
     for name, call in verbs.items():
         with pytest.raises(ArgumentError) as caught:
             call()
-        assert str(caught.value).startswith(f"{name} selects rows, but the Grain dataset shuffles or maps at random")
-        assert ".shuffle(seed).map(fn, rng=True)" in str(caught.value)
+        reason = f"{name} needs the same rows in every epoch, but the Grain dataset shuffles or maps at random"
+        assert str(caught.value).startswith(reason)
+        remedy = "or leave keep_on_device out" if name == "keep_on_device" else ".shuffle(seed).map(fn, rng=True)"
+        assert str(caught.value).endswith(remedy)
 
 
 def test_rows_that_stay_are_split_filtered_packed_and_kept() -> None:

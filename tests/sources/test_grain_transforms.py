@@ -132,6 +132,19 @@ def test_others_are_refused(verb: str, given: Any, remedy: str) -> None:
         getattr(DATA, verb)(given)
 
 
+@pytest.mark.parametrize(("verb", "given"), [("map", Scale), ("map", DuckOfChance), ("filter", Above)])
+def test_a_class_is_refused_and_an_instance_is_taken(verb: str, given: Any) -> None:
+    with pytest.raises(ArgumentError, match=rf"^fn={given.__name__} is a class .*: {verb}\({given.__name__}\(…\)\)$"):
+        getattr(DATA, verb)(given)
+    given = DuckOfChance() if given is DuckOfChance else given(1.0)
+    assert len(getattr(DATA, verb)(given)) in (19, 20)
+
+
+def test_map_batch_takes_no_transforms() -> None:
+    with pytest.raises(ArgumentError, match=r"has map, and map_batch\(\) can't apply that; pass it to data.map$"):
+        DATA.map_batch(Scale(1.0))
+
+
 def test_a_map_that_gets_no_generator_wants_none() -> None:
     with pytest.raises(ArgumentError, match=r"fn=Scale.map .* takes one argument, but rng=True"):
         DATA.map(Scale(1.0), rng=True)

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import io
+import os
 import pickle
 import re
 import subprocess
@@ -13,8 +14,9 @@ from typing import Any
 import datasets
 import numpy as np
 import PIL.Image
+import pyarrow as pa
 import pytest
-from datasets import Array2D, ClassLabel, Features, Image, LargeList, List, Value
+from datasets import Array2D, ClassLabel, Features, Image, Json, LargeList, List, Value
 from jax.sharding import PartitionSpec
 
 import loadax
@@ -248,15 +250,23 @@ def test_lists_that_happen_to_be_alike_are_batches_and_others_name_their_row() -
     assert other.source.read(np.empty(0, np.int64))["x"].shape == (0, 1)
 
 
-@pytest.mark.parametrize(("shape", "where"), [((2, 4), "1 arrays of int16[2, 4]"), ((None, 2), "2 arrays of int16[2]")])
-def test_arrays_of_another_shape_than_their_type_says(shape: Any, where: str) -> None:
-    data = datasets.Dataset.from_dict(
-        {"z": [[[1, 2, 3], [4, 5, 6]]]}, features=Features({"z": Array2D(shape, "int16")})
-    )
-    with pytest.raises(
-        SourceError, match=rf"^{re.escape(where)} should have \d numbers, and have 6; write the dataset"
-    ):
-        loadax.from_huggingface(data)[0]
+@pytest.mark.parametrize(
+    ("shape", "rows", "message"),
+    [
+        ((2, 4), [[[1, 2, 3], [4, 5, 6]]], "int16[2, 4] has 3 entries in dimension 1, not 4"),
+        ((None, 2), [[[1, 2, 3], [4, 5, 6]]], "int16[2] has 3 entries in dimension 0, not 2"),
+        # As many numbers as arrays of the shape would have.
+        ((1, 4), [[[1, 2, 3]], [[1, 2, 3, 4, 5]]], "int16[1, 4] has 3 entries in dimension 1, not 4"),
+        ((2, 2), [[[1, 2, 3, 4]], [[1], [2], [3, 4]]], "int16[2, 2] has 1 entries in dimension 0, not 2"),
+        ((None, 2), [[[1, 2, 3], [4]]], "int16[2] has 3 entries in dimension 0, not 2"),
+        ((1, 4), [[[True] * 3], [[True] * 5]], "bool[1, 4] has 3 entries in dimension 1, not 4"),
+    ],
+)
+def test_arrays_of_another_shape_than_their_type_says(shape: Any, rows: Any, message: str) -> None:
+    dtype = message.partition("[")[0]
+    data = datasets.Dataset.from_dict({"z": rows}, features=Features({"z": Array2D(shape, dtype)}))
+    with pytest.raises(SourceError, match=rf"^an array of {re.escape(message)}; write the dataset"):
+        loadax.from_huggingface(data).read(range(len(rows)))
 
 
 @pytest.mark.parametrize("columns", [["tokens"], ["tokens", "types"]])
@@ -369,6 +379,8 @@ def test_columns_are_chosen() -> None:
         assert all(repr(name) in str(caught.value) for name in names)
     with pytest.raises(ArgumentError, match=r"columns=\[\] names none; there are \["):
         loadax.from_huggingface(data, columns=[])
+    with pytest.raises(ArgumentError, match=r"^columns=\['y', 'y'\] names a column twice; pass each name once"):
+        loadax.from_huggingface(data, columns=["y", "y"])
     with pytest.raises(ArgumentError, match=r"^columns=3: pass a list of names of columns"):
         loadax.from_huggingface(data, columns=3)  # type: ignore[arg-type]
 
@@ -387,7 +399,6 @@ def with_nulls() -> Any:
         ("a", None, "3 nulls"),
         ("b", None, "3 nulls"),
         ("c", None, "3 nulls"),
-        ("d", None, "3 nulls"),
         ("b", [1, None, None], "6 nulls"),
         ("c", [None, 1.0], "3 nulls"),
     ],
@@ -414,6 +425,97 @@ def test_nulls_are_counted_and_the_lines_leave_them_out(name: str, null: Any, co
             assert example[column].tolist() == kept[position][column]
     assert len(dropped.source.read(np.arange(97))["a"]) == 97
     assert set(left_out[0]) == {"a", "b", "c", "d"} - {name}
+
+
+def test_nulls_of_texts_and_images_are_handed_out() -> None:
+    tree = {"t": Value("string"), "n": Value("int32")}
+    pixels = np.zeros((2, 3, 3), np.uint8)
+    features = Features(
+        {"s": Value("string"), "i": Image(), "b": Value("binary"), "w": List(Value("string")), "x": tree}
+    )
+    rows = [
+        {"s": "a", "i": PIL.Image.fromarray(pixels), "b": b"1", "w": ["x", None], "x": {"t": None, "n": 1}},
+        {"s": None, "i": None, "b": None, "w": None, "x": {"t": "t", "n": 2}},
+    ]
+    data = datasets.Dataset.from_list(rows, features=features)
+    dataset = loadax.from_huggingface(data)
+    first, second = dataset[0], dataset[1]
+    assert (first["s"], first["b"], first["w"], first["x"]["t"]) == ("a", b"1", ["x", None], None)
+    assert np.asarray(first["i"]).tolist() == pixels.tolist()
+    assert [second[name] for name in "sibw"] == [data[1][name] for name in "sibw"] == [None] * 4
+    absent = dataset.map(lambda row: {"absent": row["s"] is None, "n": row["x"]["n"]})
+    assert absent.read([0, 1])["absent"].tolist() == [False, True]
+    assert len(dataset.filter(lambda row: row["i"] is not None)) == 1
+
+
+def test_nulls_of_rows_and_inside_of_rows() -> None:
+    data = datasets.Dataset.from_dict({"x": [[1], None, [2, None], [3]]})
+    with pytest.raises(SourceError, match=r"^column 'x' has 2 nulls in 4 rows") as caught:
+        loadax.from_huggingface(data)
+    (dropped,) = follow(caught.value, data=data)
+    assert dropped.read([0, 1])["x"].tolist() == [[1], [3]]
+
+
+@pytest.mark.parametrize("columns", [None, ["a", "c"]])
+def test_nulls_that_a_format_shows_as_nan(columns: Any) -> None:
+    plain = datasets.Dataset.from_dict({"a": [1, None, 3], "b": [None, 1, 2], "c": [4, 5, 6]})
+    for data in (plain.with_format("numpy", columns=columns), plain.with_format(None, columns=columns)):
+        with pytest.raises(SourceError, match=r"^column 'a' has 1 null ") as caught:
+            loadax.from_huggingface(data)
+        dropped, left_out = follow(caught.value, data=data)
+        assert [row["c"] for row in dropped] == ([6] if columns is None else [4, 6])
+        assert set(dropped[0]) == set(columns or "abc")
+        assert set(left_out[0]) == {"c"}
+
+
+def test_nulls_of_several_columns_are_told_at_once() -> None:
+    columns = {"a": [1, None, 3, 4], "b": [[1], [2], [None], [3]], "c": [0, 1, 2, 3], "d": [None] * 4}
+    number = Value("int32")
+    data = datasets.Dataset.from_dict(
+        columns, features=Features({"a": number, "b": List(number), "c": number, "d": number})
+    )
+    message = r"^column 'a' has 1 null and column 'b' has 1 null and column 'd' has 4 nulls in 4 rows, which"
+    with pytest.raises(SourceError, match=message) as caught:
+        loadax.from_huggingface(data)
+    dropped, left_out = follow(caught.value, data=data)
+    assert [(row["a"], row["b"].tolist(), row["c"]) for row in dropped] == [(1, [1], 0), (4, [3], 3)]
+    assert set(dropped[0]) == {"a", "b", "c"}
+    assert set(left_out[0]) == {"c"}
+    with pytest.raises(
+        SourceError, match=r"^column 'd' has 4 nulls in 4 rows, .* hold; leave the column out"
+    ) as caught:
+        loadax.from_huggingface(data, columns=["c", "d"])
+    assert set(follow(caught.value, data=data)[0][0]) == {"c"}
+
+
+def test_nested_images_and_json_are_decoded() -> None:
+    pixels = np.arange(18, dtype=np.uint8).reshape(2, 3, 3)
+    image = PIL.Image.fromarray(pixels)
+    features = {"i": List(Image()), "l": LargeList(Image()), "d": List({"im": Image()}), "j": List(Json()), "k": Json()}
+    row = {"i": [image, None], "l": [image], "d": [{"im": image}], "j": [{"a": 1}], "k": {"b": [2]}}
+    data = datasets.Dataset.from_list([row, {**row, "i": []}], features=Features(features))
+    example = loadax.from_huggingface(data)[0]
+    for decoded in (example["i"][0], example["l"][0], example["d"][0]["im"]):
+        assert np.asarray(decoded).tolist() == pixels.tolist()
+    assert example["i"][1] is None
+    assert (example["j"], example["k"]) == ([{"a": 1}], {"b": [2]})
+    assert loadax.from_huggingface(data)[1]["i"] == []
+
+
+def test_an_empty_dataset_of_lists_and_objects() -> None:
+    features = Features({"x": List(Value("int32")), "y": List(Value("string")), "z": Array2D((None, 2), "int8")})
+    source = loadax.from_huggingface(datasets.Dataset.from_dict({"x": [], "y": [], "z": []}, features=features)).source
+    empty = source.read(np.empty(0, np.int64))
+    assert {name: leaf.shape for name, leaf in empty.items()} == {"x": (0, 0), "y": (0,), "z": (0, 0, 2)}
+
+
+def test_texts_that_arrow_stores_as_views() -> None:
+    table = pa.table(
+        {"s": pa.array(["a", "b"]).cast(pa.string_view()), "b": pa.array([b"a", b"b"]).cast(pa.binary_view())}
+    )
+    data = loadax.from_huggingface(datasets.Dataset(table))
+    assert data.read([1, 0])["s"].tolist() == ["b", "a"]
+    assert data[1] == {"s": "b", "b": b"b"}
 
 
 def test_nulls_in_a_tree_and_in_the_only_column() -> None:
@@ -445,6 +547,21 @@ def test_splits_streams_and_other_things_are_refused_with_a_line_that_works(
         ) as caught:
             way(stream)
         same(follow(caught.value, data=stream, datasets=datasets)[0].read(range(4)), expected(data, range(4)))
+    streams = datasets.IterableDatasetDict(train=data.to_iterable_dataset())
+    with pytest.raises(ArgumentError, match=r"^the data is an IterableDataset, .* without streaming=True"):
+        loadax.from_huggingface(streams)
+    arrays = {"x": np.arange(3)}
+    with pytest.raises(ArgumentError, match=r"^the data is a dict, whose values are no datasets of Hug") as caught:
+        loadax.from_huggingface(arrays)
+    assert len(follow(caught.value, data=arrays)[0]) == 3
+    data.save_to_disk(tmp_path / "saved")
+    data.to_parquet(tmp_path / "files" / "one.parquet")
+    for path in (tmp_path / "saved", str(tmp_path / "files")):
+        with pytest.raises(ArgumentError, match=r"is a path or a name; open it: loadax") as caught:
+            loadax.from_huggingface(path)
+        assert len(follow(caught.value, datasets=datasets)[0]) == ROWS
+    with pytest.raises(ArgumentError, match=r"datasets\.load_dataset\('mnist', split='train'\)\)$"):
+        loadax.from_huggingface("mnist")
     with pytest.raises(ArgumentError, match=r"^the data is a list; pass a datasets.Dataset, or use") as caught:
         loadax.from_huggingface([1, 2])
     assert follow(caught.value, data=[1, 2])[0][1] == 2
@@ -501,6 +618,44 @@ def test_an_index_notices_other_rows(tmp_path: Path, caplog: pytest.LogCaptureFi
         assert kept(second) == ROWS // 2
         assert "does not match (contents of a sample" in caplog.text
     assert loadax.from_huggingface(datasets.load_from_disk(folder)).source.addresses
+
+
+@pytest.mark.parametrize("view", ["with an indices file", "behind a mapped block", "beside a mapped block"])
+def test_an_index_notices_values_in_memory_beside_files(view: str, tmp_path: Path) -> None:
+    """A sample alone would not notice one value of many."""
+    rows = 5000
+    datasets.Dataset.from_dict({"x": np.zeros(10, np.int64)}).save_to_disk(tmp_path / "mapped")
+    datasets.Dataset.from_dict({"z": np.zeros(rows, np.int64)}).save_to_disk(tmp_path / "columns")
+
+    def evens(changed: int) -> int:
+        x = np.zeros(rows, np.int64)
+        x[1234] = changed
+        data = datasets.Dataset.from_dict({"x": x})
+        if view == "with an indices file":
+            data = data.select(np.arange(rows)[::-1], indices_cache_file_name=str(tmp_path / "indices.arrow"))
+            os.utime(tmp_path / "indices.arrow", (0, 0))
+        elif view == "behind a mapped block":
+            data = datasets.concatenate_datasets([datasets.load_from_disk(tmp_path / "mapped"), data])
+        else:
+            data = datasets.concatenate_datasets([datasets.load_from_disk(tmp_path / "columns"), data], axis=1)
+        assert data.cache_files
+        found = loadax.from_huggingface(data, columns="x").filter(lambda row: row["x"] % 2 == 0, index=tmp_path / "ix")
+        return len(data) - len(found)
+
+    assert evens(0) == 0
+    assert evens(1) == 1
+
+
+def test_an_index_of_ragged_lists_in_memory(tmp_path: Path) -> None:
+    lists = [[[1], [2, 3]], [[4]], [[5, 6], [7]], []]
+    for changed, kept in (([4], 3), ([], 2)):
+        data = datasets.Dataset.from_dict({"x": [lists[0], [changed] if changed else [], *lists[2:]]})
+        found = loadax.from_huggingface(data).map(sizes).filter(lambda row: row["n"] > 0, index=tmp_path / "index")
+        assert len(found) == kept
+
+
+def sizes(row: Any) -> Any:
+    return {"n": np.int64(len(row["x"]))}
 
 
 def test_rows_are_looked_up_by_record_batch() -> None:

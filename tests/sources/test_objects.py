@@ -120,7 +120,7 @@ def test_what_many_items_raise_keeps_its_type_and_gets_the_rows() -> None:
         ({"x": [1, 2]}, "a dict of 1 entries"),
         ([1], "a list of 1 entries"),
         (np.zeros(2), "a ndarray of 2 entries"),
-        (5, "a int of no"),
+        (5, "an int of no"),
     ],
 )
 def test_many_rows_must_come_as_a_list_of_examples(answer: Any, shown: str) -> None:
@@ -140,7 +140,7 @@ def test_many_rows_must_come_as_a_list_of_examples(answer: Any, shown: str) -> N
 )
 def test_what_is_no_dataset(items: Any, missing: str) -> None:
     message = (
-        rf"the data is a \w+ without {missing}, so it has no random access; "
+        rf"the data is an? \w+ without {missing}, so it has no random access; "
         r"pass a Source \(with read, __len__ and spec\), or any object"
     )
     with pytest.raises(ArgumentError, match=message):

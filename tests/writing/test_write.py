@@ -307,7 +307,7 @@ def test_no_rows(tmp_path: Path) -> None:
 
 
 def test_what_is_no_path() -> None:
-    with pytest.raises(ArgumentError, match=r"path=7 is a int: pass the path or URL of a folder to write to"):
+    with pytest.raises(ArgumentError, match=r"path=7 is an int: pass the path or URL of a folder to write to"):
         write_zarr(TreeRows(np.zeros(3)), 7)  # type: ignore[arg-type]
 
 

@@ -155,7 +155,7 @@ class Assembler:
         self._structure = flatten_spec(reader.spec)[1]
         self._source_dtypes = [spec.dtype for spec in flatten_spec(reader.specs[0])[0]]
         self._rounds = list(_rounds(self._data))
-        self._by_columns = reader.source.reads_columns and reader.elementwise
+        self._by_columns = reader.maps_columns
 
     def fill(self, piece: Piece) -> Timing:
         """Reads a piece into its buffers.

@@ -121,7 +121,7 @@ def check_memory(open_chunks: list[OpenChunks], limit: int | None, readers: int 
     Raises:
         ArgumentError: If they need more than the limit; shows the numbers and what would fit.
     """
-    most = (limit if limit is not None else _machine_memory() // 2) // readers
+    most = _limit(limit, readers)
     for shuffle in open_chunks:
         _log.info("%s%s", shuffle, f", in each of {readers} worker processes" if readers > 1 else "")
     # The parts of a mixture have their chunks open at the same time.
@@ -162,7 +162,7 @@ def keep_open_chunks(
     """
     if not open_chunks:
         return reader
-    most = (limit if limit is not None else _machine_memory() // 2) // readers
+    most = _limit(limit, readers)
     needed = sum(shuffle.bytes for shuffle in open_chunks)
     slots: dict[int, int] = {}  # by id of the source
     for shuffle in open_chunks:
@@ -179,6 +179,11 @@ def keep_open_chunks(
         return ChunkCache(source, normalise_spec(source.spec, "spec"), slots[id(source)], times, known)
 
     return reader.over(wrap)
+
+
+def _limit(limit: int | None, readers: int) -> int:
+    """Bytes of open chunks that each reader may have; by default, half of this machine's memory for all."""
+    return (_machine_memory() // 2 if limit is None else limit) // readers
 
 
 def _leaves(source: BaseSource) -> list[tuple[BaseSource, float]]:
@@ -206,7 +211,7 @@ def _leaf_rows(source: BaseSource) -> int:
 def held_columns(reader: Reader, shard: HostShard) -> list[Columns | None]:
     """The columns of every leaf of the source that this process reads: those of its devices if possible, else all."""
     specs = flatten_spec(reader.specs[0])[0]
-    if not reader.source.reads_columns or not reader.elementwise:
+    if not reader.maps_columns:
         return [all_columns(spec.shape) for spec in specs]
     columns: list[Columns | None] = [None] * len(specs)
     for leaf, layout in zip(shard.batch.leaves, shard.layouts, strict=True):

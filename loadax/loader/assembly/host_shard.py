@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from loadax.core.formatting import type_text
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafTypeError, MeshError, PartitionError
@@ -90,7 +91,7 @@ def _with_generated(tree: Any, generated: Sequence[str]) -> Any:
                 if isinstance(tree, dict)
                 else "is one bare array"
                 if isinstance(tree, int)
-                else f"is a {type(tree).__name__}"
+                else f"is {type_text(tree)}"
             )
             otherwise = "choose remainder='drop'" if name == MASK else "leave key_seed out"
             raise ArgumentError(

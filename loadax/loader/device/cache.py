@@ -50,10 +50,11 @@ def check_fixed(dataset: Dataset) -> None:
     Raises:
         ArgumentError: If a map is random, or the source changes its rows per epoch.
     """
-    check_fixed_rows(dataset.order, "keep_on_device")
+    remedy = "and shuffle with loadax after that: .shuffle(seed), or leave keep_on_device out"
+    check_fixed_rows(dataset.order, "keep_on_device", remedy)
     if dataset.reader.random:
         raise ArgumentError(
-            "keep_on_device: a map has rng=True, so rows differ between epochs and can't be cached; leave "
+            "keep_on_device: a map is random, so rows differ between epochs and can't be cached; leave "
             "keep_on_device out, or make the random part a device_map, with key_seed= for its random keys"
         )
 

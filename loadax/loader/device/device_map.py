@@ -15,11 +15,11 @@ import numpy as np
 from jax import numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from loadax.core.arguments import flag
+from loadax.core.arguments import flag, function
 from loadax.core.casting import leaf_name
-from loadax.core.formatting import name_of
+from loadax.core.formatting import name_of, type_text
 from loadax.core.tree import Structure, flatten
-from loadax.errors import ArgumentError, LeafError, PartitionError
+from loadax.errors import LeafError, PartitionError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.batch_spec import ADDED_BY
 from loadax.protocols import Tree
@@ -43,7 +43,7 @@ class DeviceMap:
             splits. Each device then calls it with the columns that it holds.
 
     Raises:
-        ArgumentError: If `function` can't be called.
+        ArgumentError: If `function` can't be called with one example.
 
     Examples:
         >>> halve = DeviceMap(lambda example: {"x": example["x"] / 2}, elementwise=True)
@@ -53,11 +53,11 @@ class DeviceMap:
     elementwise: bool = False
 
     def __post_init__(self) -> None:
-        if not callable(self.function):
-            raise ArgumentError(
-                f"device_map={self.function!r} can't be called; pass a function of one example, traced by JAX, "
-                "that returns an example"
-            )
+        wanted = (
+            "a function of one example, traced by JAX, that returns an example; its random key, with key_seed=, is the "
+            "leaf 'key' of the example"
+        )
+        function("device_map", self.function, wanted, "example")
         flag("elementwise", self.elementwise)
 
 
@@ -311,7 +311,7 @@ def _strong(value: Any, name: str) -> jax.Array:
     try:
         array = jnp.asarray(value)
     except TypeError:
-        raise LeafError(f"{name} of the result is a {type(value).__name__}, {value!r}; return arrays") from None
+        raise LeafError(f"{name} of the result is {type_text(value)}, {value!r}; return arrays") from None
     return jnp.asarray(array, dtype=array.dtype) if array.weak_type else array
 
 

@@ -24,6 +24,7 @@ from loadax.plan.batches import BatchPlan
 from loadax.protocols import Integers, Visits
 from loadax.seeds import Words
 from loadax.sources.io.files import open_regular
+from loadax.sources.io.paths import writing_file
 
 _VERSION = 1  # of the file format and the hashes
 _AT_ONCE = 1 << 18  # visits to hash at a time
@@ -192,8 +193,13 @@ class Certificate:
         return replace(self, spans=tuple(sorted(spans.values())))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the certificate to a JSON file for `load` and `loadax audit`."""
-        Path(checked_path("path", path)).write_text(json.dumps(self.to_dict()) + "\n")
+        """Writes the certificate to a JSON file for `load` and `loadax audit`.
+
+        Raises:
+            ArgumentError: If the file can't be written.
+        """
+        with writing_file(path := checked_path("path", path)):
+            Path(path).write_text(json.dumps(self.to_dict()) + "\n")
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Certificate":

@@ -85,11 +85,6 @@ def explain(setting: Setting, steps: int) -> Explanation:
     )
 
 
-def reads_columns(dataset: Dataset) -> bool:
-    """Whether hosts read only the columns that their devices hold."""
-    return dataset.reader.source.reads_columns and dataset.reader.elementwise
-
-
 def _batches(setting: Setting) -> Batches:
     plan = setting.plan
     segment, end = plan.segment_of(setting.at)
@@ -147,7 +142,7 @@ def _bytes_read(dataset: Dataset, hosts: AllHosts) -> tuple[Integers, int]:
     specs = flatten_spec(dataset.reader.specs[0])[0]
     whole_row = sum(_row_bytes(spec, spec.dtype) for spec in specs)
     whole = whole_row * hosts.batch_size
-    if not reads_columns(dataset):
+    if not dataset.reader.maps_columns:
         return hosts.rows.counts * whole_row, whole
     read = np.zeros(len(hosts.processes), np.int64)
     for leaf, holdings in zip(hosts.one.batch.leaves, hosts.leaves, strict=True):

@@ -168,6 +168,7 @@ class Explanation:
         """Writes the picture of `text_picture`, in more detail, to a PNG file.
 
         Raises:
+            ArgumentError: If the file can't be written.
             UnsupportedError: If matplotlib is not installed.
         """
         self.partition_picture.png(path)

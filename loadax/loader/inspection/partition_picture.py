@@ -16,6 +16,7 @@ from loadax.core.formatting import count_text
 from loadax.loader.reports.figure import new_figure
 from loadax.protocols import Integers
 from loadax.sharding.holdings import LeafHoldings
+from loadax.sources.io.paths import writing_file
 
 _SHADES = "░▒▓█"
 _BANDS = 16  # most bands of rows in the terminal
@@ -68,6 +69,7 @@ class PartitionPicture:
         """Writes the picture to a PNG file.
 
         Raises:
+            ArgumentError: If the file can't be written.
             UnsupportedError: If matplotlib is not installed.
         """
         rows, columns = self.holdings.cuts[0], self.holdings.columns
@@ -89,7 +91,8 @@ class PartitionPicture:
                 axes.text(column + 0.5, row + 0.5, hosts, ha="center", va="center", fontsize=9, bbox=box)
             axes.hlines(range(1, rows), 0, columns, colors="white", linewidth=1)
             axes.vlines(range(1, columns), 0, rows, colors="white", linewidth=1)
-        figure.savefig(path, format="png", dpi=100)
+        with writing_file(path):
+            figure.savefig(path, format="png", dpi=100)
 
     def _pixels(self) -> NDArray[np.uint8]:
         """uint8[rows, columns * stripes, 3]: colours of each part's hosts."""

@@ -41,7 +41,7 @@ def find_warnings(
 def _whole_rows(dataset: Dataset, hosts: AllHosts, reading: Reading) -> Iterator[str]:
     """Warns if hosts read columns that none of their devices holds."""
     reader = dataset.reader
-    if reader.source.reads_columns and reader.elementwise:
+    if reader.maps_columns:
         return
     rows = hosts.rows.counts
     wanted, read = np.zeros(len(rows)), np.zeros(len(rows))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
-from loadax.core.formatting import size_text
+from loadax.core.formatting import percent_text, size_text
 from loadax.loader.metrics.stats import Stats
 from loadax.loader.reports.loader_info import LoaderInfo
 
@@ -256,8 +256,3 @@ def _at_work(stats: Stats) -> float:
 def _has_gil() -> bool:
     enabled = getattr(sys, "_is_gil_enabled", None)  # there since Python 3.13
     return enabled is None or bool(enabled())
-
-
-def percent_text(share: float) -> str:
-    """A share as text: `0.4%`, `38%`."""
-    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"

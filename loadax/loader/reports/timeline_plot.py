@@ -12,7 +12,7 @@ from loadax.loader.metrics.timeline import Timeline
 from loadax.loader.reports.bottleneck import Report
 from loadax.loader.reports.chrome_trace import write_trace
 from loadax.loader.reports.figure import new_figure
-from loadax.sources.io.paths import local_path
+from loadax.sources.io.paths import local_path, writing_file
 
 # Colour-blind safe palette (Okabe and Ito, 2008).
 _COLOURS = {
@@ -29,11 +29,12 @@ def write_timeline(timeline: Timeline, report: Report, path: str | os.PathLike[s
     """Writes a timeline in the format of the path's suffix.
 
     Raises:
-        ArgumentError: If the suffix is unknown.
+        ArgumentError: If the suffix is unknown, or the file can't be written.
         UnsupportedError: If matplotlib is not installed, for an image.
     """
     target = local_path(checked_path("path", path, "the name of a .html, .json or .png file"))
-    if target is None or target.suffix not in (".html", ".json", ".png"):
+    suffix = "" if target is None else target.suffix.lower()
+    if target is None or suffix not in (".html", ".json", ".png"):
         raise ArgumentError(
             f"path={os.fspath(path)!r}: name it .html for a page, .json for a Chrome trace, or .png for an image"
         )
@@ -43,12 +44,13 @@ def write_timeline(timeline: Timeline, report: Report, path: str | os.PathLike[s
     title = f"{report.verdict}."
     if timeline.forgotten:
         title += f" (The last {end - begin:.1f} s; {timeline.forgotten:,} earlier events are not kept.)"
-    if target.suffix == ".html":
-        target.write_text(_page(timeline, (begin, end), title), encoding="utf-8")
-    elif target.suffix == ".json":
-        write_trace(timeline, title, target)
-    else:
-        _image(timeline, (begin, end), title, target)
+    with writing_file(path):
+        if suffix == ".html":
+            target.write_text(_page(timeline, (begin, end), title), encoding="utf-8")
+        elif suffix == ".json":
+            write_trace(timeline, title, target)
+        else:
+            _image(timeline, (begin, end), title, target)
 
 
 def _page(timeline: Timeline, span: tuple[float, float], title: str) -> str:
@@ -101,4 +103,4 @@ def _image(timeline: Timeline, span: tuple[float, float], title: str, target: Pa
     for axes in (work, queue):
         spines: Any = axes.spines
         spines[["top", "right"]].set_visible(False)
-    figure.savefig(target, dpi=130)
+    figure.savefig(target, format="png", dpi=130)

@@ -6,6 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
+from loadax.core.arguments import MOST_POSITIONS
 from loadax.core.spec import own, spec_of, stack
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError, SourceError
@@ -13,9 +14,9 @@ from loadax.protocols import ArraySpec, Integers, Tree, Visits
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
-from loadax.sources.objects import ObjectSource, all_with_arrays
+from loadax.sources.objects import ObjectSource, all_with_arrays, with_arrays
 
-_ENDLESS = 1 << 62  # rows: an order has at most so many, and Grain says 2**63 - 1 for a dataset without an end
+_ENDLESS = MOST_POSITIONS  # Grain says 2**63 - 1 for a dataset without an end
 # Grain's datasets, by the names of their classes without "MapDataset".
 _ROW_BY_ROW = {"Map", "MapWithIndex", "RandomMap", "Filter", "_WithSeed"}
 """Those whose element i follows from element i of the dataset before."""
@@ -111,11 +112,16 @@ class GrainSource(BaseSource):
         examples = self._elements(rows, visits.epochs)
         missing = [number for number, example in enumerate(examples) if example is None]
         if missing:
+            own = next((type(part).__name__ for part in _chain(self._dataset) if not _kind(part)), None)
+            remedy = (
+                "or have loadax look for the others once and leave them out: "
+                "loadax.from_grain(data.filter(lambda example: True)), where they are the same in every epoch"
+                if own is None
+                else f"or have {own} keep a list of its good rows, and count and index those alone"
+            )
             raise LeafError(
                 f"row {rows[missing[0]]}: the Grain dataset gave None instead of an example in epoch "
-                f"{visits.epochs[missing[0]]}; return one for every row, or have loadax look for the others once and "
-                "leave them out: loadax.from_grain(data.filter(lambda example: True)), "
-                "where they are the same in every epoch"
+                f"{visits.epochs[missing[0]]}; return one for every row, {remedy}"
             )
         return all_with_arrays(examples)
 
@@ -244,12 +250,13 @@ def open_grain(data: Any, unbatch: bool) -> tuple[BaseSource, PresenceSource | N
         ArgumentError: when its elements are batches and `unbatch` is False, or are none and it is True, or other rows
             are left out in every epoch; says what to write.
     """
-    batched = next((each for each in _chain(data) if _kind(each) == "Batch"), None)
+    batched = next((part for part in _chain(data) if _kind(part) == "Batch"), None)
+    sparse = any(_kind(part) == "Filter" for part in _chain(data))
     if batched is not None and not unbatch:
+        apart = "" if sparse else ", or take its batches apart: loadax.from_grain(data, unbatch=True)"
         raise ArgumentError(
             f"the Grain dataset makes batches ({batched}), so each of its rows would be one; "
-            "hand over the dataset before .batch(), and pass batch_size= to the Dataloader, "
-            "or take its batches apart: loadax.from_grain(data, unbatch=True)"
+            f"hand over the dataset before .batch(), and pass batch_size= to the Dataloader{apart}"
         )
     # Nothing but records: read without Grain, whose own part of it takes longer, and many at once where they can be.
     # What they are has no public name.
@@ -257,13 +264,38 @@ def open_grain(data: Any, unbatch: bool) -> tuple[BaseSource, PresenceSource | N
     if records is not None:
         return ObjectSource(records), None
     source = GrainSource(data)
-    sparse = any(_kind(each) == "Filter" for each in _chain(data))
     if unbatch:
-        if batched is None or sparse:
-            what = "leaves batches out by .filter" if sparse else "makes no batches"
-            raise ArgumentError(f"unbatch=True: the Grain dataset {what}; leave unbatch out, or .filter before .batch")
+        if batched is None:
+            raise ArgumentError("unbatch=True: the Grain dataset makes no batches; leave unbatch out")
+        if sparse:
+            raise ArgumentError(
+                "unbatch=True: the Grain dataset leaves batches out by .filter; hand over the dataset before .batch(), "
+                "filtered row by row, and pass batch_size= to the Dataloader: loadax.from_grain(base.filter(fn))"
+            )
+        _check_repeated_batches(data)
         return UnbatchedSource(source), None
     return source, PresenceSource(_deciding(data)) if sparse else None
+
+
+def _check_repeated_batches(data: Any) -> None:
+    """Refuses a short batch at the end of an epoch, behind which a `.repeat(n)` puts another epoch."""
+    for part in _chain(data):
+        if (
+            _kind(part) != "Repeat"
+            or len(part) >= _ENDLESS
+            or not any(_kind(below) == "Batch" for below in _chain(part))
+        ):
+            continue
+        epoch = part.parents[0]
+        if 0 < len(epoch) < len(part):
+            last = len(epoch) - 1
+            sizes = [_batch_rows(with_arrays(epoch[number]), number) for number in (0, last)]
+            if sizes[0] != sizes[1]:
+                raise ArgumentError(
+                    f"unbatch=True: batch {last} is the last one of an epoch that .repeat repeats, and has {sizes[1]} "
+                    f"rows, not {sizes[0]} as others have; leave .repeat out, and pass num_epochs= to the Dataloader, "
+                    "or pass drop_remainder=True to .batch"
+                )
 
 
 def is_there(present: Any) -> bool:
@@ -287,9 +319,9 @@ def refuse_grain(data: Any) -> None:
             f"the data is Grain's {type(data).__name__}, which can only be iterated over; hand over the MapDataset "
             "before .to_iter_dataset(): it can be read at any row, and the Dataloader reads ahead and batches by itself"
         )
-    if comes_from(data, "grain", "DataLoader"):
+    if comes_from(data, "grain", "DataLoader", "DataLoaderIterator"):
         raise ArgumentError(
-            "the data is a grain.DataLoader, which can only be iterated over; hand over its data source, "
+            f"the data is a grain.{type(data).__name__}, which can only be iterated over; hand over its data source, "
             "and shuffle and map with loadax: loadax.from_source(data_source).shuffle(seed).map(fn)"
         )
 

@@ -51,11 +51,12 @@ def map_function(given: Any, rng: bool) -> tuple[Any, bool]:
     Raises:
         ArgumentError: when it is a transform of another kind; says what to write.
     """
+    _refuse_class(given, "map", "map", "random_map", "np_random_map")
     if (random_map := _method(given, "random_map", "np_random_map")) is not None:
         return random_map, True
     if (plain := _method(given, "map")) is not None:
         return plain, rng
-    _refuse(given, "map")
+    refuse_transform(given, "map")
     return given, rng
 
 
@@ -65,9 +66,10 @@ def filter_function(given: Any) -> Any:
     Raises:
         ArgumentError: when it is a transform of another kind; says what to write.
     """
+    _refuse_class(given, "filter", "filter")
     method = _method(given, "filter")
     if method is None:
-        _refuse(given, "filter")
+        refuse_transform(given, "filter")
     return given if method is None else method
 
 
@@ -79,11 +81,28 @@ def _method(given: Any, *names: str) -> Callable[..., Any] | None:
 
 def _is_transform(given: Any) -> bool:
     """Whether an object is one of Grain's, or like them: neither a function nor data, which has such methods too."""
-    data = any(hasattr(given, name) for name in ("__len__", "__getitem__", "__iter__"))
-    return comes_from(given, "grain.transforms", *_CLASSES) or not (callable(given) or data)
+    return comes_from(given, "grain.transforms", *_CLASSES) or not (callable(given) or _is_data(given))
 
 
-def _refuse(given: Any, verb: str) -> None:
+def _is_data(given: Any) -> bool:
+    return any(hasattr(given, name) for name in ("__len__", "__getitem__", "__iter__"))
+
+
+def _refuse_class(given: Any, verb: str, *methods: str) -> None:
+    """Refuses a class of transforms, which would be called in place of its method."""
+    if isinstance(given, type) and not _is_data(given) and any(hasattr(given, name) for name in methods):
+        raise ArgumentError(
+            f"fn={given.__name__} is a class with a method {next(name for name in methods if hasattr(given, name))}; "
+            f"pass an instance of it: {verb}({given.__name__}(…))"
+        )
+
+
+def refuse_transform(given: Any, verb: str) -> None:
+    """Refuses a transform that a verb can't apply.
+
+    Raises:
+        ArgumentError: says what to write.
+    """
     if _is_transform(given):
         for name, remedy in _REMEDIES.items():
             if hasattr(given, name):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadax.core.formatting import some
+from loadax.core.formatting import some, type_text
 from loadax.errors import ArgumentError
 from loadax.sources.adapters.columns import is_column, is_frame
 from loadax.sources.adapters.grain_map import is_grain, refuse_grain
@@ -60,7 +60,7 @@ def refuse_known(data: Any) -> None:
     for module, name, line in _BY_CLASS:
         if comes_from(data, module, name):
             raise ArgumentError(
-                f"the data is a {type(data).__name__}, which can't be read by rows; make arrays of it: {line}"
+                f"the data is {type_text(data)}, which can't be read by rows; make arrays of it: {line}"
             )
     if isinstance(data, Mapping):
         _refuse_splits(data)
@@ -72,10 +72,9 @@ def refuse_unreadable(data: Any) -> None:
     Raises:
         ArgumentError: says what to write.
     """
-    name = type(data).__name__
     if hasattr(data, "__arrow_c_stream__"):
         raise ArgumentError(
-            f"the data is a {name} of columns; make a table of it: loadax.as_dataset(pyarrow.table(data))"
+            f"the data is {type_text(data)} of columns; make a table of it: loadax.as_dataset(pyarrow.table(data))"
         )
     readable = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     # Those of torch have a __getitem__ that raises, and may have a length.
@@ -90,7 +89,7 @@ def refuse_unreadable(data: Any) -> None:
     else:
         return
     raise ArgumentError(
-        f"the data is a {name}, which can only be iterated over, so it can't be read at any row; "
+        f"the data is {type_text(data)}, which can only be iterated over, so it can't be read at any row; "
         f"hand over what can be: {line}, or an object with __len__ and __getitem__"
     )
 
@@ -103,7 +102,7 @@ def refuse_mapping(data: Any) -> None:
     """
     if isinstance(data, Mapping) and set(data) != set(range(len(data))):
         raise ArgumentError(
-            f"the data is a {type(data).__name__} with the keys {some(map(repr, data), 5)}, so its entries are no "
+            f"the data is {type_text(data)} with the keys {some(map(repr, data), 5)}, so its entries are no "
             "rows; of arrays, one row an entry of each: loadax.from_arrays(data)"
         )
 
@@ -112,7 +111,7 @@ def _refuse_splits(data: Mapping[Any, Any]) -> None:
     if data and all(map(_is_dataset, data.values())):
         first = next(iter(data))
         raise ArgumentError(
-            f"the data is a {type(data).__name__} of {some(map(repr, data), 5)}, each a dataset of its own; "
+            f"the data is {type_text(data)} of {some(map(repr, data), 5)}, each a dataset of its own; "
             f"hand over one of them: loadax.as_dataset(data[{first!r}])"
         )
 

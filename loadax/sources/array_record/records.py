@@ -7,6 +7,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.formatting import type_text, with_article
 from loadax.core.spec import own, spec_of, stack
 from loadax.errors import LeafError, SourceError
 from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
@@ -265,7 +266,7 @@ class DecodedRecords(BaseSource):
             raise
         if not isinstance(example, dict):
             raise LeafError(
-                f"{self._files.name(row)}: decode returned a {type(example).__name__}; pad_to= names leaves of a dict"
+                f"{self._files.name(row)}: decode returned {type_text(example)}; pad_to= names leaves of a dict"
             )
         padded = dict(example)
         for key, most in self._pad_to.items():
@@ -303,6 +304,6 @@ def _entries(records: list[bytes], dtype: np.dtype[Any], rows: Integers, files: 
         wrong = int(np.flatnonzero(left)[0])
         raise SourceError(
             f"{files.name(int(rows[wrong]))} has {sizes[wrong]} bytes, not a multiple of {dtype.itemsize}, the size of "
-            f"a {dtype} entry; check dtype=, or decode the records in a map if they are encoded"
+            f"{with_article(str(dtype))} entry; check dtype=, or decode the records in a map if they are encoded"
         )
     return lengths

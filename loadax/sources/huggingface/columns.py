@@ -111,12 +111,13 @@ class Numbers:
         array = self._arrays[batch]
         values = view(_innermost(array), self.spec.dtype)
         size = int(np.prod(self.spec.shape, dtype=np.int64))
-        if values is not None and len(values) == len(array) * size:
+        if values is not None and len(values) == len(array) * size and _wrong_size(array, self.spec) is None:
             self._views[batch] = values.reshape(len(array), *self.spec.shape)
             return values.reshape(len(array), *self.spec.shape), rows
         # Bits and days become bytes and dates, and rows of null that nobody reads have no place among lists.
-        taken = _innermost(array.take(pa.array(rows))).to_numpy(zero_copy_only=False)
-        _check_size(len(taken), len(rows), self.spec)
+        wanted = array.take(pa.array(rows))
+        _check_shape(wanted, self.spec)
+        taken = _innermost(wanted).to_numpy(zero_copy_only=False)
         return taken.astype(self.spec.dtype, copy=False).reshape(len(rows), *self.spec.shape), np.arange(len(rows))
 
 
@@ -178,9 +179,9 @@ class Lists:
         opened = self._views[batch]
         if opened is None:
             array = storage(self._arrays[batch])
+            _check_shape(array.values, self.inner)
             values = view(_innermost(array.values), self.inner.dtype)
             assert values is not None
-            _check_size(len(values), len(array.values), self.inner)
             offsets = array.offsets.to_numpy().astype(np.int64)
             opened = self._views[batch] = offsets, values.reshape(-1, *self.inner.shape)
         return opened
@@ -215,7 +216,7 @@ class Objects:
             taken = self._arrays[batch].take(pa.array(rows)).to_pylist()
             indices = range(count) if isinstance(places, slice) else places.tolist()
             for index, value in zip(indices, taken, strict=True):
-                found[index] = value if self.decode is None else self.decode(value)
+                found[index] = value if self.decode is None or value is None else self.decode(value)
         return found
 
 
@@ -249,14 +250,27 @@ def count_nulls(array: Any) -> int:
     return nulls
 
 
-def _check_size(values: int, entries: int, spec: ArraySpec) -> None:
-    """Refuses arrays of another shape than their type says, which Arrow does not look at."""
-    size = int(np.prod(spec.shape, dtype=np.int64))
-    if values != entries * size:
+def _check_shape(array: Any, spec: ArraySpec) -> None:
+    """Refuses arrays of another shape than their type says, which Arrow does not check."""
+    wrong = _wrong_size(array, spec)
+    if wrong is not None:
+        dimension, size = wrong
         raise SourceError(
-            f"{entries} arrays of {spec.dtype}{list(spec.shape)} should have {entries * size} numbers, "
-            f"and have {values}; write the dataset with the shape that its rows have"
+            f"an array of {spec.dtype}{list(spec.shape)} has {size} entries in dimension {dimension}, "
+            f"not {spec.shape[dimension]}; write the dataset with the shape that its rows have"
         )
+
+
+def _wrong_size(array: Any, spec: ArraySpec) -> tuple[int, int] | None:
+    """The first dimension in which an entry has another size than its type says, and that size; None: no entry has."""
+    for dimension, expected in enumerate(spec.shape):
+        array = storage(array)
+        if not pa.types.is_fixed_size_list(array.type):
+            sizes = np.diff(array.offsets.to_numpy())
+            if len(wrong := sizes[sizes != expected]):
+                return dimension, int(wrong[0])
+        array = _entries(array)
+    return None
 
 
 def storage(array: Any) -> Any:
@@ -316,9 +330,13 @@ def _innermost(array: Any) -> Any:
     """The entries of an array of lists, of its own rows alone."""
     array = storage(array)
     while is_list(array.type):
-        if pa.types.is_fixed_size_list(array.type):  # whose rows of null take room
-            size = array.type.list_size
-            array = storage(array.values.slice(array.offset * size, len(array) * size))
-        else:
-            array = storage(array.flatten())
+        array = storage(_entries(array))
     return array
+
+
+def _entries(array: Any) -> Any:
+    """The entries of an array of lists, one level down."""
+    if pa.types.is_fixed_size_list(array.type):  # whose rows of null take room
+        size = array.type.list_size
+        return array.values.slice(array.offset * size, len(array) * size)
+    return array.flatten()

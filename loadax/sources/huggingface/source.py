@@ -1,15 +1,19 @@
 """A map-style Hugging Face dataset: its Arrow table and its mapping of indices."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+import pyarrow as pa
+from datasets.features.features import decode_nested_example, require_decoding
 from numpy.typing import NDArray
 
-from loadax.core.spec import spec_of, stack
+from loadax.core.spec import leaf_arrays, spec_of, stack
 from loadax.core.tree import flatten, map_leaves
 from loadax.protocols import ArraySpec, Columns, Integers, Tree, Visits
+from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.huggingface.columns import Column, Lists, Numbers, Objects, Run, column_of, runs_of
@@ -23,7 +27,7 @@ class HuggingFaceSource(BaseSource):
 
     Args:
         data: The dataset; its format decides nothing.
-        columns: Names of those that are read, which have no nulls.
+        columns: Names of those that are read; those of numbers have no nulls.
     """
 
     def __init__(self, data: Any, columns: Sequence[str]):
@@ -77,10 +81,12 @@ class HuggingFaceSource(BaseSource):
     def read(self, rows: Integers) -> Tree:
         """The rows, stacked; lists and images must be alike."""
         rows = check_rows(rows, len(self))
-        if not len(rows) and self.spec is None:
+        if not len(rows) and len(self) and self.spec is None:
             return map_leaves(lambda leaf: leaf[:0], self.read(np.zeros(1, np.int64)))
         runs = self._runs(rows)
         leaves = [column.read(runs, len(rows)) for column in self._columns]
+        if not len(self):  # no row says what the objects are
+            leaves = [np.empty(0, object) if leaf is None else leaf for leaf in leaves]
         if any(leaf is None for leaf in leaves):
             examples = self._examples(runs, len(rows))
             return stack(examples, spec_of(examples[0]), rows.tolist())
@@ -132,13 +138,16 @@ class HuggingFaceSource(BaseSource):
         if self._mapping is not None:
             kept = np.linspace(0, len(self) - 1, min(len(self), most // 8)).astype(np.int64)
             yield self._mapped(kept)
-        if not self._data.cache_files and len(self):
+        if not _is_mapped(self._data.data) and len(self):
             each = max(1, self._data.data.nbytes // max(1, self._data.data.num_rows))
             rows = np.unique(np.linspace(0, len(self) - 1, max(2, min(len(self), most // each))).astype(np.int64))
             runs = self._runs(rows)
             for column in self._columns:
                 values = column.read(runs, len(rows))
-                yield from column.examples(runs, len(rows)) if values is None else [values]
+                if values is None:
+                    yield from leaf_arrays(column.examples(runs, len(rows)))
+                else:
+                    yield values
 
     def __getstate__(self) -> dict[str, Any]:
         # A dataset that is mapped from files takes their paths along, and what is mapped is found again.
@@ -157,6 +166,13 @@ class HuggingFaceSource(BaseSource):
 
     def _examples(self, runs: Sequence[Run], count: int) -> list[Tree]:
         return self._structure.build_all([column.examples(runs, count) for column in self._columns], count)
+
+
+def _is_mapped(table: Any) -> bool:
+    """Whether a table is memory-mapped from files whole; `cache_files` also lists those of one block, or of indices."""
+    if comes_from(table, "datasets.table", "ConcatenationTable"):
+        return all(_is_mapped(block) for row in table.blocks for block in row)
+    return comes_from(table, "datasets.table", "MemoryMappedTable")
 
 
 def mapping_of(data: Any) -> tuple[Integers, Numbers] | None:
@@ -182,8 +198,15 @@ def _columns(arrays: Sequence[Any], field: Any, feature: Any) -> Any:
             name: _columns([_member(array, field.type, name) for array in arrays], _field(field.type, name), inner)
             for name, inner in feature.items()
         }
-    decode = feature.decode_example if getattr(feature, "decode", False) else None
-    return column_of(arrays, field.type, decode)
+    decode = partial(decode_nested_example, feature) if require_decoding(feature) else None
+    return column_of([_without_views(array) for array in arrays], field.type, decode)
+
+
+def _without_views(array: Any) -> Any:
+    """Texts and bytes in a form that Arrow can take rows of: it can't of views of them."""
+    if array.type == pa.string_view():
+        return array.cast(pa.large_string())
+    return array.cast(pa.large_binary()) if array.type == pa.binary_view() else array
 
 
 def _member(array: Any, kind: Any, name: str) -> Any:

@@ -1,6 +1,8 @@
 """Checks and resolves the paths and URLs that users pass."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -43,6 +45,23 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
 
 def _cut(text: str) -> str:
     return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}…"
+
+
+@contextmanager
+def writing_file(path: str | os.PathLike[str]) -> Iterator[None]:
+    """A block that writes a file which the user named as the argument `path`.
+
+    Raises:
+        ArgumentError: When the file can't be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ArgumentError(
+            f"path={os.fspath(path)!r} can't be written: {error.strerror or error}; "
+            "pass the name of a file in an existing folder that you may write to",
+            argument="path",
+        ) from error
 
 
 def local_folder(name: str, value: Any) -> Path:

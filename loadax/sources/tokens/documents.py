@@ -7,6 +7,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.formatting import type_text
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Integers, Location, Tree, Visits
@@ -162,7 +163,7 @@ def _open_flat(data: Any, dtype: Any, cache: DiskCache | None) -> Flat:
     if isinstance(data, str | os.PathLike):
         return _open_files(data, dtype, cache)
     if not hasattr(data, "__array__"):
-        raise ArgumentError(f"data is a {type(data).__name__}; pass a flat array, its path, or a dict of these")
+        raise ArgumentError(f"data is {type_text(data)}; pass a flat array, its path, or a dict of these")
     array = np.asanyarray(data)
     if array.ndim != 1:
         raise ArgumentError(

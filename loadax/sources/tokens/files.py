@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from loadax.core.arguments import dtype as checked_dtype
+from loadax.core.formatting import with_article
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.byte_stream import Segment
 from loadax.sources.io.expand import FileKind, expand, file_name
@@ -139,8 +140,8 @@ def _plain_files(files: Files, locations: Sequence[str], dtype: np.dtype[Any] | 
             )
         if size % dtype.itemsize:
             raise SourceError(
-                f"{location}: its size of {size} bytes is not a multiple of {dtype.itemsize}, the size of a {dtype} "
-                "token; check dtype=, or copy the file again"
+                f"{location}: its size of {size} bytes is not a multiple of {dtype.itemsize}, the size of "
+                f"{with_article(str(dtype))} token; check dtype=, or copy the file again"
             )
         entries.append(TokenFile(Segment(location, 0, size), dtype))
     return entries

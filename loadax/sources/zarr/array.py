@@ -8,6 +8,7 @@ import numpy as np
 import tensorstore as ts
 from numpy.typing import NDArray
 
+from loadax.core.formatting import type_text
 from loadax.errors import SourceError
 from loadax.protocols import Columns, Integers, Location
 from loadax.redaction import redacted
@@ -135,7 +136,7 @@ def open_store(leaf: Any, name: str, context: ts.Context, missing: Missing) -> A
         return leaf
     if not is_spec(leaf):
         raise SourceError(
-            f"{name} is a {type(leaf).__name__}: pass a TensorStore spec (a dict with the key 'driver'), "
+            f"{name} is {type_text(leaf)}: pass a TensorStore spec (a dict with the key 'driver'), "
             "a URL, or an open store"
         )
     try:

@@ -9,6 +9,7 @@ import tensorstore as ts
 
 from loadax.core.arguments import entries
 from loadax.core.arguments import path as checked_path
+from loadax.core.formatting import type_text
 from loadax.errors import SourceError
 from loadax.redaction import redacted
 from loadax.sources.io.kvstore import address_of, key_value_spec, new_context, wait
@@ -115,7 +116,7 @@ class Folder:
                     ) from error
                 if not isinstance(metadata, dict):
                     raise SourceError(
-                        f"{self.text.rstrip('/')}/{key} contains a {type(metadata).__name__}, "
+                        f"{self.text.rstrip('/')}/{key} contains {type_text(metadata)}, "
                         "not zarr metadata; copy it again"
                     )
                 return (None if metadata.get("node_type") == "group" else driver), metadata

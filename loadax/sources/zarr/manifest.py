@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorstore as ts
 
+from loadax.core.formatting import type_text
 from loadax.errors import SourceError
 from loadax.sources.io.kvstore import wait
 
@@ -57,5 +58,5 @@ def read_marker(store: ts.KvStore, name: str, location: str) -> dict[str, Any] |
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{location}: {name} is not valid JSON ({error}); was it cut short? Copy it again") from error
     if not isinstance(content, dict):
-        raise SourceError(f"{location}: {name} contains a {type(content).__name__}, not an object; copy it again")
+        raise SourceError(f"{location}: {name} contains {type_text(content)}, not an object; copy it again")
     return content

@@ -250,6 +250,11 @@ def refused(error: type[Exception], message: str, function: Any, **others: Any) 
 
 def test_what_the_function_must_give() -> None:
     refused(ArgumentError, r"device_map=3 can't be called; pass a function of one example, traced by JAX", 3)
+    random = (lambda example, key: example, lambda: 0)
+    for function, arguments in zip(random, (r"\(example, key\)", r"\(\)"), strict=True):
+        message = rf"device_map=.* has the arguments {arguments}, but is called as device_map\(example\); .* leaf 'key'"
+        refused(ArgumentError, message, function)
+    Dataloader(TREE, 16, mesh=mesh_of(GRID), partition=P("data"), device_map=lambda row: row["key"], key_seed=0)
     refused(
         LeafError, r"device_map .*returns_none .* returned None; did you forget to return the example\?", returns_none
     )

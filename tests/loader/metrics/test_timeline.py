@@ -330,6 +330,24 @@ def test_other_endings_are_refused(tmp_path: Path) -> None:
         batches.timeline("run.svg")
 
 
+def test_endings_in_capitals_and_folders_that_are_not_there(tmp_path: Path) -> None:
+    loader = Dataloader(np.zeros((64, 2), np.float32), 8)
+    with loader.iterate() as batches:
+        batches.timeline(tmp_path / "run.JSON")
+        assert json.loads((tmp_path / "run.JSON").read_text())["traceEvents"]
+        for folder, write in (
+            ("runs", batches.timeline),
+            ("plans", lambda path: loader.explain().picture(path.with_suffix(".png"))),
+            ("certificates", loader.certificate().save),
+        ):
+            path = tmp_path / folder / "run.json"
+            with pytest.raises(ArgumentError, match=r"^path='.*' can't be written: No such file .* an existing folder"):
+                write(path)
+            path.parent.mkdir()
+            write(path)
+            assert len(list(path.parent.iterdir())) == 1
+
+
 def test_without_matplotlib_other_endings_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with Dataloader(np.zeros((64, 2), np.float32), 8).iterate() as batches:

@@ -331,7 +331,7 @@ def test_arguments_that_can_not_be_used(arguments: dict[str, Any], message: str,
 @pytest.mark.parametrize("paths", [7, [7], b"x", {"a": "b"}])
 def test_what_is_no_path(paths: Any) -> None:
     with pytest.raises(
-        ArgumentError, match=r"paths=.* is a \w+: pass the path of an ArrayRecord file, or a list of these"
+        ArgumentError, match=r"paths=.* is an? \w+: pass the path of an ArrayRecord file, or a list of these"
     ):
         loadax.from_array_record(paths)
 
@@ -498,7 +498,7 @@ def test_bytes_that_are_no_whole_entries(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("decode", "message"),
     [
-        (len, r"row 1 \(.*/x, record 1\): decode returned a int; pad_to= names leaves of a dict"),
+        (len, r"row 1 \(.*/x, record 1\): decode returned an int; pad_to= names leaves of a dict"),
         (lambda record: {"x": record}, r"leaf 'x' is \|S3\[\], but pad_to= pads the first dimension of numeric arrays"),
         (lambda record: {"x": len(record)}, r"leaf 'x' is int64\[\], but pad_to="),
         (

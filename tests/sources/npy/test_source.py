@@ -102,5 +102,5 @@ def test_a_single_value_and_unequal_lengths_name_the_leaf(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("wrong", [7, {"x": 7}])
 def test_what_is_no_path(wrong: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"paths=7 is a int: pass the path of a \.npy file, or a pytree of paths"):
+    with pytest.raises(ArgumentError, match=r"paths=7 is an int: pass the path of a \.npy file, or a pytree of paths"):
         open_npy(wrong)

@@ -251,7 +251,7 @@ TOKENS = np.arange(10, dtype=np.uint16)
             ArgumentError,
             r"data is uint16\[2, 5\], but documents need a flat array",
         ),
-        (lambda _: ({"a": 3}, [0, 10]), ArgumentError, "data is a int; pass a flat array, its path, or a dict"),
+        (lambda _: ({"a": 3}, [0, 10]), ArgumentError, "data is an int; pass a flat array, its path, or a dict"),
         (
             lambda _: ({"a": TOKENS, "b": TOKENS[:3]}, [0, 10]),
             SourceError,

@@ -306,7 +306,7 @@ def test_a_row_that_is_not_there(row: int) -> None:
         ({}, "the data has no arrays; pass at least one leaf"),
         (
             {"x": 3},
-            r"leaf \['x'\] is a int: pass a TensorStore spec \(a dict with the key 'driver'\), a URL, or an open store",
+            r"leaf \['x'\] is an int: pass a TensorStore spec \(a dict with the key 'driver'\), a URL",
         ),
         (VALUES, "the store is a ndarray: pass a TensorStore spec"),
         ({"x": "no/url"}, r"leaf \['x'\] is not a TensorStore spec: .*unsupported URL scheme"),

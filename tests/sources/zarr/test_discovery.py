@@ -222,7 +222,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [7, None, {"x": "y"}])
 def test_what_is_no_path(wrong: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"path=.* is a \w+: pass the path or URL of a zarr array or group"):
+    with pytest.raises(ArgumentError, match=r"path=.* is an? \w+: pass the path or URL of a zarr array or group"):
         open_zarr(wrong, None)
 
 
