@@ -19,10 +19,10 @@ from jax.sharding import Mesh
 
 from loadax.core.arguments import flag, integer, shown
 from loadax.core.replacements import for_dataloader
-from loadax.dataset import Dataset
-from loadax.errors import ArgumentError, RowIndexError, UnsupportedError
+from loadax.errors import ArgumentError, RowIndexError
 from loadax.io import as_dataset
 from loadax.loader.assembly.host_shard import HostShard
+from loadax.loader.assembly.maskable import probe_readable
 from loadax.loader.batch_spec import KEY, MASK, BatchSpec
 from loadax.loader.device.cache import check_fixed
 from loadax.loader.device.device_map import DeviceMap, DevicePrograms
@@ -34,8 +34,8 @@ from loadax.loader.inspection.check_plan import PlanCheck, check_run
 from loadax.loader.inspection.explain import Setting, explain
 from loadax.loader.inspection.explanation import Explanation
 from loadax.loader.inspection.trace import Trace, find_places, trace
-from loadax.loader.mask_errors import MaskErrors, masking_of, quarantined_rows
 from loadax.loader.iterator import DataIterator, Epoch, Ledger
+from loadax.loader.mask_errors import MaskErrors, masking_of, quarantined_rows
 from loadax.loader.options import (
     LoaderOptions,
     device_limit,
@@ -65,6 +65,12 @@ def _refuse(unknown: Mapping[str, Any]) -> None:
         if hint is None:
             raise TypeError(f"Dataloader() got an unexpected keyword argument {name!r}")
         raise ArgumentError(f"{name}={shown(value)}: Dataloader has no such argument; {hint}")
+
+
+def _batch_of(pipeline: Pipeline, shard: HostShard, step: int) -> Tree:
+    """Reads a single step, without reading ahead."""
+    producer = pipeline.one_step(shard, step)
+    return PrefetchScheduler(producer, step, LoaderOptions(prefetch=1, prefetch_bytes=1)).next_batch()[1]
 
 
 @final
@@ -181,6 +187,11 @@ class Dataloader:
         if lengths is not None:
             sizes = together(sizes, lengths)
         self.dataset = with_positions(as_dataset(data), sizes, num_epochs)
+        masking = masking_of(on_error)
+        rows = quarantined_rows(() if quarantine is None else quarantine, self.dataset.reader.num_rows)
+        masks = masking is not None or len(rows) > 0
+        if masks:
+            self.dataset = probe_readable(self.dataset, rows, masking is not None)
         self._plan = BatchPlan(
             self.dataset.order,
             sizes[0][1] if len(sizes) == 1 else sizes,
@@ -201,17 +212,16 @@ class Dataloader:
             prefetch=integer("prefetch", prefetch, 0),
             prefetch_bytes=integer("prefetch_bytes", prefetch_bytes, 1),
             cache_bytes=None if cache_bytes is None else integer("cache_bytes", cache_bytes, 0),
-            masking=masking_of(on_error),
-            quarantine=quarantined_rows(() if quarantine is None else quarantine, self.dataset.reader.num_rows),
+            masking=masking,
+            quarantine=rows,
         )
-        masks = options.masking is not None or len(options.quarantine) > 0
         kept = host_leaf_names(host_leaves, self.dataset.spec)
         if options.keep_on_device:
             check_fixed(self.dataset)
             if masks:
                 raise ArgumentError(
-                    "keep_on_device: all rows are read once, so none can be masked in a batch; leave out keep_on_device, "
-                    "or on_error and quarantine"
+                    "keep_on_device: all rows are read once, so none can be masked in a batch; "
+                    "leave out keep_on_device, or on_error and quarantine"
                 )
             if kept:
                 raise ArgumentError(
@@ -293,7 +303,8 @@ class Dataloader:
 
         Padding is zeros, or None in place of objects.
         """
-        return self._read(self._pipeline.on_host(), self._checked(step))[0]
+        step = self._checked(step)
+        return self._on_host(step, self._pipeline.form(step).host_batch)
 
     def host_batches(self, start: Any = 0) -> DataIterator:
         """Iterates over `host_batch(step)`, read ahead, for what places batches by itself, or takes no `jax.Array`s.
@@ -317,7 +328,7 @@ class Dataloader:
         mesh = self._mesh_here()  # other threads, and later steps, have the rows of the mesh that is current now
 
         def shard(step: int) -> HostShard:
-            return pipeline.host_shard(self._positions_on(mesh, step), step)
+            return pipeline.host_shard(self._positions_on(mesh, step), step, pipeline.form(step).host_batch)
 
         batches = DataIterator(pipeline, self._order, shard, None, True, self._used_up, self._step_of(start))
         self._ledger = batches.ledger
@@ -329,13 +340,16 @@ class Dataloader:
         Raises:
             ArgumentError: If the loader has no `host_leaves`.
         """
-        form = self._pipeline.form(self._checked(step))
-        leaves = host_leaves_of(self._on_host(step, form.dataset, form.host_leaves))
-        return HostRows(int(step), self._positions(step), leaves)
+        step = self._checked(step)
+        leaves = self._pipeline.form(step).host_leaves
+        return HostRows(step, self._positions(step), host_leaves_of(self._on_host(step, leaves)))
 
-    def _on_host(self, step: int, dataset: Dataset, batch: BatchSpec) -> Tree:
-        visits = self._plan.visits(step, self._positions(step))
-        return batch.structure.build(self._pipeline.read(dataset, batch, visits))
+    def _on_host(self, step: int, leaves: BatchSpec) -> Tree:
+        """Reads leaves of a step, for the rows of this process."""
+        if not leaves.leaves:
+            return {}
+        pipeline = self._pipeline.on_host()
+        return _batch_of(pipeline, pipeline.host_shard(self._positions(step), step, leaves), step)
 
     def explain(self, steps: int = 8, at: int = 0) -> Explanation:
         """Reports what every host of the mesh will read, hold and drop in this run. The mesh may be a planned one.
@@ -366,7 +380,7 @@ class Dataloader:
     def __getitem__(self, step: int) -> Tree:
         """The placed global batch of a step, identical to the one that iteration yields."""
         step = self._checked(step)
-        return _one_step(self._pipeline, self._shard(step), step)[0]
+        return _batch_of(self._pipeline, self._shard(step), step)
 
     def __iter__(self) -> DataIterator:
         if self._used_up.is_set() and not self._warned and (self.dataset.order.varies or self.dataset.reader.random):

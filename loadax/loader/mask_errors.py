@@ -121,7 +121,7 @@ def _rows_of_record(path: Path, num_rows: int) -> Iterable[int]:
             ) from error
         if rows != num_rows or not 0 <= row < num_rows:
             raise ArgumentError(
-                f"quarantine: line {number} of {path} is about row {row} of a dataset with {rows} rows, and this one has "
-                f"{num_rows}; pass the record of runs of this dataset"
+                f"quarantine: line {number} of {path} is about row {row} of a dataset with {rows} rows, "
+                f"and this one has {num_rows}; pass the record of runs of this dataset"
             )
         yield row

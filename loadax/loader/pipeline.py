@@ -151,14 +151,15 @@ class Pipeline:
         plan = BatchPlan(self.plan.order, segment.batch_size, None, "pad")
         return find_open_chunks(reader, plan, shard.positions, row_bytes(reader, held_columns(reader, shard)))
 
-    def host_shard(self, positions: Integers, step: int) -> HostShard:
-        """A shard of the batch of a step that places nothing: it has all leaves on the host.
+    def host_shard(self, positions: Integers, step: int, leaves: BatchSpec) -> HostShard:
+        """A shard of the batch of a step that places nothing.
 
         Args:
             positions: Batch positions of its rows, ascending and unique.
             step: Step of the run.
+            leaves: Leaves that it has on the host.
         """
-        size, leaves = self.plan.segment_of(step)[0].batch_size, self.form(step).host_batch
+        size = self.plan.segment_of(step)[0].batch_size
         rows = tuple(position_ranges(positions))
         return HostShard(NO_LEAVES, _NO_DEVICES, (), (), size, 0, host=leaves, rows=rows)
 

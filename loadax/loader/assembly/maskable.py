@@ -4,8 +4,11 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from loadax.dataset import Dataset
 from loadax.errors import LeafError, LoadaxError, SourceError, StorageError
+from loadax.protocols import Integers
 
+_MOST_PROBED = 100  # examples
 _OURS = f"{Path(__file__).parents[2]}/"
 _MISTAKES = (AssertionError, AttributeError, ImportError, NameError, TypeError)
 """Errors of a program, where they come from code of loadax itself."""
@@ -26,6 +29,31 @@ def maskable(error: BaseException) -> bool:
         return True
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and not frames[-1].filename.startswith(_OURS)
+
+
+def probe_readable(dataset: Dataset, quarantine: Integers, masking: bool) -> Dataset:
+    """The dataset, with its spec inferred from its first example that is not in quarantine and, with masking, readable.
+
+    Raises:
+        Exception: If none of the first examples is.
+    """
+    first: Exception | None = None
+    for position in range(min(_MOST_PROBED, len(dataset))):
+        probed = dataset.probed_at(position)
+        assert probed.reader.first is not None
+        if probed.reader.first.rows[0] in quarantine:
+            continue
+        try:
+            _ = probed.spec
+        except Exception as error:
+            if not masking or not maskable(error):
+                raise
+            first = first or error
+        else:
+            return probed
+    if first is not None:
+        raise first
+    return dataset
 
 
 def _causes(error: BaseException | None) -> Any:

@@ -111,9 +111,7 @@ class ThreadExecutor:
 
 @final
 class _LocalJob:
-    def __init__(
-        self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool, prefetch_bytes: int
-    ):
+    def __init__(self, reader: Reader, layout: BufferLayout, key_seed: int | None, masking: bool, prefetch_bytes: int):
         self._layout = layout
         self._pool = BufferPool(prefetch_bytes)
         self.run: Callable[[Piece], Timing] = Assembler(reader, layout, key_seed, masking, TraceAnnotation).fill

@@ -70,8 +70,10 @@ class MaskedRows:
             path = record_path(masking.record, this_process().index)
             # One write of one line, so that several runs may append.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            with open(descriptor, "ab", buffering=0) as file:
-                file.write(line)
+            try:
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
         most = max(_ALWAYS, masking.max_share * self._read)
         if self._in_a_row > masking.max_in_a_row:
             raise SourceError(
