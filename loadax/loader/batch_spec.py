@@ -14,7 +14,7 @@ MASK = "mask"
 KEY = "key"
 """Key of the leaf with the data of a JAX random key per row."""
 
-ADDED_BY = {MASK: "remainder='pad' (or on_error or quarantine)", KEY: "key_seed="}
+ADDED_BY = {MASK: "remainder='pad'", KEY: "key_seed="}
 """Argument of `Dataloader` that adds each generated leaf."""
 
 

@@ -35,7 +35,7 @@ from loadax.loader.inspection.explain import Setting, explain
 from loadax.loader.inspection.explanation import Explanation
 from loadax.loader.inspection.trace import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator, Epoch, Ledger
-from loadax.loader.mask_errors import MaskErrors, masking_of, quarantined_rows
+from loadax.loader.mask_errors import MaskErrors, check_mask, masking_of, quarantined_rows
 from loadax.loader.options import (
     LoaderOptions,
     device_limit,
@@ -192,6 +192,7 @@ class Dataloader:
         masks = masking is not None or len(rows) > 0
         if masks:
             self.dataset = probe_readable(self.dataset, rows, masking is not None)
+            check_mask(self.dataset.spec)
         self._plan = BatchPlan(
             self.dataset.order,
             sizes[0][1] if len(sizes) == 1 else sizes,

@@ -212,7 +212,7 @@ def test_too_large_a_share_ends_the_run() -> None:
         r"repair the data, or pass a larger max_share",
     ):
         list(Dataloader(rows, 8, on_error="mask", num_workers=0))
-    assert len(list(Dataloader(rows, 8, on_error=MaskErrors(max_share=0.02)))) == 250
+    assert len(list(Dataloader(rows, 8, on_error=MaskErrors(max_share=0.05)))) == 250
 
 
 def test_the_record_is_the_quarantine_of_the_next_run(tmp_path: Path) -> None:
@@ -332,7 +332,15 @@ def test_a_record_that_can_not_be_written_ends_the_run(tmp_path: Path) -> None:
         list(loader)
 
 
-def test_examples_with_a_mask_of_their_own() -> None:
-    rows = from_arrays({"mask": np.ones(16, bool)})
-    with pytest.raises(ArgumentError, match=r"on_error or quarantine\) adds a leaf 'mask' to every batch, but an "):
-        Dataloader(rows, 8, on_error="mask")
+@pytest.mark.parametrize(
+    ("example", "problem"),
+    [({"mask": np.ones(16, bool)}, "already has the key 'mask'"), (np.ones(16), "is not a dict")],
+)
+@pytest.mark.parametrize("options", [{"on_error": "mask"}, {"quarantine": [1]}])
+def test_examples_without_room_for_a_mask(example: Any, problem: str, options: dict[str, Any]) -> None:
+    message = (
+        rf"^on_error='mask' and quarantine= add a leaf 'mask' .* an example {problem}; make examples dicts without"
+    )
+    with pytest.raises(ArgumentError, match=message):
+        Dataloader(from_arrays(example), 8, **options)
+    Dataloader(from_arrays(example).map(lambda row: {"x": row["mask"] if isinstance(row, dict) else row}), 8, **options)

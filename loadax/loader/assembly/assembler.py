@@ -45,11 +45,11 @@ class Piece:
 class _PieceView:
     """Maps the rows of a piece to the rows of each tile."""
 
-    def __init__(self, piece: Piece, may_pad: bool):
+    def __init__(self, piece: Piece):
         self.piece = piece
         self.visits = piece.visits
         self.present: NDArray[np.bool_] | None = None  # mask of rows that are not padding; None: all
-        if may_pad and len(piece.visits.rows) and piece.visits.rows.min() < 0:
+        if len(piece.visits.rows) and piece.visits.rows.min() < 0:
             self.present = piece.visits.rows >= 0
             self.visits = Visits(piece.visits.rows[self.present], piece.visits.epochs[self.present])
         self._wanted: dict[int, Integers] = {}
@@ -189,7 +189,7 @@ class Assembler:
         return _sum_of(timings)._replace(failures=tuple(failures))
 
     def _fill(self, piece: Piece) -> Timing:
-        view = _PieceView(piece, may_pad=any(tile.leaf.generated == MASK for _, tile in self._generated))
+        view = _PieceView(piece)
         clock = StageClock(self._mark)
         if not len(view.visits.rows):
             self._only_padding(view)

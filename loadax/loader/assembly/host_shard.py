@@ -93,7 +93,7 @@ def _with_generated(tree: Any, generated: Sequence[str]) -> Any:
                 if isinstance(tree, int)
                 else f"is {type_text(tree)}"
             )
-            otherwise = "choose remainder='drop', without these" if name == MASK else "leave key_seed out"
+            otherwise = "choose remainder='drop'" if name == MASK else "leave key_seed out"
             raise ArgumentError(
                 f"{ADDED_BY[name]} adds a leaf {name!r} to every batch, but an example {problem}; "
                 f"make examples dicts without that key in a map, or {otherwise}"
