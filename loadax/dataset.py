@@ -1,11 +1,12 @@
 """Dataset: a frozen recipe of a source, an order and maps."""
 
+import copy
 import logging
 import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
@@ -123,6 +124,13 @@ class Dataset:
         zero = np.zeros(1, np.int64)
         # A mixture that is scheduled by step has rows, but no length yet.
         return Reader(self.source, self.maps, self.order.visits(zero, zero) if self._by_step or len(self) else None)
+
+    def probed_at(self, position: int) -> "Dataset":
+        """The same dataset, with its spec inferred from the example at this position instead of the first one."""
+        visits = self.order.visits(np.zeros(1, np.int64), np.full(1, position, np.int64))
+        made = copy.copy(self)
+        vars(made)["reader"] = replace(self.reader, first=visits)
+        return made
 
     @property
     def _by_step(self) -> bool:
