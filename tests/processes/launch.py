@@ -60,7 +60,7 @@ def run_processes(
         logs = [Path(folder, f"{number}.log") for number in range(processes)]
         children = [_start(job | {"process": number}, devices, log) for number, log in enumerate(logs)]
         try:
-            problem = wait(children, timeout)
+            problem = _wait(children, timeout)
         finally:
             for child in children:
                 _kill(child)
@@ -93,7 +93,7 @@ def _start(job: dict[str, Any], devices: int, log: Path) -> Child:
         )
 
 
-def wait(children: list[Child], timeout: float) -> str | None:
+def _wait(children: list[Child], timeout: float) -> str | None:
     """Waits for all; says what went wrong, if anything.
 
     A process that runs longer than `timeout` seconds has its stacks in its log.
