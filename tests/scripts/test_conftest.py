@@ -129,9 +129,10 @@ def test_unit_tests_come_first_and_folders_are_markers(pytester: pytest.Pytester
         (tests / folder).mkdir()
         (tests / folder / f"test_{folder}.py").write_text("def test_it(): pass\n")
     (tests / "test_first.py").write_text("def test_it(): pass\n")
+    (tests / "scripts" / "test_run.py").write_text("def test_it(): pass\n")
     (tests / "conftest.py").write_text(CONFTEST)
     (pytester.path / "pytest.ini").write_text("[pytest]\nmarkers = servers\n  processes\n  scripts\n")
-    order = ["plan", "first", "laws", "servers", "processes", "scripts"]
+    order = ["plan", "first", "laws", "servers", "processes", "run", "scripts"]
     for chosen, expected in {
         "": order,
         "not (scripts or processes or servers)": order[:3],
