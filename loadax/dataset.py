@@ -153,12 +153,15 @@ class Dataset:
         )
 
     def __getitem__(self, index: Any) -> Any:
-        """`ds[i]`: the example at position i of epoch 0. `ds[a:b:c]`: a dataset of these positions."""
+        """The example at position i of epoch 0, `ds[i]`, or a dataset of several positions.
+
+        `ds[a:b:c]` is the dataset of these positions, and `ds[[3, 1, 4]]` is `ds.select([3, 1, 4])`.
+        """
         if isinstance(index, slice):
             chosen = range(*index.indices(len(self)))
             return self._with(Sliced(self.order, chosen.start, chosen.step, len(chosen)))
-        if isinstance(index, list | np.ndarray):
-            raise ArgumentError("an index is an int or a slice; for several positions, use ds.read(positions)")
+        if isinstance(index, list | range) or getattr(index, "ndim", 0):
+            return self._select(index, "index")
         position = integer("index", index)
         if not -len(self) <= position < len(self):
             raise RowIndexError(f"position {position} is out of range for a dataset of length {len(self)}")
@@ -233,6 +236,32 @@ class Dataset:
             integer("lanes", lanes, 1, _MOST_ROWS),
         )
         return self._with(BlockShuffled(self.order, seed, *sizes))
+
+    def select(self, rows: Any) -> "Dataset":
+        """Selects the listed positions, in the order of the list, with repeats; `ds[[3, 1, 4]]` does the same.
+
+        Like a slice, it is about positions: `ds.select(rows).shuffle(0)` shuffles fixed rows, and
+        `ds.shuffle(0).select(rows)` has other rows in each epoch. Keeps the list in memory (8 bytes per entry; none for
+        a range). A row that is listed twice gets the same random numbers from a random map both times.
+
+        Args:
+            rows: Positions as a list, a range or int64[n], negative ones counted from the end, or bool[len(self)], True
+                for positions to keep. Or the path of a file of positions: `.npy`, or `.txt` with one per line.
+
+        Raises:
+            ArgumentError: If it is not such a list, or a mask of another length.
+            RowIndexError: If a position is out of range.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import from_arrays
+            >>> data = from_arrays(np.array([10, 11, 12, 13, 14]))
+            >>> [int(value) for value in data.select([3, 1, -1, 3])]
+            [13, 11, 14, 13]
+            >>> [int(value) for value in data[data.read(range(5)) > 12]]
+            [13, 14]
+        """
+        return self._select(rows, "rows")
 
     def zip(self, other: "Dataset") -> "Dataset":
         """The rows of this dataset beside those of another: an example is a tuple of two.
@@ -653,6 +682,11 @@ class Dataset:
             UserWarning,
             stacklevel=3,
         )
+
+    def _select(self, rows: Any, name: str) -> "Dataset":
+        from loadax.row_index.verbs import select
+
+        return self._with(select(self.order, rows, name))
 
     def _with(self, order: Order) -> "Dataset":
         return Dataset(self.source, order, self.maps)

@@ -5,7 +5,7 @@ _DATALOADER = {
     "drop_last": "remainder='drop' is the default, and remainder='pad' keeps the last rows",
     "collate_fn": "rows are stacked leaf by leaf: make all of one shape in data.map(fn), "
     "or change many at once in data.map_batch(fn)",
-    "sampler": "the order belongs to the dataset: data.shuffle(seed=0), data[a:b], data.filter(fn), or "
+    "sampler": "the order belongs to the dataset: data.shuffle(seed=0), data.select(rows), or "
     "loadax.mix(datasets, weights)",
     "batch_sampler": "batches are batch_size rows of the dataset's order: data.shuffle(seed=0), or "
     "loadax.mix(datasets, weights)",
@@ -32,7 +32,6 @@ _DATASET = {
     "to_iter_dataset": "the Dataloader reads ahead and iterates: loadax.Dataloader(data, batch_size=8)",
     "prefetch": "the Dataloader reads ahead: loadax.Dataloader(data, batch_size=8, prefetch=2)",
     "concatenate": "loadax.concat([data, other])",
-    "select": "a range of rows is data[a:b], a rule data.filter(fn), a list of rows to leave out data.exclude(rows)",
     "shard": "the Dataloader gives each process its part of each batch: see mesh=, and shard_index= with shard_count=",
     "train_test_split": "train, test = data.split(0.9)",
     "random_split": "train, test = data.split(0.9)",

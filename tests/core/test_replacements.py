@@ -44,7 +44,7 @@ def test_an_argument_that_nobody_has() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["batch", "take", "skip", "seed", "random_map", "to_iter_dataset", "prefetch", "select", "shard"]
+    "name", ["batch", "take", "skip", "seed", "random_map", "to_iter_dataset", "prefetch", "shard"]
 )
 def test_methods_of_other_datasets(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"^'Dataset' object has no attribute '{name}': ") as caught:

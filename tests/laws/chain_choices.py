@@ -108,6 +108,7 @@ class Choices:
         table: list[tuple[str, Callable[[], Chain]]] = [
             ("slice", lambda: self.slice(chain)),
             ("slice", lambda: self.slice(chain)),
+            ("select", lambda: self.select(chain)),
             ("shuffle", lambda: self.shuffle(chain)),
             ("shuffle blocks", lambda: self.shuffle_blocks(chain)),
             ("repeat", lambda: self.repeat(chain)),
@@ -154,6 +155,13 @@ class Choices:
         end = [None, *range(-12, 31)]
         step = self.random.choice([None, None, 1, 2, 3, 7, -1, -2, -5])
         return verbs.cut(chain, self.random.choice(end), self.random.choice(end), step)
+
+    def select(self, chain: Chain) -> Chain:
+        size = len(chain)
+        rows = [self.random.randrange(-size, size) for _ in range(self.random.randint(0, 12))] if size else []
+        if self.random.random() < 0.1:
+            return self._without_meaning(chain, "select", lambda: chain.dataset.select([*rows, size]))
+        return verbs.select(chain, rows)
 
     def shuffle(self, chain: Chain) -> Chain:
         seed = self.seed()

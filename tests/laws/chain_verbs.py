@@ -204,6 +204,16 @@ def cut(chain: Chain, start: int | None, stop: int | None, step: int | None) -> 
     )
 
 
+def select(chain: Chain, rows: list[int] | range) -> Chain:
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        found = chain.epoch(number, ())
+        chosen = [found[position]._replace(lane=None) for position in rows]
+        return [visit for visit in chosen if all(each(visit.row) for each in keep)]
+
+    dataset = chain.dataset.select(rows)
+    return chain.then(f".select({rows})", dataset, epoch, splittable=not chain.varies, stride=None)
+
+
 def repeat(chain: Chain, times: int) -> Chain:
     def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
         return [visit for turn in range(times) for visit in chain.epoch(number * times + turn, keep)]

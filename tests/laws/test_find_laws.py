@@ -17,6 +17,7 @@ from loadax.plan.concat import Concatenated
 from loadax.plan.find import StepPosition, find
 from loadax.plan.mix import Mixed, Segment, Stop
 from loadax.plan.repeat import Repeated
+from loadax.plan.select import Selected
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.plan.skips import Skips, joined
@@ -32,7 +33,7 @@ SMALL = st.integers(1, 9)
 MOST = 120  # positions an epoch
 
 
-VERBS = ["shuffle", "blocks", "slice", "repeat", "split", "without", "concat", "mix", "zip"]
+VERBS = ["shuffle", "blocks", "slice", "repeat", "split", "without", "select", "concat", "mix", "zip"]
 
 
 @st.composite
@@ -50,6 +51,9 @@ def orders(choose: st.DrawFn, depth: int = 2) -> tuple[Order, int]:
             start, stop = sorted((choose(st.integers(0, order.size)), choose(st.integers(0, order.size))))
             chosen = range(start, stop)[:: choose(st.sampled_from([1, 1, 2, 3, -1, -2]))]
             order = Sliced(order, chosen.start, chosen.step, len(chosen))
+        elif verb == "select" and order.size:
+            listed = choose(st.lists(st.integers(0, order.size - 1), max_size=12))
+            order = Selected(order, np.array(listed, np.int64), "digest")
         elif verb == "repeat" and order.size <= MOST // 3:
             order = Repeated(order, choose(st.integers(1, 3)))
         elif verb == "split" and not order.varies:
