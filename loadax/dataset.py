@@ -7,11 +7,22 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, final, overload
 
 import numpy as np
 
-from loadax.core.arguments import MOST_POSITIONS, choice, flag, function, integer, number, optional_flag, shown, text
+from loadax.core.arguments import (
+    MOST_POSITIONS,
+    choice,
+    dimensions,
+    flag,
+    function,
+    integer,
+    number,
+    optional_flag,
+    shown,
+    text,
+)
 from loadax.core.arguments import path as checked_path
 from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.formatting import name_of
@@ -27,6 +38,8 @@ from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
 from loadax.plan.split import split as split_order
+from loadax.plan.split import split_counts
+from loadax.plan.subset import met_rows
 from loadax.plan.zip import Zipped
 from loadax.protocols import Integers, Order, Tree
 from loadax.reader import Examples, Reader
@@ -51,6 +64,8 @@ _LANES = 128
 _OPEN_BYTES = 1 << 30  # default limit of the windows of all lanes, over all hosts
 # Rows and bytes of a chunk of the largest leaf, above which decoding a chunk for one row gets a warning.
 _MANY_ROWS, _MANY_BYTES = 4, 8 << 10
+_FRACTION = "a number between 0 and 1, the fraction in the first part"
+_SPLITS = f"{_FRACTION}; a number of equal parts, 2 or more; or a list of counts, such as [800, 100, 100]"
 _MOST_VERBS = 100  # well below Python's recursion limit: verbs are nested calls
 _NEEDED: Any = None  # default of required arguments whose error says more than Python's
 _MOST_ROWS = 1 << 30  # limit of block, window and lanes each, so that their product fits
@@ -160,7 +175,7 @@ class Dataset:
         if isinstance(index, slice):
             chosen = range(*index.indices(len(self)))
             return self._with(Sliced(self.order, chosen.start, chosen.step, len(chosen)))
-        if isinstance(index, list | range) or getattr(index, "ndim", 0):
+        if isinstance(index, list | range) or dimensions(index):
             return self._select(index, "index")
         position = integer("index", index)
         if not -len(self) <= position < len(self):
@@ -465,26 +480,75 @@ class Dataset:
             raise ArgumentError(f"times={times}: {endless}; leave repeat() out and pass num_epochs= to the Dataloader")
         return self._with(Repeated(self.order, times))
 
-    def split(self, fraction: float, seed: int = 0) -> tuple["Dataset", "Dataset"]:
-        """Splits the dataset into two that share no row: about `fraction` of the rows, and the rest.
+    @overload
+    def split(self, fraction: int | Sequence[int], seed: int = 0) -> tuple["Dataset", ...]: ...
 
-        The side of a row depends only on its number and `seed`: it is the same before and after `shuffle`, and does not
-        change when rows are appended. Keeps a list of the rows of each side (8 bytes per row).
+    @overload
+    def split(self, fraction: float, seed: int = 0) -> tuple["Dataset", "Dataset"]: ...
+
+    def split(self, fraction: float | Sequence[int], seed: int = 0) -> tuple["Dataset", ...]:
+        """Splits the dataset at random into parts that share no row.
+
+        The part of a row depends on its number and `seed`: it is the same before and after `shuffle`. With a fraction,
+        it never changes when rows are appended, and sizes are approximate. With counts, sizes are exact, and each
+        appended row moves few others to another part. Keeps a list of the rows of each part (8 bytes per row).
+
+        Args:
+            fraction: Fraction of the rows in the first of two parts, such as 0.9. Or exact counts, such as
+                `[800, 100, 100]`, which add up to the number of rows. Or a number of parts of equal size, such as 5:
+                the first parts have one row more if it does not divide the number of rows.
+            seed: Seed of the split, any int.
 
         Raises:
-            ArgumentError: If `fraction` is not between 0 and 1, or the set of rows changes every epoch.
+            ArgumentError: If `fraction` is none of these, the counts don't add up, a part would be empty, or the set of
+                rows changes every epoch.
+
+        Warns:
+            UserWarning: If a fraction leaves a part without rows.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import concat, from_arrays
+            >>> data = from_arrays(np.arange(1000))
+            >>> [len(part) for part in data.split([800, 100, 100])]
+            [800, 100, 100]
+            >>> folds = data.split(5)
+            >>> train, test = concat(folds[1:]), folds[0]
+            >>> len(train), len(test)
+            (800, 200)
         """
-        first, rest = split_order(self.order, _fraction(fraction), integer("seed", seed, most=None))
+        seed = integer("seed", seed, most=None)
+        if (counts := self._counts(fraction)) is not None:
+            return tuple(map(self._with, split_counts(self.order, self.reader.num_rows, counts, seed)))
+        first, rest = split_order(self.order, _fraction(fraction, _SPLITS), seed)
         parts = self._with(first), self._with(rest)
         for which, part in zip(("first", "second"), parts, strict=True):
             if len(self) > 1 and not len(part):
                 warnings.warn(
                     f"split({fraction}, seed={seed}) of {len(self)} rows leaves none for the {which} part, "
-                    "since each row is drawn independently; pass another seed, or slice: data[:n] and data[n:]",
+                    f"since each row is drawn independently; pass another seed, or counts: split([{len(self) - 1}, 1])",
                     UserWarning,
                     stacklevel=2,
                 )
         return parts
+
+    def _counts(self, fraction: Any) -> list[int] | None:
+        """Number of rows of each part of a split; None for a split by a fraction."""
+        if dimensions(fraction) or (isinstance(fraction, Sequence) and not isinstance(fraction, str | bytes)):
+            if not len(fraction):
+                raise ArgumentError(f"fraction={fraction!r}: pass {_SPLITS}", argument="fraction")
+            remedy = "a number of rows, at least 1; for fractions, split twice: split(0.8), and the rest by split(0.5)"
+            return [integer(f"fraction[{index}]", count, 1, remedy=remedy) for index, count in enumerate(fraction)]
+        if isinstance(fraction, bool) or not hasattr(fraction, "__index__"):
+            return None
+        parts = integer("fraction", fraction, 2, remedy=_SPLITS)
+        rows = int(met_rows(self.order, "split", self.reader.num_rows).sum())
+        if parts > rows:
+            raise ArgumentError(
+                f"fraction={parts}: {parts} parts of {rows} rows would leave some empty; pass at most {rows}",
+                argument="fraction",
+            )
+        return [rows // parts + (index < rows % parts) for index in range(parts)]
 
     def filter(
         self,
@@ -782,8 +846,7 @@ def _threads(workers: Any) -> int | None:
     return None if workers is None else integer("workers", workers, 1)
 
 
-def _fraction(fraction: Any) -> float:
-    remedy = "a number between 0 and 1, the fraction in the first part"
+def _fraction(fraction: Any, remedy: str = _FRACTION) -> float:
     share = number("fraction", fraction, remedy)
     if not 0 < share < 1:
         raise ArgumentError(f"fraction={fraction!r}: pass {remedy}")

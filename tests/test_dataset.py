@@ -99,6 +99,18 @@ def test_split_means_the_same_before_and_after_shuffle() -> None:
     assert sorted(values(first) + values(rest)) == list(range(200))
 
 
+def test_split_by_counts_and_into_parts() -> None:
+    large = from_arrays(np.arange(103))
+    assert [len(part) for part in large.split([80, 13, 10])] == [80, 13, 10]
+    assert [len(part) for part in large.split(5)] == [21, 21, 21, 20, 20]
+    folds = large.shuffle(3).split(4, seed=7)
+    assert sorted(value for fold in folds for value in values(fold)) == list(range(103))
+    assert values(large.split(np.array([53, 50]).tolist())[0]) == values(large.split((53, 50))[0])
+    described = [part.describe() for part in (*large.split([53, 50]), *large.split([53, 50], seed=1), *large.split(2))]
+    assert len({json.dumps(part) for part in described}) == 6
+    assert repr(large.split([53, 50])[1]).endswith(".split([53, 50], seed=0, part 1, 50 rows))")
+
+
 def test_maps_commute_with_every_other_verb() -> None:
     def draw(row: Any, rng: np.random.Generator) -> Any:
         return row["x"] * 1000 + rng.integers(1000)
@@ -262,6 +274,17 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
         (lambda ds: ds.repeat(None), r"times=None: pass an int"),
         (lambda ds: ds.split(0), r"fraction=0: pass a number between 0 and 1, the fraction in the first part"),
         (lambda ds: ds.split(1.0), r"fraction=1\.0: pass a number between 0 and 1"),
+        (
+            lambda ds: ds.split(1),
+            r"fraction=1: pass a number between .*; a number of equal parts, 2 or more; or a list of",
+        ),
+        (lambda ds: ds.split([]), r"fraction=\[\]: pass a number between"),
+        (lambda ds: ds.split([9, 0, 1]), r"fraction\[1\]=0: pass a number of rows, at least 1"),
+        (lambda ds: ds.split([0.8, 0.2]), r"fraction\[0\]=0\.8: pass .* for fractions, split twice: split\(0\.8\)"),
+        (lambda ds: ds.split([9, 2]), r"fraction=\[9, 2\]: the counts add up to 11, and the dataset has 10 rows; pass"),
+        (lambda ds: ds.split(11), r"fraction=11: 11 parts of 10 rows would leave some empty; pass at most 10"),
+        (lambda ds: ds.split({8, 2}), r"fraction=\{8, 2\}: pass a number between"),
+        (lambda ds: ds.shuffle(0)[:3].split([2, 1]), r"split\(\) after a slice of a shuffle"),
         (lambda ds: ds.split("half"), r"fraction='half': pass a number between 0 and 1"),
         (lambda ds: ds.split(float("nan")), r"fraction=nan: pass a number between 0 and 1"),
         (lambda ds: ds.split(0.5, seed="a"), r"seed='a': pass an int"),

@@ -34,7 +34,7 @@ _DATASET = {
     "concatenate": "loadax.concat([data, other])",
     "shard": "the Dataloader gives each process its part of each batch: see mesh=, and shard_index= with shard_count=",
     "train_test_split": "train, test = data.split(0.9)",
-    "random_split": "train, test = data.split(0.9)",
+    "random_split": "train, test = data.split(0.9), or exact counts: data.split([900, 100])",
     "features": "the shapes and dtypes of an example are data.spec",
     "element_spec": "the shapes and dtypes of an example are data.spec",
     "with_format": "examples are NumPy arrays, and the batches of a Dataloader jax.Arrays: leave it out",

@@ -137,8 +137,11 @@ def test_arguments_that_are_missing(call: Callable[[], Any], match: str) -> None
 
 def test_a_small_split_that_leaves_a_part_empty() -> None:
     seed = next(seed for seed in range(100) if not len(_quietly(seed)[1]))
-    with pytest.warns(UserWarning, match=rf"split\(0.9, seed={seed}\) of 5 rows leaves none for the second part"):
+    with pytest.warns(
+        UserWarning, match=rf"split\(0.9, seed={seed}\) of 5 rows leaves none for the second part.*: split\(\[4, 1\]\)"
+    ):
         DATA[:5].split(0.9, seed=seed)
+    assert [len(part) for part in DATA[:5].split([4, 1])] == [4, 1]  # the advice
 
 
 @pytest.mark.filterwarnings("ignore:split")

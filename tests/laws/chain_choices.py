@@ -186,6 +186,12 @@ class Choices:
         fraction, seed, side = self.random.choice([0.1, 0.5, 0.9]), self.seed(), self.random.randint(0, 1)
         if not chain.splittable:
             return self._without_meaning(chain, "split", lambda: chain.dataset.split(fraction, seed))
+        rows = len({visit.row for visit in chain.visits(0)})
+        if rows > 1 and self.random.random() < 0.5:
+            first = self.random.randint(1, rows - 1)
+            if self.random.random() < self.share_refused:
+                self.tally.refused("split", lambda: chain.dataset.split([first, rows - first + 1]))
+            return verbs.split_counts(chain, [first, rows - first], seed, side)
         return verbs.split(chain, fraction, seed, side)
 
     def split_by(self, chain: Chain) -> Chain:

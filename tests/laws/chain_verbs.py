@@ -233,6 +233,18 @@ def split(chain: Chain, fraction: float, seed: int, side: int) -> Chain:
     return chain.then(f".split({fraction}, {seed})[{side}]", dataset, epoch, splits=chain.splits + 1, stride=None)
 
 
+def split_counts(chain: Chain, counts: list[int], seed: int, part: int) -> Chain:
+    depth = [chain.splits] if chain.splits else []
+    by_hash = sorted({visit.row for visit in chain.visits(0)}, key=lambda row: int(derive(seed, "split", *depth, row)))
+    chosen = set(by_hash[sum(counts[:part]) : sum(counts[: part + 1])])
+
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        return chain.epoch(number, (*keep, chosen.__contains__))
+
+    dataset = chain.dataset.split(counts, seed)[part]
+    return chain.then(f".split({counts}, {seed})[{part}]", dataset, epoch, splits=chain.splits + 1, stride=None)
+
+
 def kept(chain: Chain, rest: int) -> set[int]:
     """The rows whose numbers leave another rest than this; what a filter sees is epoch 0."""
     return {visit.row for visit in chain.visits(0) if number_of(visit.value) % 3 != rest}
