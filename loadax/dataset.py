@@ -660,6 +660,7 @@ class Dataset:
         rng: bool = False,
         seed: int = 0,
         spec: Tree | None = None,
+        with_index: bool = False,
     ) -> "Dataset":
         """Applies `fn(example)` to every row, or `fn(example, rng)` with the row's own `numpy.random.Generator`.
 
@@ -670,6 +671,20 @@ class Dataset:
             rng: Whether to pass a generator, which depends only on (seed, index in the chain of maps, epoch, row).
             seed: Seed of the generators.
             spec: Spec of the result: a pytree of objects with shape and dtype. None: inferred by mapping one row.
+            with_index: Whether to pass the row number, an int: `fn(example, row)`, or `fn(example, row, rng)`. It is
+                the row of the source, as `Dataloader.rows` tells it, and not the position, which a shuffle or a slice
+                changes: the same record has the same number in every epoch.
+
+        Raises:
+            ArgumentError: If a value can't be used, or `fn` takes another number of arguments.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import from_arrays
+            >>> data = from_arrays(np.array([1.5, 2.5, 3.5]))
+            >>> names = ["a.png", "b.png", "c.png"]
+            >>> data[::-1].map(lambda value, row: {"value": value, "size": len(names[row])}, with_index=True)[0]
+            {'size': 5, 'value': np.float64(3.5)}
         """
         fn, rng = map_function(fn, flag("rng", rng, _RNG_HINT))
         made = Map(
@@ -678,8 +693,9 @@ class Dataset:
             integer("seed", seed, most=None),
             self.reader.depth,
             _spec(spec),
+            flag("with_index", with_index),
         )
-        _check_arguments(made, "a generator")
+        _check_arguments(made, "its row", "a generator")
         return self._mapped(made)
 
     def map_batch(
@@ -689,6 +705,7 @@ class Dataset:
         seed: int = 0,
         spec: Tree | None = None,
         elementwise: bool = False,
+        with_index: bool = False,
     ) -> "Dataset":
         """Applies `fn(batch)` to many rows at once: some rows of some step, not necessarily a whole batch.
 
@@ -701,11 +718,21 @@ class Dataset:
             spec: Spec of the result for one row. None: inferred by mapping one row.
             elementwise: Promise that each element depends only on the same element of the same leaf. Then `fn` may be
                 called with some columns of the rows, and only the columns of this process's devices are read.
+            with_index: Whether to pass the row numbers as int64[n]: `fn(batch, rows)`, or `fn(batch, rows, rngs)`; see
+                `map`.
+
+        Raises:
+            ArgumentError: If a value can't be used, or `fn` takes another number of arguments.
         """
         rng, elementwise = flag("rng", rng, _RNG_HINT), flag("elementwise", elementwise)
+        with_index = flag("with_index", with_index)
         if elementwise and rng:
             raise ArgumentError(
                 "elementwise=True with rng=True: random numbers for some columns would depend on the mesh; choose one"
+            )
+        if elementwise and with_index:
+            raise ArgumentError(
+                "elementwise=True with with_index=True: an elementwise function depends on elements alone; choose one"
             )
         place = self.reader.depth
         made = BatchMap(
@@ -715,8 +742,9 @@ class Dataset:
             place,
             _spec(spec),
             elementwise,
+            with_index,
         )
-        _check_arguments(made, "a list of generators")
+        _check_arguments(made, "their rows", "a list of generators")
         return self._mapped(made)
 
     def _chunk_rows(self) -> int | None:
@@ -853,16 +881,27 @@ def _fraction(fraction: Any, remedy: str = _FRACTION) -> float:
     return share
 
 
-def _check_arguments(made: Transform, what: str) -> None:
-    """Raises if a function takes a generator but gets none, or the reverse: now, not on the first row."""
-    if takes(made.function, 2 if made.rng else 1) is not False or not takes(made.function, 1 if made.rng else 2):
+def _check_arguments(made: Transform, rows: str, rngs: str) -> None:
+    """Raises if a function takes more or fewer arguments than it gets: now, not on the first row."""
+    options = {"with_index": (made.with_index, rows), "rng": (made.rng, rngs)}
+    gets = [
+        "an example" if isinstance(made, Map) else "a batch",
+        *(what for passed, what in options.values() if passed),
+    ]
+    taken = next((count for count in (1, 2, 3) if takes(made.function, count)), None)
+    if takes(made.function, len(gets)) is not False or taken is None:
         return  # any other mismatch raises its own error
-    name = name_of(made.function)
-    if made.rng:
-        raise ArgumentError(
-            f"fn={name} takes one argument, but rng=True also passes {what}; add a second argument, or leave rng out"
+    if taken > len(gets):
+        missing = (f"{name}=True for {what}" for name, (passed, what) in options.items() if not passed)
+        remedy = f"pass {' or '.join(missing)}"
+    else:
+        remedy = (
+            f"take {len(gets)}, or leave {' or '.join(name for name, (passed, _) in options.items() if passed)} out"
         )
-    raise ArgumentError(f"fn={name} takes two arguments; pass rng=True to pass {what} as the second one")
+    raise ArgumentError(
+        f"fn={name_of(made.function)} takes {taken} argument{'s' * (taken > 1)}, "
+        f"but gets {len(gets)}: {', '.join(gets)}; {remedy}"
+    )
 
 
 def _spec(spec: Tree | None) -> Tree | None:
@@ -871,5 +910,6 @@ def _spec(spec: Tree | None) -> Tree | None:
 
 def _map_text(transform: Transform) -> str:
     verb = "map" if isinstance(transform, Map) else "map_batch"
-    options = ", rng=True" * transform.rng + ", elementwise=True" * transform.elementwise
+    options = ", rng=True" * transform.rng + ", with_index=True" * transform.with_index
+    options += ", elementwise=True" * transform.elementwise
     return f"{verb}({name_of(transform.function)}{options})"

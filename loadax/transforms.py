@@ -86,11 +86,13 @@ class Map:
     """A function that is applied to each row.
 
     Args:
-        function: `function(example)`, or `function(example, rng)`.
+        function: `function(example)`, `function(example, rng)`, `function(example, row)` or
+            `function(example, row, rng)`.
         rng: Whether it takes a `numpy.random.Generator`, one per row.
         seed: Seed of the generators.
         place: Index of this map in the chain.
         spec: Spec of its result; None: inferred by calling it once.
+        with_index: Whether it takes the row number, a Python int.
     """
 
     function: Callable[..., Tree]
@@ -98,6 +100,7 @@ class Map:
     seed: int
     place: int
     spec: Tree | None
+    with_index: bool = False
     last: LastRow = field(default_factory=LastRow, init=False, repr=False, compare=False)
     elementwise = False
 
@@ -110,7 +113,7 @@ class Map:
         first_results, reused = self._apply_watching_reuse(examples[:2], visits)
         if reused:
             other_results, _ = self._apply_watching_reuse(examples[2:], visits, 2)
-        elif self.rng:
+        elif self.rng or self.with_index:
             calls = zip(examples[2:], visits.rows.tolist()[2:], visits.epochs.tolist()[2:], strict=True)
             other_results = [self.one(*call) for call in calls]
         else:
@@ -144,7 +147,7 @@ class Map:
         return results, reused
 
     def _apply(self, inputs: list[Tree], visits: Visits, first: int) -> list[Tree]:
-        """Applies a function without rng to the inputs, which start at index `first` of `visits`."""
+        """Applies a function of examples alone to the inputs, which start at index `first` of `visits`."""
         results: list[Tree] = []
         function, keep = self.function, results.append
         try:
@@ -189,8 +192,9 @@ class Map:
     def one(self, example: Tree, row: int, epoch: int) -> Tree:
         """Applies the function to one example. An exception gets a note with the row."""
         try:
-            arguments = (generator(self.seed, self.place, epoch, row),) if self.rng else ()
-            result = self.function(example, *arguments)
+            index = (row,) if self.with_index else ()
+            rng = (generator(self.seed, self.place, epoch, row),) if self.rng else ()
+            result = self.function(example, *index, *rng)
         except RAISED as error:
             blame(error, f"map {name_of(self.function)}", self._note(row, epoch))
             raise
@@ -207,7 +211,7 @@ class Map:
         )
 
     def describe(self) -> list[Any]:
-        return ["map", self.rng, self.seed if self.rng else None]
+        return ["map", self.rng, self.seed if self.rng else None, *["with_index"] * self.with_index]
 
 
 @final
@@ -216,13 +220,15 @@ class BatchMap:
     """A function that is applied to many rows at once and must treat each row independently.
 
     Args:
-        function: `function(batch)`, or `function(batch, rngs)` with one generator per row.
+        function: `function(batch)`, `function(batch, rngs)` with one generator per row, `function(batch, rows)` with
+            the row numbers, int64[n], or `function(batch, rows, rngs)`.
         rng: Whether it takes generators.
         seed: Seed of the generators.
         place: Index of this map in the chain.
         spec: Spec of one row of its result; None: inferred by calling it once.
         elementwise: Promise that every element of every leaf depends only on the same element of the same leaf. It may
             then be called with some columns of the rows, and with leaves of different numbers of rows.
+        with_index: Whether it takes row numbers.
     """
 
     function: Callable[..., Tree]
@@ -231,6 +237,7 @@ class BatchMap:
     place: int
     spec: Tree | None
     elementwise: bool
+    with_index: bool = False
 
     def __call__(self, batch: Tree, visits: Visits, spec: Tree) -> Tree:
         """Maps `batch`; each leaf of the result has the shape of `spec` after the dimension of rows."""
@@ -240,11 +247,10 @@ class BatchMap:
     def raw(self, batch: Tree, visits: Visits) -> Tree:
         """Calls the function without checking its result. An exception gets a note with the rows."""
         try:
-            if self.rng:
-                pairs = zip(visits.rows.tolist(), visits.epochs.tolist(), strict=True)
-                result = self.function(batch, [generator(self.seed, self.place, epoch, row) for row, epoch in pairs])
-            else:
-                result = self.function(batch)
+            index = (visits.rows.copy(),) if self.with_index else ()  # the function may change its argument
+            pairs = zip(visits.rows.tolist(), visits.epochs.tolist(), strict=True)
+            rngs = ([generator(self.seed, self.place, epoch, row) for row, epoch in pairs],) if self.rng else ()
+            result = self.function(batch, *index, *rngs)
         except RAISED as error:
             name = f"map_batch {name_of(self.function)}"
             blame(error, name, f"loadax: in {name}, on {rows_text(visits.rows)}")
@@ -254,7 +260,7 @@ class BatchMap:
         return result
 
     def describe(self) -> list[Any]:
-        return ["map_batch", self.rng, self.seed if self.rng else None]
+        return ["map_batch", self.rng, self.seed if self.rng else None, *["with_index"] * self.with_index]
 
 
 Transform = Map | BatchMap

@@ -138,6 +138,48 @@ def test_maps_may_have_randomness_of_their_own_even_around_a_concatenation() -> 
             assert len(set(row.tolist())) == 3
 
 
+def pow3(one: Any, two: Any, three: Any) -> Any:
+    return one
+
+
+def test_the_index_of_a_row_is_the_sources_and_stays_in_every_order_and_epoch() -> None:
+    def beside(value: Any, row: int) -> Any:
+        assert type(row) is int
+        return value * 100 + row
+
+    def beside_all(batch: Any, rows: Any) -> Any:
+        assert rows.dtype == np.int64
+        result = batch * 100 + rows
+        rows[:] = -1
+        return result
+
+    plain = from_arrays(VALUES)
+    for indexed in (plain.map(beside, with_index=True), plain.map_batch(beside_all, with_index=True)):
+        expected = [value * 100 + row for row, value in enumerate(VALUES.tolist())]
+        assert values(indexed) == expected
+        for epoch in (0, 3):
+            assert sorted(values(indexed.shuffle(0), epoch)) == expected
+        assert values(indexed[::-2]) == expected[::-2]
+        assert values(indexed.filter(lambda value: value > 5500)) == expected[6:]
+        assert values(concat([indexed, indexed])) == expected * 2
+    joined = concat([plain, plain]).map(beside, with_index=True)
+    assert [value % 100 for value in values(joined)] == list(range(20))
+
+
+def test_the_index_comes_before_the_generator() -> None:
+    def draw(value: Any, row: int, rng: np.random.Generator) -> Any:
+        return value * 0 + row + rng.random()
+
+    def draw_all(batch: Any, rows: Any, rngs: Any) -> Any:
+        return batch * 0 + rows + [rng.random() for rng in rngs]
+
+    plain = from_arrays(VALUES)
+    one = plain.map(draw, rng=True, with_index=True)
+    assert values(one, 2) == values(plain.map_batch(draw_all, rng=True, with_index=True), 2)
+    assert [int(value) for value in values(one.shuffle(0), 1)] == values(plain.shuffle(0).map(lambda v: v // 10), 1)
+    assert repr(one).endswith(", rng=True, with_index=True))")
+
+
 def test_random_maps_draw_anew_each_epoch_and_the_same_each_time() -> None:
     def draw(row: Any, rng: np.random.Generator) -> Any:
         return rng.random()
@@ -294,14 +336,30 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
         (lambda ds: ds.map(divmod, rng=True, seed=None), r"seed=None: pass an int"),
         (
             lambda ds: ds.map(divmod),
-            r"fn=divmod takes two arguments; pass rng=True to pass a generator as the second one",
+            r"fn=divmod takes 2 arguments, but gets 1: an example; pass with_index=True for its row or rng=True",
         ),
         (
             lambda ds: ds.map(len, rng=True),
-            r"fn=len takes one argument, but rng=True also passes .* a second argument, or leave rng out",
+            r"fn=len takes 1 argument, but gets 2: an example, a generator; take 2, or leave rng out",
         ),
-        (lambda ds: ds.map_batch(divmod), r"pass rng=True to pass a list of generators as the second one"),
-        (lambda ds: ds.map_batch(len, rng=True), r"rng=True also passes a list of generators"),
+        (
+            lambda ds: ds.map_batch(divmod),
+            r"but gets 1: a batch; pass with_index=True for their rows or rng=True for a list of generators",
+        ),
+        (lambda ds: ds.map_batch(len, rng=True), r"gets 2: a batch, a list of generators; take 2, or leave rng out"),
+        (
+            lambda ds: ds.map(divmod, True, with_index=True),
+            r"gets 3: an example, its row, a generator; take 3, or leave",
+        ),
+        (
+            lambda ds: ds.map(pow3, with_index=True),
+            r"takes 3 arguments, but gets 2: .*its row; pass rng=True for a gen",
+        ),
+        (lambda ds: ds.map(len, with_index=1), r"with_index=1: pass True or False"),
+        (
+            lambda ds: ds.map_batch(divmod, with_index=True, elementwise=True),
+            r"elementwise=True with with_index=True: an elementwise function depends on elements alone; choose one",
+        ),
         (
             lambda ds: ds.map_batch(len, rng=True, elementwise=True),
             r"elementwise=True with rng=True: .*depend on the mesh; choose one",
@@ -524,7 +582,7 @@ def test_what_decides_the_examples_and_their_order_is_described() -> None:
 
 
 def test_a_map_is_not_asked_what_its_signature_does_not_tell() -> None:
-    """Three arguments, or none that can be known: its own error says it better."""
-    for function in (dict, lambda one, two, three: one):
+    """Four arguments, or none that can be known: its own error says it better."""
+    for function in (dict, lambda one, two, three, four: one):
         assert len(data().map(function)) == len(data().map(function, rng=True)) == 10
     assert data().map(lambda row, scale=2: row["x"] * scale)[3] == 60

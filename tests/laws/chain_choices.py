@@ -302,6 +302,7 @@ class Choices:
             lambda: verbs.map_rows(chain, to_document, "to_document"),
             lambda: verbs.map_random(chain, noisy, self.seed()),
             lambda: verbs.map_random(chain, noisy, self.seed()),
+            lambda: verbs.map_indexed(chain, lambda row, index: scaled(index % 10)(row), "scaled by its row"),
         ]
         if isinstance(chain.like, str):
             table += [lambda: verbs.map_rows(chain, tokenized, "tokenized")] * 5

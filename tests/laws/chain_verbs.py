@@ -299,6 +299,12 @@ def map_rows(chain: Chain, function: Function, name: str, **arguments: Any) -> C
     return _mapped(chain, f".map({name})", dataset, lambda visit: function(deepcopy(visit.value)))
 
 
+def map_indexed(chain: Chain, function: Function, name: str) -> Chain:
+    """A map that gets the row's number in its source."""
+    dataset = chain.dataset.map(function, with_index=True)
+    return _mapped(chain, f".map({name}, with_index)", dataset, lambda v: function(deepcopy(v.value), v.row))
+
+
 def map_random(chain: Chain, function: Function, seed: int) -> Chain:
     def made(visit: Visit) -> Row:
         return function(deepcopy(visit.value), generator(seed, chain.maps, visit.epoch, visit.row))

@@ -133,5 +133,5 @@ def test_others_are_refused(verb: str, given: Any, remedy: str) -> None:
 
 
 def test_a_map_that_gets_no_generator_wants_none() -> None:
-    with pytest.raises(ArgumentError, match=r"fn=Scale.map .* takes one argument, but rng=True"):
+    with pytest.raises(ArgumentError, match=r"fn=Scale.map .* takes 1 argument, but gets 2"):
         DATA.map(Scale(1.0), rng=True)
