@@ -278,6 +278,38 @@ class Dataset:
         """
         return self._select(rows, "rows")
 
+    def sample(self, weights: Any, size: int | None = None, seed: int = 0) -> "Dataset":
+        """Draws rows with replacement, each in proportion to its weight, in another way in each epoch.
+
+        Every position is an independent draw that depends only on (seed, epoch, position), so any position can be read
+        directly. Draws are in random order: a shuffle before it is refused, and one after it changes nothing that
+        matters. A row that is drawn again gets other random numbers from a random map. `Dataloader.find` looks at every
+        position of the steps that it searches.
+
+        Args:
+            weights: A weight of at least 0 for each row, as a list or an array; rows of weight 0 are never drawn. They
+                become integers once: exactly, if they are integers with a sum of at most 2**44, else rounded to a
+                2**44th of their sum. Keeps 8 bytes per row.
+            size: Number of draws in an epoch. None: as many as there are rows.
+            seed: Seed of the draws, any int.
+
+        Raises:
+            ArgumentError: If a weight is negative or not finite, all are zero, their number is not that of the rows, or
+                the order before it changes every epoch.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import from_arrays
+            >>> labels = np.array([0] * 90 + [1] * 10)
+            >>> balanced = from_arrays({"label": labels}).sample(1 / np.bincount(labels)[labels], size=1000)
+            >>> bool(450 < balanced.read(range(1000))["label"].sum() < 550)
+            True
+        """
+        from loadax.row_index.verbs import sample
+
+        size = len(self) if size is None else integer("size", size, 1, MOST_POSITIONS)
+        return self._with(sample(self.order, weights, size, integer("seed", seed, most=None)))
+
     def zip(self, other: "Dataset") -> "Dataset":
         """The rows of this dataset beside those of another: an example is a tuple of two.
 

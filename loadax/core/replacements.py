@@ -5,8 +5,8 @@ _DATALOADER = {
     "drop_last": "remainder='drop' is the default, and remainder='pad' keeps the last rows",
     "collate_fn": "rows are stacked leaf by leaf: make all of one shape in data.map(fn), "
     "or change many at once in data.map_batch(fn)",
-    "sampler": "the order belongs to the dataset: data.shuffle(seed=0), data.select(rows), or "
-    "loadax.mix(datasets, weights)",
+    "sampler": "the order belongs to the dataset: data.shuffle(seed=0), data.select(rows), "
+    "data.sample(weights), or loadax.mix(datasets, weights)",
     "batch_sampler": "batches are batch_size rows of the dataset's order: data.shuffle(seed=0), or "
     "loadax.mix(datasets, weights)",
     "pin_memory": "leave it out: batches are placed on the devices ahead of the training loop, "

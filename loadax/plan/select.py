@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 
 from loadax.errors import ArgumentError
-from loadax.plan.order import check_fixed_rows, no_hits
+from loadax.plan.order import check_fixed_rows, equal_pairs, no_hits
 from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Visits
 
 
@@ -51,10 +51,8 @@ class Selected:
             return no_hits()
         below = self.parent.inverse(rows, epochs, (int(listed.min()), int(listed.max()) + 1))
         ascending, sorter = self._by_position
-        first = np.searchsorted(ascending, below.positions, side="left")
-        counts = np.searchsorted(ascending, below.positions, side="right") - first
-        repeats = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        return Hits(np.repeat(below.asked, counts), sorter[np.repeat(first, counts) + repeats])
+        listed_at, met = equal_pairs(ascending, below.positions)
+        return Hits(below.asked[met], sorter[listed_at])
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
         if self.varies:

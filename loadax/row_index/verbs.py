@@ -1,4 +1,4 @@
-"""Verbs on orders that keep lists of rows: `filter`, `exclude`, `select`, `split` and `split_by`."""
+"""Verbs on orders that keep lists of rows: `filter`, `exclude`, `select`, `sample`, `split_by`."""
 
 import os
 from collections.abc import Callable
@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
+from loadax.core.arguments import shown
 from loadax.core.formatting import name_of
 from loadax.errors import ArgumentError, LeafTypeError, RowIndexError
+from loadax.plan.sample import Sampled, integer_weights
 from loadax.plan.select import Selected
 from loadax.plan.slice import Sliced
 from loadax.plan.split import again, below
@@ -106,6 +108,49 @@ def select(order: Order, rows: Any, name: str) -> Order:
     _check_positions(listed, order.size, name, origin)
     positions = np.where(given < 0, given + order.size, given)
     return Selected(order, positions, digest_values(positions))
+
+
+def sample(order: Order, weights: Any, size: int, seed: int) -> Order:
+    """Draws positions of an order with replacement, in proportion to weights.
+
+    Args:
+        order: Order to draw from.
+        weights: A weight for each position.
+        size: Number of draws in an epoch.
+        seed: Seed of the draws.
+
+    Raises:
+        ArgumentError: When the order changes every epoch, or the weights can't be used; names the position.
+    """
+    if order.varies:
+        raise ArgumentError(
+            "sample() draws positions by their weights, but here other rows are at a position in every epoch; "
+            "leave the shuffle before sample() out: draws are in random order by themselves"
+        )
+    if not order.size:
+        raise ArgumentError("sample() of a dataset without rows has nothing to draw; pass one with rows")
+    try:
+        given = np.asarray(weights)
+    except ValueError:  # ragged
+        given = np.asarray(None)
+    if given.ndim != 1 or given.dtype.kind not in "biuf":
+        raise ArgumentError(
+            f"weights={shown(weights)}: pass a flat list or array of numbers, one for each row", argument="weights"
+        )
+    if len(given) != order.size:
+        raise ArgumentError(
+            f"weights has {len(given)} entries, and the dataset has {order.size} rows; pass one for each",
+            argument="weights",
+        )
+    wrong = np.flatnonzero(~(np.isfinite(given) & (given >= 0)))
+    if len(wrong):
+        raise ArgumentError(
+            f"weights[{wrong[0]}]={given[wrong[0]]}: pass finite numbers of at least 0", argument="weights"
+        )
+    if not given.any():
+        raise ArgumentError("weights are all zero; give at least one row a positive weight", argument="weights")
+    ends = np.cumsum(integer_weights(given))
+    return Sampled(order, ends, size, seed, digest_values(ends))
 
 
 def split_groups(

@@ -109,6 +109,7 @@ class Choices:
             ("slice", lambda: self.slice(chain)),
             ("slice", lambda: self.slice(chain)),
             ("select", lambda: self.select(chain)),
+            ("sample", lambda: self.sample(chain)),
             ("shuffle", lambda: self.shuffle(chain)),
             ("shuffle blocks", lambda: self.shuffle_blocks(chain)),
             ("repeat", lambda: self.repeat(chain)),
@@ -162,6 +163,13 @@ class Choices:
         if self.random.random() < 0.1:
             return self._without_meaning(chain, "select", lambda: chain.dataset.select([*rows, size]))
         return verbs.select(chain, rows)
+
+    def sample(self, chain: Chain) -> Chain:
+        weights = [self.random.randint(0, 3) for _ in range(len(chain))]
+        size, seed = self.random.randint(1, 20), self.seed()
+        if chain.varies or not any(weights):
+            return self._without_meaning(chain, "sample", lambda: chain.dataset.sample(weights, size, seed))
+        return verbs.sample(chain, weights, size, seed)
 
     def shuffle(self, chain: Chain) -> Chain:
         seed = self.seed()

@@ -214,6 +214,19 @@ def select(chain: Chain, rows: list[int] | range) -> Chain:
     return chain.then(f".select({rows})", dataset, epoch, splittable=not chain.varies, stride=None)
 
 
+def sample(chain: Chain, weights: list[int], size: int, seed: int) -> Chain:
+    urn = [position for position, weight in enumerate(weights) for _ in range(weight)]
+
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        assert not keep
+        drawn = [urn[int(derive(seed, "sample", number, position)) % len(urn)] for position in range(size)]
+        return [chain.visits(number * size + position)[at]._replace(lane=None) for position, at in enumerate(drawn)]
+
+    dataset = chain.dataset.sample(weights, size, seed)
+    verb = f".sample({weights}, {size}, {seed})"
+    return chain.then(verb, dataset, epoch, splittable=False, varies=True, stride=None)
+
+
 def repeat(chain: Chain, times: int) -> Chain:
     def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
         return [visit for turn in range(times) for visit in chain.epoch(number * times + turn, keep)]

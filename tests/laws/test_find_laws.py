@@ -17,6 +17,7 @@ from loadax.plan.concat import Concatenated
 from loadax.plan.find import StepPosition, find
 from loadax.plan.mix import Mixed, Segment, Stop
 from loadax.plan.repeat import Repeated
+from loadax.plan.sample import Sampled
 from loadax.plan.select import Selected
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
@@ -33,7 +34,7 @@ SMALL = st.integers(1, 9)
 MOST = 120  # positions an epoch
 
 
-VERBS = ["shuffle", "blocks", "slice", "repeat", "split", "without", "select", "concat", "mix", "zip"]
+VERBS = ["shuffle", "blocks", "slice", "repeat", "split", "without", "select", "sample", "concat", "mix", "zip"]
 
 
 @st.composite
@@ -51,9 +52,8 @@ def orders(choose: st.DrawFn, depth: int = 2) -> tuple[Order, int]:
             start, stop = sorted((choose(st.integers(0, order.size)), choose(st.integers(0, order.size))))
             chosen = range(start, stop)[:: choose(st.sampled_from([1, 1, 2, 3, -1, -2]))]
             order = Sliced(order, chosen.start, chosen.step, len(chosen))
-        elif verb == "select" and order.size:
-            listed = choose(st.lists(st.integers(0, order.size - 1), max_size=12))
-            order = Selected(order, np.array(listed, np.int64), "digest")
+        elif verb in ("select", "sample") and order.size:
+            order = choose(listed(order, verb))
         elif verb == "repeat" and order.size <= MOST // 3:
             order = Repeated(order, choose(st.integers(1, 3)))
         elif verb == "split" and not order.varies:
@@ -71,6 +71,16 @@ def orders(choose: st.DrawFn, depth: int = 2) -> tuple[Order, int]:
                 order, rows = choose(mixtures(order, rows, other, others)), rows + others
         assume(order.size <= MOST)
     return order, rows
+
+
+@st.composite
+def listed(choose: st.DrawFn, order: Order, verb: str) -> Order:
+    """Positions of an order, listed or drawn."""
+    if verb == "select" or order.varies:
+        positions = choose(st.lists(st.integers(0, order.size - 1), max_size=12))
+        return Selected(order, np.array(positions, np.int64), "digest")
+    weights = choose(st.lists(st.integers(1, 3), min_size=order.size, max_size=order.size))
+    return Sampled(order, np.cumsum(weights), choose(st.integers(1, 20)), choose(SMALL), "digest")
 
 
 @st.composite
