@@ -4,7 +4,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final, overload
@@ -55,7 +55,7 @@ from loadax.sources.adapters.grain_transforms import (
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.io.path_overlap import check_elsewhere
-from loadax.transforms import BatchMap, Map, Transform, takes
+from loadax.transforms import BatchMap, Map, Pad, Padding, Transform, takes
 from loadax.writing.identity import digest_of, identify, sample_size, spread
 
 _log = logging.getLogger("loadax")
@@ -716,7 +716,7 @@ class Dataset:
             >>> data = from_arrays(np.array([1.5, 2.5, 3.5]))
             >>> names = ["a.png", "b.png", "c.png"]
             >>> data[::-1].map(lambda value, row: {"value": value, "size": len(names[row])}, with_index=True)[0]
-            {'size': 5, 'value': np.float64(3.5)}
+            {'value': np.float64(3.5), 'size': np.int64(5)}
         """
         fn, rng = map_function(fn, flag("rng", rng, _RNG_HINT))
         made = Map(
@@ -778,6 +778,51 @@ class Dataset:
         )
         _check_arguments(made, "their rows", "a list of generators")
         return self._mapped(made)
+
+    def pad(self, lengths: int | Mapping[str, int], value: Any = 0, truncate: bool = False) -> "Dataset":
+        """Pads ragged leaves to a fixed length, many rows at a time, and puts their lengths beside them.
+
+        Args:
+            lengths: Length of each padded leaf by name, such as `{"tokens": 512}`; the leaf "tokens_length" (int32) is
+                added. Or an int for examples that are bare arrays, which become dicts of "data" and "length". Padding
+                is at the end of the first dimension.
+            value: Value of the padding. Or a dict of values by name, 0 for the others.
+            truncate: Whether to truncate longer leaves, whose lengths then are those of the rest. Otherwise they are an
+                error.
+
+        Raises:
+            ArgumentError: If a value can't be used, or `value` does not fit a leaf's dtype.
+            LeafError: On reading a longer leaf, or one that is missing or not numeric. Names the row and the leaf.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import from_source
+            >>> rows = [{"tokens": np.arange(3), "label": 0}, {"tokens": np.arange(5), "label": 1}]
+            >>> padded = from_source(rows).pad({"tokens": 6}, value=-1)
+            >>> padded.read([0, 1])["tokens"].tolist()
+            [[0, 1, 2, -1, -1, -1], [0, 1, 2, 3, 4, -1]]
+            >>> padded[0]["tokens_length"]
+            np.int32(3)
+        """
+        remedy = "a length for each leaf by name, such as {'tokens': 512}, or one int for bare arrays"
+        checked: dict[str, int] | int
+        if isinstance(lengths, Mapping):
+            if not lengths or not all(isinstance(name, str) for name in lengths):
+                raise ArgumentError(f"lengths={lengths!r}: pass {remedy}", argument="lengths")
+            checked = {name: integer(f"lengths[{name!r}]", length, 1) for name, length in lengths.items()}
+        else:
+            checked = integer("lengths", lengths, 1, remedy=remedy)
+        names = checked if isinstance(checked, dict) else ("data",)
+        for name, fill in value.items() if isinstance(value, Mapping) else [(None, value)]:
+            if name is not None and name not in names:
+                raise ArgumentError(f"value has the key {name!r}, which is not padded; leave it out", argument="value")
+            number("value" if name is None else f"value[{name!r}]", fill, "a number")
+        value = dict(value) if isinstance(value, Mapping) else value
+        truncate = flag("truncate", truncate)
+        padded = None
+        if isinstance(checked, int) and not self.maps:
+            padded = self.source.padded(checked, value, truncate)
+        return Dataset(padded, self.order) if padded else self._mapped(Pad(Padding(checked, value, truncate)))
 
     def _chunk_rows(self) -> int | None:
         """The most common chunk size of the source in rows; None if it has no chunks."""
@@ -913,7 +958,7 @@ def _fraction(fraction: Any, remedy: str = _FRACTION) -> float:
     return share
 
 
-def _check_arguments(made: Transform, rows: str, rngs: str) -> None:
+def _check_arguments(made: Map | BatchMap, rows: str, rngs: str) -> None:
     """Raises if a function takes more or fewer arguments than it gets: now, not on the first row."""
     options = {"with_index": (made.with_index, rows), "rng": (made.rng, rngs)}
     gets = [
@@ -941,6 +986,8 @@ def _spec(spec: Tree | None) -> Tree | None:
 
 
 def _map_text(transform: Transform) -> str:
+    if isinstance(transform, Pad):
+        return repr(transform.function)
     verb = "map" if isinstance(transform, Map) else "map_batch"
     options = ", rng=True" * transform.rng + ", with_index=True" * transform.with_index
     options += ", elementwise=True" * transform.elementwise

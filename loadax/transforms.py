@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadax import seeds
+from loadax.core.casting import fill_value
 from loadax.core.formatting import name_of, rows_text
-from loadax.core.spec import check_batch, same_memory
+from loadax.core.spec import check_batch, same_memory, spec_of, stack
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError
-from loadax.protocols import Tree, Visits
+from loadax.protocols import ArraySpec, Tree, Visits
 
 
 def takes(function: Callable[..., Any], count: int) -> bool | None:
@@ -263,4 +265,151 @@ class BatchMap:
         return ["map_batch", self.rng, self.seed if self.rng else None, *["with_index"] * self.with_index]
 
 
-Transform = Map | BatchMap
+@final
+@dataclass(frozen=True, repr=False)
+class Padding:
+    """Arguments of `Pad`, by which fingerprints and messages know it.
+
+    Args:
+        lengths: Length of each padded leaf by name; an int for bare arrays.
+        value: Value of the padding; or a dict of values by name, 0 for other leaves.
+        truncate: Whether to truncate longer leaves; False: they are an error.
+    """
+
+    lengths: dict[str, int] | int
+    value: Any
+    truncate: bool
+
+    def __repr__(self) -> str:
+        return f"pad({self.lengths}, value={self.value}{', truncate=True' * self.truncate})"
+
+
+@final
+@dataclass(frozen=True)
+class Pad:
+    """Pads leaves of ragged rows at the end of their first dimension, and stacks the rows.
+
+    Examples are dicts, and each padded leaf "x" gets a leaf "x_length" (int32) beside it. Or they are bare arrays,
+    which become dicts of "data" and "length".
+
+    Args:
+        function: Its arguments, a `Padding`, where other transforms have their function.
+    """
+
+    function: Any
+    spec = None
+    rng = elementwise = with_index = False
+
+    @property
+    def _leaves(self) -> list[tuple[str, str, int]]:
+        """Name, name of its length, and padded length of every leaf."""
+        lengths = self.function.lengths
+        if isinstance(lengths, int):
+            return [("data", "length", lengths)]
+        return [(name, f"{name}_length", most) for name, most in lengths.items()]
+
+    def spec_of(self, example: Tree, row: int) -> Tree:
+        """The spec of an example after padding.
+
+        Raises:
+            LeafError: When a leaf is missing, exists already, or can't be padded; names the row.
+            ArgumentError: When the value does not fit its dtype.
+        """
+        named = self._named(example, row)
+        padded = {}
+        for name, length_name, most in self._leaves:
+            if name not in named or length_name in named:
+                raise LeafError(
+                    f"row {row} has the leaves {list(named)}; pad() needs a leaf {name!r}, "
+                    f"and adds {length_name!r} with its length, which must not exist yet"
+                )
+            array = _paddable(named.pop(name), f"row {row}: leaf {name!r}")
+            padded[name] = ArraySpec((most, *array.shape[1:]), array.dtype.newbyteorder("="))
+            padded[length_name] = ArraySpec((), np.dtype(np.int32))
+            fill_value(name, self.function.value, array.dtype)
+        return {**spec_of(named), **padded}
+
+    def __call__(self, examples: list[Tree], visits: Visits, spec: Tree) -> Tree:
+        """Pads and stacks examples; each leaf of the result has the shape of `spec` after the dimension of rows.
+
+        Raises:
+            LeafError: When an example has other leaves, dtypes or trailing dimensions, or is longer; names the row.
+        """
+        rows = visits.rows.tolist()
+        named = [self._named(example, row) for example, row in zip(examples, rows, strict=True)]
+        made = {each for name, length_name, _ in self._leaves for each in (name, length_name)}
+        others = {name: leaf for name, leaf in spec.items() if name not in made}
+        expected = {*others, *(name for name, _, _ in self._leaves)}
+        for row, example in zip(rows, named, strict=True):
+            if example.keys() != expected:
+                raise LeafError(
+                    f"row {row} has the leaves {sorted(example)}, and the first row had {sorted(expected)}; "
+                    "return the same leaves for every row"
+                )
+        batch = {}
+        for name, length_name, most in self._leaves:
+            columns = [example.pop(name) for example in named]
+            batch[name], batch[length_name] = self._pad(columns, rows, name, most, spec[name])
+        return {**(stack(named, others, rows) if others else {}), **batch}
+
+    def _named(self, example: Tree, row: int) -> dict[str, Any]:
+        """A copy of an example, as a dict."""
+        if isinstance(self.function.lengths, int):
+            if isinstance(example, dict):
+                raise LeafError(
+                    f"row {row} is a dict of {list(example)}; pass the lengths of its leaves by name: "
+                    f"pad({{{next(iter(example), 'tokens')!r}: {self.function.lengths}}})"
+                )
+            return {"data": example}
+        if not isinstance(example, dict):
+            raise LeafError(
+                f"row {row} is a {type(example).__name__}; pad() by name needs dicts: pass one int for bare arrays"
+            )
+        return example.copy()
+
+    def _pad(
+        self, leaves: list[Any], rows: list[int], name: str, most: int, spec: ArraySpec
+    ) -> tuple[NDArray[Any], NDArray[np.int32]]:
+        trailing = spec.shape[1:]
+        for index, leaf in enumerate(leaves):
+            if type(leaf) is not np.ndarray or leaf.dtype != spec.dtype or leaf.shape[1:] != trailing or not leaf.ndim:
+                label = f"row {rows[index]}: leaf {name!r}"
+                array = _paddable(leaf, label)
+                if not array.size:  # NumPy makes an empty list float64
+                    array = np.empty((0, *trailing), spec.dtype)
+                if array.dtype.newbyteorder("=") != spec.dtype or array.shape[1:] != trailing:
+                    raise LeafError(
+                        f"{label} is {array.dtype}{list(array.shape)}, and in the first row {spec.dtype} with the "
+                        f"dimensions {list(trailing)} after the first; give all rows one dtype and these in a map"
+                    )
+                leaves[index] = array
+        lengths = np.fromiter(map(len, leaves), np.int64, len(leaves))
+        if not self.function.truncate and lengths.max(initial=0) > most:
+            worst = int(np.argmax(lengths))
+            raise LeafError(
+                f"row {rows[worst]}: leaf {name!r} has {lengths[worst]} entries, more than {most}, its padded length; "
+                "pass a larger length, or truncate=True to drop the excess entries"
+            )
+        padded = np.full((len(leaves), *spec.shape), fill_value(name, self.function.value, spec.dtype), spec.dtype)
+        for row, leaf in zip(padded, leaves, strict=True):
+            row[: len(leaf)] = leaf[:most]
+        return padded, np.minimum(lengths, most).astype(np.int32)
+
+    def describe(self) -> list[Any]:
+        return ["pad", self.function.lengths, self.function.value, self.function.truncate]
+
+
+def _paddable(leaf: Any, label: str) -> NDArray[Any]:
+    try:
+        array = np.asarray(leaf)
+    except ValueError:  # lists of different lengths
+        array = np.empty((), object)
+    if not array.ndim or array.dtype.kind in "OSUMm":
+        raise LeafError(
+            f"{label} is {array.dtype}{list(array.shape)}, but pad() pads the first dimension of numeric arrays; "
+            "leave it out of pad()"
+        )
+    return array
+
+
+Transform = Map | BatchMap | Pad

@@ -24,6 +24,7 @@ from tests.laws.chain_rows import (
     named,
     noisy,
     noisy_batch,
+    numeric,
     padded,
     paired,
     placeable,
@@ -124,6 +125,7 @@ class Choices:
             ("map", lambda: self.map(chain)),
             ("map", lambda: self.map(chain)),
             ("map_batch", lambda: self.map_batch(chain)),
+            ("pad", lambda: self.pad(chain)),
             ("concat", lambda: self.concat(chain, depth)),
             ("mix", lambda: self.mix(chain, depth)),
             ("zip", lambda: self.zip(chain, depth)),
@@ -315,6 +317,28 @@ class Choices:
         if isinstance(chain.like, str):
             table += [lambda: verbs.map_rows(chain, tokenized, "tokenized")] * 5
         return self.random.choice(table)() if self._answers(chain) else chain
+
+    def pad(self, chain: Chain) -> Chain:
+        most, value, truncate = self.random.randint(1, 12), self.random.randint(0, 1), self.random.random() < 0.7
+        rows = [chain.like, *(row for epoch in EPOCHS for row in chain.values(epoch))]
+        names = [name for name in chain.like if isinstance(name, str)] if isinstance(chain.like, dict) else []
+        lengths: Any = {name: most for name in names if np.ndim(chain.like[name])} if names else most
+        leaves = [[row[name] for row in rows] for name in lengths] if names else [rows]
+        forms = [
+            {(str(leaf.dtype), leaf.shape[1:]) for leaf in each if isinstance(leaf, np.ndarray)} for each in leaves
+        ]
+        arrays = all(isinstance(leaf, np.ndarray) and leaf.ndim and numeric(leaf) for each in leaves for leaf in each)
+        if not lengths or any(f"{name}_length" in names for name in names):
+            return chain
+        if not arrays or not all(len(each) == 1 for each in forms) or not self._answers(chain):
+            return chain
+        if len({form(verbs.padded_row(row, lengths, value)) for row in rows}) > 1:
+            return chain
+        if not truncate and max(len(leaf) for each in leaves for leaf in each[1:] or each) > most:
+            return self._without_meaning(
+                chain, "pad", lambda: chain.dataset.pad(lengths, value).read(range(len(chain)), epoch=0)
+            )
+        return verbs.pad(chain, lengths, value, truncate)
 
     def spec(self, chain: Chain, function: Callable[[Any], Any]) -> dict[str, Any]:
         """What the function returns, where that is one thing, and now and then."""

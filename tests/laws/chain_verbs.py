@@ -312,6 +312,24 @@ def map_rows(chain: Chain, function: Function, name: str, **arguments: Any) -> C
     return _mapped(chain, f".map({name})", dataset, lambda visit: function(deepcopy(visit.value)))
 
 
+def pad(chain: Chain, lengths: int | dict[str, int], value: int, truncate: bool) -> Chain:
+    def made(visit: Visit) -> Row:
+        return padded_row(visit.value, lengths, value)
+
+    dataset = chain.dataset.pad(lengths, value, truncate)
+    return replace(_mapped(chain, f".pad({lengths}, {value})", dataset, made), one_by_one=False, maps=chain.maps)
+
+
+def padded_row(row: Row, lengths: int | dict[str, int], value: int) -> Row:
+    made = {"data": row} if isinstance(lengths, int) else dict(row)
+    for name, most in {"data": lengths}.items() if isinstance(lengths, int) else lengths.items():
+        kept = made[name][:most]
+        made[name] = np.full((most, *kept.shape[1:]), value, kept.dtype)
+        made[name][: len(kept)] = kept
+        made["length" if isinstance(lengths, int) else f"{name}_length"] = np.int32(len(kept))
+    return made
+
+
 def map_indexed(chain: Chain, function: Function, name: str) -> Chain:
     """A map that gets the row's number in its source."""
     dataset = chain.dataset.map(function, with_index=True)
