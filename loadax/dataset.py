@@ -31,6 +31,7 @@ from loadax.core.spec import flatten_spec, leaf_arrays, normalise_spec
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.block_shuffle import BlockShuffled
+from loadax.plan.flat_map import FlatMapped
 from loadax.plan.order import check_fixed_rows, depth, depth_first
 from loadax.plan.pack import Long, Method
 from loadax.plan.repeat import Repeated
@@ -41,7 +42,7 @@ from loadax.plan.split import split as split_order
 from loadax.plan.split import split_counts
 from loadax.plan.subset import met_rows
 from loadax.plan.zip import Zipped
-from loadax.protocols import Integers, Order, Tree
+from loadax.protocols import ArraySpec, Integers, Order, Tree
 from loadax.reader import Examples, Reader
 from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
@@ -778,6 +779,50 @@ class Dataset:
         )
         _check_arguments(made, "their rows", "a list of generators")
         return self._mapped(made)
+
+    def flat_map(
+        self,
+        fn: Callable[..., Sequence[Tree]],
+        fan_out: int,
+        rng: bool = False,
+        seed: int = 0,
+        with_index: bool = False,
+    ) -> "Dataset":
+        """Makes `fan_out` examples of every row.
+
+        Example p is entry `p % fan_out` of what `fn` returns for the example at position `p // fan_out`, so any example
+        has random access, and the length is exact. Consecutive examples of a row read and map it once, as far as they
+        are in one batch and on one host: a shuffle before `flat_map` keeps them together, and one after it separates
+        them, so that each reads its row.
+
+        Args:
+            fn: Function of one example, as in `map`, that returns a list of `fan_out` examples.
+            fan_out: Number of examples of every row.
+            rng: As in `map`.
+            seed: As in `map`.
+            with_index: As in `map`.
+
+        Raises:
+            ArgumentError: If a value can't be used.
+            LeafError: On reading a row of which `fn` makes more or fewer examples. Names the row.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import from_arrays
+            >>> days = from_arrays(np.arange(12).reshape(3, 4))
+            >>> halves = days.flat_map(lambda day: [day[:2], day[2:]], fan_out=2)
+            >>> halves.read([0, 1, 5]).tolist()
+            [[0, 1], [2, 3], [10, 11]]
+        """
+        fan_out = integer("fan_out", fan_out, 1, remedy="the number of examples that fn makes of a row, 1 or more")
+        if len(self) * fan_out > MOST_POSITIONS:
+            raise ArgumentError(f"fan_out={fan_out}: {len(self)} rows would become more than 2**62; cut it: ds[:n]")
+        from loadax.sources.wrappers.flat_map import FlatMapSource
+
+        # The lists are never stacked, so they need no spec of their own.
+        lists = self.map(fn, rng, seed, ArraySpec((), np.dtype(object)), with_index)
+        name = name_of(lists.maps[-1].function)
+        return Dataset(FlatMapSource(lists.reader, fan_out, name), FlatMapped(self.order, fan_out))
 
     def pad(self, lengths: int | Mapping[str, int], value: Any = 0, truncate: bool = False) -> "Dataset":
         """Pads ragged leaves to a fixed length, many rows at a time, and puts their lengths beside them.

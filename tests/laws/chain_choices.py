@@ -126,6 +126,7 @@ class Choices:
             ("map", lambda: self.map(chain)),
             ("map_batch", lambda: self.map_batch(chain)),
             ("pad", lambda: self.pad(chain)),
+            ("flat_map", lambda: self.flat_map(chain)),
             ("concat", lambda: self.concat(chain, depth)),
             ("mix", lambda: self.mix(chain, depth)),
             ("zip", lambda: self.zip(chain, depth)),
@@ -317,6 +318,12 @@ class Choices:
         if isinstance(chain.like, str):
             table += [lambda: verbs.map_rows(chain, tokenized, "tokenized")] * 5
         return self.random.choice(table)() if self._answers(chain) else chain
+
+    def flat_map(self, chain: Chain) -> Chain:
+        functions = [scaled(number) for number in range(self.random.randint(1, 3))]
+        if len(chain) * len(functions) > MOST or not len(chain) or not self._answers(chain) or chain.maps >= FEW_MAPS:
+            return chain
+        return verbs.flat_map(chain, functions)
 
     def pad(self, chain: Chain) -> Chain:
         most, value, truncate = self.random.randint(1, 12), self.random.randint(0, 1), self.random.random() < 0.7

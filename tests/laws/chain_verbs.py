@@ -330,6 +330,35 @@ def padded_row(row: Row, lengths: int | dict[str, int], value: int) -> Row:
     return made
 
 
+def flat_map(chain: Chain, functions: Sequence[Function]) -> Chain:
+    """Every function makes one example of each row."""
+    fan_out = len(functions)
+
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        assert not (keep and chain.varies)
+        found = [
+            visit._replace(row=visit.row * fan_out + part, value=owned(function(deepcopy(visit.value))), lane=None)
+            for visit in chain.epoch(number, ())
+            for part, function in enumerate(functions)
+        ]
+        return [visit for visit in found if all(each(visit.row) for each in keep)]
+
+    dataset = chain.dataset.flat_map(lambda row: [function(deepcopy(row)) for function in functions], fan_out)
+    return chain.then(
+        f".flat_map({fan_out})",
+        dataset,
+        epoch,
+        rows=chain.rows * fan_out,
+        like=owned(functions[0](deepcopy(chain.like))),
+        one_by_one=True,
+        differs=False,
+        stride=None,
+        maps=chain.maps + 1,
+        batch_mapped=False,
+        splittable=not chain.varies,
+    )
+
+
 def map_indexed(chain: Chain, function: Function, name: str) -> Chain:
     """A map that gets the row's number in its source."""
     dataset = chain.dataset.map(function, with_index=True)

@@ -15,6 +15,7 @@ from loadax.plan.batches import BatchPlan
 from loadax.plan.block_shuffle import BlockShuffled
 from loadax.plan.concat import Concatenated
 from loadax.plan.find import StepPosition, find
+from loadax.plan.flat_map import FlatMapped
 from loadax.plan.mix import Mixed, Segment, Stop
 from loadax.plan.repeat import Repeated
 from loadax.plan.sample import Sampled
@@ -34,7 +35,20 @@ SMALL = st.integers(1, 9)
 MOST = 120  # positions an epoch
 
 
-VERBS = ["shuffle", "blocks", "slice", "repeat", "split", "without", "select", "sample", "concat", "mix", "zip"]
+VERBS = [
+    "shuffle",
+    "blocks",
+    "slice",
+    "repeat",
+    "split",
+    "without",
+    "select",
+    "sample",
+    "flat_map",
+    "concat",
+    "mix",
+    "zip",
+]
 
 
 @st.composite
@@ -54,8 +68,10 @@ def orders(choose: st.DrawFn, depth: int = 2) -> tuple[Order, int]:
             order = Sliced(order, chosen.start, chosen.step, len(chosen))
         elif verb in ("select", "sample") and order.size:
             order = choose(listed(order, verb))
-        elif verb == "repeat" and order.size <= MOST // 3:
-            order = Repeated(order, choose(st.integers(1, 3)))
+        elif verb in ("repeat", "flat_map") and order.size <= MOST // 3:
+            times = choose(st.integers(1, 3))
+            order = Repeated(order, times) if verb == "repeat" else FlatMapped(order, times)
+            rows *= 1 if verb == "repeat" else times
         elif verb == "split" and not order.varies:
             order = split(order, choose(st.sampled_from([0.2, 0.5, 0.8])), choose(SMALL))[choose(st.integers(0, 1))]
         elif verb == "without" and not order.varies and order.size:
