@@ -374,15 +374,19 @@ class Dataset:
         method: Method = "split",
         long: Long = "error",
         window: int | None = None,
+        align: int = 1,
+        most_documents: int | None = None,
+        value: Any = 0,
         index: str | os.PathLike[str] | None = None,
         progress: bool | None = None,
     ) -> "Dataset":
         """Packs documents of any length into rows of `seq_len`.
 
         A document is a one-dimensional array, or a dict of such arrays of equal length. An example is a dict of the
-        documents' leaves (a bare array becomes `tokens`), padded to `seq_len` with zeros, and of `segment_ids` (int32:
-        1, 2, … for the documents of the row, 0 for padding), `positions` (int32: from 0 in every segment) and
-        `loss_mask` (bool: whether the previous entry is in the same segment, so that this one can be predicted).
+        documents' leaves (a bare array becomes `tokens`), padded to `seq_len`, and of `segment_ids` (int32: 1, 2, … for
+        the documents of the row, 0 for padding), `positions` (int32: from 0 in every segment) and `loss_mask` (bool:
+        whether the previous entry is in the same segment, so that this one can be predicted). Documents may have a leaf
+        `loss_mask` of their own (bool), such as False for the entries of a prompt: where it is False, the row's is too.
 
         Documents are packed once, in the order of epoch 0, even if that order changes with the epoch. Only their
         lengths are needed for that, so packed rows have random access. Later verbs apply to packed rows: `shuffle`
@@ -396,6 +400,11 @@ class Dataset:
             long: What best_fit and first_fit do with documents longer than `seq_len`. "error"; "cut": they are cut into
                 parts of `seq_len` and a rest, each a segment of its own; "drop": they are dropped.
             window: Number of consecutive documents that are fitted together. None: 1,048,576.
+            align: best_fit and first_fit begin every document at a multiple of this column, such as the block size of
+                an attention kernel. It divides `seq_len`.
+            most_documents: Largest number of documents that best_fit and first_fit put into a row. None: no limit.
+            value: Value of the padding of the documents' leaves. Or a dict of values by leaf, 0 for the others:
+                `{"labels": -100}`.
             index: Folder that keeps the lengths and the plan for later runs; it is created if needed. An index of other
                 data is rebuilt, which is logged. Processes may share it. Without it, documents of unknown length are
                 all read in every run.
@@ -427,8 +436,9 @@ class Dataset:
             if window is None
             else integer("window", window, 1)
         )
-        options = PackOptions(integer("seq_len", seq_len, 1), method, long, fitted)
-        source = pack(self.reader, self.order, options, index, progress)
+        most = None if most_documents is None else integer("most_documents", most_documents, 1)
+        options = PackOptions(integer("seq_len", seq_len, 1), method, long, fitted, integer("align", align, 1), most)
+        source = pack(self.reader, self.order, options, index, progress, _checked_fills(value))
         return Dataset(source, Sequential(len(source)))
 
     def cache(
@@ -857,12 +867,10 @@ class Dataset:
             checked = {name: integer(f"lengths[{name!r}]", length, 1) for name, length in lengths.items()}
         else:
             checked = integer("lengths", lengths, 1, remedy=remedy)
-        names = checked if isinstance(checked, dict) else ("data",)
-        for name, fill in value.items() if isinstance(value, Mapping) else [(None, value)]:
-            if name is not None and name not in names:
+        value = _checked_fills(value)
+        for name in value if isinstance(value, dict) else ():
+            if name not in (checked if isinstance(checked, dict) else ("data",)):
                 raise ArgumentError(f"value has the key {name!r}, which is not padded; leave it out", argument="value")
-            number("value" if name is None else f"value[{name!r}]", fill, "a number")
-        value = dict(value) if isinstance(value, Mapping) else value
         truncate = flag("truncate", truncate)
         padded = None
         if isinstance(checked, int) and not self.maps:
@@ -1001,6 +1009,18 @@ def _fraction(fraction: Any, remedy: str = _FRACTION) -> float:
     if not 0 < share < 1:
         raise ArgumentError(f"fraction={fraction!r}: pass {remedy}")
     return share
+
+
+def _checked_fills(value: Any) -> Any:
+    """Values of padding: a number, or a dict of numbers by leaf."""
+    if isinstance(value, Mapping):
+        return {name: _checked_fill(f"value[{name!r}]", fill) for name, fill in value.items()}
+    return _checked_fill("value", value)
+
+
+def _checked_fill(name: str, fill: Any) -> int | float:
+    checked = number(name, fill, "a number")
+    return int(fill) if hasattr(fill, "__index__") else checked
 
 
 def _check_arguments(made: Map | BatchMap, rows: str, rngs: str) -> None:

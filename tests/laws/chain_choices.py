@@ -244,10 +244,15 @@ class Choices:
         if not self._documents(chain) and len(chain) and self.random.random() < 0.6:
             chain = verbs.map_rows(chain, to_document, "to_document")
             self.tally.verbs["map"] += 1
-        method = self.random.choice(["split", "best_fit", "first_fit"])
-        long = "error" if method == "split" else self.random.choice(["cut", "drop", "error"])
+        method: Any = self.random.choice(["split", "best_fit", "first_fit"])
+        long: Any = "error" if method == "split" else self.random.choice(["cut", "drop", "error"])
         window = None if method == "split" else self.random.choice([None, 1, 3, 8])
-        packing: Any = (self.random.randint(1, 12), method, long, window)
+        seq_len = self.random.randint(1, 12)
+        align, most = 1, None
+        if method != "split" and self.random.random() < 0.5:
+            align = self.random.choice([divisor for divisor in range(1, seq_len + 1) if seq_len % divisor == 0])
+            most = self.random.choice([None, 1, 2, 5])
+        packing = verbs.Packing(seq_len, method, long, window, align, most, self.random.randint(0, 1))
         lengths = [len(leaves(each)[0]) for each in chain.values()] if self._documents(chain) else []
         fits = (
             long == "cut"
@@ -257,8 +262,7 @@ class Choices:
         )
         some = any(length and (long != "drop" or length <= packing[0]) for length in lengths)
         if chain.random or chain.batch_mapped or not some or not fits:
-            options: Any = {"method": method, "long": long, "window": window, "progress": False}
-            return self._without_meaning(chain, "pack", lambda: chain.dataset.pack(packing[0], **options))
+            return self._without_meaning(chain, "pack", lambda: chain.dataset.pack(**packing._asdict(), progress=False))
         index = self.index()
         if index is not None:
             verbs.pack(chain, packing, index)  # what follows is found there

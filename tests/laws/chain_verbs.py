@@ -560,17 +560,23 @@ def window_span(length: int, lead: int | None, targets: int) -> int:
     return length if lead is None else max(length, length - 1 + lead + targets)
 
 
-Packing = tuple[int, Literal["split", "best_fit", "first_fit"], Literal["error", "cut", "drop"], int | None]
+class Packing(NamedTuple):
+    seq_len: int
+    method: Literal["split", "best_fit", "first_fit"]
+    long: Literal["error", "cut", "drop"]
+    window: int | None
+    align: int = 1
+    most_documents: int | None = None
+    value: int = 0
 
 
 def pack(chain: Chain, packing: Packing, index: Path | None = None) -> Chain:
-    seq_len, method, long, window = packing
-    dataset = chain.dataset.pack(seq_len, method=method, long=long, window=window, index=index, progress=False)
+    dataset = chain.dataset.pack(**packing._asdict(), index=index, progress=False)
     documents = [each if isinstance(each, dict) else {"tokens": each} for each in chain.values()]
     rows = packed_rows([len(leaves(each)[0]) for each in documents], packing)
     like = next(each for each in documents if len(leaves(each)[0]))
-    found = [packed_row(documents, parts, seq_len, like) for parts in rows]
-    verb = f".pack({seq_len}, {method}, {long}, {window})"
+    found = [packed_row(documents, parts, packing, like) for parts in rows]
+    verb = f".pack({', '.join(map(str, packing))})"
     return anew(chain, verb, dataset, found, chain.maps + 1)
 
 
@@ -580,7 +586,7 @@ Part = tuple[int, int, int]
 
 def packed_rows(lengths: list[int], packing: Packing) -> list[list[Part]]:
     """What each packed row holds."""
-    seq_len, method, long, window = packing
+    seq_len, method, long, window, *_ = packing
     if method == "split":
         stream = [(document, entry) for document, length in enumerate(lengths) for entry in range(length)]
         cuts = [stream[start : start + seq_len] for start in range(0, len(stream), seq_len)]
@@ -600,46 +606,49 @@ def packed_rows(lengths: list[int], packing: Packing) -> list[list[Part]]:
             if long != "drop" or lengths[document] <= seq_len
             for start in range(0, lengths[document], seq_len)
         ]
-        found += fitted(parts, seq_len, method == "best_fit")
+        found += fitted(parts, packing)
     return found
 
 
-def fitted(parts: list[Part], seq_len: int, best: bool) -> list[list[Part]]:
+def fitted(parts: list[Part], packing: Packing) -> list[list[Part]]:
     """Parts placed one at a time from the longest to the shortest; rows by their first part."""
     rows: list[list[Part]] = []
     spaces: list[int] = []
-    for part in sorted(parts, key=lambda part: -part[2]):
-        fits = [row for row, space in enumerate(spaces) if space >= part[2]]
+    most = packing.most_documents or packing.seq_len
+    for part in sorted(parts, key=lambda part: -width(part, packing)):
+        fits = [row for row, space in enumerate(spaces) if space >= width(part, packing) and len(rows[row]) < most]
         if not fits:
             rows.append([])
-            spaces.append(seq_len)
+            spaces.append(packing.seq_len)
             fits = [len(rows) - 1]
-        chosen = min(fits, key=lambda row: (spaces[row], row)) if best else fits[0]
+        chosen = min(fits, key=lambda row: (spaces[row], row)) if packing.method == "best_fit" else fits[0]
         rows[chosen].append(part)
-        spaces[chosen] -= part[2]
+        spaces[chosen] -= width(part, packing)
     return sorted(sorted(row) for row in rows)
 
 
-def packed_row(documents: list[Row], parts: list[Part], seq_len: int, like: Row) -> Row:
-    def filled(values: list[Any], dtype: Any) -> Any:
-        row = np.zeros(seq_len, dtype)
-        row[: len(values)] = values
-        return row
+def width(part: Part, packing: Packing) -> int:
+    """How many entries a part takes, with what comes before the next one."""
+    return -(-part[2] // packing.align) * packing.align
 
-    def entries(key: str) -> list[Any]:
-        return [
-            value
-            for document, start, count in parts
-            for value in documents[document][key][start : start + count].tolist()
-        ]
 
-    positions = [entry for _, _, count in parts for entry in range(count)]
-    return {
-        **{key: filled(entries(key), like[key].dtype) for key in like},
-        "segment_ids": filled([number for number, part in enumerate(parts, 1) for _ in range(part[2])], np.int32),
-        "positions": filled(positions, np.int32),
-        "loss_mask": filled([entry > 0 for entry in positions], bool),
-    }
+def packed_row(documents: list[Row], parts: list[Part], packing: Packing, like: Row) -> Row:
+    def blank(value: Any, dtype: Any) -> Any:
+        return np.full(packing.seq_len, value, dtype)
+
+    row = {key: blank(packing.value, like[key].dtype) for key in like}
+    row |= {"segment_ids": blank(0, np.int32), "positions": blank(0, np.int32), "loss_mask": blank(0, bool)}
+    column = 0
+    for number, part in enumerate(parts, 1):
+        document, start, count = part
+        for entry in range(count):
+            for key in like:
+                row[key][column + entry] = documents[document][key][start + entry]
+            row["segment_ids"][column + entry] = number
+            row["positions"][column + entry] = entry
+            row["loss_mask"][column + entry] = entry > 0
+        column += width(part, packing)
+    return row
 
 
 def cached(chain: Chain, path: Path) -> Chain:
