@@ -430,13 +430,18 @@ Segments = dict[int, tuple[int, ...]]
 
 
 def mixed(
-    parts: Sequence[Chain], segments: Segments, seed: int, stop: Literal["first", "all", "never"], cut_at: int
+    parts: Sequence[Chain],
+    segments: Segments,
+    seed: int,
+    stop: Literal["first", "all", "never"],
+    cut_at: int,
+    version: int = 1,
 ) -> Chain:
     """A mixture; of one that never ends the first so many positions."""
     names = [f"part {number}" for number in range(len(parts))]
     named = {name: part.dataset for name, part in zip(names, parts, strict=True)}
     weights = {start: dict(zip(names, each, strict=True)) for start, each in segments.items()}
-    dataset = loadax.mix(named, weights if len(weights) > 1 else weights[0], seed, stop)
+    dataset = loadax.mix(named, weights if len(weights) > 1 else weights[0], seed, stop, version=version)
     firsts = [sum(each.rows for each in parts[:number]) for number in range(len(parts))]
     sizes = [len(part) for part in parts]
 
@@ -447,7 +452,7 @@ def mixed(
         for start, end in zip(starts, [*starts[1:], position], strict=True):
             units = tuple(each // gcd(*segments[start]) for each in segments[start])
             block, slot = divmod(end - start, sum(units))
-            begun = pattern(seed, units, block)
+            begun = pattern(seed, units, block, version)
             counts = [count + block * units[part] + begun[:slot].count(part) for part, count in enumerate(counts)]
         return begun[slot], counts[begun[slot]]
 
@@ -462,22 +467,21 @@ def mixed(
             found.append(visit._replace(row=visit.row + firsts[part], lane=None))
         return found
 
-    text = f"mix[{segments}, {seed}, {stop}]"
+    text = f"mix[{segments}, {seed}, {stop}, {version}]"
     chain = _joined(parts, text, dataset if stop != "never" else dataset[:cut_at], epoch)
     return replace(chain, mixed=True, varies=True, splittable=False)
 
 
 @remembered
-def pattern(seed: int, units: tuple[int, ...], block: int) -> list[int]:
+def pattern(seed: int, units: tuple[int, ...], block: int, version: int) -> list[int]:
     """Which parts stand in a block."""
     size = sum(units)
     which = derive(seed, "pattern", block) % max(1, min(64, (1 << 18) // size))
     numbers = [part for part, count in enumerate(units) for _ in range(count)]
-    return (
-        shuffled(numbers, 0)
-        if size == 1
-        else [numbers[at] for at in permute(np.arange(size), size, derive(seed, "mix", *units, which))]
-    )
+    if size > 1:
+        numbers = [numbers[at] for at in permute(np.arange(size), size, derive(seed, "mix", *units, which))]
+    turn = derive(seed, "rotation", block) % size if version == 2 else 0
+    return numbers[turn:] + numbers[:turn]
 
 
 def end_of(drawn: Any, sizes: list[int], stop: str) -> int:

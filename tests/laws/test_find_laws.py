@@ -109,7 +109,8 @@ def mixtures(choose: st.DrawFn, one: Order, rows: int, other: Order, others: int
         segments.append(Segment(start, share))
     if stop == "all":
         segments.append(Segment(60, (1, 1)))
-    order = Mixed((one, other), (rows, others), ("one", "other"), tuple(segments), choose(SMALL), stop)
+    version = choose(st.sampled_from([1, 2]))
+    order = Mixed((one, other), (rows, others), ("one", "other"), tuple(segments), choose(SMALL), stop, version=version)
     if order.size > MOST:
         return Sliced(order, 0, 1, MOST // 2)
     return order
