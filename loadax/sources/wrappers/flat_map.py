@@ -1,7 +1,6 @@
 """FlatMapSource: rows that a function takes apart into several each."""
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -48,7 +47,8 @@ class Lists(Protocol):
 class FlatMapSource(BaseSource):
     """Row i is entry `i % fan_out` of the list that is made of row `i // fan_out`.
 
-    A row is read and mapped once for consecutive entries of its list.
+    A row is read and mapped once for consecutive entries of its list. Entries that are read together must have equal
+    shapes and dtypes.
 
     Args:
         reader: Reader of the lists.
@@ -59,7 +59,6 @@ class FlatMapSource(BaseSource):
     owns_memory = True
     reads_examples = True
     runs_python = True
-    rows_probed = 1  # `spec` is inferred from one row
 
     def __init__(self, reader: Lists, fan_out: int, name: str):
         self._reader, self._fan_out, self._name = reader, fan_out, name
@@ -69,13 +68,6 @@ class FlatMapSource(BaseSource):
 
     def __repr__(self) -> str:
         return f"{self._reader.source!r}.flat_map({self._name}, fan_out={self._fan_out})"
-
-    @cached_property
-    def spec(self) -> Tree:
-        first = self._reader.first
-        if first is None:
-            raise SourceError("the dataset has no rows, and no spec can be inferred; leave flat_map() out")
-        return spec_of(self.read_examples(Visits(first.rows * self._fan_out, first.epochs))[0])
 
     @property
     def children(self) -> Sequence[Child]:
@@ -125,7 +117,14 @@ class FlatMapSource(BaseSource):
         return self.read_visits(Visits(rows, np.zeros_like(rows)))
 
     def read_visits(self, visits: Visits) -> Tree:
-        return stack(self.read_examples(visits), self.spec, visits.rows.tolist())
+        examples = self.read_examples(visits)
+        return stack(examples, spec_of((examples or [self._first_example()])[0]), visits.rows.tolist())
+
+    def _first_example(self) -> Tree:
+        first = self._reader.first
+        if first is None:
+            raise SourceError("the dataset has no rows, and no spec can be inferred; leave flat_map() out")
+        return self.read_examples(Visits(first.rows * self._fan_out, first.epochs))[0]
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         if not len(visits.rows):

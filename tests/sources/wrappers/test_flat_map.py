@@ -52,6 +52,16 @@ def test_examples_share_no_memory() -> None:
     assert (data().read(range(ROWS))["x"] == VALUES).all()
 
 
+def test_examples_of_several_shapes_are_alike_where_they_are_stacked() -> None:
+    ragged = loadax.from_source([np.arange(3), np.arange(2), np.arange(2)]).flat_map(lambda row: [row, row[:1]], 2)
+    assert ragged[2::2].read([0, 1]).shape == (2, 2)
+    assert ragged.sample([0, 0, 1, 0, 1, 0]).read(range(4)).shape == (4, 2)
+    assert ragged[1::2].read(range(3)).tolist() == [[0]] * 3
+    with pytest.raises(LeafError, match="rows are ragged: pad them with"):
+        ragged.read([0, 2])
+    assert ragged.pad(3).read([0, 2])["length"].tolist() == [3, 2]
+
+
 def test_shuffles_before_it_keep_a_rows_examples_together() -> None:
     before, behind = data().shuffle(3).flat_map(halves, 3), data().flat_map(halves, 3).shuffle(3)
     for epoch in (0, 2):
@@ -162,7 +172,7 @@ def test_it_describes_itself() -> None:
         (
             lambda ds: ds[:0].flat_map(halves, 3).spec,
             SourceError,
-            r"no rows, and no spec can be inferred; leave flat_map",
+            r"no rows, and no spec can be inferred; leave it out",
         ),
     ],
 )
