@@ -750,14 +750,6 @@ def test_an_rng_that_is_no_flag(rng: Any) -> None:
         numbers().map(lambda example: example, rng=rng)
 
 
-@pytest.mark.parametrize("index", [[1, 2], np.array([True, False])])
-def test_an_index_of_many(index: Any) -> None:
-    with pytest.raises(
-        ArgumentError, match=r"an index is an int or a slice; for several positions, use ds.read\(positions\)"
-    ):
-        numbers()[index]
-
-
 def test_a_state_that_is_still_text() -> None:
     with pytest.raises(StateError, match=r"this is text, so json\.loads it first"):
         Dataloader(numbers(), 8).iterate('{"version": 1}')
