@@ -12,6 +12,7 @@ import pytest
 
 from tests import forkserver
 from tests.limits import HANG
+from tests.scripts.examples import quick
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits.py"
 
@@ -20,7 +21,9 @@ def train(folder: Path, at_least: float, *arguments: str) -> tuple[list[float], 
     """The losses of two epochs, what the script printed, and its exit code."""
     losses = folder / "losses.json"
     result = forkserver.run(
-        [DIGITS, "--epochs", "2", "--at-least", str(at_least), "--losses", losses, *arguments], cwd=folder
+        [DIGITS, "--epochs", "2", "--at-least", str(at_least), "--losses", losses, *arguments],
+        cwd=folder,
+        env=quick.ENVIRONMENT,
     )
     return json.loads(losses.read_text()), result.stdout, result.returncode
 
@@ -43,7 +46,11 @@ def test_interrupting_ends_every_process(tmp_path: Path) -> None:
     """The fork server gives a program the usual signal handlers, also where this process ignores an interrupt."""
     with (tmp_path / "output").open("w") as output:
         script = forkserver.Child(
-            [DIGITS, "--processes", "2", "--epochs", "1000"], cwd=tmp_path, stdout=output, stderr=output
+            [DIGITS, "--processes", "2", "--epochs", "1000"],
+            cwd=tmp_path,
+            env=quick.ENVIRONMENT,
+            stdout=output,
+            stderr=output,
         )
     children: list[psutil.Process] = []
     deadline = time.monotonic() + HANG
