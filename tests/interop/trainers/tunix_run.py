@@ -129,7 +129,8 @@ def say_what_is_placed_twice(mesh: jax.sharding.Mesh) -> None:
         print(f"tunix: {partition} is placed", "once" if placed_once else "twice, and DataHooks says so")
 
 
-WORDS = "input string hello world Hello there My name is library".split()  # that Tunix' toy tokenizer knows
+# Tunix' toy tokenizer knows them.
+WORDS = ["input", "string", "hello", "world", "Hello", "there", "My", "name", "is", "library"]
 
 
 def questions() -> dict[str, Any]:
