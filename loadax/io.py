@@ -211,7 +211,7 @@ def from_images(
     are ignored.
 
     Args:
-        folder: Local folder.
+        folder: Local folder, or URL of a folder in a bucket, whose images are read as many at once as a batch has.
         size: (height, width) that images are resized to, or one int for squares. None: original sizes, which a map must
             make equal.
         fit: How to handle another aspect ratio: "crop" crops the centre, "stretch" distorts, "pad" adds black borders.
@@ -223,9 +223,9 @@ def from_images(
 
     Raises:
         ArgumentError: If an argument can't be used.
-        UnsupportedError: If the folder is a URL, or Pillow, simplejpeg or OpenCV is not installed.
-        SourceError: If the folder does not exist or has no images; on reading, if a file can't be decoded, or differs
-            in size from the first one while `size` is None. Names it.
+        UnsupportedError: If Pillow, simplejpeg or OpenCV is not installed.
+        SourceError: If the folder does not exist, can't be listed or has no images; on reading, if a file can't be
+            decoded, or differs in size from the first one while `size` is None. Names it.
 
     Examples:
         >>> import tempfile
@@ -355,6 +355,138 @@ def from_documents(
     from loadax.sources.tokens.documents import open_documents
 
     return from_source(open_documents(data, offsets, dtype=dtype, cache=cache, cache_bytes=cache_bytes))
+
+
+def from_tfrecord(
+    paths: Any,
+    *,
+    index: Any = None,
+    features: Mapping[str, Any] | None = None,
+    cache: Any = None,
+    cache_bytes: int = 16 << 30,
+    progress: bool | None = None,
+) -> Dataset:
+    """Opens the records of TFRecord files, in the order of the files, without TensorFlow.
+
+    Examples are `bytes`, to be decoded by a map, or dicts of the `features` of `tf.train.Example`s. The checksum of
+    each record is checked when it is read. Files must not be compressed. They have no index of their own, so that
+    opening them reads the size of every record, and of remote files everything: pass `index` to do so once.
+
+    Args:
+        paths: Path or URL of a file, folder (its files with `.tfrecord` in their names), or glob pattern (both sorted
+            by name), or a list of these, in its order.
+        index: Local folder of the index, written on the first open and checked on all others: another size, name, time
+            of change or ETag of a file makes it again. None: no index is kept.
+        features: Features to parse, by name. Each is `bytes`; a dtype, for one number; or `(dtype, shape)`, for an
+            array. The shape is an int, a tuple, or None for flat arrays of any length, which a map must make equal or
+            `pack` packs.
+        cache: Local folder for a cache of remote blocks. None: no cache.
+        cache_bytes: Maximum size of the cache in bytes.
+        progress: Whether to show a progress bar while the files are indexed. None: if stderr is a terminal.
+
+    Raises:
+        ArgumentError: If an argument can't be used, or remote files have no index in a run of several processes.
+        SourceError: If a file is missing, cut short, damaged, compressed, or has no records; on reading, if a record is
+            damaged or has no such feature. Names the file and the byte.
+        LeafError: On reading, if a feature is missing, or of another kind or length. Names the row and its file.
+        UnsupportedError: If google-crc32c is not installed.
+
+    Examples:
+        >>> import struct, tempfile
+        >>> from loadax.sources.shards.crc import masked_crc32c
+        >>> path = tempfile.mkdtemp() + "/words.tfrecord"
+        >>> with open(path, "wb") as file:
+        ...     for word in (b"one", b"two", b"three"):
+        ...         size = struct.pack("<Q", len(word))
+        ...         for part in (size, word):
+        ...             _ = file.write(part + struct.pack("<I", masked_crc32c(part)))
+        >>> from_tfrecord(path)[2]
+        b'three'
+    """
+    from loadax.sources.shards.tfrecord import open_tfrecord
+
+    return from_source(
+        open_tfrecord(paths, index=index, features=features, cache=cache, cache_bytes=cache_bytes, progress=progress)
+    )
+
+
+def from_webdataset(
+    paths: Any,
+    *,
+    index: Any = None,
+    columns: Sequence[str] | str | None = None,
+    decode: bool = False,
+    size: tuple[int, int] | int | None = None,
+    fit: Literal["crop", "stretch", "pad"] = "crop",
+    quality: Literal["high", "fast"] = "high",
+    damaged: Literal["error", "accept"] = "error",
+    cache: Any = None,
+    cache_bytes: int = 16 << 30,
+    progress: bool | None = None,
+) -> Dataset:
+    """Opens the examples of WebDataset's tar files, in the order of the files and of their members.
+
+    An example is a dict of consecutive files whose names are equal up to the first dot, by the rest of their names in
+    lower case: `00/0001.jpg` and `00/0001.cls` are `{"jpg": …, "cls": …}`. All examples must have the same extensions.
+    Values are `bytes`, to be decoded by a map, or with `decode` what `from_images` makes of images, an int32 for `cls`,
+    a string for `txt` and an array for `npy`. Tar files must not be compressed. They have no index of their own, so
+    that opening them reads the header of every member, and of remote files almost everything: pass `index` to do so
+    once.
+
+    Args:
+        paths: Path or URL of a file, folder (its `.tar` files), or glob pattern (both sorted by name), or a list of
+            these, in its order.
+        index: Local folder of the index, written on the first open and checked on all others: another size, name, time
+            of change or ETag of a file makes it again. None: no index is kept.
+        columns: Extensions to read; others are neither read nor required. `"__key__"` adds the name of the example
+            without extension. None: all extensions.
+        decode: Whether to decode files by their extensions.
+        size: (height, width) that decoded images are resized to, or one int for squares. None: original sizes, which a
+            map must make equal.
+        fit: How to handle another aspect ratio; see `from_images`.
+        quality: "high" or "fast"; see `from_images`.
+        damaged: What to do about a truncated or damaged JPEG; see `from_images`.
+        cache: Local folder for a cache of remote blocks. None: no cache.
+        cache_bytes: Maximum size of the cache in bytes.
+        progress: Whether to show a progress bar while the files are indexed. None: if stderr is a terminal.
+
+    Raises:
+        ArgumentError: If an argument can't be used, or remote files have no index in a run of several processes.
+        SourceError: If a file is missing, cut short, damaged, compressed, has no examples, or one lacks an extension
+            that others have; on reading, if a file can't be decoded. Names the file and the byte.
+        LeafError: On reading examples of different shapes. Names the row.
+        UnsupportedError: If images are decoded, and Pillow, simplejpeg or OpenCV is not installed.
+
+    Examples:
+        >>> import io, tarfile, tempfile
+        >>> path = tempfile.mkdtemp() + "/00000.tar"
+        >>> with tarfile.open(path, "w") as shard:
+        ...     for name, content in {"0.txt": b"meow", "0.cls": b"3", "1.txt": b"woof", "1.cls": b"5"}.items():
+        ...         member = tarfile.TarInfo(name)
+        ...         member.size = len(content)
+        ...         shard.addfile(member, io.BytesIO(content))
+        >>> from_webdataset(path)[1]
+        {'cls': b'5', 'txt': b'woof'}
+        >>> from_webdataset(path, columns="cls", decode=True)[1]
+        {'cls': np.int32(5)}
+    """
+    from loadax.sources.shards.webdataset import open_webdataset
+
+    return from_source(
+        open_webdataset(
+            paths,
+            index=index,
+            columns=columns,
+            decode=decode,
+            size=size,
+            fit=fit,
+            quality=quality,
+            damaged=damaged,
+            cache=cache,
+            cache_bytes=cache_bytes,
+            progress=progress,
+        )
+    )
 
 
 def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") -> Dataset:

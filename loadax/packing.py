@@ -20,8 +20,8 @@ from loadax.plan.order import check_fixed_rows
 from loadax.plan.pack import PACK_VERSION, Long, Method, packed, plan_arrays
 from loadax.protocols import Integers, Order, Visits
 from loadax.reader import Reader
-from loadax.row_index.index_folder import Entry, IndexFolder, digest_values
 from loadax.sources.base import BaseSource
+from loadax.sources.io.index_folder import Entry, IndexFolder, digest_values
 from loadax.sources.wrappers.document_form import Form
 from loadax.sources.wrappers.packed import PackedSource
 from loadax.transforms import BatchMap, Transform

@@ -34,6 +34,7 @@ from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LoadaxError
 from tests import forkserver
 from tests.sources.advice import follow, lines
+from tests.sources.shards.corpora import write_tfrecord
 
 LIBRARIES = {
     "h5py": h5py,
@@ -186,6 +187,8 @@ def write(path: Path) -> None:
                 file["x"] = values
         case ".nc":
             xarray.Dataset({"x": ("t", values)}).to_netcdf(path, engine="scipy")
+        case ".tfrecord":
+            write_tfrecord(path, [b"0", b"1", b"2", b"3"])
         case ".tar":
             with tarfile.open(path, "w") as tar:
                 for row in range(4):
@@ -196,7 +199,21 @@ def write(path: Path) -> None:
 UNCLOSED = pytest.mark.filterwarnings("ignore:.*unclosed file", "ignore:Exception ignored")
 """webdataset and xarray leave files to the collector."""
 
-FILES = [".npy", ".npz", ".zarr", ".parquet", ".feather", ".arrow", ".csv", ".jsonl", ".h5", ".hdf5", ".nc", ".tar"]
+FILES = [
+    ".npy",
+    ".npz",
+    ".zarr",
+    ".parquet",
+    ".feather",
+    ".arrow",
+    ".csv",
+    ".jsonl",
+    ".h5",
+    ".hdf5",
+    ".nc",
+    ".tar",
+    ".tfrecord",
+]
 
 
 @pytest.mark.parametrize("ending", FILES)
@@ -211,7 +228,9 @@ def test_the_line_for_a_path_opens_it(ending: str, kind: Any, tmp_path: Path) ->
     if ending == ".npy":
         assert data.read(range(4)).tolist() == [0, 1, 2, 3]
     elif ending == ".tar":
-        assert [row["cls"] for row in data] == [0, 1, 2, 3]
+        assert [data[row]["cls"] for row in range(4)] == [b"0", b"1", b"2", b"3"]
+    elif ending == ".tfrecord":
+        assert [data[row] for row in range(4)] == [b"0", b"1", b"2", b"3"]
     else:
         assert numbers(data) == [0, 1, 2, 3]
 
@@ -220,7 +239,7 @@ def test_other_paths_name_the_functions(tmp_path: Path) -> None:
     for name, function in {
         "x.array_record": "from_array_record(",
         "x.bin": "from_tokens(",
-        "x.what": "from_npy, from_zarr, from_tokens, from_array_record or from_images, or what another",
+        "x.what": "from_npy, from_zarr, from_tokens, from_array_record, from_webdataset or from_images, or what",
     }.items():
         assert function in str(refused(tmp_path / name, "is a path; open it: loadax"))
     assert f"loadax.from_images({str(tmp_path)!r})" in str(refused(tmp_path, "is a path"))

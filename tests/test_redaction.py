@@ -13,7 +13,7 @@ import loadax
 from loadax.cli.main import main
 from loadax.errors import LoadaxError, SourceError
 from loadax.redaction import redact
-from loadax.sources.io import kvstore
+from loadax.sources.io import kvstore, object_stores, remote
 from tests.servers.loopback import DeadPort
 from tests.servers.ranges import RangeServer
 
@@ -102,7 +102,9 @@ def test_no_opener_shows_them(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(kvstore, "_BACKOFF", {"max_retries": 0})
-    monkeypatch.setattr(kvstore, "_NOTICE", 1e-4)  # says at once that it waits
+    monkeypatch.setattr(object_stores, "_RETRIES", {"max_retries": 0})
+    for module in (kvstore, remote):
+        monkeypatch.setattr(module, "_NOTICE", 1e-4)  # says at once that it waits
     caplog.set_level(logging.DEBUG)
     with pytest.raises(LoadaxError) as caught:
         OPENERS[opener](lambda name: secret_url(dead.replace("http", scheme), name))
@@ -117,6 +119,7 @@ def test_no_command_shows_them(
     command: str, dead: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(kvstore, "_BACKOFF", {"max_retries": 0})
+    monkeypatch.setattr(object_stores, "_RETRIES", {"max_retries": 0})
     for name in ("a.npy", "a.zarr"):
         more = (
             [str(tmp_path / "out")]

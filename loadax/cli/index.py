@@ -8,7 +8,7 @@ from loadax.cli.functions import import_function
 from loadax.cli.options import add_command
 from loadax.cli.source import SOURCES, add_source_options, open_dataset
 from loadax.errors import ArgumentError
-from loadax.row_index.index_folder import IndexFolder
+from loadax.sources.io.index_folder import IndexFolder
 
 _EXAMPLES = f"""\
 examples:

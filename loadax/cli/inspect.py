@@ -12,7 +12,9 @@ from typing import Any
 import tensorstore as ts
 
 from loadax.cli.options import add_command
+from loadax.cli.source import open_records
 from loadax.core.formatting import count_text, size_text, table
+from loadax.core.spec import flatten_spec
 from loadax.io import from_zarr
 from loadax.redaction import redact
 from loadax.sources.checks import chunk_starts
@@ -43,10 +45,11 @@ def add(commands: Any) -> None:
         run,
         "show the arrays of a zarr store, their chunks, and the cost of shuffling them",
         "Shows the arrays of a zarr store from any writer: shapes, chunks, shards, compression, "
-        "and the cost of reading rows in random order. Reads metadata only.",
+        "and the cost of reading rows in random order. Reads metadata only. "
+        "Of files of ArrayRecord, TFRecord or WebDataset (.tar) it shows the leaves of a row.",
         _EXAMPLES,
     )
-    command.add_argument("path", metavar="PATH", help="path or URL of a zarr array or group")
+    command.add_argument("path", metavar="PATH", help="path or URL of a zarr array or group, or of files of records")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -55,6 +58,15 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: When there is no store.
     """
+    records = open_records(options.path)
+    if records is not None:
+        specs, structure = flatten_spec(records.spec)
+        lines = [
+            [path or "(itself)", " x ".join(map(str, spec.shape)) or "a single value", str(spec.dtype)]
+            for path, spec in zip(structure.paths, specs, strict=True)
+        ]
+        sys.stdout.write(f"{redact(options.path)}: {records.source!r}\n\n{table(_HEADER[:3], lines)}")
+        return 0
     stored = open_stored(options.path, half_written=True)
     sys.stdout.write(f"{redact(stored.location)}: {_kind(stored)}\n{_state(stored)}\n")
     if stored.arrays:

@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,18 +11,21 @@ from urllib.parse import urlsplit
 from loadax.cli.functions import import_function
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
-from loadax.io import from_array_record, from_images, from_npy, from_tokens, from_zarr
-from loadax.sources.array_record.source import NAMES
+from loadax.io import from_array_record, from_images, from_npy, from_tfrecord, from_tokens, from_webdataset, from_zarr
+from loadax.sources.array_record.source import NAMES as RECORD_NAMES
 from loadax.sources.images.folder import ENDINGS
+from loadax.sources.io.expand import file_name
 from loadax.sources.io.paths import local_path
+from loadax.sources.shards.tfrecord import NAMES as TFRECORD_NAMES
 
 KNOWN = (
     "a zarr array or group (a folder, or a .zip file), a .npy file, a file of tokens (.bin, with --seq-len and "
-    "--dtype), a folder of images, or ArrayRecord files"
+    "--dtype), a folder of images, or files of ArrayRecord, TFRecord or WebDataset (.tar)"
 )
 SOURCES = """\
 SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, a file of tokens (.bin), a folder of images,
-ArrayRecord files (one, a folder or a pattern), or MODULE:FUNCTION that makes a loadax.Dataset"""
+files of ArrayRecord, TFRecord or WebDataset (.tar; one, a folder or a pattern), or MODULE:FUNCTION that makes a
+loadax.Dataset"""
 _ZARR = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")  # every zarr store has one of these files
 _OPTIONS = ("variables", "seq_len", "dtype", "size", "pad_to")
 
@@ -31,7 +35,12 @@ def add_source_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset"
     )
-    command.add_argument("--variables", metavar="A,B", type=_names, help="arrays of a zarr group (default: all)")
+    command.add_argument(
+        "--variables",
+        metavar="A,B",
+        type=_names,
+        help="arrays of a zarr group, or extensions in .tar files (default: all)",
+    )
     command.add_argument(
         "--seq-len", metavar="L", type=int, help="tokens per row of a file of tokens; each row gets one more"
     )
@@ -39,7 +48,10 @@ def add_source_options(command: argparse.ArgumentParser) -> None:
         "--dtype", help="dtype of the tokens of a .bin file, or of ArrayRecord records, such as uint16"
     )
     command.add_argument(
-        "--size", metavar="HxW", type=_size, help="size of the images of a folder, such as 224 or 224x288"
+        "--size",
+        metavar="HxW",
+        type=_size,
+        help="size of the images in a folder or in .tar, such as 224 or 224x288",
     )
     command.add_argument(
         "--pad-to", metavar="N", type=int, help="length to which ArrayRecord records are padded with zeros"
@@ -66,7 +78,7 @@ def open_dataset(options: argparse.Namespace) -> Dataset:
 
 def _open_path(path: str, options: argparse.Namespace) -> Dataset:
     local = None if "|" in path else local_path(path)
-    if local is not None and not local.exists() and not _is_record(local.name):  # these may be a pattern
+    if local is not None and not local.exists() and not any(kind(local.name) for kind in _SHARDS):  # maybe a pattern
         raise ArgumentError(f"{path} does not exist; pass the path or URL of {KNOWN}")
     # The kind of a local folder follows from its files.
     end = "" if local is not None and local.is_dir() else _suffix(path)
@@ -78,9 +90,9 @@ def _open_path(path: str, options: argparse.Namespace) -> Dataset:
     if end == ".npy":
         _refuse_options(options, "a .npy file")
         return from_npy(path)
-    if local is not None and _holds_records(local):
-        _refuse_options(options, "made of ArrayRecord files", "dtype", "pad_to")
-        return from_array_record(path, dtype=options.dtype, pad_to=options.pad_to)
+    shards = _open_shards(path, local, options)
+    if shards is not None:
+        return shards
     if holds_images(path):
         _refuse_options(options, "a folder of images", "size")
         return from_images(path, options.size)
@@ -95,12 +107,46 @@ def _suffix(path: str) -> str:
     return PurePosixPath(urlsplit(path).path if "://" in path else path).suffix.lower()
 
 
-def _holds_records(path: Path) -> bool:
-    return any(_is_record(file.name) for file in path.iterdir()) if path.is_dir() else _is_record(path.name)
+def open_records(path: str) -> Dataset | None:
+    """Opens files of records without options; None if there are none at the path."""
+    local = None if "|" in path else local_path(path)
+    return _open_shards(path, local, argparse.Namespace(source=path, **dict.fromkeys(_OPTIONS)))
+
+
+def _open_shards(path: str, local: Path | None, options: argparse.Namespace) -> Dataset | None:
+    """Opens files of records; None if there are none at the path."""
+    if _holds(path, local, _is_tar):
+        _refuse_options(options, "made of tar files", "variables", "size")
+        return from_webdataset(path, columns=options.variables, decode=True, size=options.size)
+    if _holds(path, local, _is_tfrecord):
+        _refuse_options(options, "made of TFRecord files")
+        return from_tfrecord(path)
+    if local is not None and _holds(path, local, _is_record):
+        _refuse_options(options, "made of ArrayRecord files", "dtype", "pad_to")
+        return from_array_record(path, dtype=options.dtype, pad_to=options.pad_to)
+    return None
+
+
+def _holds(path: str, local: Path | None, is_one: Callable[[str], bool]) -> bool:
+    """Whether a path is a file of a kind, or a local folder with such files."""
+    if local is not None and local.is_dir():
+        return any(is_one(file.name) for file in local.iterdir())
+    return is_one(file_name(path))
 
 
 def _is_record(name: str) -> bool:
-    return any(part in name for part in NAMES)
+    return any(part in name for part in RECORD_NAMES)
+
+
+def _is_tfrecord(name: str) -> bool:
+    return any(part in name for part in TFRECORD_NAMES)
+
+
+def _is_tar(name: str) -> bool:
+    return name.endswith(".tar")
+
+
+_SHARDS = (_is_record, _is_tfrecord, _is_tar)
 
 
 def holds_images(path: str) -> bool:

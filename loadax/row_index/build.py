@@ -18,8 +18,8 @@ from loadax.core.progress import progress_bar
 from loadax.core.spec import flatten_spec, leaf_arrays
 from loadax.errors import ArgumentError
 from loadax.reader import Reader
-from loadax.row_index.index_folder import Entry, IndexFolder, digest_values
 from loadax.row_index.scan import RowFunction, plan_runs, read_run, scan, threads_for
+from loadax.sources.io.index_folder import Entry, IndexFolder, digest_values
 from loadax.writing.identity import digest_of, identify, spread
 
 _SAMPLE = 64  # rows whose contents go into the fingerprint of the data

@@ -22,9 +22,9 @@ from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options, Question, answers
 from loadax.row_index.groups import by_function, by_leaf
-from loadax.row_index.index_folder import digest_values
 from loadax.row_index.scan import Run, results
 from loadax.sources.io.files import open_regular
+from loadax.sources.io.index_folder import digest_values
 from loadax.sources.io.paths import local_path
 from loadax.sources.npy.header import NPY_FAILURES, load_npy
 

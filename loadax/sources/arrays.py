@@ -34,7 +34,6 @@ class ArraySource(BaseSource):
         leaves, self._structure = flatten(tree)
         given = [_as_array(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
         self._files = [mapped_file(array) for array in given]
-        self._mapped = [isinstance(array, np.memmap) for array in given]
         # Plain views: every operation on a memmap pays the cost of the subclass.
         self._arrays = [array.view(np.ndarray) for array in given]
         self._extents: list[MappedExtent | None] | None = None
@@ -47,7 +46,7 @@ class ArraySource(BaseSource):
         return self._length
 
     def __repr__(self) -> str:
-        kinds = {"memory-mapped" if mapped else "in memory" for mapped in self._mapped}
+        kinds = {"in memory" if file is None else "memory-mapped" for file in self._files}
         return f"arrays {' and '.join(sorted(kinds))}"
 
     @property

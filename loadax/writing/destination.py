@@ -22,10 +22,10 @@ import tensorstore as ts
 from loadax.core.arguments import path as checked_path
 from loadax.errors import ArgumentError, SourceError
 from loadax.redaction import redact, redacted
+from loadax.sources.io.index_folder import FILES, differs
 from loadax.sources.io.kvstore import key_value_spec, new_context, wait
 from loadax.sources.io.paths import local_path
 from loadax.sources.zarr.manifest import FINISHED, PARTIAL, VERSION, read_marker
-from loadax.writing.identity import FILES, differs
 from loadax.writing.layout import Layout
 from loadax.writing.names import array_label
 from loadax.writing.own_files import delete_own, foreign_keys, keys_below, own_keys

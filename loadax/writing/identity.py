@@ -23,11 +23,9 @@ from loadax.core.distributed import this_process
 from loadax.protocols import Integers
 from loadax.sources.base import BaseSource, walk
 from loadax.sources.checks import chunk_starts
+from loadax.sources.io.index_folder import FILES
 from loadax.sources.io.paths import local_path
 from loadax.writing.own_files import keys_below, own_keys
-
-FILES = "files"
-"""Field of an identity that is None in a run of several processes, since each may have its own copy of the data."""
 
 _MOST_FILES = 1 << 14
 _MOST_MEMORY = 64 << 20  # bytes
@@ -39,11 +37,6 @@ _PLAIN = (str, bytes, int, float, complex, type(None), *(Decimal, Fraction, date
 def identify(source: BaseSource) -> dict[str, str | None]:
     """Digests of a source's files and of its data in memory; None for a part that it does not have."""
     return {FILES: None if this_process().count > 1 else _files(source), "memory": _memory(source)}
-
-
-def differs(known: Any, asked: Any, field: str) -> bool:
-    """Whether a field of two identities differs; `FILES` is compared only if both are known."""
-    return bool(known != asked and not (field == FILES and (known is None or asked is None)))
 
 
 def spread(size: int, most: int) -> Integers:

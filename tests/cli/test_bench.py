@@ -1,6 +1,7 @@
 """`loadax bench` as its users meet it."""
 
 import importlib
+import io
 import json
 import re
 import resource
@@ -18,6 +19,7 @@ from PIL import Image
 from loadax.cli import bench as cli_bench
 from loadax.cli import main
 from tests.clocks import Machine
+from tests.sources.shards.corpora import write_tar, write_tfrecord
 
 QUICK = ("--seconds", "0.3", "--step", "2")
 
@@ -187,6 +189,32 @@ def test_array_record_files(given: str, ending: str, tmp_path: Path, capfd: pyte
     code, out, err = bench(capfd, *arguments, *QUICK)
     assert (code, err) == (0, "")
     assert json.loads(out)["rows_per_second"] > 0
+
+
+@pytest.mark.parametrize("given", ["file", "folder", "pattern"])
+def test_tar_files(given: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    image = io.BytesIO()
+    Image.new("RGB", (9, 7), "teal").save(image, "PNG")
+    shards = tmp_path / "shards"
+    files = {f"{row}.{end}": part for row in range(16) for end, part in (("png", image.getvalue()), ("cls", b"3"))}
+    write_tar(shards / "0.tar", files)
+    path = {"file": shards / "0.tar", "folder": shards, "pattern": shards / "*.tar"}[given]
+    assert main(["inspect", str(path)]) == 0
+    out = capfd.readouterr().out
+    assert "16 examples (cls, png) in 1 tar file\n" in out
+    assert re.search(r"png\S*\s+7 x 9 x 3\s+uint8", out)
+    assert main(["convert", str(path), str(tmp_path / "out.zarr"), "--size", "4x6", "--variables", "png"]) == 0
+    assert zarr.open_array(tmp_path / "out.zarr" / "png").shape == (16, 4, 6, 3)
+
+
+def test_tfrecord_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = write_tfrecord(tmp_path / "train.tfrecord-00000-of-00001", [b"one", b"two"])
+    assert main(["inspect", str(path)]) == 0
+    assert "2 records" in capfd.readouterr().out
+    assert main(["convert", str(path), str(tmp_path / "out.zarr")]) == 2
+    assert "convert it to numbers in a map" in capfd.readouterr().err
+    assert main(["bench", str(path), "--size", "4", "--batch-size", "8"]) == 2
+    assert "made of TFRecord files, to which --size does not apply" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -444,7 +444,7 @@ def test_inspect_nothing(tmp_path: Path, command: Any) -> None:
 @pytest.mark.parametrize("name", ["convert", "index", "plan", "bench"])
 def test_help_names_all_kinds_of_data(name: str, command: Any) -> None:
     ending = " ".join(command(name, "--help").out.rpartition("SRC is ")[2].split())
-    for kind in ("zarr", ".npy", ".bin", "folder of images", "ArrayRecord", "MODULE:FUNCTION"):
+    for kind in ("zarr", ".npy", ".bin", "folder of images", "ArrayRecord", "TFRecord", ".tar", "MODULE:FUNCTION"):
         assert kind in ending
 
 

@@ -12,7 +12,7 @@ from loadax.errors import ArgumentError
 from loadax.plan.fit import fit
 from loadax.plan.pack import packed, plan_arrays
 from loadax.protocols import Integers
-from loadax.row_index.index_folder import digest_values
+from loadax.sources.io.index_folder import digest_values
 from tests.limits import examples
 from tests.work import lines_of, peak_of
 

@@ -5,7 +5,7 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Literal, NamedTuple, final
@@ -90,13 +90,18 @@ class _Reply(NamedTuple):
 class FaultProxy:
     """Stands before the server at `upstream` and passes everything through, but for the faults.
 
+    Args:
+        upstream: URL of the server.
+        headers: Headers of every answer in which the server leaves them out.
+
     Attributes:
         url: to use in the server's place.
         log: every exchange, in the order of the answers; written before the answer's last byte, so who has that, sees
             it here.
     """
 
-    def __init__(self, upstream: str):
+    def __init__(self, upstream: str, headers: Mapping[str, str] | None = None):
+        self.headers = headers or {}
         address = urlsplit(upstream)
         self.address = (str(address.hostname), int(address.port or 80))
         self.log: list[Exchange] = []
@@ -197,6 +202,7 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
             response = self.upstream.getresponse()
             content = response.read()
             headers = [(name, value) for name, value in response.getheaders() if name.lower() not in _HOP_BY_HOP]
+            headers += [item for item in proxy.headers.items() if response.getheader(item[0]) is None]
             length = response.getheader("Content-Length") if self.command == "HEAD" else None
             return _Reply(response.status, [*headers, ("Content-Length", length or str(len(content)))], content)
 

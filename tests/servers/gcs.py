@@ -45,7 +45,7 @@ class GcsServer:
 
     def bucket(self) -> str:
         """A new, empty bucket."""
-        name = f"bucket-{next(self._numbers)}"
+        name = f"bucket{next(self._numbers)}"  # it does not decode %2D
         self._post("/storage/v1/b?project=test", json.dumps({"name": name}).encode(), "application/json")
         return name
 

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import cloudpickle
 import numpy as np
@@ -26,8 +26,10 @@ from numpy.typing import NDArray
 from loadax.core.buffers import align
 from loadax.errors import SourceError
 from loadax.loader.workers.shared_memory import nameless_file
+from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.locations import cut_short, mapped_extent, mapped_name
 
+_Map: TypeAlias = mmap.mmap | FileMap
 _SMALL = 1 << 12  # bytes; smaller arrays are sent within the message
 _ADDED = 2  # NumPy's `isbuiltin` of a dtype from another package
 
@@ -96,7 +98,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
 
     def __init__(self, out: io.BytesIO, out_of_band: Callable[[Any], bool]):
         super().__init__(out, protocol=5, buffer_callback=out_of_band)
-        self._regions: dict[int, tuple[mmap.mmap, _Region | None]] = {}  # by id of the map
+        self._regions: dict[int, tuple[_Map, _Region | None]] = {}  # by id of the map
         self._files = _MappedFiles()
 
     def reducer_override(self, obj: Any) -> Any:
@@ -120,14 +122,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
 
     def _view(self, array: NDArray[Any]) -> tuple[Any, ...] | None:
         """Region, first byte in it, shape, strides and dtype of a memory-mapped array; None: copy the array."""
-        mapped, memory = _find_memmap(array)
-        if (
-            mapped is None
-            or memory is None
-            or array.dtype.hasobject
-            or not array.size
-            or min(array.strides, default=0) < 0
-        ):
+        mapped, memory = _find_map(array)
+        if memory is None or array.dtype.hasobject or not array.size or min(array.strides, default=0) < 0:
             return None
         if id(memory) not in self._regions:
             self._regions[id(memory)] = memory, _region(mapped, memory, self._files)
@@ -183,7 +179,7 @@ def _map_region(name: str, begin: int, size: int) -> _Region:
         ) from error
     if size_now < begin + size:
         raise cut_short(name)
-    region.bytes = np.memmap(name, np.uint8, mode="r", offset=begin, shape=(size,)).view(np.ndarray)
+    region.bytes = FileMap(name).bytes[begin : begin + size]
     return region
 
 
@@ -197,20 +193,23 @@ def _restore_view(
     return np.ndarray(shape, dtype, region.bytes, first, strides)
 
 
-def _find_memmap(array: NDArray[Any]) -> tuple[np.memmap[Any, Any] | None, mmap.mmap | None]:
-    """The `np.memmap` that this array is a view of, and its map."""
+def _find_map(array: NDArray[Any]) -> tuple[np.memmap[Any, Any] | None, _Map | None]:
+    """The `np.memmap` that this array is a view of, if any, and its map."""
     mapped: np.memmap[Any, Any] | None = None
     base: Any = array
     while isinstance(base, np.ndarray):
         mapped = base if isinstance(base, np.memmap) else mapped
         base = base.base
-    return (mapped, base) if isinstance(base, mmap.mmap) else (None, None)
+    known = isinstance(base, FileMap) or (isinstance(base, mmap.mmap) and mapped is not None)
+    return (mapped, base) if known else (None, None)
 
 
-def _region(array: np.memmap[Any, Any], memory: mmap.mmap, files: "_MappedFiles") -> _Region | None:
+def _region(array: np.memmap[Any, Any] | None, memory: _Map, files: "_MappedFiles") -> _Region | None:
     """The file region of a map; None if the file may have other contents than the map."""
+    if isinstance(memory, FileMap):
+        return _Region(str(memory.path), 0, memory.length) if memory.in_place else None
     # Writes to a copy-on-write map are not in the file. A replaced file has the same name, but other contents.
-    if array.filename is None or array.mode == "c":
+    if array is None or array.filename is None or array.mode == "c":
         return None
     # Maps start at a page boundary.
     begin = int(array.offset) - int(array.offset) % mmap.ALLOCATIONGRANULARITY
@@ -218,8 +217,9 @@ def _region(array: np.memmap[Any, Any], memory: mmap.mmap, files: "_MappedFiles"
     return _Region(name, begin, len(memory)) if _same_file(name, begin, memory, files) else None
 
 
-def _address(memory: mmap.mmap) -> int:
-    return np.frombuffer(memory, np.uint8).ctypes.data
+def _address(memory: _Map) -> int:
+    view: Any = memory.bytes if isinstance(memory, FileMap) else np.frombuffer(memory, np.uint8)
+    return int(view.ctypes.data)
 
 
 def _same_file(name: str, begin: int, memory: mmap.mmap, files: "_MappedFiles") -> bool:

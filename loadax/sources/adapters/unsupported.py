@@ -28,7 +28,9 @@ _BY_ENDING = {
     ".h5": "loadax.as_dataset(h5py.File({0}))",
     ".hdf5": "loadax.as_dataset(h5py.File({0}))",
     ".nc": "loadax.as_dataset(xarray.open_dataset({0}))",
-    ".tar": "loadax.from_source(list(webdataset.WebDataset({0}, shardshuffle=False).decode('rgb8')))",
+    ".tar": "loadax.from_webdataset({0})",
+    ".tfrecord": "loadax.from_tfrecord({0})",
+    ".tfrecords": "loadax.from_tfrecord({0})",
 }
 _BY_CLASS = (
     ("polars", "LazyFrame", "loadax.as_dataset(data.collect())"),
@@ -143,6 +145,6 @@ def _line_for(path: str) -> str:
     if ending in _BY_ENDING:
         return _BY_ENDING[ending].format(repr(path))
     return (
-        "loadax.from_npy, from_zarr, from_tokens, from_array_record or from_images, "
+        "loadax.from_npy, from_zarr, from_tokens, from_array_record, from_webdataset or from_images, "
         "or what another library makes of it: loadax.as_dataset(…)"
     )

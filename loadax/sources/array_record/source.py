@@ -12,7 +12,7 @@ from loadax.protocols import Source, Tree
 from loadax.sources.array_record.files import open_record_files
 from loadax.sources.array_record.records import AlikeRecords, BytesRecords, DecodedRecords, PaddedRecords
 from loadax.sources.io.expand import FileKind, expand
-from loadax.sources.io.files import LocalFiles
+from loadax.sources.io.files import Files
 
 NAMES = ("array_record", "arrayrecord")
 """Parts of file names that mark ArrayRecord files, such as `train.array_record-00000-of-00008`."""
@@ -68,11 +68,12 @@ def find_record_files(paths: Any) -> list[str]:
         SourceError: When a file is missing or empty; names it.
         UnsupportedError: For a URL.
     """
-    files = expand(paths, _FILES)
-    for path, size in zip(files, LocalFiles().sizes(files), strict=True):
+    files = Files()
+    locations = expand(paths, _FILES, files)
+    for path, size in zip(locations, files.sizes(locations), strict=True):
         if not size:
             raise SourceError(f"{path}: the file is empty (an ArrayRecord file without records is not); write it again")
-    return files
+    return locations
 
 
 def _dtype(value: Any) -> np.dtype[Any]:

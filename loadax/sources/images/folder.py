@@ -1,16 +1,20 @@
 """Finds the images of a folder and numbers their classes."""
 
 import os
+from collections.abc import Mapping
+from pathlib import Path
 from stat import S_ISDIR
 from typing import Any, Literal
+from urllib.parse import unquote
 
 from loadax.core.arguments import choice, integer, path
-from loadax.errors import SourceError, UnsupportedError
+from loadax.errors import SourceError
 from loadax.sources.images.decode import Rendering, require_decoders
 from loadax.sources.images.files import ImageFiles
 from loadax.sources.images.resize import Fit
 from loadax.sources.images.source import ImageSource
 from loadax.sources.io.paths import local_path
+from loadax.sources.io.remote import RemoteFiles
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 """File extensions of images, in any case."""
@@ -28,34 +32,58 @@ def open_images(
 
     Raises:
         ArgumentError: When an argument is invalid; shows it.
-        UnsupportedError: When the folder is remote, or a decoder is not installed.
+        UnsupportedError: When a decoder is not installed.
         SourceError: When the folder does not exist, has no images, or mixes images and class folders; names it.
     """
-    for name, value, allowed in (
-        ("fit", fit, ("crop", "stretch", "pad")),
-        ("quality", quality, ("high", "fast")),
-        ("damaged", damaged, ("error", "accept")),
-    ):
-        choice(name, value, allowed)
+    rendering = open_rendering(size, fit, quality, damaged)
+    return ImageSource(find_images(folder), rendering)
+
+
+def open_rendering(size: Any, fit: Any, quality: Any, damaged: Any) -> Rendering:
+    """Makes the decoder of images from the arguments of `loadax.from_images`.
+
+    Raises:
+        ArgumentError: When an argument is invalid; shows it.
+        UnsupportedError: When a decoder is not installed.
+    """
+    choice("fit", fit, ("crop", "stretch", "pad"))
+    choice("quality", quality, ("high", "fast"))
+    choice("damaged", damaged, ("error", "accept"))
     wanted = None if size is None else _size(size)
     require_decoders()
-    rendering = Rendering(wanted, fit, fast=quality == "fast", strict=damaged == "error")
-    return ImageSource(find_images(folder), rendering)
+    return Rendering(wanted, fit, fast=quality == "fast", strict=damaged == "error")
 
 
 def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
     """Finds the images in a folder: one class per subfolder, or one unnamed class if no subfolder has images.
 
     Raises:
-        UnsupportedError: When the folder is remote.
-        SourceError: When it does not exist, has no images, or has images both in and outside subfolders.
+        SourceError: When it does not exist, can't be listed, has no images, or has images both in and outside
+            subfolders.
     """
-    root = local_path(path("folder", folder, "the path of a folder of images"))
+    root = local_path(path("folder", folder, "the path or URL of a folder of images"))
     if root is None:
-        raise UnsupportedError(
-            f"{os.fspath(folder)} is remote, and thousands of small remote files are slow to read; "
-            "copy the folder to a local disk, or write the images to a store once with loadax.write_zarr and open that"
-        )
+        url = os.fspath(folder).rstrip("/") + "/"
+        sizes = _list_remote(url)
+        loose: list[str] = []
+        by_class: dict[str, list[str]] = {}
+        for name in sizes:
+            label, slash, inside = name.partition("/")
+            names = by_class.setdefault(label, []) if slash else loose
+            if name.lower().endswith(ENDINGS):
+                names.append(inside or name)
+        return _in_classes(url, loose, {label: sorted(names) for label, names in by_class.items()}, sizes)
+    return _in_classes(str(root), *_list_local(root))
+
+
+def _list_remote(url: str) -> dict[str, int]:
+    """Sizes of the files in a folder of a bucket and below, by their paths in it; without hidden ones."""
+    found = {unquote(file[len(url) :]): info.size for file, info in RemoteFiles().list(url, below=True).items()}
+    return {name: size for name, size in found.items() if not any(part.startswith(".") for part in name.split("/"))}
+
+
+def _list_local(root: Path) -> tuple[list[str], dict[str, list[str]]]:
+    """Images in a local folder itself, and those in each of its subfolders and below."""
     by_class: dict[str, list[str]] = {}
     try:
         loose, folders = _entries(str(root))
@@ -64,6 +92,13 @@ def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
     except OSError as error:
         reason = "there is no such folder" if isinstance(error, FileNotFoundError) else f"it can't be listed: {error}"
         raise SourceError(f"{root}: {reason}; pass a folder of images, or of one folder for each class") from error
+    return loose, by_class
+
+
+def _in_classes(
+    root: str, loose: list[str], by_class: dict[str, list[str]], sizes: Mapping[str, int] | None = None
+) -> ImageFiles:
+    """The images of a folder in the order of rows; `sizes` of all images by their paths, in a bucket."""
     classes = any(by_class.values())
     if classes and loose:
         raise SourceError(
@@ -73,11 +108,16 @@ def find_images(folder: str | os.PathLike[str]) -> ImageFiles:
         )
     if not classes and not loose:
         raise SourceError(f"{root} has no images; pass a folder of files that end in {', '.join(ENDINGS)}")
-    if not classes:
-        return ImageFiles(str(root), [""], [sorted(loose)])
     # Includes folders without images: a label must not depend on whether other classes have images.
-    names = sorted(by_class)
-    return ImageFiles(str(root), names, [by_class[name] for name in names])
+    names, groups = (
+        ([""], [sorted(loose)]) if not classes else (sorted(by_class), [by_class[n] for n in sorted(by_class)])
+    )
+    if sizes is None:
+        return ImageFiles(root, names, groups)
+    paths = [
+        [f"{label}/{name}" if label else name for name in group] for label, group in zip(names, groups, strict=True)
+    ]
+    return ImageFiles(root, names, groups, [[sizes[path] for path in group] for group in paths])
 
 
 def _entries(folder: str) -> tuple[list[str], list[str]]:

@@ -1,7 +1,7 @@
 """ImageSource: decodes image files on read."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, final
 
@@ -15,7 +15,9 @@ from loadax.sources.checks import check_rows
 from loadax.sources.images.decode import FAILURES, Rendering
 from loadax.sources.images.files import ImageFiles
 from loadax.sources.images.resize import Pixels
+from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.files import open_regular
+from loadax.sources.io.remote import RemoteFiles
 
 _AT_ONCE = 1024  # images per batch of checks
 
@@ -32,10 +34,12 @@ class ImageSource(BaseSource):
     owns_memory = True
     reads_columns = True
     reads_examples = False
+    concurrent_reads = 1
     spec: Tree = None
 
     def __init__(self, files: ImageFiles, rendering: Rendering):
-        self._files, self._rendering = files, rendering
+        self._files, self._rendering, self._remote = files, rendering, RemoteFiles()
+        self.concurrent_reads = 1 if files.sizes is None else 4  # they wait for the network
         size = rendering.size or self._first_size()
         self.reads_examples = rendering.size is None  # then each image has a size of its own
         self.spec = {"image": ArraySpec((*size, 3), np.dtype(np.uint8)), "label": ArraySpec((), np.dtype(np.int32))}
@@ -70,8 +74,8 @@ class ImageSource(BaseSource):
             return
         assert boxes[0] is not None
         cut = tuple(slice(*box) for box in boxes[0])
-        for target, row in zip(images, rows.tolist(), strict=True):
-            target[...] = self._checked(row)[cut]
+        for target, image in zip(images, self._checked(rows), strict=True):
+            target[...] = image[cut]
 
     @property
     def addresses(self) -> list[str]:
@@ -80,13 +84,15 @@ class ImageSource(BaseSource):
 
     def some_files(self, most: int) -> list[str]:
 
+        if self._files.sizes is not None:
+            return []  # none is local
         rows = np.linspace(0, len(self) - 1, min(most, len(self))).astype(np.int64)
         return [self._files.path(row) for row in rows.tolist()]
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         """Reads the examples one by one, each image with its own size if the rendering has none."""
         rows = check_rows(visits.rows, len(self))
-        images = map(self._image if self.reads_examples else self._checked, rows.tolist())
+        images = self._images(rows) if self.reads_examples else self._checked(rows)
         # Pillow's pixels are read-only.
         return [
             {"image": np.require(image, requirements="W"), "label": label}
@@ -103,7 +109,7 @@ class ImageSource(BaseSource):
 
         def look(row: int) -> None:
             try:
-                self._checked(row)
+                list(self._checked(np.array([row])))
             except SourceError as error:
                 reasons[row] = f"{self._files.path(row)}: {error.__cause__ or error}"
 
@@ -115,43 +121,61 @@ class ImageSource(BaseSource):
 
     def _first_size(self) -> tuple[int, ...]:
         try:
-            return self._image(0).shape[:2]
+            (image,) = self._images(np.zeros(1, np.int64))
         except SourceError as error:
             error.add_note(
                 "loadax: without size=, opening the folder reads the first image for its size; "
                 "pass size=(height, width)"
             )
             raise
+        return image.shape[:2]
 
-    def _checked(self, row: int) -> Pixels:
-        image = self._image(row)
+    def _checked(self, rows: Integers) -> Iterator[Pixels]:
+        """Yields the images of rows, which must be as large as the spec says."""
         wanted = self.spec["image"].shape
-        if image.shape != wanted:
-            raise SourceError(
-                f"row {row}, {self._files.path(row)}: the image is {image.shape[0]}x{image.shape[1]} pixels "
-                f"(height x width), but the first, {self._files.path(0)}, is {wanted[0]}x{wanted[1]}; "
-                "pass size=(height, width) to resize all, or crop or resize them in a map",
-                argument="size",
-            )
-        return image
+        for row, image in zip(rows.tolist(), self._images(rows), strict=True):
+            if image.shape != wanted:
+                raise SourceError(
+                    f"row {row}, {self._files.path(row)}: the image is {image.shape[0]}x{image.shape[1]} pixels "
+                    f"(height x width), but the first, {self._files.path(0)}, is {wanted[0]}x{wanted[1]}; "
+                    "pass size=(height, width) to resize all, or crop or resize them in a map",
+                    argument="size",
+                )
+            yield image
 
-    def _image(self, row: int) -> Pixels:
+    def _images(self, rows: Integers) -> Iterator[Pixels]:
+        """Yields the images of rows, each with its own size if the rendering has none."""
+        for row, content in zip(rows.tolist(), self._contents(rows), strict=True):
+            try:
+                yield self._rendering(content)
+            except FAILURES as error:
+                raise SourceError(
+                    f"row {row}, {self._files.path(row)}: it can't be decoded as an image: {error}; "
+                    f"copy the file again, or leave it out: dataset.exclude([{row}]); "
+                    "dataset.source.damaged() finds all such rows "
+                    "(of a JPEG, damaged='accept' takes what can be decoded)"
+                ) from error
+
+    def _contents(self, rows: Integers) -> Iterable[bytes]:
+        sizes = self._files.sizes
+        if sizes is None:
+            return map(self._content, rows.tolist())
+        # All requests at once.
+        ranges = [
+            ByteRange(self._files.path(row), 0, size)
+            for row, size in zip(rows.tolist(), sizes[rows].tolist(), strict=True)
+        ]
+        return self._remote.read(ranges)[0]
+
+    def _content(self, row: int) -> bytes:
         path = self._files.path(row)
         try:
             with os.fdopen(open_regular(path), "rb", buffering=0) as file:
-                content = file.read()
+                return file.read()
         except OSError as error:
             reason = (
                 "the file no longer exists" if isinstance(error, FileNotFoundError) else f"it can't be read: {error}"
             )
             raise SourceError(
                 f"row {row}, {path}: {reason}; open the folder again to list its current files"
-            ) from error
-        try:
-            return self._rendering(content)
-        except FAILURES as error:
-            raise SourceError(
-                f"row {row}, {path}: it can't be decoded as an image: {error}; "
-                f"copy the file again, or leave it out: dataset.exclude([{row}]); "
-                "dataset.source.damaged() finds all such rows (of a JPEG, damaged='accept' takes what can be decoded)"
             ) from error

@@ -1,7 +1,6 @@
 """ByteStream: reads many parts of a byte stream that is stored in a sequence of files."""
 
-import mmap
-import os
+import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, final
 
@@ -10,10 +9,12 @@ from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import Integers, Location
-from loadax.sources.io.files import ByteRange, open_regular
+from loadax.sources.io.byte_ranges import ByteRange
+from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.paths import local_path
 
 _LONG = 500  # entries of a part: NumPy copies this many without the GIL, and slices are faster than an index array
+_MOST_MAPS = 1 << 14  # maps of a stream; a process may have 65,530 of them on Linux
 _COPIED = 4 << 20  # bytes per copy: between two copies NumPy takes the GIL from other threads
 
 
@@ -135,8 +136,8 @@ class MappedSegments:
 
     def __init__(self, segments: Sequence[Segment]):
         self.ends = Ends(segments)
-        self._maps: dict[int, tuple[mmap.mmap, NDArray[np.uint8]]] = {}
-        self._views: dict[tuple[int, int], NDArray[Any]] = {}  # by segment and row size, of which there are few
+        self._maps: dict[int, _MappedSegment] = {}
+        self._lock = threading.Lock()
 
     def __reduce__(self) -> Any:
         return MappedSegments, (self.ends.segments,)
@@ -171,6 +172,14 @@ class MappedSegments:
             return self._gather_of(int(met[0]), starts, lengths, dtype)
         out = np.empty(int(lengths.sum()), dtype)
         places = np.cumsum(lengths) - lengths
+        if len(out) >= _LONG * len(starts):
+            memories = {index: self._memory(index).view(dtype) for index in met.tolist()}
+            begins = starts - self.ends.begins[owners] // dtype.itemsize
+            for index, place, begin, length in zip(
+                owners.tolist(), places.tolist(), begins.tolist(), lengths.tolist(), strict=True
+            ):
+                out[place : place + length] = memories[index][begin : begin + length]
+            return out
         for index in met.tolist():
             owned = owners == index
             out[indices(places[owned], lengths[owned])] = self._gather_of(index, starts[owned], lengths[owned], dtype)
@@ -181,34 +190,46 @@ class MappedSegments:
         return take_parts(self._memory(index).view(dtype), starts - begin, lengths)
 
     def _stretches(self, index: int, size: int) -> NDArray[Any]:
-        memory = self._memory(index)
-        key = index, size
-        if key not in self._views:
-            self._views[key] = stretches_of(memory, size)
-        return self._views[key]
+        mapped = self._mapped(index)
+        if size not in mapped.views:
+            mapped.views[size] = stretches_of(mapped.memory, size)
+        return mapped.views[size]
 
     def _memory(self, index: int) -> NDArray[np.uint8]:
 
+        return self._mapped(index).memory
+
+    def _mapped(self, index: int) -> "_MappedSegment":
+
         segment = self.ends.segments[index]
-        if index not in self._maps:
-            self._maps[index] = _map(segment)
-        file, memory = self._maps[index]
+        mapped = self._maps.get(index)
+        if mapped is None:
+            with self._lock:
+                while len(self._maps) >= _MOST_MAPS:
+                    # Unmapped when the last thread that reads from it drops its array.
+                    self._maps.pop(next(iter(self._maps)))
+                mapped = self._maps[index] = _map(segment)
         # Reading mapped memory past the end of its file would kill the process with SIGBUS.
-        _check_long_enough(segment, file.size())
-        return memory
+        _check_long_enough(segment, mapped.file.size())
+        return mapped
 
 
-def _map(segment: Segment) -> tuple[mmap.mmap, NDArray[np.uint8]]:
+class _MappedSegment(NamedTuple):
+    file: FileMap
+    memory: NDArray[np.uint8]
+    views: dict[int, NDArray[Any]]
+    """Overlapping rows by their size, of which there are few."""
+
+
+def _map(segment: Segment) -> _MappedSegment:
     path = local_path(segment.location)
     assert path is not None
     try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            _check_long_enough(segment, os.fstat(file.fileno()).st_size)
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        file = FileMap(path)
     except OSError as error:
-        hint = "; raise the limit with `ulimit -n 65536`" if "Too many open files" in str(error) else ""
-        raise SourceError(f"{segment.location}: the file can't be memory-mapped: {error}{hint}") from error
-    return mapped, np.frombuffer(mapped, np.uint8, segment.size, segment.begin)
+        raise SourceError(f"{segment.location}: the file can't be memory-mapped: {error}") from error
+    _check_long_enough(segment, file.length)
+    return _MappedSegment(file, file.bytes[segment.begin : segment.begin + segment.size], {})
 
 
 def _check_long_enough(segment: Segment, size: int) -> None:

@@ -1,47 +1,44 @@
 """Reads byte ranges of remote files through the local block cache."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, final
+from typing import final
 
+from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.disk_cache import BLOCK, DiskCache
-from loadax.sources.io.files import ByteRange
+from loadax.sources.io.files import Files
 
 _JOINED = 64  # most blocks in one request: 8 MiB
-
-
-class _Remote(Protocol):
-    def read(self, ranges: Sequence[ByteRange]) -> list[bytes]: ...
-
-    def generations(self, locations: Sequence[str]) -> list[bytes]: ...
 
 
 @final
 class CachedFiles:
     """Reads byte ranges from the cache; on a miss, fetches whole blocks and stores them.
 
-    The key of a block includes the file's generation (ETag), so that a replaced file is fetched again. Learning the
-    generation costs one request per file on its first read. If the server sends no ETags, a replaced file is noticed
-    only when its size has changed.
+    The key of a block includes the file's generation (ETag), so that a replaced file is fetched again. If the server
+    sends no ETags, a replaced file is noticed only when its size has changed.
 
     Args:
-        remote: Reader of the remote files.
+        files: Reader of the files.
         cache: Cache of their blocks.
         extents: Number of readable bytes of each file, by location.
     """
 
-    def __init__(self, remote: _Remote, cache: DiskCache, extents: Mapping[str, int]):
-        self._remote, self._cache, self._extents = remote, cache, dict(extents)
-        self._generations: dict[str, bytes] = {}
+    def __init__(self, files: Files, cache: DiskCache, extents: Mapping[str, int]):
+        self._files, self._cache, self._extents = files, cache, dict(extents)
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
 
         wanted = sorted({(byte_range.location, block) for byte_range in ranges for block in _blocks(byte_range)})
-        self._learn_generations(sorted({location for location, _ in wanted}))
-        names = {key: self._name(*key) for key in wanted}
+        locations = sorted({location for location, _ in wanted})
+        generations = dict(zip(locations, self._files.generations(locations), strict=True))
+        names = {
+            (location, block): self._cache.name(location, self._extents[location], generations[location], block)
+            for location, block in wanted
+        }
         contents = {key: self._cache.get(names[key], self._range(*key)) for key in wanted}
         runs = _runs([key for key in wanted if contents[key] is None])
         asked = [ByteRange(location, first * BLOCK, self._range(location, last).stop) for location, first, last in runs]
-        for (location, first, last), content in zip(runs, self._remote.read(asked), strict=True):
+        for (location, first, last), content in zip(runs, self._files.read(asked), strict=True):
             for block in range(first, last + 1):
                 part = content[(block - first) * BLOCK :][:BLOCK]
                 contents[location, block] = part
@@ -56,14 +53,6 @@ class CachedFiles:
 
     def _range(self, location: str, block: int) -> ByteRange:
         return ByteRange(location, block * BLOCK, min((block + 1) * BLOCK, self._extents[location]))
-
-    def _name(self, location: str, block: int) -> str:
-        return self._cache.name(location, self._extents[location], self._generations[location], block)
-
-    def _learn_generations(self, locations: Sequence[str]) -> None:
-        new = [location for location in locations if location not in self._generations]
-        if new:
-            self._generations.update(zip(new, self._remote.generations(new), strict=True))
 
 
 def _blocks(wanted: ByteRange) -> range:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, final
 
 from loadax.core.arguments import integer
 from loadax.errors import ArgumentError
-from loadax.sources.io.files import ByteRange
+from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.paths import local_folder
 
 BLOCK = 128 << 10

@@ -1,16 +1,17 @@
 """Expands a path, folder, glob pattern, URL, or a list of these, to files."""
 
+import fnmatch
 import glob
 from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from loadax.core.arguments import path as checked_path
 from loadax.core.formatting import some
 from loadax.errors import ArgumentError, SourceError, UnsupportedError
+from loadax.sources.io.files import Files
 from loadax.sources.io.paths import local_path
-from loadax.sources.io.remote import RemoteFiles
 
 
 class FileKind(NamedTuple):
@@ -31,10 +32,11 @@ class FileKind(NamedTuple):
     local_only: str | None = None
 
 
-def expand(given: Any, kind: FileKind) -> list[str]:
+def expand(given: Any, kind: FileKind, files: Files) -> list[str]:
     """Expands `given` to paths and URLs of files.
 
-    Lists keep their order; the files of a folder or pattern are sorted by name.
+    Lists keep their order; the files of a folder or pattern are sorted by name. A remote folder is listed once, after
+    which `files` knows the sizes of its files.
 
     Raises:
         ArgumentError: When an entry is not a path.
@@ -46,7 +48,7 @@ def expand(given: Any, kind: FileKind) -> list[str]:
     if not paths:
         raise ArgumentError(f"{kind.argument}={given!r} is empty; pass {wanted}")
     texts = [checked_path(kind.argument, path, f"{wanted}, or a list of these") for path in paths]
-    return [file for text in texts for file in _expand(text, kind)]
+    return [file for text in texts for file in _expand(text, kind, files)]
 
 
 def file_name(location: str) -> str:
@@ -54,17 +56,19 @@ def file_name(location: str) -> str:
     return PurePosixPath(urlsplit(location).path if "://" in location else location).name
 
 
-def _expand(path: str, kind: FileKind) -> list[str]:
+def _expand(path: str, kind: FileKind, files: Files) -> list[str]:
     local = local_path(path)
     if local is None:
         if kind.local_only is not None:
             raise UnsupportedError(f"{path}: {kind.local_only}")
         if path.endswith("/"):
-            return _of_folder(path, RemoteFiles().names(path, "*"), kind)
+            return _of_folder(path, files.names(path), kind)
         if "*" not in path:
             return [path]
         folder = path[: path.index("*")].rpartition("/")[0] + "/"
-        return _matching(path, RemoteFiles().names(folder, path[len(folder) :]))
+        pattern = path[len(folder) :]
+        listed = [(url, unquote(url[len(folder) :])) for url in files.names(folder)]
+        return _matching(path, [url for url, name in listed if fnmatch.fnmatchcase(name, pattern)])
     if local.is_dir():
         return _of_folder(path, [str(file) for file in local.iterdir()], kind)
     if local.exists() or not glob.has_magic(str(local)):

@@ -1,14 +1,19 @@
-"""Reads headers and sizes of many files at once, and opens regular files."""
+"""Files: reads sizes and byte ranges of many files at once, local and remote."""
 
 import errno
 import os
 import stat
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol, final
+from typing import TYPE_CHECKING, BinaryIO, final
 
 from loadax.errors import SourceError
+from loadax.sources.io.byte_ranges import ByteRange, FileInfo, no_such_file, too_short
 from loadax.sources.io.paths import local_path
+
+if TYPE_CHECKING:
+    from loadax.sources.io.remote import RemoteFiles
 
 _KINDS = {
     stat.S_IFDIR: "folder",
@@ -19,23 +24,35 @@ _KINDS = {
 }
 
 
-class ByteRange(NamedTuple):
-    """Bytes `[start, stop)` of a file."""
+@final
+class Files:
+    """Reads files at paths and URLs (`s3://`, `gs://`, `az://`, `http://`, `https://`), also a mixture of these.
 
-    location: str
-    start: int
-    stop: int
+    Every method takes many files, so that requests run concurrently. What is once known of a remote file, from a list
+    or an earlier answer, is not requested again: remote files must not change while they are read. Thread-safe; pickles
+    with what it knows, and another process opens its own connections.
+    """
 
-    def __str__(self) -> str:
-        return f"{self.location}, bytes {self.start} to {self.stop - 1}"
+    def __init__(self) -> None:
+        self._known: dict[str, FileInfo] = {}  # of remote files, by URL
+        self._listed: set[str] = set()  # remote folders of which all files are known
 
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "_remote"}
 
-class Files(Protocol):
-    """Reads local or remote files; every method takes a batch, so that remote requests run concurrently."""
+    @cached_property
+    def _remote(self) -> "RemoteFiles":
+        # Imported here: it takes 20 ms, and most data is local.
+        from loadax.sources.io.remote import RemoteFiles
+
+        return RemoteFiles()
 
     def exists(self, locations: Sequence[str]) -> list[bool]:
         """Tests which files exist."""
-        ...
+        infos = self._look_up([location for location in locations if local_path(location) is None])
+        return [
+            infos[location] is not None if location in infos else _path(location).is_file() for location in locations
+        ]
 
     def sizes(self, locations: Sequence[str]) -> list[int]:
         """Returns the sizes of files in bytes.
@@ -43,36 +60,87 @@ class Files(Protocol):
         Raises:
             SourceError: When a file does not exist; names it.
         """
-        ...
+        return [info.size for info in self._infos(locations)]
 
-    def contains(self, ranges: Sequence[ByteRange]) -> list[bool]:
-        """Tests which ranges are within their files."""
-        ...
-
-    def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        """Reads the bytes of each range.
+    def generations(self, locations: Sequence[str]) -> list[bytes]:
+        """Returns what tells a file from another one in its place: ETag or time of change; empty if unknown.
 
         Raises:
-            SourceError: When a range exceeds its file, or the file does not exist; names it.
+            SourceError: When a file does not exist; names it.
         """
-        ...
-
-
-@final
-class LocalFiles:
-    """Files on this machine; see `Files`."""
-
-    def exists(self, locations: Sequence[str]) -> list[bool]:
-        return [_path(location).is_file() for location in locations]
-
-    def sizes(self, locations: Sequence[str]) -> list[int]:
-        return [_size(location) for location in locations]
-
-    def contains(self, ranges: Sequence[ByteRange]) -> list[bool]:
-        return [byte_range.stop <= _size(byte_range.location) for byte_range in ranges]
+        return [info.generation for info in self._infos(locations)]
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        return [_read(byte_range) for byte_range in ranges]
+        """Reads the bytes of each range; nearby ranges of a remote file by one request.
+
+        Raises:
+            SourceError: When a range exceeds its file, or the file does not exist or has changed; names it.
+        """
+        contents = [b""] * len(ranges)
+        remote = {location: local_path(location) is None for location in {wanted.location for wanted in ranges}}
+        asked = [index for index, wanted in enumerate(ranges) if wanted.stop > wanted.start]
+        far = [index for index in asked if remote[ranges[index].location]]
+        answers, infos = self._remote.read([ranges[index] for index in far]) if far else ([], {})
+        for location, info in infos.items():
+            if self._known.setdefault(location, info) != info:
+                raise SourceError(
+                    f"{location}: the file has changed since it was opened; data must not change while it is read: "
+                    "restore the file, or open the dataset again"
+                )
+        for index, content in zip(far, answers, strict=True):
+            contents[index] = content
+        for index in asked:
+            if not remote[ranges[index].location]:
+                contents[index] = _read(ranges[index])
+        return contents
+
+    def read_starts(self, locations: Sequence[str], size: int) -> list[bytes]:
+        """Reads the first `size` bytes of each file, or all of a shorter file; the sizes of the files become known.
+
+        Raises:
+            SourceError: When a file does not exist; names it.
+        """
+        far = [location for location in locations if local_path(location) is None]
+        ranges = [ByteRange(location, 0, size) for location in far]
+        starts, infos = self._remote.read(ranges, short=True) if far else ([], {})
+        self._known.update(infos)
+        remote = iter(starts)
+        return [next(remote) if local_path(location) is None else _start(location, size) for location in locations]
+
+    def names(self, folder: str, below: bool = False) -> list[str]:
+        """Lists the URLs of the files in a remote folder, whose URL ends with "/", and below it; sizes become known.
+
+        Raises:
+            SourceError: When the server can't list files (HTTP can't).
+        """
+        infos = self._remote.list(folder, below)
+        self._known.update(infos)
+        self._listed.add(folder)
+        return list(infos)
+
+    def far(self, locations: Sequence[str]) -> bool:
+        """Whether a file is remote, so that reads wait for a network."""
+        return any(local_path(location) is None for location in locations)
+
+    def _infos(self, locations: Sequence[str]) -> list[FileInfo]:
+        remote = self._look_up([location for location in locations if local_path(location) is None])
+        infos = []
+        for location in locations:
+            info = remote[location] if location in remote else _look_up(location)
+            if info is None:
+                raise no_such_file(location)
+            infos.append(info)
+        return infos
+
+    def _look_up(self, locations: Sequence[str]) -> dict[str, FileInfo | None]:
+        new = [
+            location
+            for location in dict.fromkeys(locations)
+            if location not in self._known and location.rpartition("/")[0] + "/" not in self._listed
+        ]
+        found = zip(new, self._remote.look_up(new) if new else (), strict=True)
+        self._known.update((location, info) for location, info in found if info is not None)
+        return {location: self._known.get(location) for location in locations}
 
 
 def open_regular(path: str | os.PathLike[str]) -> int:
@@ -93,28 +161,21 @@ def open_regular(path: str | os.PathLike[str]) -> int:
     return descriptor
 
 
-def no_such_file(location: str) -> SourceError:
-    """Error for a file that does not exist."""
-    return SourceError(f"{location}: there is no such file")
-
-
-def too_short(byte_range: ByteRange) -> SourceError:
-    """Error for a range that exceeds its file."""
-    return SourceError(
-        f"{byte_range.location}: bytes {byte_range.start} to {byte_range.stop - 1} are missing: "
-        "the file is cut short, or of another kind; copy it again"
-    )
-
-
 def _path(location: str) -> Path:
     path = local_path(location)
     assert path is not None
     return path
 
 
-def _size(location: str) -> int:
+def _look_up(location: str) -> FileInfo:
     with _opened(location) as file:
-        return os.fstat(file.fileno()).st_size
+        status = os.fstat(file.fileno())
+        return FileInfo(status.st_size, str(status.st_mtime_ns).encode())
+
+
+def _start(location: str, size: int) -> bytes:
+    with _opened(location) as file:
+        return file.read(size)
 
 
 def _read(byte_range: ByteRange) -> bytes:

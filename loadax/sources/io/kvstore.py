@@ -16,10 +16,8 @@ import tensorstore as ts
 from loadax.core.arguments import path as checked_path
 from loadax.errors import SourceError, StorageError
 from loadax.redaction import redact, redacted
+from loadax.sources.io.object_stores import PATIENCE
 from loadax.sources.io.paths import local_path
-
-PATIENCE = 300.0
-"""Timeout of one read in seconds: far longer than the six tries below take."""
 
 _NOTICE = 5.0  # seconds of waiting before the first log line; doubled for each following one
 _TRIES = 6

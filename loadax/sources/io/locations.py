@@ -9,6 +9,15 @@ from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import Location
+from loadax.sources.io.file_map import FileMap
+
+
+def base_of(array: NDArray[Any]) -> Any:
+    """The object whose memory an array views: a map, or None for an array with its own memory."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base
 
 
 class MappedFile(NamedTuple):
@@ -20,11 +29,12 @@ class MappedFile(NamedTuple):
 
 def mapped_file(array: NDArray[Any]) -> MappedFile | None:
     """Returns the file that an array was mapped from; None for an array in memory."""
+    file = base_of(array)
+    if isinstance(file, FileMap):
+        return MappedFile(str(file.path), array.ctypes.data - file.bytes.ctypes.data)
     if not isinstance(array, np.memmap) or array.filename is None:
         return None
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
+    base = base_of(array)
     if not isinstance(base, mmap.mmap):
         return None  # the result of arithmetic is a memmap without a map
     # By address: the `offset` of a slice is that of the array it was cut from. Maps begin at a page boundary.
@@ -35,7 +45,7 @@ def mapped_file(array: NDArray[Any]) -> MappedFile | None:
 class MappedExtent(NamedTuple):
     """A memory map, and the number of bytes its file must have."""
 
-    memory: mmap.mmap
+    memory: mmap.mmap | FileMap
     size: int
 
     @property
@@ -46,6 +56,9 @@ class MappedExtent(NamedTuple):
 
 def mapped_extent(array: NDArray[Any]) -> MappedExtent | None:
     """Returns the part of a file that an array needs; None for an array in memory."""
+    file = base_of(array)
+    if isinstance(file, FileMap) and array.size:
+        return MappedExtent(file, np.lib.array_utils.byte_bounds(array)[1] - file.bytes.ctypes.data)
     mapped: np.memmap[Any, Any] | None = None
     base: Any = array
     while isinstance(base, np.ndarray):
@@ -65,7 +78,7 @@ def mapped_name(array: NDArray[Any]) -> str:
         if isinstance(base, np.memmap) and base.filename is not None:
             return str(base.filename)
         base = base.base
-    return "a memory-mapped file"
+    return str(base.path) if isinstance(base, FileMap) else "a memory-mapped file"
 
 
 def cut_short(name: str) -> SourceError:

@@ -1,195 +1,206 @@
-"""RemoteFiles: reads byte ranges of files at URLs through TensorStore, all of them concurrently."""
+"""RemoteFiles: sizes, listings and byte ranges of files at URLs, all requests of a call concurrently."""
 
-import fnmatch
-from collections.abc import Sequence
-from enum import Enum
-from time import sleep
-from typing import Any, final
-from urllib.parse import quote
+import asyncio
+import logging
+import re
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+from typing import Any, NamedTuple, TypeVar, final
+from urllib.parse import quote, urlsplit
 
-import numpy as np
-import tensorstore as ts
+from loadax.errors import SourceError, StorageError
+from loadax.redaction import redact
+from loadax.sources.io.byte_ranges import ByteRange, FileInfo, joined, no_such_file, too_short
+from loadax.sources.io.object_stores import PATIENCE, cause, failure, open_object_store, split_url
 
-from loadax.errors import SourceError
-from loadax.redaction import redacted
-from loadax.sources.io.files import ByteRange, no_such_file, too_short
-from loadax.sources.io.kvstore import new_context, open_key_value_store, wait
+_REQUESTS = 64  # concurrent requests: a step of 64 scattered rows then takes about one round trip
+_SECOND_TRY = 0.2  # seconds before the one retry of a request that obstore does not retry, such as a stray 404
+_NOTICE = 5.0  # seconds of waiting before the first log line; doubled for each following one
+_RETRIED = re.compile(r"after \d+ retries|body error")
+_PAST_THE_END = re.compile("status code: 416")
+_ASKED = TypeVar("_ASKED")
 
-_LAST_BYTES = 64 << 10  # width of the search for a file's size below which the rest is read instead
-_NO_RANGES = "was ignored by server"  # part of TensorStore's message
-_SECOND_TRY = 0.2  # seconds before the one retry of a failed request
-_FIRST_PROBES = tuple(1 << bits for bits in range(16, 52, 4))
-_PROBES = 15  # concurrent one-byte requests in the search for a file's size: each round leaves a sixteenth
-
-
-class _Nothing(Enum):
-    FILE = "there is no such file"
-    BYTES = "the file ends before"
+_log = logging.getLogger("loadax")
 
 
-_Outcome = ts.KvStore.ReadResult | _Nothing | SourceError
+class _Answer(NamedTuple):
+    info: FileInfo | None
+    content: bytes
 
 
 @final
 class RemoteFiles:
-    """Files at URLs; see `Files`. Pickles without state: another process opens its own connections."""
+    """Files at URLs. Thread-safe; pickles without state: another process opens its own connections."""
 
     def __init__(self) -> None:
-        self._context = new_context(0)
-        self._stores: dict[str, ts.KvStore] = {}
+        self._stores: dict[str, Any] = {}
+        self._lock = threading.Lock()
 
     def __reduce__(self) -> Any:
         return RemoteFiles, ()
 
-    def exists(self, locations: Sequence[str]) -> list[bool]:
-        return [
-            outcome is not _Nothing.FILE for outcome in self._ask([(location, slice(0, 1)) for location in locations])
-        ]
+    def look_up(self, locations: Sequence[str]) -> list[FileInfo | None]:
+        """Finds size and generation of files, with one request each; None for a file that does not exist."""
+        return _run(locations, self._look_up)
 
-    def sizes(self, locations: Sequence[str]) -> list[int]:
-        """Finds the sizes of files in bytes.
+    def read(self, ranges: Sequence[ByteRange], short: bool = False) -> tuple[list[bytes], dict[str, FileInfo]]:
+        """Reads ranges that are not empty, nearby ones of a file by one request.
 
-        TensorStore has no request for a size, so this searches for the last byte with one-byte requests: first at
-        powers of 16, then 15 at a time between the last byte that exists and the first that does not. A file of 1 GB
-        takes seven round trips.
+        Args:
+            ranges: Ranges of any files.
+            short: Whether a range may exceed its file: then its bytes are fewer.
+
+        Returns:
+            The bytes of each range, and what the answers told about the files.
+
+        Raises:
+            SourceError: When a range exceeds its file, or the file does not exist; names it.
         """
-        # One byte first: a server without range requests would send the whole file for each probe.
-        filled = self._reach([(location, 0) for location in locations])
-        tops = iter(self._reach([(location, offset) for location in locations for offset in _FIRST_PROBES]))
-        bounds = []  # (least, most) size of each file
-        for nonempty in filled:
-            present = sum(next(tops) for _ in _FIRST_PROBES)
-            bounds.append(
-                (
-                    _FIRST_PROBES[present - 1] + 1 if present else int(nonempty),
-                    _FIRST_PROBES[present] if nonempty else 0,
-                )
-            )
-        while wide := [index for index, (least, most) in enumerate(bounds) if most - least > _LAST_BYTES]:
-            probes = [np.linspace(*bounds[index], _PROBES + 2).astype(np.int64)[1:-1].tolist() for index in wide]
-            reached = self._reach(
-                [(locations[index], offset) for index, offsets in zip(wide, probes, strict=True) for offset in offsets]
-            )
-            for turn, index in enumerate(wide):
-                present = sum(reached[turn * _PROBES : (turn + 1) * _PROBES])
-                least, most = bounds[index]
-                bounds[index] = (
-                    probes[turn][present - 1] + 1 if present else least,
-                    probes[turn][present] if present < _PROBES else most,
-                )
-        rest = [index for index, (least, most) in enumerate(bounds) if most > least]
-        ends = self._ask([(locations[index], slice(bounds[index][0] - 1, None)) for index in rest])
-        sizes = [least for least, _ in bounds]
-        for index, end in zip(rest, ends, strict=True):
-            sizes[index] += len(_present(end, locations[index]).value) - 1
-        return sizes
+        parts = list(joined(ranges))
+        answers = _run([whole for whole, _ in parts], self._read)
+        contents: list[bytes] = [b""] * len(ranges)
+        infos: dict[str, FileInfo] = {}
+        for (whole, within), answer in zip(parts, answers, strict=True):
+            if answer is None:
+                raise no_such_file(str(ranges[within[0]]))
+            for index in within:
+                wanted = ranges[index]
+                content = answer.content[wanted.start - whole.start : wanted.stop - whole.start]
+                if len(content) < wanted.stop - wanted.start and not short:
+                    raise too_short(wanted)
+                contents[index] = content
+            if answer.info is not None:
+                infos[whole.location] = answer.info
+        return contents, infos
 
-    def contains(self, ranges: Sequence[ByteRange]) -> list[bool]:
-        present = iter(
-            self._reach(
-                [
-                    (byte_range.location, byte_range.stop - 1)
-                    for byte_range in ranges
-                    if byte_range.stop > byte_range.start
-                ]
-            )
-        )
-        return [byte_range.stop == byte_range.start or next(present) for byte_range in ranges]
+    def list(self, folder: str, below: bool) -> dict[str, FileInfo]:
+        """Lists the files of a folder in a bucket, by URL.
 
-    def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        wanted = [byte_range for byte_range in ranges if byte_range.stop > byte_range.start]
-        answers = iter(
-            self._ask([(byte_range.location, slice(byte_range.start, byte_range.stop)) for byte_range in wanted])
-        )
-        return [
-            _whole(next(answers), byte_range) if byte_range.stop > byte_range.start else b"" for byte_range in ranges
-        ]
-
-    def generations(self, locations: Sequence[str]) -> list[bytes]:
-        """Returns the generations (ETags) of files, empty if the server sends none."""
-        answers = self._ask([(location, slice(0, 1)) for location in locations])
-        return [
-            bytes(_present(answer, location).stamp.generation)
-            for answer, location in zip(answers, locations, strict=True)
-        ]
-
-    def names(self, folder: str, pattern: str) -> list[str]:
-        """Returns the URLs of the files in a folder whose names match a pattern.
+        Args:
+            folder: URL that ends with "/".
+            below: Whether to list the files of its subfolders too.
 
         Raises:
             SourceError: When the server can't list files (HTTP can't).
         """
+        if urlsplit(folder).scheme in ("http", "https"):
+            raise SourceError(f"{folder}: this kind of server can't list its files; pass a list of URLs")
+        (entries,) = _run([folder], lambda url: self._list(url, below))
+        root = folder.partition("://")[0] + "://" + urlsplit(folder).netloc + "/"
+        return {root + quote(entry["path"]): _info(entry) for entry in entries}
+
+    async def _look_up(self, location: str) -> FileInfo | None:
+        url, key = split_url(location)
+        store = self._store(url)
+        answer = await _second_try(lambda: _get(store, key, (0, 1)), location)
+        if answer is None or answer.info is not None:
+            return None if answer is None else answer.info
+        # No server has a byte of an empty file, so this asks for the file: it may have grown.
+        meta = await _second_try(lambda: _head(store, key), location)
+        return None if meta is None else _info(meta)
+
+    async def _read(self, wanted: ByteRange) -> _Answer | None:
+        url, key = split_url(wanted.location)
+        store = self._store(url)
+        return await _second_try(lambda: _get(store, key, (wanted.start, wanted.stop)), str(wanted))
+
+    async def _list(self, folder: str, below: bool) -> Any:
+        url, prefix = split_url(folder)
+        store = self._store(url)
+
+        async def ask() -> Any:
+            if below:
+                return await store.list(prefix).collect_async()
+            return (await store.list_with_delimiter_async(prefix))["objects"]
+
+        return await _second_try(ask, folder)
+
+    def _store(self, url: str) -> Any:
+        with self._lock:
+            if url not in self._stores:
+                self._stores[url] = open_object_store(url)
+            return self._stores[url]
+
+
+async def _get(store: Any, key: str, span: tuple[int, int]) -> _Answer:
+    try:
+        result = await store.get_async(key, options={"range": span})
+        content = await result.bytes_async()
+    except Exception as error:
+        if _PAST_THE_END.search(str(error)):
+            return _Answer(None, b"")
+        raise
+    return _Answer(_info(result.meta), bytes(content))
+
+
+async def _head(store: Any, key: str) -> Any:
+    return await store.head_async(key)
+
+
+def _info(meta: Any) -> FileInfo:
+    return FileInfo(meta["size"], (meta["e_tag"] or "").encode())
+
+
+async def _second_try(ask: Callable[[], Awaitable[Any]], name: str) -> Any:
+    """Asks, and retries once what obstore does not retry; None: there is no such file."""
+    from obstore.exceptions import BaseError, NotSupportedError, PermissionDeniedError, UnauthenticatedError
+
+    for last in (False, True):
         try:
-            keys = wait(open_key_value_store(folder, self._context).list(), folder)
-        except NotImplementedError as error:
-            raise SourceError(f"{folder}: this kind of server can't list its files; pass a list of URLs") from redacted(
+            return await ask()
+        except FileNotFoundError:
+            if last:
+                return None
+        except NotSupportedError as error:
+            problem = "the server ignores Range requests and sends whole files"
+            raise StorageError(f"{redact(name)}: {problem}; use a server that supports Range requests") from cause(
                 error
             )
-        names = [key.decode("utf-8") for key in keys]
-        return [folder + quote(name) for name in names if "/" not in name and fnmatch.fnmatchcase(name, pattern)]
-
-    def _reach(self, places: Sequence[tuple[str, int]]) -> list[bool]:
-        """Tests whether each byte exists; the files must exist."""
-        answers = self._ask([(location, slice(offset, offset + 1)) for location, offset in places])
-        for answer, (location, _) in zip(answers, places, strict=True):
-            if answer is _Nothing.FILE:
-                raise no_such_file(location)
-        return [answer is not _Nothing.BYTES for answer in answers]
-
-    def _ask(self, wanted: Sequence[tuple[str, slice]]) -> list[Any]:
-        """Runs all requests; retries once the failures that TensorStore doesn't retry, such as a stray 404."""
-        outcomes = self._once(wanted)
-        stray = [index for index, outcome in enumerate(outcomes) if _may_be_stray(outcome)]
-        if stray:
-            sleep(_SECOND_TRY)
-            for index, outcome in zip(stray, self._once([wanted[index] for index in stray]), strict=True):
-                outcomes[index] = outcome
-        for outcome in outcomes:
-            if isinstance(outcome, SourceError):
-                raise outcome
-        return outcomes
-
-    def _once(self, wanted: Sequence[tuple[str, slice]]) -> list[_Outcome]:
-        futures = [self._store(location).read("", byte_range=span) for location, span in wanted]
-        return [_outcome(future, location, span) for future, (location, span) in zip(futures, wanted, strict=True)]
-
-    def _store(self, location: str) -> ts.KvStore:
-        store = self._stores.get(location)
-        if store is None:
-            store = self._stores[location] = open_key_value_store(location, self._context)
-        return store
+        except (BaseError, ValueError, OSError) as error:
+            refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+            if last or refused or _RETRIED.search(str(error)):
+                raise failure(error, name) from cause(error)
+        await asyncio.sleep(_SECOND_TRY)
+    raise AssertionError
 
 
-def _outcome(future: Any, location: str, span: slice) -> _Outcome:
-    name = f"{location}, bytes {span.start} to {'the end' if span.stop is None else span.stop - 1}"
+def _run(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Sends all requests, at most 64 at once, and waits for the answers, with log lines during a long wait."""
+    if not asked:
+        return []
     try:
-        answer: ts.KvStore.ReadResult = wait(future, name)
-    except SourceError as error:
-        cause = str(error.__cause__)
-        if _NO_RANGES in cause:
-            problem = "the server ignores Range requests and sends whole files"
-            raise SourceError(f"{name}: {problem}; use a server that supports Range requests") from error
-        return _Nothing.BYTES if "OUT_OF_RANGE" in cause else error
-    return _Nothing.FILE if answer.state == "missing" else answer
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_all(asked, ask))
+    # In a notebook: this thread's loop can't wait for another one.
+    with ThreadPoolExecutor(1, "loadax-requests") as pool:
+        return pool.submit(asyncio.run, _all(asked, ask)).result()
 
 
-def _may_be_stray(outcome: _Outcome) -> bool:
-    """Whether a retry may help: not after TensorStore's own retries or a timeout, nor past the end of a file."""
-    if isinstance(outcome, SourceError):
-        cause = outcome.__cause__
-        return not isinstance(cause, TimeoutError) and "retry attempts failed" not in str(cause)
-    return outcome is _Nothing.FILE
+async def _all(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, Any, Any]]) -> list[Any]:
+    width = asyncio.Semaphore(_REQUESTS)
 
+    async def one(item: _ASKED) -> Any:
+        async with width:
+            return await ask(item)
 
-def _present(answer: Any, location: str) -> ts.KvStore.ReadResult:
-    if isinstance(answer, _Nothing):
-        raise no_such_file(location) if answer is _Nothing.FILE else too_short(ByteRange(location, 0, 1))
-    return answer
-
-
-def _whole(answer: Any, byte_range: ByteRange) -> bytes:
-    if answer is _Nothing.FILE:
-        raise no_such_file(str(byte_range))
-    if answer is _Nothing.BYTES:
-        raise too_short(byte_range)
-    return bytes(answer.value)
+    tasks = [asyncio.ensure_future(one(item)) for item in asked]
+    began, notice = monotonic(), _NOTICE
+    try:
+        while True:
+            done, waiting = await asyncio.wait(tasks, timeout=notice, return_when=asyncio.FIRST_EXCEPTION)
+            failed = next((task for task in tasks if task in done and task.exception() is not None), None)
+            if failed is not None or not waiting:
+                return [task.result() for task in ([failed] if failed else tasks)]
+            waited = monotonic() - began
+            name = redact(str(next(item for item, task in zip(asked, tasks, strict=True) if task in waiting)))
+            if waited >= PATIENCE:
+                raise StorageError(f"{name}: no answer after {waited:.0f} s; is the store reachable?")
+            _log.warning("%s: no answer for %.0f s, still waiting", name, waited)
+            notice = min(2 * notice, PATIENCE - waited)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.protocols import Integers
+from loadax.sources.io.byte_ranges import GAP, JOINED
 from loadax.sources.io.byte_stream import (
     ByteStream,
     Ends,
@@ -18,10 +19,7 @@ from loadax.sources.io.byte_stream import (
 from loadax.sources.io.cached_files import CachedFiles
 from loadax.sources.io.disk_cache import DiskCache
 from loadax.sources.io.files import Files
-from loadax.sources.io.remote import RemoteFiles
 
-_GAP = 64 << 10  # largest gap in bytes between coalesced parts: reading it takes less time than another request
-_JOINED = 8 << 20  # largest coalesced range in bytes, so that several requests share the work
 _WAVE = 64 << 20  # bytes requested before the first are waited for
 
 
@@ -33,7 +31,8 @@ def open_stream(segments: Sequence[Segment], files: Files, cache: DiskCache | No
         files: Reader of the files; streams that share it share its connections.
         cache: Local cache of remote blocks; None: no cache.
     """
-    return RemoteSegments(segments, files, cache) if isinstance(files, RemoteFiles) else MappedSegments(segments)
+    far = files.far([segment.location for segment in segments])
+    return RemoteSegments(segments, files, cache) if far else MappedSegments(segments)
 
 
 class _Group(NamedTuple):
@@ -51,16 +50,16 @@ class RemoteSegments:
 
     Args:
         segments: Segments of the stream.
-        remote: Reader of the files.
+        files: Reader of the files.
         cache: Local cache of their blocks; None: no cache.
     """
 
     far = True
 
-    def __init__(self, segments: Sequence[Segment], remote: RemoteFiles, cache: DiskCache | None = None):
+    def __init__(self, segments: Sequence[Segment], files: Files, cache: DiskCache | None = None):
         self.ends = Ends(segments)
         extents = {segment.location: segment.begin + segment.size for segment in segments}
-        self._files = remote if cache is None else CachedFiles(remote, cache, extents)
+        self._files = files if cache is None else CachedFiles(files, cache, extents)
 
     def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
         if not out.size:
@@ -87,7 +86,7 @@ class RemoteSegments:
     def _read(self, starts: Integers, stops: Integers) -> Iterator[tuple[Integers, int, bytes]]:
         """Yields `(indices of parts, offset in the stream, bytes)` for each coalesced range; each part once."""
         order = np.argsort(starts, kind="stable")
-        for wave in _waves(_groups(starts[order], stops[order])):
+        for wave in _waves(_groups(starts[order], stops[order], self.ends)):
             for group, content in zip(wave, self._fetch(wave), strict=True):
                 yield order[group.first : group.last], group.start, content
 
@@ -100,12 +99,13 @@ class RemoteSegments:
             yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _groups(starts: Integers, stops: Integers) -> list[_Group]:
-    """Coalesces nearby parts, sorted by start, into ranges of bounded length."""
-    apart = starts[1:] > np.maximum.accumulate(stops)[:-1] + _GAP
+def _groups(starts: Integers, stops: Integers, files: Ends) -> list[_Group]:
+    """Coalesces nearby parts, sorted by start, into ranges of bounded length; a gap does not cross a file boundary."""
+    before = np.maximum.accumulate(stops)[:-1]
+    apart = (starts[1:] > before + GAP) | (files.owners(starts[1:]) > files.owners(before - 1))
     run = np.concatenate([[0], np.cumsum(apart)])
     begin = starts[np.flatnonzero(np.concatenate([[True], apart]))][run]
-    cut = (starts - begin) // _JOINED
+    cut = (starts - begin) // JOINED
     firsts = np.flatnonzero(np.concatenate([[True], apart | (np.diff(cut) != 0)]))
     lasts = np.append(firsts[1:], len(starts))
     begins, ends = starts[firsts], np.maximum.reduceat(stops, firsts)

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loadax.errors import SourceError
-from loadax.sources.io.files import ByteRange, Files, open_regular
+from loadax.sources.io.byte_ranges import ByteRange, too_short
+from loadax.sources.io.files import Files, open_regular
 
 _MAGIC = b"\x93NUMPY"
 _PREFIX = 12  # bytes of magic, version and the header's own length; no .npy file is shorter
+_FIRST = 1 << 12  # bytes of the first read; most headers have 128
 
 
 NPY_FAILURES = (
@@ -53,16 +55,17 @@ def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:
     Raises:
         SourceError: When a file is missing, not a `.npy` file, cut short, or contains Python objects; names it.
     """
-    starts = files.read([ByteRange(location, 0, _PREFIX) for location in locations])
+    starts = files.read_starts(locations, _FIRST)
     spans = [_span(start, location) for start, location in zip(starts, locations, strict=True)]
-    texts = files.read([ByteRange(location, *span) for span, location in zip(spans, locations, strict=True)])
+    longer = {
+        index: ByteRange(locations[index], *span) for index, span in enumerate(spans) if span[1] > len(starts[index])
+    }
+    texts = [start[first:stop] for start, (first, stop) in zip(starts, spans, strict=True)]
+    for index, text in zip(longer, files.read(list(longer.values())), strict=True):
+        texts[index] = text
     headers = [_parse(text, stop, location) for text, (_, stop), location in zip(texts, spans, locations, strict=True)]
-    filled = [(header, location) for header, location in zip(headers, locations, strict=True) if header.size]
-    lasts = [
-        ByteRange(location, header.begin + header.size - 1, header.begin + header.size) for header, location in filled
-    ]
-    for (header, location), whole in zip(filled, files.contains(lasts), strict=True):
-        if not whole:
+    for header, location, size in zip(headers, locations, files.sizes(locations), strict=True):
+        if size < header.begin + header.size:
             raise SourceError(
                 f"{location}: the file is cut short: {header.dtype}{list(header.shape)} of its header needs "
                 f"{header.begin + header.size} bytes; copy it again"
@@ -74,6 +77,8 @@ def _span(start: bytes, location: str) -> tuple[int, int]:
     """Byte range of the header's text."""
     if not start.startswith(_MAGIC):
         raise SourceError(f"{location} is not a .npy file: it begins with {start[:6]!r}; write it with numpy.save")
+    if len(start) < _PREFIX:
+        raise too_short(ByteRange(location, 0, _PREFIX))
     first = 10 if start[6] == 1 else 12
     return first, first + int.from_bytes(start[8:first], "little")
 

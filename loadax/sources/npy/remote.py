@@ -14,7 +14,7 @@ from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.io.byte_stream import Segment
 from loadax.sources.io.disk_cache import DiskCache
-from loadax.sources.io.remote import RemoteFiles
+from loadax.sources.io.files import Files
 from loadax.sources.io.remote_stream import RemoteSegments
 from loadax.sources.npy.header import NpyHeader, read_npy_headers
 
@@ -49,10 +49,10 @@ class NpyRanges(BaseSource):
 
     def __init__(self, tree: Tree, cache: DiskCache | None):
         locations, self._structure = flatten(tree)
-        remote = RemoteFiles()
-        headers = read_npy_headers(remote, locations)
+        files = Files()
+        headers = read_npy_headers(files, locations)
         self._arrays = [
-            _open(location, header, cache, remote) for location, header in zip(locations, headers, strict=True)
+            _open(location, header, cache, files) for location, header in zip(locations, headers, strict=True)
         ]
         self._length = common_length(self._structure.paths, [array.header.shape[0] for array in self._arrays])
         self.spec = self._structure.build(
@@ -97,7 +97,7 @@ class NpyRanges(BaseSource):
         ]
 
 
-def _open(location: str, header: NpyHeader, cache: DiskCache | None, remote: RemoteFiles) -> _Array:
+def _open(location: str, header: NpyHeader, cache: DiskCache | None, files: Files) -> _Array:
     if not header.shape:
         raise SourceError(f"{location} is a scalar without rows; give it a first dimension")
     if header.fortran and len(header.shape) > 1:
@@ -105,7 +105,7 @@ def _open(location: str, header: NpyHeader, cache: DiskCache | None, remote: Rem
             f"{location} is in Fortran order, so the bytes of a row are scattered over the file; save "
             "numpy.ascontiguousarray(array), or copy the file to this machine"
         )
-    return _Array(location, header, RemoteSegments([Segment(location, header.begin, header.size)], remote, cache))
+    return _Array(location, header, RemoteSegments([Segment(location, header.begin, header.size)], files, cache))
 
 
 def _read(array: _Array, rows: Integers, columns: Columns, destination: NDArray[Any]) -> None:

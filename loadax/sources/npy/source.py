@@ -1,15 +1,17 @@
 """Opens `.npy` files: local ones memory-mapped, remote ones by range requests."""
 
 import os
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadax.core.arguments import path
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import SourceError
 from loadax.sources.arrays import ArraySource
 from loadax.sources.io.disk_cache import open_cache
+from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.paths import local_path
 from loadax.sources.npy.header import NPY_FAILURES, load_npy
 from loadax.sources.npy.remote import NpyRanges
@@ -36,7 +38,7 @@ def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> Arra
     return NpyRanges(map_leaves(lambda location: os.fspath(local_path(location) or location), paths), blocks)
 
 
-def _map_file(path: Any) -> np.memmap[Any, Any]:
+def _map_file(path: Any) -> NDArray[Any]:
     file = local_path(path)
     assert file is not None
     try:
@@ -52,4 +54,6 @@ def _map_file(path: Any) -> np.memmap[Any, Any]:
         raise SourceError(
             f"{file} contains several arrays (.npz), which can't be memory-mapped; save each with numpy.save as .npy"
         )
-    return array
+    # NumPy's map keeps a descriptor.
+    order: Literal["C", "F"] = "C" if array.flags.c_contiguous else "F"
+    return np.ndarray(array.shape, array.dtype, FileMap(file).bytes, array.offset, order=order)

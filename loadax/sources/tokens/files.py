@@ -9,11 +9,11 @@ import numpy as np
 from loadax.core.arguments import dtype as checked_dtype
 from loadax.core.formatting import with_article
 from loadax.errors import ArgumentError, SourceError
+from loadax.sources.io.byte_ranges import no_such_file
 from loadax.sources.io.byte_stream import Segment
 from loadax.sources.io.expand import FileKind, expand, file_name
-from loadax.sources.io.files import ByteRange, Files, LocalFiles, no_such_file
+from loadax.sources.io.files import Files
 from loadax.sources.io.paths import local_path
-from loadax.sources.io.remote import RemoteFiles
 from loadax.sources.npy.header import read_npy_headers
 from loadax.sources.tokens.megatron import read_index
 
@@ -56,14 +56,13 @@ def find_token_files(path: Any, dtype: Any, documents: bool) -> TokenFiles:
         SourceError: When a file is missing, cut short or mislabelled, or dtypes differ; names the file.
     """
     wanted = None if dtype is None else _token_dtype(dtype)
-    given = [_named_pair(location) for location in expand(path, _FILES)]
+    files = Files()
+    given = [_named_pair(location) for location in expand(path, _FILES, files)]
     pairs = {location for location in given if _suffix(location) == ".bin"}
     # An index next to its .bin in the same list is not a separate file.
     given = [location for location in given if _suffix(location) != ".idx" or _sibling(location, ".bin") not in pairs]
-    local = all(local_path(location) is not None for location in given)
-    files: Files = LocalFiles() if local else RemoteFiles()
     # Remote optional files are requested only when they matter: some servers answer 403 for a missing file, not 404.
-    entries = _describe(files, given, wanted, documents, look=local or documents or wanted is None)
+    entries = _describe(files, given, wanted, documents, look=not files.far(given) or documents or wanted is None)
     _check_alike(entries, wanted)
     return TokenFiles(files, tuple(entries))
 
@@ -114,11 +113,10 @@ def _indexed_file(files: Files, location: str, index: str) -> TokenFile:
     size = parsed.tokens * parsed.dtype.itemsize
     if not files.exists([location])[0]:
         raise SourceError(f"{location}: there is no such file, but {index} describes it; keep both in one folder")
-    last, behind = ByteRange(location, max(size - 1, 0), size), ByteRange(location, size, size + 1)
-    whole, longer = files.contains([last, behind])
-    if not whole or longer:
+    (stored,) = files.sizes([location])
+    if stored != size:
         raise SourceError(
-            f"{location} is {'longer' if longer else 'shorter'} than the {size} bytes ({parsed.tokens} tokens "
+            f"{location} is {'longer' if stored > size else 'shorter'} than the {size} bytes ({parsed.tokens} tokens "
             f"of {parsed.dtype}) according to {index}; copy both again"
         )
     return TokenFile(Segment(location, 0, size), parsed.dtype, index)

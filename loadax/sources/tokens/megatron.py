@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import Integers
-from loadax.sources.io.files import ByteRange, Files
+from loadax.sources.io.byte_ranges import ByteRange
+from loadax.sources.io.files import Files
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _HEADER = np.dtype([("magic", "S9"), ("version", "<u8"), ("dtype", "u1"), ("sequences", "<u8"), ("documents", "<u8")])
@@ -126,7 +127,7 @@ class Documents:
 
 
 def _check_long_enough(files: Files, location: str, size: int, sequences: int, documents: int) -> None:
-    if not files.contains([ByteRange(location, size - 1, size)])[0]:
+    if files.sizes([location])[0] < size:
         raise SourceError(
             f"{location}: the file is cut short: "
             f"{sequences} sequences and {documents} document indices take {size} bytes; copy it again"

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import Columns, Integers, Location
-from loadax.sources.io.locations import cut_short
+from loadax.sources.io.file_map import FileMap
+from loadax.sources.io.locations import base_of, cut_short
 
 _MOST_CHUNKS = 16_384  # files to map: a process may have 65,530 maps on Linux
 _LEAST_BYTES = 1 << 16  # smallest chunk: smaller ones gain nothing
@@ -92,10 +93,8 @@ class MappedChunks:
                 mapped = self._maps[chunk]
                 if mapped is None:  # another thread may have mapped it meanwhile
                     mapped = self._maps[chunk] = self._open(chunk)
-        memory: Any = mapped.base
-        while isinstance(memory, np.ndarray):
-            memory = memory.base
-        if memory.size() < mapped.nbytes:  # reading past the end of the file would kill the process with SIGBUS
+        # Reading past the end of the file would kill the process with SIGBUS.
+        if base_of(mapped).size() < mapped.nbytes:
             raise cut_short(f"{self._name}: chunk {self._file(chunk)}")
         return mapped
 
@@ -117,8 +116,7 @@ class MappedChunks:
             raise SourceError(
                 f"{self._name}: chunk {file} with {rows} has {size} bytes instead of {expected}; copy it again"
             )
-        mapped: NDArray[Any] = np.memmap(file, self.dtype, "r", shape=shape)
-        return mapped.view(np.ndarray)
+        return FileMap(file).bytes.view(self.dtype).reshape(shape)
 
     def __reduce__(self) -> Any:
         return MappedChunks, self._arguments  # never the contents

@@ -25,6 +25,10 @@ from loadax.sources.images.folder import open_images
 from loadax.sources.images.resize import Axis, Fit, fitted, resize, weights
 from loadax.testing import check_source
 from tests.limits import HANG, until
+from tests.servers.faults import Fault, FaultProxy
+from tests.servers.s3 import S3Server
+
+pytest_plugins = ["tests.servers.fixtures"]
 
 PHOTOGRAPHS = ("astronaut", "chelsea", "coffee", "rocket")
 BILINEAR = Image.Resampling.BILINEAR
@@ -170,8 +174,8 @@ def test_folders_that_are_none(make: Callable[[Path], Path], message: str, tmp_p
 
 
 def test_a_folder_elsewhere_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"s3://bucket/images is remote, .*; copy the folder to a local disk"):
-        loadax.from_images("s3://bucket/images")
+    with pytest.raises(SourceError, match=r"https://host/images/: this kind of server can't list its files"):
+        loadax.from_images("https://host/images")
 
 
 @pytest.mark.parametrize(
@@ -578,3 +582,39 @@ def test_a_function_of_ones_own_over_paths(animals: Path) -> None:
     np.testing.assert_array_equal(
         np.asarray(loader[0]), loadax.from_images(animals, 8, fit="stretch").read(range(8))["image"]
     )
+
+
+class TestInABucket:
+    def test_are_those_of_the_local_folder(
+        self, animals: Path, s3_server: S3Server, s3_proxy: FaultProxy, bucket: str
+    ) -> None:
+        """One list, and one request an image, all of a batch at once."""
+        write(animals, {"a/deep/x %20#.PNG": encoded(noise(99), "PNG"), "b/.hidden.png": b"", "c/notes.txt": b"none"})
+        s3_server.upload(animals, bucket, "animals/")
+        local = open_images(animals, size=(20, 30))
+        remote = open_images(f"s3://{bucket}/animals", size=(20, 30))
+        assert len(s3_proxy.log) == 1
+        assert (len(remote), remote.classes, local.classes) == (11, ("a", "b", "c"), ("a", "b", "c"))
+        rows = np.random.default_rng(0).permutation(11)
+        s3_proxy.clear()
+        s3_proxy.add(Fault("together", many=11))
+        batch, expected = remote.read(rows), local.read(rows)
+        assert len(s3_proxy.log) == 11
+        for name in ("image", "label"):
+            np.testing.assert_array_equal(batch[name], expected[name])
+        s3_proxy.clear()
+        assert remote.locate(5) == [Location(f"s3://{bucket}/animals/a/deep/x%20%2520%23.PNG")]
+        assert remote.some_files(10) == []
+        check_source(remote)
+
+    def test_that_is_gone(self, animals: Path, s3_server: S3Server, bucket: str) -> None:
+        s3_server.upload(animals, bucket)
+        remote = open_images(f"s3://{bucket}")
+        s3_server.delete(bucket, "a/3.png")
+        with pytest.raises(SourceError, match=rf"s3://{bucket}/a/3.png, bytes 0 to .*: there is no such file"):
+            remote.read(np.arange(5))
+        assert remote.damaged().keys() == {3}
+        with pytest.raises(
+            SourceError, match=rf"s3://{bucket}/nothing/ has no images; pass a folder of files that end"
+        ):
+            loadax.from_images(f"s3://{bucket}/nothing")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadax.errors import SourceError
-from loadax.sources.io.files import LocalFiles
+from loadax.sources.io.files import Files
 from loadax.sources.tokens.megatron import read_index
 from loadax.sources.tokens.windows import open_tokens
 from tests.sources.token_corpora import CODES, index_bytes, stream, write_pair
@@ -22,7 +22,7 @@ def index(folder: Path, content: bytes) -> str:
 
 
 def test_what_an_index_says(tmp_path: Path) -> None:
-    found = read_index(LocalFiles(), index(tmp_path, GOOD))
+    found = read_index(Files(), index(tmp_path, GOOD))
     assert found.dtype == np.uint16
     assert found.tokens == 7
     assert found.begins.tolist() == [0, 3]
@@ -42,7 +42,7 @@ def test_an_index_of_many_sequences_is_read_in_pieces(tmp_path: Path) -> None:
     content = (
         head + np.ones(count, "<i4").tobytes() + np.arange(count, dtype="<i8").tobytes() + struct.pack("<2q", 0, count)
     )
-    found = read_index(LocalFiles(), index(tmp_path, content))
+    found = read_index(Files(), index(tmp_path, content))
     assert (found.tokens, found.begins.tolist()) == (count, [0])
 
 
@@ -84,7 +84,7 @@ def test_an_index_of_many_sequences_is_read_in_pieces(tmp_path: Path) -> None:
 )
 def test_indices_that_are_damaged(content: bytes, message: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"x\.idx:? " + message):
-        read_index(LocalFiles(), index(tmp_path, content))
+        read_index(Files(), index(tmp_path, content))
 
 
 def test_a_pair_that_does_not_match(tmp_path: Path) -> None:

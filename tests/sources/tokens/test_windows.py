@@ -3,7 +3,6 @@
 import os
 import pickle
 import re
-import resource
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -380,21 +379,3 @@ def test_a_file_that_vanishes_before_it_is_mapped(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(SourceError, match=r"x\.bin: the file can't be memory-mapped: .*No such file"):
         source.read(np.array([0]))
-
-
-def test_more_files_than_a_process_may_open(tmp_path: Path) -> None:
-    # More files than descriptors in all: what earlier tests left to the garbage collector may be closed meanwhile.
-    most = len(list(Path("/dev/fd").iterdir())) + 8
-    paths = [write_bin(tmp_path / f"{index}.bin", stream(100)) for index in range(most + 1)]
-    source = open_tokens(paths, 10, dtype="uint16")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    try:
-        with pytest.raises(
-            SourceError,
-            match=r"\.bin: the file can't be memory-mapped: .*; raise the limit with `ulimit",
-        ):
-            source.read(np.arange(len(source)))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert source.read(np.arange(len(source)))["tokens"].shape == (len(source), 11)

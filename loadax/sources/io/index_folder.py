@@ -1,6 +1,6 @@
 """IndexFolder: on-disk cache of arrays computed from data, with the identity of the data.
 
-Used by `filter`, `split_by` and `pack`.
+Used by `filter`, `split_by` and `pack`, and by sources whose files have no index of their own.
 """
 
 import hashlib
@@ -19,7 +19,9 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.files import open_regular
 from loadax.sources.io.paths import local_folder
 from loadax.sources.npy.header import NPY_FAILURES, load_npy
-from loadax.writing.identity import differs
+
+FILES = "files"
+"""Field of an identity that is None in a run of several processes, since each may have its own copy of the data."""
 
 _VERSION = 3
 _NAME = "loadax index"
@@ -127,6 +129,11 @@ class IndexFolder:
             return {Path(file).name for file in json.loads(_read(path) or "")["arrays"].values()}
         except NPY_FAILURES:
             return set()
+
+
+def differs(known: Any, asked: Any, field: str) -> bool:
+    """Whether a field of two identities differs; `FILES` is compared only if both are known."""
+    return bool(known != asked and not (field == FILES and (known is None or asked is None)))
 
 
 def digest_values(values: NDArray[Any]) -> str:

@@ -1,0 +1,151 @@
+"""Indexes files whose format has no index of its own: finds the records of every file once, and keeps the result."""
+
+import hashlib
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, final
+
+from loadax.core.distributed import this_process
+from loadax.core.progress import progress_bar
+from loadax.errors import ArgumentError
+from loadax.sources.io.byte_ranges import ByteRange
+from loadax.sources.io.expand import file_name
+from loadax.sources.io.file_map import FileMap
+from loadax.sources.io.files import Files
+from loadax.sources.io.index_folder import FILES, Entry, IndexFolder
+from loadax.sources.io.paths import local_path
+
+_WINDOW = 8 << 20  # bytes of a remote file that are read at once
+_AT_ONCE = 16  # remote files that are read at once
+_ENTRY = "records"  # name of the entry in the index folder
+
+Found = TypeVar("Found")
+Scan = Generator[tuple[int, int], memoryview, Found]
+"""Finds the records of one file: yields byte ranges, receives their bytes (fewer at the end of the file), returns what
+it found. The ranges must ascend.
+"""
+
+
+def index_files(
+    kind: str,
+    files: Files,
+    locations: Sequence[str],
+    scan: Callable[[str, int], Scan[Found]],
+    merge: Callable[[list[Found]], Entry],
+    index: Any,
+    progress: bool | None,
+) -> Entry:
+    """Finds the records of files, or loads them from an index on disk.
+
+    Args:
+        kind: Format of the files and version of their scan, such as "tar 1".
+        files: Reader of the files.
+        locations: Paths and URLs of the files.
+        scan: Scan of one file, from its path or URL and its size.
+        merge: Merges the results of all files, in order.
+        index: Path of the index folder; None: no index.
+        progress: Whether to show a progress bar; None: if stderr is a terminal.
+
+    Raises:
+        ArgumentError: When `index` is not a folder, or there is none for remote files in a run of several processes.
+        SourceError: When a file can't be read or is damaged, or the index can't be read or written.
+    """
+    sizes = files.sizes(locations)
+    folder = None if index is None else IndexFolder(index)
+    identity = {} if folder is None else {"format": kind, **_identity(files, locations, sizes)}
+    entry = None if folder is None else folder.get(_ENTRY, identity)
+    if entry is None:
+        processes = this_process().count
+        if processes > 1 and files.far(locations):
+            missing = "without index=" if folder is None else f"without its index at {folder.path(_ENTRY)}"
+            raise ArgumentError(
+                f"remote files {missing}, in a run of {processes} processes: each would read all {len(locations)} "
+                "files; build the index before the run by opening the dataset once in one process, and pass index=PATH"
+            )
+        scans = [_Scan(location, size, scan) for location, size in zip(locations, sizes, strict=True)]
+        with progress_bar("index", sum(sizes), "B", progress) as done:
+            for one in scans:
+                if not one.far:
+                    done(one.run_local())
+            _run_remote([one for one in scans if one.far], files, done)
+        entry = merge([one.found for one in scans])
+        if folder is not None:
+            folder.put(_ENTRY, identity, entry)
+    return entry
+
+
+@final
+class _Scan:
+    """The scan of one file."""
+
+    def __init__(self, location: str, size: int, scan: Callable[[str, int], Scan[Any]]):
+        self.location, self.size = location, size
+        self.far = local_path(location) is None
+        self.found: Any = None
+        self._steps = scan(location, size)
+        self.wanted: tuple[int, int] | None = None
+        self._send(None)
+
+    def run_local(self) -> int:
+        """Scans a local file; returns its size."""
+        path = local_path(self.location)
+        assert path is not None
+        memory = _memory(path) if self.size else memoryview(b"")
+        while self.wanted is not None:
+            self._send(memory[self.wanted[0] : self.wanted[1]])
+        return self.size
+
+    def window(self) -> ByteRange:
+        """The bytes of a remote file to read next."""
+        assert self.wanted is not None
+        start, stop = self.wanted
+        return ByteRange(self.location, start, max(start, min(max(stop, start + _WINDOW), self.size)))
+
+    def advance(self, window: ByteRange, content: bytes) -> int:
+        """Scans as far as the window goes; returns the number of bytes that this advanced."""
+        view, begin = memoryview(content), window.start
+        while self.wanted is not None and self.wanted[0] >= begin:
+            start, stop = self.wanted
+            if min(stop, self.size) > window.stop or start > window.stop:
+                return start - begin
+            self._send(view[start - begin : stop - begin])
+        return self.size - begin
+
+    def _send(self, content: memoryview | None) -> None:
+        try:
+            self.wanted = next(self._steps) if content is None else self._steps.send(content)
+        except StopIteration as stopped:
+            self.wanted, self.found = None, stopped.value
+
+
+def _run_remote(scans: Sequence[_Scan], files: Files, done: Callable[[int], object]) -> None:
+    """Scans remote files, a window of each of several at a time."""
+    waiting = [one for one in scans if one.wanted is not None]
+    while waiting:
+        running = waiting[:_AT_ONCE]
+        windows = [one.window() for one in running]
+        for one, window, content in zip(running, windows, files.read(windows), strict=True):
+            done(one.advance(window, content))
+        waiting = [one for one in waiting if one.wanted is not None]
+
+
+def _memory(path: Path) -> memoryview:
+    view: Any = FileMap(path).bytes
+    return memoryview(view)
+
+
+def _identity(files: Files, locations: Sequence[str], sizes: Sequence[int]) -> dict[str, str | None]:
+    """Digests of the names, sizes and generations of files; the location of local files is ignored."""
+    generations = files.generations(locations)
+    local = [local_path(location) is not None for location in locations]
+    named = [
+        (file_name(location), size, "" if near else generation.decode())
+        for location, size, near, generation in zip(locations, sizes, local, generations, strict=True)
+    ]
+    # Each process may have its own copies of local files.
+    times = [generation for near, generation in zip(local, generations, strict=True) if near]
+    return {"names and sizes": _digest(named), FILES: None if this_process().count > 1 else _digest(times)}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]

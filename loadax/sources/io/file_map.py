@@ -1,0 +1,89 @@
+"""FileMap: maps a file into memory without keeping its descriptor."""
+
+import ctypes
+import mmap
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.sources.io.files import open_regular
+
+_FAILED = ctypes.c_void_p(-1).value
+
+
+@final
+class FileMap:
+    """A file's bytes in memory, read only: `FileMap(path).bytes`.
+
+    Python's `mmap` keeps a descriptor for each map, so that a process with the usual limit of 1,024 maps few files.
+    This one has none. Arrays that view it keep it alive. Pickles as the path.
+
+    Raises:
+        OSError: When the file can't be opened or mapped, is empty, or is not a regular file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self._address = 0
+        self._libc = _libc()  # at the interpreter's exit, the globals of a module may be gone before the maps
+        self.path = Path(path).absolute()
+        descriptor = open_regular(self.path)
+        try:
+            status = os.fstat(descriptor)
+            self._identity = status.st_dev, status.st_ino
+            self.length = status.st_size
+            self._address = self._map(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def __reduce__(self) -> Any:
+        return FileMap, (self.path,)
+
+    def __del__(self) -> None:
+        if self._address:
+            self._libc.munmap(self._address, self.length)
+
+    def _map(self, descriptor: int) -> int:
+        address = self._libc.mmap(None, self.length, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+        if address in (None, _FAILED):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        return int(address)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return {"version": 3, "typestr": "|u1", "shape": (self.length,), "data": (self._address, True)}
+
+    @property
+    def bytes(self) -> NDArray[np.uint8]:
+        """All bytes of the file, uint8[length]."""
+        return np.asarray(self)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the file at the path is the mapped one, not another one that replaced it."""
+        try:
+            status = os.stat(self.path)  # noqa: PTH116 - on every read, and a Path is slower
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._identity
+
+    def size(self) -> int:
+        """Size of the file now: reading past its end would kill the process with SIGBUS."""
+        try:
+            status = os.stat(self.path)  # noqa: PTH116
+        except OSError:
+            return self.length  # deleted: nobody can truncate it any more
+        return status.st_size if (status.st_dev, status.st_ino) == self._identity else self.length
+
+
+@cache
+def _libc() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_int64)
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    return libc

@@ -1,0 +1,189 @@
+"""Opens buckets and web servers by obstore: settings and credentials of the environment, retries, error messages."""
+
+import configparser
+import os
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from loadax.errors import SourceError, StorageError
+from loadax.redaction import redact, redacted
+
+PATIENCE = 300.0
+"""Timeout of one read in seconds: far longer than the six tries below take."""
+
+_TRIES = 6
+_RETRIES: Any = {  # about two seconds of waiting in all, with jitter; a server that is overloaded gets up to six
+    "max_retries": _TRIES - 1,
+    "backoff": {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=3)},
+    "retry_timeout": timedelta(seconds=PATIENCE),
+}
+_STALLED = 10  # seconds without a byte, after which a request is sent again
+_REGION_URL = "https://{bucket}.s3.amazonaws.com"
+_SCHEMES = ("s3", "gs", "az", "http", "https")
+_STATUS = re.compile(r"status code: (\d+ [A-Za-z ]+)")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_REMEDIES = (  # part of obstore's message, and the remedy
+    (
+        "169.254.169.254",
+        (
+            "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            "or AWS_SKIP_SIGNATURE=true for a public bucket"
+        ),
+    ),
+    (
+        ("Account must be specified"),
+        "set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or other credentials",
+    ),
+    ("40[13] ", "access was refused: check the credentials in the environment, and their rights"),
+    ("NoSuchBucket", "check the name of the bucket"),
+    ("without LOCATION", "set AWS_REGION to the region of the bucket"),
+    (
+        f"after {_TRIES - 1} retries|request or response body error|operation timed out",
+        f"no answer after {_TRIES} tries: is the server up, and the address right?",
+    ),
+)
+
+
+def split_url(location: str) -> tuple[str, str]:
+    """Splits a URL into that of its bucket or server, with the query, and the key of the object.
+
+    Raises:
+        SourceError: When files at such a URL can't be read; shows it.
+
+    Examples:
+        >>> split_url("https://host:80/a/b%20c.bin?version=2")
+        ('https://host:80?version=2', 'a/b c.bin')
+    """
+    parts = urlsplit(location)
+    if parts.scheme not in _SCHEMES or not parts.netloc or "|" in location:
+        raise SourceError(
+            f"{location}: files can't be read at such a URL; "
+            "pass a local path, or a file://, s3://, gs://, az://, http:// or https:// URL"
+        )
+    if parts.scheme in ("s3", "gs", "az") and (parts.query or parts.fragment or "@" in parts.netloc):
+        raise SourceError(
+            f"{location}: the URL of a file in a bucket is {parts.scheme}://bucket/key, without user, query and "
+            "fragment; encode a '?' in a key as %3F, and a '#' as %23"
+        )
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{parts.scheme}://{parts.netloc}{query}", unquote(parts.path).lstrip("/")
+
+
+def open_object_store(url: str) -> Any:
+    """Opens the bucket or web server at a URL from `split_url`; sends no request, except to find a bucket's region.
+
+    Raises:
+        SourceError: When the bucket can't be opened with the settings of the environment; shows its URL.
+    """
+    from obstore.exceptions import BaseError
+    from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
+
+    parts = urlsplit(url)
+    options: Any = {
+        "retry_config": _RETRIES,
+        "client_options": {
+            "allow_http": True,
+            "read_timeout": timedelta(seconds=_STALLED),
+            "timeout": timedelta(seconds=PATIENCE),
+        },
+    }
+    try:
+        match parts.scheme:
+            case "s3":
+                return S3Store(parts.netloc, config=_s3_settings(parts.netloc), **options)
+            case "gs":
+                return GCSStore(parts.netloc, config=_gcs_settings(), **options)
+            case "az":
+                return AzureStore(parts.netloc, **options)
+            case _:
+                return HTTPStore(url, **options)
+    except (BaseError, ValueError) as error:
+        raise failure(error, url) from cause(error)
+
+
+def failure(error: Exception, name: str) -> StorageError:
+    """Error of a request: `name`, the cause and a remedy, without the response's body and obstore's own dump."""
+    text = str(error).partition("\n\nDebug source")[0]
+    status, code = _STATUS.search(text), _CODE.search(text)
+    brief = text.partition(" - ")[2] or text.partition("error: ")[2] or text
+    if status:
+        brief = f"the server answered {status[1].strip()}{f' ({code[1]})' if code else ''}"
+    remedy = next((f"; {remedy}" for part, remedy in _REMEDIES if re.search(part, text)), "")
+    return StorageError(f"{redact(name)}: {brief.splitlines()[0]}{remedy}")
+
+
+def cause(error: Exception) -> Exception:
+    """The cause to chain to an error: obstore's message without secrets."""
+    return redacted(error)
+
+
+def _s3_settings(bucket: str) -> Any:
+    """Settings that obstore does not take from the environment itself: profiles, regions, empty variables."""
+    settings: dict[str, Any] = {}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    profile = _aws_profile()
+    if endpoint:
+        settings["endpoint"] = settings["aws_endpoint_url_s3"] = endpoint
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or profile.get("region")
+    settings["region"] = region or ("us-east-1" if endpoint else _region_of(bucket))
+    if "AWS_ACCESS_KEY_ID" in os.environ or "AWS_SKIP_SIGNATURE" in os.environ:
+        return settings
+    if "aws_access_key_id" in profile:
+        settings["access_key_id"] = profile["aws_access_key_id"]
+        settings["secret_access_key"] = profile.get("aws_secret_access_key", "")
+        if "aws_session_token" in profile:
+            settings["session_token"] = profile["aws_session_token"]
+    elif os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true" and not any(
+        name in os.environ
+        for name in (
+            "AWS_WEB_IDENTITY_TOKEN_FILE",
+            "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        )
+    ):
+        settings["skip_signature"] = True  # nothing is left to ask for credentials
+    return settings
+
+
+def _aws_profile() -> dict[str, str]:
+    """The profile of AWS's own files: keys and region."""
+    name = os.environ.get("AWS_PROFILE", "default")
+    found: dict[str, str] = {}
+    for variable, file, section in (
+        ("AWS_CONFIG_FILE", "~/.aws/config", name if name == "default" else f"profile {name}"),
+        ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials", name),
+    ):
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(Path(os.environ.get(variable) or file).expanduser(), encoding="utf-8")
+        except configparser.Error:
+            continue  # as if there were none: the file may be for tools that read it otherwise
+        if parser.has_section(section):
+            found.update(parser.items(section))
+    return found
+
+
+def _region_of(bucket: str) -> str:
+    """Asks S3 for the region of a bucket: it says so in any answer, also without credentials."""
+    import urllib.error
+    import urllib.request
+
+    request = urllib.request.Request(_REGION_URL.format(bucket=bucket), method="HEAD")  # noqa: S310 - https
+    try:
+        with urllib.request.urlopen(request, timeout=_STALLED) as response:  # noqa: S310
+            headers = response.headers
+    except urllib.error.HTTPError as error:
+        headers = error.headers
+        error.close()
+    except (OSError, ValueError):
+        return "us-east-1"
+    return str(headers.get("x-amz-bucket-region") or "us-east-1")
+
+
+def _gcs_settings() -> Any:
+    """The endpoint of a test server, as TensorStore names it."""
+    url = os.environ.get("TENSORSTORE_GCS_HTTP_URL")
+    return {"base_url": url, "skip_signature": True} if url else None

@@ -1,0 +1,1 @@
+"""Shards of records: WebDataset's tar files and TFRecord files."""

@@ -1,0 +1,85 @@
+"""Records: reads byte strings of any lengths from a sequence of files."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.spec import stack
+from loadax.protocols import ArraySpec, Integers, Location
+from loadax.sources.io.byte_stream import Segment
+from loadax.sources.io.disk_cache import DiskCache
+from loadax.sources.io.files import Files
+from loadax.sources.io.remote_stream import open_stream
+
+
+@final
+class Records:
+    """Byte ranges of files, each addressed by its first byte in the concatenation of all files.
+
+    Args:
+        files: Reader of the files.
+        locations: Paths and URLs of the files.
+        cache: Local cache of remote blocks; None: no cache.
+    """
+
+    def __init__(self, files: Files, locations: Sequence[str], cache: DiskCache | None):
+        segments = [
+            Segment(location, 0, size) for location, size in zip(locations, files.sizes(locations), strict=True)
+        ]
+        self._stream = open_stream(segments, files, cache)
+
+    @property
+    def file_begins(self) -> Integers:
+        """First byte of each file in the concatenation."""
+        return self._stream.ends.begins
+
+    @property
+    def concurrent_reads(self) -> int:
+        """Number of reads to run concurrently."""
+        return 4 if self._stream.far else 1
+
+    @property
+    def addresses(self) -> list[str]:
+        """Paths and URLs of the files."""
+        return self._stream.ends.locations
+
+    def read(self, begins: Integers, lengths: Integers) -> list[memoryview]:
+        """Reads `lengths` bytes from each of `begins` on, int64[n] both; no range crosses the end of a file.
+
+        Raises:
+            SourceError: When a file has changed, or can't be read; names it.
+        """
+        filled = np.flatnonzero(lengths)
+        content: Any = self._stream.gather(begins[filled], lengths[filled], np.dtype(np.uint8)) if len(filled) else b""
+        view = memoryview(content)
+        ends = np.cumsum(lengths)
+        return [view[low:high] for low, high in zip((ends - lengths).tolist(), ends.tolist(), strict=True)]
+
+    def locate(self, begin: int, length: int) -> list[Location]:
+        """File, first and last byte of a range."""
+        return self._stream.ends.locate(begin, begin + max(1, length))
+
+    def name(self, begin: int) -> str:
+        """File and byte, for messages."""
+        (location,) = self.locate(begin, 1)
+        return f"{location.file}, byte {location.first}"
+
+
+def stack_examples(examples: Sequence[dict[str, Any]], spec: Mapping[str, ArraySpec], rows: Integers) -> dict[str, Any]:
+    """Stacks examples, with strings and bytes as arrays of objects.
+
+    Raises:
+        LeafError: When an example differs from the spec; names the row.
+    """
+    plain = {name: leaf for name, leaf in spec.items() if not leaf.dtype.hasobject}
+    columns = stack([{name: example[name] for name in plain} for example in examples], plain, rows.tolist())
+    return {name: columns[name] if name in plain else objects([one[name] for one in examples]) for name in spec}
+
+
+def objects(values: Sequence[Any]) -> NDArray[np.object_]:
+    """An array of objects, object[n]."""
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array

@@ -1,0 +1,134 @@
+"""Finds the members of a tar file: POSIX ustar and pax, GNU long names and large sizes.
+
+Source of the format: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Header Block", and the GNU tar manual,
+"Basic Tar Format".
+"""
+
+from typing import NamedTuple
+
+from loadax.errors import SourceError, UnsupportedError
+from loadax.sources.io.file_index import Scan
+
+_BLOCK = 512
+_END = bytes(_BLOCK)
+_CHECKSUM = slice(148, 156)
+_REGULAR = (b"0", b"\0", b"7")
+_COMPRESSED = (
+    (b"\x1f\x8b", "gzip", "gunzip"),
+    (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
+    (b"BZh", "bzip2", "bunzip2"),
+    (b"\xfd7zXZ", "xz", "unxz"),
+)
+
+
+class Member(NamedTuple):
+    """A regular file in a tar file: its name, and the bytes `[begin, begin + size)` of its content."""
+
+    name: str
+    begin: int
+    size: int
+
+
+def scan_members(location: str, size: int) -> Scan[list[Member]]:
+    """Finds the regular files in a tar file.
+
+    Args:
+        location: Path or URL, for messages.
+        size: Size of the tar file in bytes.
+
+    Raises:
+        SourceError: When it is not a tar file, compressed, cut short, or damaged; names it and the byte.
+        UnsupportedError: When a member is sparse.
+    """
+    members: list[Member] = []
+    at, extended = 0, dict[str, str]()
+    while True:
+        header = bytes((yield at, at + _BLOCK))
+        if header == _END:
+            return members
+        after = f" after {members[-1].name!r}" if members else ""
+        if not at:
+            _refuse_compressed(header, location)
+        if len(header) < _BLOCK:
+            raise SourceError(
+                f"{location}: the tar file is cut short at byte {size}{after}, where its end is not marked; copy it "
+                "again, or write it again and close it"
+            )
+        _check(header, location, at, after)
+        kind, begin = header[156:157], at + _BLOCK
+        length = int(extended.get("size") or _number(header[124:136], location, at))
+        if kind == b"S" or any(key.startswith("GNU.sparse") for key in extended):
+            raise UnsupportedError(
+                f"{location}: the member at byte {at} is a sparse file; write the tar file again without --sparse"
+            )
+        at = begin + -(-length // _BLOCK) * _BLOCK
+        if begin + length > size:
+            name = extended.get("path") or _name(header)
+            raise SourceError(
+                f"{location}: the tar file is cut short at byte {size}, in member {name!r}, which takes bytes {begin} "
+                f"to {begin + length - 1}; copy it again"
+            )
+        if kind == b"L":
+            extended["path"] = _text(bytes((yield begin, begin + length)))
+        elif kind == b"x":
+            extended.update(_records(bytes((yield begin, begin + length)), location, begin))
+        elif kind not in (b"K", b"g"):
+            if kind in _REGULAR:
+                members.append(Member(extended.get("path") or _name(header), begin, length))
+            extended = {}
+
+
+def _refuse_compressed(header: bytes, location: str) -> None:
+    for magic, name, command in _COMPRESSED:
+        if header.startswith(magic):
+            raise SourceError(
+                f"{location} is compressed by {name}, so that no member can be read without those before it; "
+                f"decompress it: {command} {location}"
+            )
+
+
+def _check(header: bytes, location: str, at: int, after: str) -> None:
+    stored = header[_CHECKSUM].strip(b"\0 ")
+    # The checksum counts its own field as spaces.
+    total = sum(header) - sum(header[_CHECKSUM]) + 8 * ord(" ")
+    if stored.isdigit() and int(stored, 8 if not set(stored) & set(b"89") else 10) == total:
+        return
+    if at:
+        raise SourceError(f"{location}: the tar file is damaged at byte {at}{after}: copy it again, or write it again")
+    raise SourceError(f"{location} is not a tar file: it begins with {header[:8]!r}")
+
+
+def _number(field: bytes, location: str, at: int) -> int:
+    """A size: octal digits, or GNU's big-endian bytes after 0x80."""
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")
+    digits = field.strip(b"\0 ")
+    try:
+        return int(digits or b"0", 8)
+    except ValueError:
+        raise SourceError(
+            f"{location}: the tar file is damaged at byte {at}: a size is {digits!r}; copy it again"
+        ) from None
+
+
+def _name(header: bytes) -> str:
+    name, prefix = _text(header[:100]), _text(header[345:500]) if header[257:263] == b"ustar\0" else ""
+    return f"{prefix}/{name}" if prefix else name
+
+
+def _text(field: bytes) -> str:
+    return field.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+
+
+def _records(content: bytes, location: str, begin: int) -> dict[str, str]:
+    """Records of a pax header: "length key=value" and a newline each."""
+    found, at = dict[str, str](), 0
+    while at < len(content):
+        digits = content[at : content.find(b" ", at)]
+        length = int(digits) if digits.isdigit() else 0
+        key, equals, value = content[at + len(digits) + 1 : at + length - 1].partition(b"=")
+        if not equals or at + length > len(content):
+            raise SourceError(f"{location}: the tar file is damaged at byte {begin + at}: copy it again")
+        found[key.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
+        at += length
+    return found

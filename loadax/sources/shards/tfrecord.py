@@ -1,0 +1,202 @@
+"""TFRecordSource: records of TFRecord files, as bytes or as parsed `tf.train.Example`s."""
+
+import struct
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from loadax.core.spec import spec_of
+from loadax.errors import SourceError
+from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
+from loadax.sources.base import BaseSource
+from loadax.sources.checks import check_rows
+from loadax.sources.io.disk_cache import open_cache
+from loadax.sources.io.expand import FileKind, expand
+from loadax.sources.io.file_index import Scan, index_files
+from loadax.sources.io.files import Files
+from loadax.sources.io.index_folder import Entry
+from loadax.sources.shards.crc import masked_crc32c, require_crc32c
+from loadax.sources.shards.example_proto import parse_example
+from loadax.sources.shards.features import Feature, features_of
+from loadax.sources.shards.records import Records, objects, stack_examples
+
+NAMES = (".tfrecord", ".tfrecords")
+"""Parts of file names that mark TFRecord files, such as `train.tfrecord-00000-of-00008`."""
+
+_FILES = FileKind(
+    "paths",
+    "a TFRecord file",
+    lambda name: any(part in name for part in NAMES),
+    ("file with .tfrecord in its name", "the files, or a pattern such as *.records"),
+)
+_HEADER = struct.Struct("<QI")
+_CRC = 4
+_GZIP, _ZLIB = b"\x1f\x8b", b"\x78"
+
+
+class _Sizes(NamedTuple):
+    begins: list[int]
+    sizes: list[int]
+
+
+@final
+class TFRecordSource(BaseSource):
+    """Row i: record i of the files.
+
+    Args:
+        records: Reader of the files.
+        begins: First byte of the content of each record, in the concatenation of all files: int64[n].
+        sizes: Size of each record in bytes, int64[n].
+        features: Features to parse, by name; None: rows are the bytes of the records.
+    """
+
+    owns_memory = True
+    reads_examples = True
+    concurrent_reads = 1
+
+    def __init__(self, records: Records, begins: Integers, sizes: Integers, features: dict[str, Feature] | None):
+        self._records, self._begins, self._sizes, self._features = records, begins, sizes, features
+        self.concurrent_reads = records.concurrent_reads
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+    def __repr__(self) -> str:
+        files = len(self._records.addresses)
+        return f"{len(self)} records in {files} TFRecord file{'s' if files > 1 else ''}"
+
+    @cached_property
+    def spec(self) -> Tree:
+
+        if self._features is None:
+            return ArraySpec((), np.dtype(object))
+        return (
+            spec_of(self._read(np.zeros(1, np.int64))[0])
+            if self.rows_probed
+            else {name: feature.spec for name, feature in self._features.items()}
+        )
+
+    @property
+    def rows_probed(self) -> int:
+
+        return int(any(feature.ragged for feature in (self._features or {}).values()))
+
+    @property
+    def addresses(self) -> list[str]:
+
+        return self._records.addresses
+
+    def locate(self, row: int) -> list[Location]:
+        """File of a record, and the bytes of its content."""
+        index = int(check_rows([row], len(self))[0])
+        return self._records.locate(int(self._begins[index]), int(self._sizes[index]))
+
+    def read(self, rows: Integers) -> Tree:
+        """Reads the records at `rows`, stacked.
+
+        Raises:
+            LeafError: When a feature has another number of values than it should; names the row.
+        """
+        rows = check_rows(rows, len(self))
+        examples = self._read(rows)
+        return objects(examples) if self._features is None else stack_examples(examples, self.spec, rows)
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+
+        return self._read(check_rows(visits.rows, len(self)))
+
+    def _read(self, rows: Integers) -> list[Any]:
+        contents = self._records.read(self._begins[rows], self._sizes[rows] + _CRC)
+        return [self._decode(content, row) for content, row in zip(contents, rows.tolist(), strict=True)]
+
+    def _decode(self, content: memoryview, row: int) -> Any:
+        record = bytes(content[:-_CRC])
+        if masked_crc32c(record) != int.from_bytes(content[-_CRC:], "little"):
+            raise SourceError(
+                f"{self._name(row)}: the record is damaged: its checksum is wrong; copy the file again, or leave the "
+                f"record out: dataset.exclude([{row}])"
+            )
+        if self._features is None:
+            return record
+        try:
+            parsed = parse_example(memoryview(record))
+        except ValueError as error:
+            raise SourceError(
+                f"{self._name(row)}: the record is not a tf.train.Example: {error}; leave features= out, and decode "
+                "its bytes in a map"
+            ) from error
+        return {name: feature.value(parsed, name, lambda: self._name(row)) for name, feature in self._features.items()}
+
+    def _name(self, row: int) -> str:
+        return f"row {row} ({self._records.name(int(self._begins[row]))})"
+
+
+def open_tfrecord(
+    paths: Any,
+    *,
+    index: Any = None,
+    features: Any = None,
+    cache: Any = None,
+    cache_bytes: int = 16 << 30,
+    progress: bool | None = None,
+) -> TFRecordSource:
+    """Opens TFRecord files; see `loadax.from_tfrecord`.
+
+    Raises:
+        ArgumentError: When an argument is invalid; shows it.
+        SourceError: When a file is missing, damaged, compressed or has no records; names it.
+        UnsupportedError: When google-crc32c is not installed.
+    """
+    require_crc32c()
+    parsed = None if features is None else features_of(features)
+    blocks = open_cache(cache, cache_bytes)
+    files = Files()
+    locations = expand(paths, _FILES, files)
+    entry = index_files("tfrecord 1", files, locations, _scan, _merge, index, progress)
+    counts, begins, sizes = (entry.arrays[name] for name in ("records", "begins", "sizes"))
+    if not len(begins):
+        more = f" (and {len(locations) - 1} more)" if len(locations) > 1 else ""
+        raise SourceError(f"{locations[0]}{more} has no records; was its writer closed too early? Write it again")
+    records = Records(files, locations, blocks)
+    return TFRecordSource(records, begins + np.repeat(records.file_begins, counts), sizes, parsed)
+
+
+def _scan(location: str, size: int) -> Scan[_Sizes]:
+    """Finds the records of a file: size and its checksum, content, checksum of the content."""
+    found = _Sizes([], [])
+    at = 0
+    while at < size:
+        header = bytes((yield at, at + _HEADER.size))
+        length, crc = _HEADER.unpack(header) if len(header) == _HEADER.size else (0, -1)
+        record = f"record {len(found.begins)} at byte {at}"
+        if crc >= 0 and masked_crc32c(header[:8]) != crc:
+            raise SourceError(_not_a_record(location, header, record, first=not at))
+        end = at + _HEADER.size + length + _CRC
+        if crc < 0 or end > size:
+            raise SourceError(f"{location}: the file is cut short at byte {size}, in {record}; copy it again")
+        found.begins.append(at + _HEADER.size)
+        found.sizes.append(length)
+        at = end
+    return found
+
+
+def _not_a_record(location: str, header: bytes, record: str, first: bool) -> str:
+    if not first:
+        return f"{location}: {record} is damaged: the checksum of its size is wrong; copy the file again"
+    if header.startswith((_GZIP, _ZLIB)):
+        return (
+            f"{location} is compressed by {'gzip' if header.startswith(_GZIP) else 'zlib'}, so that no record can be "
+            "read without those before it; write it without compression"
+        )
+    return f"{location} is not a TFRecord file: it begins with {header[:8]!r}"
+
+
+def _merge(shards: Sequence[_Sizes]) -> Entry:
+    arrays = {
+        "begins": np.concatenate([np.array(shard.begins, np.int64) for shard in shards]),
+        "sizes": np.concatenate([np.array(shard.sizes, np.int64) for shard in shards]),
+        "records": np.array([len(shard.begins) for shard in shards], np.int64),
+    }
+    return Entry(arrays, {})

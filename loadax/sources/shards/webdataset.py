@@ -1,0 +1,201 @@
+"""WebDatasetSource: examples of tar files, each a dict of its files by extension."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Any, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.arguments import flag
+from loadax.core.spec import spec_of
+from loadax.errors import ArgumentError, SourceError
+from loadax.protocols import ArraySpec, Columns, Integers, Location, Tree, Visits
+from loadax.sources.base import BaseSource
+from loadax.sources.checks import check_rows
+from loadax.sources.images.folder import open_rendering
+from loadax.sources.images.resize import Fit
+from loadax.sources.io.disk_cache import open_cache
+from loadax.sources.io.expand import FileKind, expand
+from loadax.sources.io.file_index import index_files
+from loadax.sources.io.files import Files
+from loadax.sources.shards.examples import KEY, Examples, merge_examples, scan_examples, select_columns
+from loadax.sources.shards.leaves import FAILURES, OBJECT, Leaf, decoder_of, is_image, undecoded
+from loadax.sources.shards.records import Records, stack_examples
+
+_FILES = FileKind(
+    "paths",
+    "a tar file",
+    lambda name: PurePosixPath(name).suffix == ".tar",
+    (".tar file in it", "the files, or a pattern such as *.shard"),
+)
+
+
+@final
+class WebDatasetSource(BaseSource):
+    """Row i: example i of the tar files, as a dict by extension.
+
+    Args:
+        records: Reader of the files.
+        examples: Byte ranges of the examples.
+        leaves: Decoder of each column, by name, in the order of the columns of `examples`.
+        keyed: Whether to add the name of each example.
+    """
+
+    owns_memory = True
+    reads_examples = True
+    reads_columns = False
+    concurrent_reads = 1
+
+    def __init__(self, records: Records, examples: Examples, leaves: dict[str, Leaf], keyed: bool):
+        self._records, self._examples, self._leaves, self._keyed = records, examples, leaves, keyed
+        self._columns = list(leaves.items())
+        # Examples of one form are read straight into a batch, each column by itself.
+        self.reads_columns = not keyed and all(leaf.spec and leaf.spec.dtype != OBJECT for leaf in leaves.values())
+        self.reads_examples = not self.reads_columns
+        self.concurrent_reads = records.concurrent_reads
+
+    def __len__(self) -> int:
+        return len(self._examples.begins)
+
+    def __repr__(self) -> str:
+        files = len(self._records.addresses)
+        return f"{len(self)} examples ({', '.join(self._leaves)}) in {files} tar file{'s' if files > 1 else ''}"
+
+    @property
+    def addresses(self) -> list[str]:
+
+        return self._records.addresses
+
+    @property
+    def rows_probed(self) -> int:
+
+        return int(any(leaf.spec is None for leaf in self._leaves.values()))
+
+    @cached_property
+    def spec(self) -> Tree:
+
+        specs = {name: leaf.spec for name, leaf in self._leaves.items()}
+        if None in specs.values():
+            (first,) = self._read(np.zeros(1, np.int64))
+            specs = spec_of(first)
+        return {**specs, **({KEY: ArraySpec((), OBJECT)} if self._keyed else {})}
+
+    def locate(self, row: int) -> list[Location]:
+        """File and byte range of each column of an example."""
+        index = int(check_rows([row], len(self))[0])
+        return [
+            location._replace(part=name)
+            for column, name in enumerate(self._leaves)
+            for location in self._records.locate(
+                int(self._examples.begins[index, column]), int(self._examples.sizes[index, column])
+            )
+        ]
+
+    def read(self, rows: Integers) -> Tree:
+        """Reads and stacks the examples at `rows`.
+
+        Raises:
+            LeafError: When they differ in shape; names the row.
+        """
+        rows = check_rows(rows, len(self))
+        return stack_examples(self._read(rows), self.spec, rows)
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+
+        return self._read(check_rows(visits.rows, len(self)))
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+
+        if not self.reads_columns:
+            super().read_into(rows, boxes, out)
+            return
+        rows = check_rows(rows, len(self))
+        wanted = [
+            (column, target, tuple(slice(*cut) for cut in box))
+            for column, (box, target) in enumerate(zip(boxes, out, strict=True))
+            if box is not None and target is not None
+        ]
+        contents = iter(self._contents(rows, [column for column, _, _ in wanted]))
+        for place, row in enumerate(rows.tolist()):
+            for column, target, cut in wanted:
+                target[place] = self._decode(next(contents), row, column)[cut]
+
+    def _read(self, rows: Integers) -> list[dict[str, Any]]:
+        contents = iter(self._contents(rows, range(len(self._leaves))))
+        examples = []
+        for row in rows.tolist():
+            example = {name: self._decode(next(contents), row, column) for column, name in enumerate(self._leaves)}
+            if self._keyed:
+                example[KEY] = self._examples.key(row)
+            examples.append(example)
+        return examples
+
+    def _contents(self, rows: Integers, columns: Sequence[int]) -> list[memoryview]:
+        """Bytes of these columns of each example, row by row."""
+        chosen = rows[:, None], np.array(columns, np.int64)
+        return self._records.read(self._examples.begins[chosen].ravel(), self._examples.sizes[chosen].ravel())
+
+    def _decode(self, content: memoryview, row: int, column: int) -> Any:
+        name, leaf = self._columns[column]
+        try:
+            value = leaf.decode(content)
+        except FAILURES as error:
+            raise SourceError(
+                f"{self._name(row, column)}: {name!r} can't be decoded: {error}; write the example again, or leave it "
+                f"out: dataset.exclude([{row}])"
+            ) from error
+        if leaf.spec is not None and leaf.spec.shape and value.shape != leaf.spec.shape:
+            raise SourceError(f"{self._name(row, column)}: {name!r} is {value.shape}, not {leaf.spec.shape}")
+        return value
+
+    def _name(self, row: int, column: int) -> str:
+        return f"row {row} ({self._records.name(int(self._examples.begins[row, column]))}, {self._examples.key(row)!r})"
+
+
+def open_webdataset(
+    paths: Any,
+    *,
+    index: Any = None,
+    columns: Any = None,
+    decode: bool = False,
+    size: Any = None,
+    fit: Fit = "crop",
+    quality: Literal["high", "fast"] = "high",
+    damaged: Literal["error", "accept"] = "error",
+    cache: Any = None,
+    cache_bytes: int = 16 << 30,
+    progress: bool | None = None,
+) -> WebDatasetSource:
+    """Opens the examples of tar files; see `loadax.from_webdataset`.
+
+    Raises:
+        ArgumentError: When an argument is invalid; shows it.
+        UnsupportedError: When a decoder of images is not installed, or a member is sparse.
+        SourceError: When a file is missing, damaged, or has other columns than the others; names it.
+    """
+    flag("decode", decode)
+    if size is not None and not decode:
+        raise ArgumentError(f"size={size!r} resizes decoded images; pass decode=True too")
+    blocks = open_cache(cache, cache_bytes)
+    wanted = _columns(columns)
+    files = Files()
+    locations = expand(paths, _FILES, files)
+    entry = index_files("tar 1", files, locations, scan_examples, merge_examples, index, progress)
+    records = Records(files, locations, blocks)
+    names, examples = select_columns(entry, wanted, locations, records.file_begins)
+    images = decode and any(map(is_image, names))
+    rendering = open_rendering(size, fit, quality, damaged) if images else None
+    leaves = {name: decoder_of(name, rendering) if decode else undecoded() for name in names}
+    return WebDatasetSource(records, examples, leaves, keyed=wanted is not None and KEY in wanted)
+
+
+def _columns(columns: Any) -> list[str] | None:
+    if columns is None:
+        return None
+    names = [columns] if isinstance(columns, str) else list(columns)
+    plain = [name.removeprefix(".") for name in names if isinstance(name, str)]
+    if not plain or len(set(plain)) < len(names):
+        raise ArgumentError(f"columns={columns!r}: pass extensions, each once, such as ['jpg', 'cls']")
+    return plain
