@@ -889,7 +889,7 @@ class Dataset:
 
     def _warn_of_chunks(self) -> None:
         rows = self._chunk_rows()
-        if rows is None or rows < _MANY_ROWS or not len(self):
+        if rows is None or rows < _MANY_ROWS or not len(self) or self.source.kept_chunks * rows >= len(self.source):
             return
         largest = max(math.prod(each.shape) * each.dtype.itemsize for each in flatten_spec(self.reader.specs[0])[0])
         if rows * largest <= _MANY_BYTES:

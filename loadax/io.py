@@ -91,6 +91,148 @@ def from_array_record(
     return from_source(open_array_record(paths, dtype=dtype, decode=decode, pad_to=pad_to, truncate=truncate))
 
 
+def from_arrow(data: Any, columns: Sequence[str] | str | None = None, *, nulls: Any = None) -> Dataset:
+    """Opens a table in memory, of pyarrow, polars, pandas or DuckDB, or with Arrow's C stream interface.
+
+    Examples are dicts of the columns. Numbers, bools and lists of a fixed length are arrays of their own dtypes; lists
+    of any length are arrays for `pack`, or for a map. Structs are dicts. Texts and bytes are `str` and `bytes`, for a
+    map. Categories (dictionaries of texts) are int32, and `dataset.source.classes` has their names. Times are ints that
+    count their units, and `dataset.source.units` has their types. Most columns are read in place; a table of many small
+    record batches is copied once.
+
+    Args:
+        data: `pyarrow.Table`, `RecordBatch`, `RecordBatchReader` (read to its end) or array of structs; data frame of
+            polars or pandas (without its index); relation of DuckDB; or any object with `__arrow_c_stream__`.
+        columns: Names of the columns to read. None: all.
+        nulls: Value in place of nulls, for all columns, or a dict of values by column ("column.member" in structs). In
+            a list of numbers it replaces entries, and a list that is null becomes empty. None: a null is an error.
+
+    Raises:
+        ArgumentError: If the data is not a table, or an argument can't be used. Says what to write.
+        SourceError: If a column has nulls. Names it and the first row, and says what to write.
+        LeafTypeError: If a column has a type without an array, such as decimals. Names it, and says what to write.
+        UnsupportedError: If pyarrow is not installed.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> table = pa.table({"x": [1, 2, None], "tokens": [[7], [8, 9], []]})
+        >>> from_arrow(table, nulls={"x": -1})[2]
+        {'tokens': array([], dtype=int64), 'x': np.int64(-1)}
+    """
+    from loadax.sources.adapters.libraries import require_pyarrow
+
+    require_pyarrow("a table")
+    from loadax.sources.arrow.open import open_arrow
+
+    return from_source(open_arrow(data, columns, nulls))
+
+
+def from_csv(
+    paths: Any,
+    columns: Sequence[str] | str | None = None,
+    *,
+    dtypes: Mapping[str, Any] | None = None,
+    nulls: Any = None,
+    delimiter: str | None = None,
+) -> Dataset:
+    r"""Reads CSV files into memory, in the order of the files. Columns become leaves as in `from_arrow`.
+
+    The first line of each file names the columns. An empty entry of a column of numbers is a null.
+
+    Args:
+        paths: File, folder (its files ending in `.csv` or `.tsv`, also with `.gz` or `.zst`), or glob pattern (both
+            sorted by name), URL of one of these, or a list of these, in its order.
+        columns: Names of the columns to read. None: all.
+        dtypes: Dtypes by column: numbers, bools, or `str`. Others are inferred from the first rows of each file.
+        nulls: Value in place of nulls, see `from_arrow`. None: a null is an error.
+        delimiter: Character between entries. None: a tab in `.tsv` files, else a comma.
+
+    Raises:
+        ArgumentError: If an argument can't be used.
+        SourceError: If a file is missing or empty, a line is damaged or has an entry of another type, columns differ
+            from those of the first file, or a column has nulls. Names the file and the row.
+        UnsupportedError: If pyarrow is not installed.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> path = Path(tempfile.mkdtemp()) / "flowers.csv"
+        >>> _ = path.write_text("length,species\n1.5,setosa\n4.0,virginica\n")
+        >>> from_csv(path)[1]
+        {'length': np.float64(4.0), 'species': 'virginica'}
+    """
+    from loadax.sources.adapters.libraries import require_pyarrow
+
+    require_pyarrow("a CSV file")
+    from loadax.sources.text.csv import open_csv
+
+    return from_source(open_csv(paths, columns, dtypes=dtypes, nulls=nulls, delimiter=delimiter))
+
+
+def from_jsonl(
+    paths: Any,
+    columns: Sequence[str] | str | None = None,
+    *,
+    dtypes: Mapping[str, Any] | None = None,
+    nulls: Any = None,
+    index: Any = None,
+    cache: Any = None,
+    cache_bytes: int = 16 << 30,
+    progress: bool | None = None,
+) -> Dataset:
+    r"""Opens files of JSON lines: row i is the object in line i that is not blank, in the order of the files.
+
+    Columns become leaves as in `from_arrow`; texts that look like times stay texts. Opening finds the beginnings of all
+    lines; rows are parsed when they are read, many in one call. Data that fits in memory is read faster as a table:
+    `from_arrow(pyarrow.json.read_json(path))`.
+
+    Args:
+        paths: File, folder (its files ending in `.jsonl` or `.ndjson`, also with `.gz` or `.zst`), or glob pattern
+            (both sorted by name), URL of one of these, or a list of these, in its order.
+        columns: Names of the columns to read. None: all of the first 1,024 rows, and of 1,024 evenly spaced ones.
+        dtypes: Dtypes of numbers or bools by column; of a list, that of its entries. Others are inferred from the same
+            rows.
+        nulls: Value in place of nulls and missing entries, see `from_arrow`. None: they are an error.
+        index: Local folder of the index of lines, written on the first open and checked on all others: another size,
+            name, time of change or ETag of a file makes it again. None: no index is kept.
+        cache: Local folder that caches bytes of remote files across runs, and the content of compressed files, which
+            are decompressed once. Processes may share it.
+        cache_bytes: Size limit of the cache of remote bytes. The least recently used bytes are evicted first.
+        progress: Whether to show progress bars of decompression and indexing. None: if stderr is a terminal.
+
+    Raises:
+        ArgumentError: If an argument can't be used, a file is compressed and `cache` is None, or remote files have no
+            index in a run of several processes.
+        SourceError: If a file is missing, or has no lines; on reading, if a line is not JSON, has a value of another
+            type, or has nulls. Names the file and the line.
+        UnsupportedError: If pyarrow is not installed.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> path = Path(tempfile.mkdtemp()) / "corpus.jsonl"
+        >>> _ = path.write_text('{"tokens": [1, 2, 3]}\n{"tokens": [4]}\n')
+        >>> from_jsonl(path, dtypes={"tokens": "uint16"}).pack(4)[0]["tokens"]
+        array([1, 2, 3, 4], dtype=uint16)
+    """
+    from loadax.sources.adapters.libraries import require_pyarrow
+
+    require_pyarrow("a file of JSON lines")
+    from loadax.sources.text.jsonl import open_jsonl
+
+    source = open_jsonl(
+        paths,
+        columns,
+        dtypes=dtypes,
+        nulls=nulls,
+        index=index,
+        cache=cache,
+        cache_bytes=cache_bytes,
+        progress=progress,
+    )
+    return from_source(source)
+
+
 def from_grain(
     data: Any,
     *,
@@ -527,6 +669,57 @@ def from_zarr(
     return from_source(open_zarr(path, variables, missing))
 
 
+def from_parquet(
+    paths: Any,
+    columns: Sequence[str] | str | None = None,
+    *,
+    nulls: Any = None,
+    memory_bytes: int = 1 << 30,
+    cache: Any = None,
+    cache_bytes: int = 16 << 30,
+) -> Dataset:
+    """Opens Parquet files, in the order of the files. Columns become leaves as in `from_arrow`; others are not read.
+
+    A row group is decoded whole. `shuffle(seed, block="chunks")` decodes each row group once an epoch. A full shuffle
+    needs row groups that fit into `memory_bytes`; other data is best written again by `loadax convert`.
+
+    Args:
+        paths: File, folder (its files ending in `.parquet` or `.pq`), or glob pattern (both sorted by name), URL
+            (`s3://`, `gs://`, `az://`, `http(s)://`, `file://`) of one of these, or a list of these, in its order.
+        columns: Names of the columns to read. None: all, which must be the same in all files.
+        nulls: Value in place of nulls, see `from_arrow`. None: a null is an error.
+        memory_bytes: Memory in bytes for decoded row groups, in each process that reads; the least recently used ones
+            are dropped first. A block shuffle keeps those that it has open in any case.
+        cache: Local folder that caches bytes of remote files across runs. Processes may share it.
+        cache_bytes: Size limit of the cache in bytes. The least recently used bytes are evicted first.
+
+    Raises:
+        ArgumentError: If an argument can't be used.
+        SourceError: If a file is missing, damaged or not Parquet, its columns differ from those of the first file, or a
+            column has nulls (at the latest when their row group is read). Names the file, the column and the row.
+        LeafTypeError: If a column has a type without an array, such as decimals. Names it, and says what to write.
+        UnsupportedError: If pyarrow is not installed.
+
+    Examples:
+        >>> import tempfile
+        >>> import pyarrow as pa
+        >>> from pyarrow import parquet
+        >>> path = tempfile.mkdtemp() + "/squares.parquet"
+        >>> table = pa.table({"x": range(100), "y": [x**2 for x in range(100)]})
+        >>> parquet.write_table(table, path, row_group_size=10)
+        >>> data = from_parquet(path)
+        >>> len(data), data[7]
+        (100, {'x': np.int64(7), 'y': np.int64(49)})
+    """
+    from loadax.sources.adapters.libraries import require_pyarrow
+
+    require_pyarrow("a Parquet file")
+    from loadax.sources.parquet.open import open_parquet
+
+    source = open_parquet(paths, columns, nulls=nulls, memory_bytes=memory_bytes, cache=cache, cache_bytes=cache_bytes)
+    return from_source(source)
+
+
 def from_source(obj: Any) -> Dataset:
     """Makes a dataset of your own data.
 
@@ -560,8 +753,7 @@ def as_dataset(data: Any) -> Dataset:
     | `Source`, or an object with `__len__` and `__getitem__`: a list, a dataset of torch | `from_source` |
     | map-style Hugging Face dataset | `from_huggingface` |
     | arrays, or a dict, tuple, dataclass or other mapping of them | `from_arrays` |
-    | data frame of pandas or polars, Arrow `Table` or `RecordBatch` | dict of its columns with their dtypes, without
-    nulls |
+    | data frame of pandas or polars, `Table` or `RecordBatch` of Arrow, relation of DuckDB | `from_arrow` |
     | open array of TensorStore, zarr, h5py or xarray | its rows, read on request |
     | `xarray.Dataset`, `zarr.Group` or `h5py.Group` | dict of its arrays, which must have equal first dimensions |
     | `grain.MapDataset` | `from_grain` |

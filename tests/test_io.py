@@ -355,11 +355,11 @@ def test_queries_and_tables_that_are_not_read_yet(tmp_path: Path) -> None:
         pl.LazyFrame({"x": [0, 1, 2, 3]}),
         arrow_dataset.dataset(path),
         parquet.ParquetFile(path),
-        pa.table({"x": [0, 1, 2, 3]}).to_reader(),
     ]
     for each in data:
-        error = refused(each, r"which can't be read by rows; make arrays of it: loadax\.as_dataset")
+        error = refused(each, r"which can't be read by rows; make arrays of it: loadax\.")
         assert numbers(follow(error, data=each)[0]) == [0, 1, 2, 3]
+    assert numbers(loadax.as_dataset(pa.table({"x": [0, 1, 2, 3]}).to_reader())) == [0, 1, 2, 3]
 
 
 def test_queries_of_duckdb() -> None:
@@ -386,7 +386,7 @@ class OtherFrame:
 
 def test_frames_of_other_libraries_become_tables() -> None:
     data = OtherFrame()
-    error = refused(data, "the data is an OtherFrame of columns; make a table of it")
+    error = refused(data, "the data is an OtherFrame of columns; open it as a table")
     assert numbers(follow(error, data=data, **LIBRARIES)[0]) == [0, 1, 2, 3]
 
 

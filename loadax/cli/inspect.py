@@ -1,4 +1,4 @@
-"""`loadax inspect`: shows the arrays of a store, their chunks, and the cost of shuffling them."""
+"""`loadax inspect`: shows the arrays of a store or the columns of a table, and the cost of shuffling them."""
 
 import argparse
 import math
@@ -11,8 +11,9 @@ from typing import Any
 
 import tensorstore as ts
 
+from loadax.cli.inspect_table import table_lines
 from loadax.cli.options import add_command
-from loadax.cli.source import open_records
+from loadax.cli.source import open_records, open_table
 from loadax.core.formatting import count_text, size_text, table
 from loadax.core.spec import flatten_spec
 from loadax.io import from_zarr
@@ -34,6 +35,7 @@ _HEADER = ("array", "shape", "dtype", "chunk", "shard", "codecs", "checksum", "r
 _EXAMPLES = """\
 example:
   loadax inspect train.zarr
+  loadax inspect 'parts/*.parquet'
 """
 
 
@@ -43,13 +45,16 @@ def add(commands: Any) -> None:
         commands,
         "inspect",
         run,
-        "show the arrays of a zarr store, their chunks, and the cost of shuffling them",
+        "show the arrays of a zarr store or the columns of tables, and the cost of shuffling them",
         "Shows the arrays of a zarr store from any writer: shapes, chunks, shards, compression, "
         "and the cost of reading rows in random order. Reads metadata only. "
-        "Of files of ArrayRecord, TFRecord or WebDataset (.tar) it shows the leaves of a row.",
+        "Of Parquet, JSON lines and CSV files it shows columns, rows and row groups, and of files of ArrayRecord, "
+        "TFRecord or WebDataset (.tar) the leaves of a row.",
         _EXAMPLES,
     )
-    command.add_argument("path", metavar="PATH", help="path or URL of a zarr array or group, or of files of records")
+    command.add_argument(
+        "path", metavar="PATH", help="path or URL of a zarr array or group, of tables, or of files of records"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -58,6 +63,10 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LoadaxError: When there is no store.
     """
+    opened = open_table(options.path)
+    if opened is not None:
+        sys.stdout.writelines(table_lines(options.path, *opened))
+        return 0
     records = open_records(options.path)
     if records is not None:
         specs, structure = flatten_spec(records.spec)

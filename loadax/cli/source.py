@@ -11,23 +11,42 @@ from urllib.parse import urlsplit
 from loadax.cli.functions import import_function
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
-from loadax.io import from_array_record, from_images, from_npy, from_tfrecord, from_tokens, from_webdataset, from_zarr
+from loadax.io import (
+    from_array_record,
+    from_csv,
+    from_images,
+    from_jsonl,
+    from_npy,
+    from_parquet,
+    from_tfrecord,
+    from_tokens,
+    from_webdataset,
+    from_zarr,
+)
 from loadax.sources.array_record.source import NAMES as RECORD_NAMES
 from loadax.sources.images.folder import ENDINGS
 from loadax.sources.io.expand import file_name
 from loadax.sources.io.paths import local_path
 from loadax.sources.shards.tfrecord import NAMES as TFRECORD_NAMES
+from loadax.sources.table_files import kind_of
 
 KNOWN = (
     "a zarr array or group (a folder, or a .zip file), a .npy file, a file of tokens (.bin, with --seq-len and "
-    "--dtype), a folder of images, or files of ArrayRecord, TFRecord or WebDataset (.tar)"
+    "--dtype), a folder of images, Parquet files, files of JSON lines, CSV files, or files of ArrayRecord, TFRecord or "
+    "WebDataset (.tar)"
 )
 SOURCES = """\
 SRC is a zarr array or group (a folder, a .zip file or a URL), a .npy file, a file of tokens (.bin), a folder of images,
-files of ArrayRecord, TFRecord or WebDataset (.tar; one, a folder or a pattern), or MODULE:FUNCTION that makes a
+files of Parquet, JSON lines, CSV, ArrayRecord, TFRecord or WebDataset (.tar; one, a folder or a pattern), or
+MODULE:FUNCTION that makes a
 loadax.Dataset"""
 _ZARR = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")  # every zarr store has one of these files
-_OPTIONS = ("variables", "seq_len", "dtype", "size", "pad_to")
+_OPTIONS = ("variables", "columns", "seq_len", "dtype", "size", "pad_to")
+_TABLES: dict[str, Callable[..., Dataset]] = {
+    "from_parquet": from_parquet,
+    "from_jsonl": from_jsonl,
+    "from_csv": from_csv,
+}
 
 
 def add_source_options(command: argparse.ArgumentParser) -> None:
@@ -35,6 +54,7 @@ def add_source_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "source", metavar="SRC", help="path or URL of the data, or MODULE:FUNCTION that makes the dataset"
     )
+    command.add_argument("--columns", metavar="A,B", type=_names, help="columns of a table (default: all)")
     command.add_argument(
         "--variables",
         metavar="A,B",
@@ -78,7 +98,9 @@ def open_dataset(options: argparse.Namespace) -> Dataset:
 
 def _open_path(path: str, options: argparse.Namespace) -> Dataset:
     local = None if "|" in path else local_path(path)
-    if local is not None and not local.exists() and not any(kind(local.name) for kind in _SHARDS):  # maybe a pattern
+    table = _table_kind(path, local)
+    of_rows = table is not None or (local is not None and any(kind(local.name) for kind in _SHARDS))
+    if local is not None and not local.exists() and not of_rows:  # these may be a pattern
         raise ArgumentError(f"{path} does not exist; pass the path or URL of {KNOWN}")
     # The kind of a local folder follows from its files.
     end = "" if local is not None and local.is_dir() else _suffix(path)
@@ -87,6 +109,9 @@ def _open_path(path: str, options: argparse.Namespace) -> Dataset:
         if options.seq_len is None:
             raise ArgumentError(f"{path} is a file of tokens: pass --seq-len, the number of tokens per row")
         return from_tokens(path, seq_len=options.seq_len, dtype=options.dtype)
+    if table is not None:
+        _refuse_options(options, "a table", "columns")
+        return _TABLES[table](path, options.columns)
     if end == ".npy":
         _refuse_options(options, "a .npy file")
         return from_npy(path)
@@ -132,6 +157,20 @@ def _holds(path: str, local: Path | None, is_one: Callable[[str], bool]) -> bool
     if local is not None and local.is_dir():
         return any(is_one(file.name) for file in local.iterdir())
     return is_one(file_name(path))
+
+
+def open_table(path: str) -> tuple[str, Dataset] | None:
+    """The function that opens a path or URL of tables, and the dataset; None for another kind of data."""
+    kind = _table_kind(path, None if "|" in path else local_path(path))
+    return None if kind is None else (kind, _TABLES[kind](path))
+
+
+def _table_kind(path: str, local: Path | None) -> str | None:
+    """The function that opens a file, folder or pattern of tables; None for another kind of data."""
+    if local is None or not local.is_dir():
+        return None if "|" in path else kind_of([file_name(path)])
+    names = [file.name for file in local.iterdir()]
+    return None if set(names) & set(_ZARR) else kind_of(names)
 
 
 def _is_record(name: str) -> bool:

@@ -40,15 +40,10 @@ _DATASET = {
     "with_format": "examples are NumPy arrays, and the batches of a Dataloader jax.Arrays: leave it out",
     "set_format": "examples are NumPy arrays, and the batches of a Dataloader jax.Arrays: leave it out",
 }
-_OWN_ROWS = "open it with its own library, and pass an object with __len__ and __getitem__ to loadax.from_source"
 _MODULE = {
     "DataLoader": "it is spelt loadax.Dataloader",
-    "from_parquet": "not there yet: loadax.as_dataset(pyarrow.parquet.read_table(path)) makes its columns a dataset",
-    "from_csv": "not there yet: loadax.as_dataset(pandas.read_csv(path)) makes its columns a dataset",
-    "from_json": f"not there yet: {_OWN_ROWS}, such as a list of dicts",
-    "from_jsonl": f"not there yet: {_OWN_ROWS}, such as a list of dicts",
-    "from_webdataset": f"not there yet: {_OWN_ROWS} that reads a member of the tar files",
-    "from_tfrecord": f"not there yet: {_OWN_ROWS}",
+    "from_json": "files of JSON lines are opened by loadax.from_jsonl(path); a file with one list of objects by "
+    "loadax.from_source(json.load(open(path)))",
     "from_generator": "a generator can't be read at any row: write its examples to a store once, or pass a list of "
     "them to loadax.from_source",
 }

@@ -86,8 +86,8 @@ class ArraySource(BaseSource):
             if columns is None or destination is None:
                 continue
             if columns == tuple((0, extent) for extent in array.shape[1:]) and _takes(array, destination):
-                # Any mode but "raise" writes to `out` directly instead of to a copy; the rows were checked above.
-                np.take(array, rows, axis=0, out=destination, mode="clip")
+                # Any mode but "raise" writes to `out` without a copy, "wrap" fastest; the rows were checked above.
+                np.take(array, rows, axis=0, out=destination, mode="wrap")
             else:
                 index: Any = (rows, *(slice(*column) for column in columns))
                 destination[...] = array[index]
@@ -172,7 +172,7 @@ def _gather(array: NDArray[Any], rows: Integers) -> NDArray[Any]:
     native = array.dtype.newbyteorder("=")
     out = np.empty((len(rows), *array.shape[1:]), native)
     if _takes(array, out) and not array.dtype.hasobject:
-        np.take(array, rows, axis=0, out=out, mode="clip")
+        np.take(array, rows, axis=0, out=out, mode="wrap")
     else:
         out[...] = array[rows]
     return out

@@ -98,6 +98,15 @@ class BaseSource(ABC):
         return None
 
     @property
+    def kept_chunks(self) -> int:
+        """Number of decoded chunks that this source keeps in memory itself."""
+        return 0
+
+    def keep_chunks(self, count: int) -> "BaseSource | None":  # noqa: ARG002
+        """This source with memory for `count` decoded chunks; None: it keeps none itself."""
+        return None
+
+    @property
     def concurrent_reads(self) -> int:
         """Number of reads to run concurrently."""
         return 1
@@ -253,6 +262,14 @@ class WrapperSource(BaseSource):
     @property
     def chunks(self) -> Integers | range | None:
         return self._source.chunks
+
+    @property
+    def kept_chunks(self) -> int:
+        return self._source.kept_chunks
+
+    def keep_chunks(self, count: int) -> BaseSource | None:
+        kept = self._source.keep_chunks(count)
+        return None if kept is None else self._over(kept)
 
     @property
     def concurrent_reads(self) -> int:

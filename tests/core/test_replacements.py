@@ -67,13 +67,7 @@ def test_a_dataset_is_copied_pickled_and_asked_as_before() -> None:
     ("name", "match"),
     [
         ("DataLoader", "it is spelt loadax.Dataloader"),
-        (
-            "from_parquet",
-            r"not there yet: loadax.as_dataset\(pyarrow.parquet.read_table\(path\)\)",
-        ),
-        ("from_csv", r"not there yet: loadax.as_dataset\(pandas.read_csv\(path\)\)"),
-        ("from_json", "not there yet: .* loadax.from_source, such as a list of dicts"),
-        ("from_webdataset", "not there yet: .* loadax.from_source"),
+        ("from_json", r"files of JSON lines are opened by loadax.from_jsonl\(path\); .* loadax.from_source\("),
         ("from_generator", "a generator can't be read at any row: .* or pass a list of them to loadax.from_source"),
     ],
 )

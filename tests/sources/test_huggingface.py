@@ -23,7 +23,7 @@ import loadax
 from loadax import testing
 from loadax.errors import ArgumentError, LeafError, RowIndexError, SourceError
 from loadax.protocols import ArraySpec
-from loadax.sources.huggingface.columns import runs_of
+from loadax.sources.arrow.columns import runs_of
 from tests.sources.advice import follow, lines
 
 ROWS = 50

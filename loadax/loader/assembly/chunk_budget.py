@@ -172,8 +172,11 @@ def keep_open_chunks(
             slots[id(leaf)] = slots.get(id(leaf), 0) + math.ceil(wanted * share)
 
     def wrap(source: BaseSource, times: float) -> BaseSource:
-        if source.spec is None or id(source) not in slots or chunk_starts(source) is None:
+        if id(source) not in slots or chunk_starts(source) is None:
             return source
+        own = source.keep_chunks(slots[id(source)])
+        if own is not None or source.spec is None:
+            return own or source
         # The columns read from a nested source are known only when it is read.
         known = boxes if source is reader.source else None
         return ChunkCache(source, normalise_spec(source.spec, "spec"), slots[id(source)], times, known)

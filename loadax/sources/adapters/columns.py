@@ -1,4 +1,4 @@
-"""Converts columns of data frames to arrays of their own dtypes; nulls are an error.
+"""Converts columns of data frames to arrays of their own dtypes, without Arrow.
 
 A frame is never converted whole: NumPy would make one array of a common dtype, in which large integers are rounded.
 Each column is converted by its own library after a check of its type, so that nulls and objects never become numbers.
@@ -19,46 +19,11 @@ _NUMBERS = "biufcmM"  # kinds of dtypes; dates are for maps, JAX refuses them la
 
 @final
 class _Column(NamedTuple):
-    """A column: its type, number of nulls, conversion to an array (None: impossible), and remedies for messages."""
+    """A column: its type, number of nulls, and conversion to an array (None: impossible)."""
 
     dtype: Any
     nulls: int
     convert: Callable[[], Any] | None
-    remedies: "_Remedies"
-
-
-@final
-class _Remedies(NamedTuple):
-    """Code to suggest when a column can't be an array; `{0!r}` is the column's name."""
-
-    fill: str
-    drop: str
-    leave_out: str
-    rows: str
-    values: str
-
-
-_PANDAS = _Remedies(
-    "data.fillna({{{0!r}: 0}})",
-    "data.dropna()",
-    "data.drop(columns=[{0!r}])",
-    "data.to_dict('records')",
-    "data[{0!r}].tolist()",
-)
-_POLARS = _Remedies(
-    "data.with_columns(polars.col({0!r}).fill_null(0))",
-    "data.drop_nulls()",
-    "data.drop({0!r})",
-    "data.to_dicts()",
-    "data[{0!r}].to_list()",
-)
-_ARROW = _Remedies(
-    "data.set_column(data.schema.get_field_index({0!r}), {0!r}, pyarrow.compute.fill_null(data[{0!r}], 0))",
-    "pyarrow.table(data).drop_null()",
-    "data.drop_columns([{0!r}])",
-    "data.to_pylist()",
-    "data[{0!r}].to_pylist()",
-)
 
 
 def is_frame(data: Any) -> bool:
@@ -75,12 +40,11 @@ _FRAMES = {"pandas": ("DataFrame",), "polars": ("DataFrame",), "pyarrow": ("Tabl
 _COLUMNS = {"pandas": ("Series", "Index"), "polars": ("Series",), "pyarrow": ("Array", "ChunkedArray")}
 
 
-def columns_of(frame: Any) -> dict[Any, NDArray[Any]]:
-    """Converts a frame to a dict of its columns; drops a pandas index.
+def plain_columns(frame: Any) -> dict[Any, NDArray[Any]] | None:
+    """Converts a frame to a dict of its columns, without a pandas index; None if a column takes Arrow to read.
 
     Raises:
-        SourceError: When there is no column, two have the same name, or one has nulls; suggests code.
-        LeafTypeError: When a column is not numeric; suggests code.
+        SourceError: When there is no column, or two have the same name.
     """
     names = list(frame.columns if hasattr(frame, "dtypes") else frame.schema.names)
     if not names:
@@ -90,7 +54,19 @@ def columns_of(frame: Any) -> dict[Any, NDArray[Any]]:
             raise SourceError(
                 f"{names.count(name)} columns of the {type(frame).__name__} are called {name!r}; give each its own name"
             )
-    return {name: _of_frame(frame[name], name) for name in names}
+    if comes_from(frame, "pyarrow", *_FRAMES["pyarrow"]):
+        return None
+    columns = {name: _look(frame[name]) for name in names}
+    if any(column.convert is None or column.nulls or not _is_number(column.dtype) for column in columns.values()):
+        return None
+    return {name: np.asarray(column.convert()) for name, column in columns.items() if column.convert is not None}
+
+
+def _is_number(dtype: Any) -> bool:
+    """Whether a dtype of pandas or polars is one of numbers, not of times."""
+    if isinstance(dtype, np.dtype):
+        return dtype.kind in "biufc"
+    return hasattr(dtype, "is_temporal") and not dtype.is_temporal()
 
 
 def column_array(column: Any, name: str) -> NDArray[Any]:
@@ -116,24 +92,6 @@ def column_array(column: Any, name: str) -> NDArray[Any]:
     return np.asarray(info.convert())
 
 
-def _of_frame(column: Any, name: Any) -> NDArray[Any]:
-    info = _look(column)
-    remedies = _Remedies(*(remedy.format(name) for remedy in info.remedies))
-    if info.convert is None:
-        raise LeafTypeError(
-            f"column {name!r} contains {info.dtype}, which is not numeric; leave it out: "
-            f"loadax.as_dataset({remedies.leave_out}), or make numbers of it in a map of rows: "
-            f"loadax.from_source({remedies.rows}).map(fn); "
-            f"lists of one length become an array by numpy.stack({remedies.values})"
-        )
-    if info.nulls:
-        raise SourceError(
-            f"column {name!r} has {info.nulls} nulls, which an array of {info.dtype} can't hold; fill them: "
-            f"loadax.as_dataset({remedies.fill}), or drop their rows: loadax.as_dataset({remedies.drop})"
-        )
-    return np.asarray(info.convert())
-
-
 def _look(column: Any) -> _Column:
     if comes_from(column, "pandas", *_COLUMNS["pandas"]):
         return _of_pandas(column)
@@ -143,11 +101,11 @@ def _look(column: Any) -> _Column:
 def _of_pandas(column: Any) -> _Column:
     if isinstance(column.dtype, np.dtype):
         # NaN is a number here: values of NumPy's own dtypes are kept.
-        return _Column(column.dtype, 0, column.to_numpy if column.dtype.kind in _NUMBERS else None, _PANDAS)
+        return _Column(column.dtype, 0, column.to_numpy if column.dtype.kind in _NUMBERS else None)
     numbers = getattr(column.dtype, "numpy_dtype", None)  # nullable and Arrow dtypes
     if numbers is None or numbers.kind not in _NUMBERS:
-        return _Column(column.dtype, 0, None, _PANDAS)
-    return _Column(column.dtype, int(column.isna().sum()), lambda: column.to_numpy(dtype=numbers), _PANDAS)
+        return _Column(column.dtype, 0, None)
+    return _Column(column.dtype, int(column.isna().sum()), lambda: column.to_numpy(dtype=numbers))
 
 
 def _of_polars(column: Any) -> _Column:
@@ -155,7 +113,7 @@ def _of_polars(column: Any) -> _Column:
     odd = polars.Decimal, polars.Int128
     numeric = (column.dtype.is_numeric() and column.dtype not in odd) or column.dtype == polars.Boolean
     good = numeric or (column.dtype.is_temporal() and column.dtype != polars.Time)
-    return _Column(column.dtype, column.null_count(), column.to_numpy if good else None, _POLARS)
+    return _Column(column.dtype, column.null_count(), column.to_numpy if good else None)
 
 
 def _of_arrow(column: Any) -> _Column:
@@ -163,4 +121,4 @@ def _of_arrow(column: Any) -> _Column:
     good = types.is_primitive(column.type) and not types.is_time(column.type)
     whole = column.combine_chunks() if hasattr(column, "combine_chunks") else column
     convert = (lambda: whole.to_numpy(zero_copy_only=False)) if good else None
-    return _Column(column.type, column.null_count, convert, _ARROW)
+    return _Column(column.type, column.null_count, convert)

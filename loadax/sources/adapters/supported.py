@@ -7,11 +7,13 @@ from typing import Any
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import Source, Tree
-from loadax.sources.adapters.columns import columns_of, is_column, is_frame
-from loadax.sources.adapters.libraries import comes_from
+from loadax.sources.adapters.columns import is_column, is_frame, plain_columns
+from loadax.sources.adapters.libraries import comes_from, require_pyarrow
 from loadax.sources.adapters.rows_of_store import StoreSource, is_stored
 from loadax.sources.adapters.unsupported import refuse_known
 from loadax.sources.arrays import ArraySource, is_array
+
+_TABLES = {"pyarrow": ("RecordBatchReader", "StructArray"), "duckdb": ("DuckDBPyRelation",)}
 
 
 def open_supported(data: Any) -> Source | None:
@@ -27,14 +29,24 @@ def open_supported(data: Any) -> Source | None:
 
         return open_huggingface(data)
     if is_frame(data):
-        return ArraySource(columns_of(data))
+        arrays = plain_columns(data)
+        return _open_arrow(data) if arrays is None else ArraySource(arrays)
     if comes_from(data, "zarr", "Group"):
         arrays = dict(sorted(data.arrays()))
         return open_tree(_alike(arrays, {name: array.shape[:1] for name, array in arrays.items()}, "zarr group"))
     if comes_from(data, "xarray", "Dataset"):
         return open_tree(_alike(dict(data), {name: array.dims[:1] for name, array in data.items()}, "xarray.Dataset"))
+    if any(comes_from(data, module, *names) for module, names in _TABLES.items()):
+        return _open_arrow(data)
     columns = is_stored(data) or is_column(data) or is_array(data) or comes_from(data, "h5py", "Group")
     return open_tree(data) if columns else None
+
+
+def _open_arrow(data: Any) -> Source:
+    require_pyarrow(f"a {type(data).__name__}")
+    from loadax.sources.arrow.open import open_arrow
+
+    return open_arrow(data)
 
 
 def open_tree(tree: Tree) -> Source:

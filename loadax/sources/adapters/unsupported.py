@@ -20,11 +20,11 @@ _BY_ENDING = {
     ".arrayrecord": "loadax.from_array_record({0})",
     ".bin": "loadax.from_tokens({0}, seq_len=…)",
     ".idx": "loadax.from_tokens({0}, seq_len=…)",
-    ".parquet": "loadax.as_dataset(pyarrow.parquet.read_table({0}))",
-    ".feather": "loadax.as_dataset(pyarrow.feather.read_table({0}))",
-    ".arrow": "loadax.as_dataset(pyarrow.feather.read_table({0}))",
-    ".csv": "loadax.as_dataset(pandas.read_csv({0}))",
-    ".jsonl": "loadax.as_dataset(pandas.read_json({0}, lines=True))",
+    ".parquet": "loadax.from_parquet({0})",
+    ".feather": "loadax.from_arrow(pyarrow.feather.read_table({0}))",
+    ".arrow": "loadax.from_arrow(pyarrow.feather.read_table({0}))",
+    ".csv": "loadax.from_csv({0})",
+    ".jsonl": "loadax.from_jsonl({0})",
     ".h5": "loadax.as_dataset(h5py.File({0}))",
     ".hdf5": "loadax.as_dataset(h5py.File({0}))",
     ".nc": "loadax.as_dataset(xarray.open_dataset({0}))",
@@ -34,10 +34,8 @@ _BY_ENDING = {
 }
 _BY_CLASS = (
     ("polars", "LazyFrame", "loadax.as_dataset(data.collect())"),
-    ("pyarrow.dataset", "Dataset", "loadax.as_dataset(data.to_table())"),
-    ("pyarrow.parquet", "ParquetFile", "loadax.as_dataset(data.read())"),
-    ("pyarrow", "RecordBatchReader", "loadax.as_dataset(data.read_all())"),
-    ("duckdb", "DuckDBPyRelation", "loadax.as_dataset(data.fetchnumpy())"),
+    ("pyarrow.dataset", "Dataset", "loadax.from_arrow(data.to_table())"),
+    ("pyarrow.parquet", "ParquetFile", "loadax.from_arrow(data.read())"),
     ("scipy.sparse", "spmatrix", "loadax.from_arrays(data.toarray())"),
     ("scipy.sparse", "sparray", "loadax.from_arrays(data.toarray())"),
     ("xbatcher", "BatchGenerator", "loadax.as_dataset(data.ds)"),
@@ -75,9 +73,7 @@ def refuse_unreadable(data: Any) -> None:
         ArgumentError: says what to write.
     """
     if hasattr(data, "__arrow_c_stream__"):
-        raise ArgumentError(
-            f"the data is {type_text(data)} of columns; make a table of it: loadax.as_dataset(pyarrow.table(data))"
-        )
+        raise ArgumentError(f"the data is {type_text(data)} of columns; open it as a table: loadax.from_arrow(data)")
     readable = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     # Those of torch have a __getitem__ that raises, and may have a length.
     if readable and all(each.__name__ != "IterableDataset" for each in type(data).__mro__):

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from loadax.core.arguments import entries
 from loadax.core.formatting import type_text
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.adapters.libraries import comes_from
 from loadax.sources.adapters.unsupported import refuse_known
-from loadax.sources.huggingface.columns import count_nulls, layout, runs_of
+from loadax.sources.arrow.call import column_names
+from loadax.sources.arrow.columns import runs_of
+from loadax.sources.arrow.layout import count_nulls, layout
 from loadax.sources.huggingface.source import HuggingFaceSource, mapping_of
 
 _TOGETHER = 1 << 16  # rows that are looked at together for nulls
@@ -72,15 +73,7 @@ def _check_kind(data: Any) -> None:
 def _names(data: Any, columns: Sequence[str] | str | None) -> list[str]:
     if columns is None:
         return list(data.format["columns"])
-    names = [columns] if isinstance(columns, str) else entries("columns", columns, "names of columns")
-    for name in names:
-        if name not in data.column_names:
-            raise ArgumentError(f"columns={columns!r}: there is no column {name!r}; there are {data.column_names}")
-    if len(set(names)) < len(names):
-        raise ArgumentError(f"columns={columns!r} names a column twice; pass each name once")
-    if not names:
-        raise ArgumentError(f"columns={columns!r} names none; there are {data.column_names}")
-    return names
+    return column_names(columns, data.column_names)
 
 
 class _Nulls(NamedTuple):

@@ -157,8 +157,12 @@ class _Open:
 
     def serve(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
         """Copies rows, only these columns, into `out`."""
-        numbers, which, counts = np.unique(self._chunk_of(rows), return_inverse=True, return_counts=True)
-        asked = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+        chunk_of_row = self._chunk_of(rows)
+        first = int(chunk_of_row.min())
+        counts = np.bincount(chunk_of_row - first)
+        numbers = np.flatnonzero(counts)
+        which = (np.cumsum(counts > 0) - 1)[chunk_of_row - first]
+        asked = dict(zip((numbers + first).tolist(), counts[numbers].tolist(), strict=True))
         chunks = self._hold(asked)
         try:
             begins = np.array(
@@ -300,7 +304,7 @@ class _Open:
                 and destination.flags.c_contiguous
                 and destination.dtype == arena.dtype
             ):
-                np.take(arena, places, axis=0, out=destination, mode="clip")
+                np.take(arena, places, axis=0, out=destination, mode="wrap")
                 continue
             cuts = (slice(start - first, stop - first) for (start, stop), (first, _) in zip(columns, kept, strict=True))
             index: Any = (places, *cuts)

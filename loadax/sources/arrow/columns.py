@@ -12,8 +12,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Columns, Integers
+from loadax.sources.arrow.layout import (
+    check_shape,
+    innermost,
+    layout,
+    plain_bytes,
+    storage,
+    value_type,
+    view,
+    wrong_size,
+)
 
 
 class Run(NamedTuple):
@@ -23,11 +32,13 @@ class Run(NamedTuple):
         batch: Which record batch.
         places: Index of these rows among all that are read together.
         rows: int64[n], within the record batch.
+        span: The same rows where they are consecutive; else None.
     """
 
     batch: int
     places: slice | Integers
     rows: Integers
+    span: slice | None = None
 
 
 def runs_of(starts: Integers, rows: Integers) -> list[Run]:
@@ -42,16 +53,24 @@ def runs_of(starts: Integers, rows: Integers) -> list[Run]:
     which = np.searchsorted(starts, rows, side="right") - 1
     first = int(which[0])
     if (which == first).all():
-        return [Run(first, slice(None), rows - starts[first])]
+        return [_run(first, slice(None), rows - starts[first])]
     order = np.argsort(which, kind="stable")
     ends = np.flatnonzero(np.diff(which[order], append=-1)) + 1
     begins = [0, *ends[:-1].tolist()]
     runs = []
     for begin, end in zip(begins, ends.tolist(), strict=True):
-        places = order[begin:end]
-        batch = int(which[places[0]])
-        runs.append(Run(batch, places, rows[places] - starts[batch]))
+        places: slice | Integers = order[begin:end]  # ascending
+        batch, low, high = int(which[order[begin]]), int(order[begin]), int(order[end - 1]) + 1
+        if high - low == end - begin:
+            places = slice(low, high)
+        runs.append(_run(batch, places, rows[places] - starts[batch]))
     return runs
+
+
+def _run(batch: int, places: slice | Integers, rows: Integers) -> Run:
+    first, last = int(rows[0]), int(rows[-1])
+    consecutive = last - first + 1 == len(rows) and bool((rows[1:] > rows[:-1]).all())
+    return Run(batch, places, rows, slice(first, last + 1) if consecutive else None)
 
 
 class Column(Protocol):
@@ -70,6 +89,18 @@ class Column(Protocol):
         """`count` rows one by one, in memory that nobody else holds."""
         ...
 
+    def open(self) -> None:
+        """Views the memory of all record batches now, and not when they are first read."""
+        ...
+
+    def join(self, others: Sequence[Any]) -> "Column":
+        """The column of the record batches of this one and others of its kind."""
+        ...
+
+
+def _joined(parts: Sequence[Sequence[Any]]) -> list[Any]:
+    return [each for part in parts for each in part]
+
 
 @final
 class Numbers:
@@ -82,8 +113,14 @@ class Numbers:
 
     def __init__(self, spec: ArraySpec, arrays: Sequence[Any]):
         self.spec = spec
-        self._arrays = arrays
-        self._views: list[NDArray[Any] | None] = [None] * len(arrays)
+        self.arrays = arrays
+        self.views: list[NDArray[Any] | None] = [None] * len(arrays)
+
+    def join(self, others: Sequence["Numbers"]) -> "Numbers":
+        """The column of the record batches of this one and others."""
+        joined = Numbers(self.spec, _joined([each.arrays for each in (self, *others)]))
+        joined.views = _joined([each.views for each in (self, *others)])
+        return joined
 
     def read(self, runs: Sequence[Run], count: int) -> NDArray[Any]:
         out = np.empty((count, *self.spec.shape), self.spec.dtype)
@@ -92,32 +129,42 @@ class Numbers:
 
     def fill(self, runs: Sequence[Run], columns: Columns | None, out: NDArray[Any]) -> None:
         """Writes rows to `out`: all of each (None), or a column box of it."""
-        for batch, places, rows in runs:
-            part = self._views[batch]
+        box: Any = () if columns is None else tuple(slice(*each) for each in columns)
+        for batch, places, rows, span in runs:
+            part = self.views[batch]
             if part is None:
                 part, rows = self._open(batch, rows)  # noqa: PLW2901
-            if columns is None and isinstance(places, slice) and out.flags.c_contiguous:
-                # Any mode but "raise" writes to `out` itself; that the rows are there was checked.
-                np.take(part, rows, axis=0, out=out, mode="clip")
+                span = span if part is self.views[batch] else slice(0, len(rows))  # noqa: PLW2901
+            if span is not None:
+                out[places] = part[(span, *box)]
+            elif columns is None and isinstance(places, slice) and out.flags.c_contiguous:
+                # Any mode but "raise" writes to `out` itself, "wrap" the fastest; that the rows are there was checked.
+                np.take(part, rows, axis=0, out=out[places], mode="wrap")
             else:
-                box: Any = () if columns is None else tuple(slice(*each) for each in columns)
                 out[places] = part[(rows, *box)]
 
     def examples(self, runs: Sequence[Run], count: int) -> list[Any]:
         return list(self.read(runs, count))
 
+    def open(self) -> None:
+        for batch in range(len(self.arrays)):
+            self._open(batch, np.empty(0, np.int64))
+
     def _open(self, batch: int, rows: Integers) -> tuple[NDArray[Any], Integers]:
         """The numbers of a record batch, or of some of its rows alone, and the index of the rows in them."""
-        array = self._arrays[batch]
-        values = view(_innermost(array), self.spec.dtype)
+        array = self.arrays[batch]
+        if not self.spec.shape and (numbers := view(storage(array), self.spec.dtype)) is not None:
+            self.views[batch] = numbers
+            return numbers, rows
+        values = view(innermost(array), self.spec.dtype)
         size = int(np.prod(self.spec.shape, dtype=np.int64))
-        if values is not None and len(values) == len(array) * size and _wrong_size(array, self.spec) is None:
-            self._views[batch] = values.reshape(len(array), *self.spec.shape)
-            return values.reshape(len(array), *self.spec.shape), rows
+        if values is not None and len(values) == len(array) * size and wrong_size(array, self.spec) is None:
+            opened = self.views[batch] = values.reshape(len(array), *self.spec.shape)
+            return opened, rows
         # Bits and days become bytes and dates, and rows of null that nobody reads have no place among lists.
         wanted = array.take(pa.array(rows))
-        _check_shape(wanted, self.spec)
-        taken = _innermost(wanted).to_numpy(zero_copy_only=False)
+        check_shape(wanted, self.spec)
+        taken = innermost(wanted).to_numpy(zero_copy_only=False)
         return taken.astype(self.spec.dtype, copy=False).reshape(len(rows), *self.spec.shape), np.arange(len(rows))
 
 
@@ -134,8 +181,14 @@ class Lists:
 
     def __init__(self, inner: ArraySpec, arrays: Sequence[Any]):
         self.inner = inner
-        self._arrays = arrays
-        self._views: list[tuple[Integers, NDArray[Any]] | None] = [None] * len(arrays)
+        self.arrays = arrays
+        self.views: list[tuple[Integers, NDArray[Any]] | None] = [None] * len(arrays)
+
+    def join(self, others: Sequence["Lists"]) -> "Lists":
+        """The column of the record batches of this one and others."""
+        joined = Lists(self.inner, _joined([each.arrays for each in (self, *others)]))
+        joined.views = _joined([each.views for each in (self, *others)])
+        return joined
 
     def read(self, runs: Sequence[Run], count: int) -> NDArray[Any] | None:
         lengths = self.lengths(runs, count)
@@ -150,10 +203,14 @@ class Lists:
         ends = np.cumsum(lengths).tolist()
         return [joined[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
+    def open(self) -> None:
+        for batch in range(len(self.arrays)):
+            self._open(batch)
+
     def lengths(self, runs: Sequence[Run], count: int) -> Integers:
         """Entries of each row, as int64[count]."""
         found = np.empty(count, np.int64)
-        for batch, places, rows in runs:
+        for batch, places, rows, _ in runs:
             offsets = self._open(batch)[0]
             found[places] = offsets[rows + 1] - offsets[rows]
         return found
@@ -162,12 +219,13 @@ class Lists:
         """`lengths[i]` entries of row i from entry `starts[i]` on, one row's part behind another."""
         ends = np.cumsum(lengths)
         out = np.empty((int(ends[-1]) if len(ends) else 0, *self.inner.shape), self.inner.dtype)
-        for batch, places, rows in runs:
+        for batch, places, rows, _ in runs:
             offsets, values = self._open(batch)
             begins, sizes = offsets[rows] + starts[places], lengths[places]
             contiguous = (begins[1:] == (begins + sizes)[:-1]).all()
             if contiguous and isinstance(places, slice):
-                out[...] = values[begins[0] : begins[0] + len(out)]
+                first, size = int((ends - lengths)[places][0]), int(sizes.sum())
+                out[first : first + size] = values[begins[0] : begins[0] + size]
             else:
                 # Of each entry its index within its own part, and from there where it is and where it goes.
                 within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -176,14 +234,14 @@ class Lists:
 
     def _open(self, batch: int) -> tuple[Integers, NDArray[Any]]:
         """Where the lists of a record batch begin and end, and all of their entries."""
-        opened = self._views[batch]
+        opened = self.views[batch]
         if opened is None:
-            array = storage(self._arrays[batch])
-            _check_shape(array.values, self.inner)
-            values = view(_innermost(array.values), self.inner.dtype)
+            array = storage(self.arrays[batch])
+            check_shape(array.values, self.inner)
+            values = view(innermost(array.values), self.inner.dtype)
             assert values is not None
             offsets = array.offsets.to_numpy().astype(np.int64)
-            opened = self._views[batch] = offsets, values.reshape(-1, *self.inner.shape)
+            opened = self.views[batch] = offsets, values.reshape(-1, *self.inner.shape)
         return opened
 
 
@@ -200,7 +258,11 @@ class Objects:
     def __init__(self, spec: ArraySpec | None, arrays: Sequence[Any], decode: Callable[[Any], Any] | None):
         self.spec = spec
         self.decode = decode
-        self._arrays = arrays
+        self.arrays = arrays
+
+    def join(self, others: Sequence["Objects"]) -> "Objects":
+        """The column of the record batches of this one and others."""
+        return Objects(self.spec, _joined([each.arrays for each in (self, *others)]), self.decode)
 
     def read(self, runs: Sequence[Run], count: int) -> NDArray[Any] | None:
         if self.spec is None:
@@ -210,25 +272,32 @@ class Objects:
             out[row] = example
         return out
 
+    def open(self) -> None:
+        """Does nothing: objects are made when they are read."""
+
     def examples(self, runs: Sequence[Run], count: int) -> list[Any]:
         found = [None] * count
-        for batch, places, rows in runs:
-            taken = self._arrays[batch].take(pa.array(rows)).to_pylist()
-            indices = range(count) if isinstance(places, slice) else places.tolist()
+        for batch, places, rows, _ in runs:
+            taken = self.arrays[batch].take(pa.array(rows)).to_pylist()
+            indices = range(count)[places] if isinstance(places, slice) else places.tolist()
             for index, value in zip(indices, taken, strict=True):
                 found[index] = value if self.decode is None or value is None else self.decode(value)
         return found
 
 
-def column_of(arrays: Sequence[Any], kind: Any, decode: Callable[[Any], Any] | None) -> Column:
+def column_of(
+    arrays: Sequence[Any], kind: Any, decode: Callable[[Any], Any] | None, dtype: np.dtype[Any] | None = None
+) -> Column:
     """The column of these arrays, one a record batch.
 
     Args:
         arrays: Of one type.
         kind: That type.
         decode: Makes a row of what Arrow gives for one; None: it is what Arrow gives.
+        dtype: Dtype of the numbers; None: that of the type.
     """
-    shape, dtype = layout(kind)
+    shape, stored = layout(kind)
+    dtype = dtype or stored
     if decode is not None:
         return Objects(None, arrays, decode)
     if dtype is None:
@@ -236,107 +305,6 @@ def column_of(arrays: Sequence[Any], kind: Any, decode: Callable[[Any], Any] | N
     known = tuple(size for size in shape if size is not None)
     if known == shape:
         return Numbers(ArraySpec(known, dtype), arrays)
-    if known == shape[1:] and _plain_bytes(_value_type(kind), dtype):
+    if known == shape[1:] and plain_bytes(value_type(kind), dtype):
         return Lists(ArraySpec(known, dtype), arrays)
     return Objects(None, arrays, (lambda row: np.asarray(row, dtype)) if len(shape) == 1 else None)
-
-
-def count_nulls(array: Any) -> int:
-    """The nulls of an array of numbers or lists of them, at any depth; of any other array those at the top."""
-    nulls = int(array.null_count)
-    values = storage(array)
-    if is_list(values.type) and layout(values.type)[1] is not None:
-        nulls += count_nulls(values.flatten())
-    return nulls
-
-
-def _check_shape(array: Any, spec: ArraySpec) -> None:
-    """Refuses arrays of another shape than their type says, which Arrow does not check."""
-    wrong = _wrong_size(array, spec)
-    if wrong is not None:
-        dimension, size = wrong
-        raise SourceError(
-            f"an array of {spec.dtype}{list(spec.shape)} has {size} entries in dimension {dimension}, "
-            f"not {spec.shape[dimension]}; write the dataset with the shape that its rows have"
-        )
-
-
-def _wrong_size(array: Any, spec: ArraySpec) -> tuple[int, int] | None:
-    """The first dimension in which an entry has another size than its type says, and that size; None: no entry has."""
-    for dimension, expected in enumerate(spec.shape):
-        array = storage(array)
-        if not pa.types.is_fixed_size_list(array.type):
-            sizes = np.diff(array.offsets.to_numpy())
-            if len(wrong := sizes[sizes != expected]):
-                return dimension, int(wrong[0])
-        array = _entries(array)
-    return None
-
-
-def storage(array: Any) -> Any:
-    """An array of an extension type as what it is stored as."""
-    return array.storage if isinstance(array, pa.ExtensionArray) else array
-
-
-def is_list(kind: Any) -> bool:
-    """Whether a type is one of lists, of a fixed length or not."""
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-
-
-def view(values: Any, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """The memory of an array of numbers as NumPy's; None where they are stored in another form."""
-    if not _plain_bytes(values.type, dtype):
-        return None
-    buffer = values.buffers()[1]
-    if buffer is None or not len(values):
-        return np.empty(0, dtype)
-    return np.frombuffer(buffer, dtype, len(values), values.offset * dtype.itemsize)
-
-
-def _plain_bytes(kind: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether Arrow stores numbers as NumPy does: booleans are bits, and days of a date are few."""
-    return kind.bit_width == 8 * dtype.itemsize
-
-
-def layout(kind: Any) -> tuple[tuple[int | None, ...], np.dtype[Any] | None]:
-    """The shape of one row, None where lengths differ, and the dtype of its numbers, None where it has none."""
-    if isinstance(kind, pa.BaseExtensionType):
-        shape, dtype = layout(kind.storage_type)
-        return tuple(getattr(kind, "shape", shape)), dtype
-    if is_list(kind):
-        shape, dtype = layout(kind.value_type)
-        return (getattr(kind, "list_size", None), *shape), dtype
-    return (), _number(kind)
-
-
-def _value_type(kind: Any) -> Any:
-    while isinstance(kind, pa.BaseExtensionType) or is_list(kind):
-        kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind.value_type
-    return kind
-
-
-def _number(kind: Any) -> np.dtype[Any] | None:
-    types = pa.types
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
-        return np.dtype(kind.to_pandas_dtype())
-    if types.is_timestamp(kind) or types.is_duration(kind):
-        return np.dtype(f"{'datetime64' if types.is_timestamp(kind) else 'timedelta64'}[{kind.unit}]")
-    if types.is_date(kind):
-        return np.dtype("datetime64[D]" if types.is_date32(kind) else "datetime64[ms]")
-    return None
-
-
-def _innermost(array: Any) -> Any:
-    """The entries of an array of lists, of its own rows alone."""
-    array = storage(array)
-    while is_list(array.type):
-        array = storage(_entries(array))
-    return array
-
-
-def _entries(array: Any) -> Any:
-    """The entries of an array of lists, one level down."""
-    if pa.types.is_fixed_size_list(array.type):  # whose rows of null take room
-        size = array.type.list_size
-        return array.values.slice(array.offset * size, len(array) * size)
-    return array.flatten()

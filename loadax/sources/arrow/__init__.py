@@ -1,0 +1,1 @@
+"""Tables: columns of Arrow arrays, of tables in memory and of Parquet files."""

@@ -1,0 +1,60 @@
+"""Call: the call that opens a table, for the advice of messages; and the check of its `columns`."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
+
+from loadax.core.arguments import entries
+from loadax.errors import ArgumentError
+
+
+@final
+class Call(NamedTuple):
+    """The call that opens a table.
+
+    Args:
+        function: Name of the function of loadax.
+        argument: Name of the variable with the data, in advice.
+        table: Code that makes a `pyarrow.Table` of that variable.
+        columns: Names of the columns that are read.
+    """
+
+    function: str
+    argument: str
+    table: str
+    columns: tuple[str, ...] = ()
+
+    def code(self, **arguments: Any) -> str:
+        """The call with other arguments, as code."""
+        shown = "".join(f", {name}={value!r}" for name, value in arguments.items())
+        return f"loadax.{self.function}({self.argument}{shown})"
+
+    def without(self, *columns: str) -> str:
+        """Advice to leave columns out, as the end of a sentence; empty if none is left."""
+        others = [name for name in self.columns if name not in columns]
+        what = "the column" if len(columns) == 1 else "the columns"
+        return f", or leave {what} out: {self.code(columns=others)}" if others else ""
+
+    def cast(self, column: str) -> str:
+        """Code that opens the table with a column cast to float64."""
+        index = self.columns.index(column)
+        chosen = f"{self.table}.select({list(self.columns)!r})"
+        return f"loadax.from_arrow({chosen}.set_column({index}, {column!r}, {self.table}[{column!r}].cast('float64')))"
+
+
+def column_names(columns: Sequence[str] | str | None, known: Sequence[str]) -> list[str]:
+    """Names of the columns to read; None: all that are known.
+
+    Raises:
+        ArgumentError: When there is no such column, or one is named twice, or none is.
+    """
+    if columns is None:
+        return list(known)
+    names = [columns] if isinstance(columns, str) else entries("columns", columns, "names of columns")
+    for name in names:
+        if name not in known:
+            raise ArgumentError(f"columns={columns!r}: there is no column {name!r}; there are {list(known)}")
+    if len(set(names)) < len(names):
+        raise ArgumentError(f"columns={columns!r} names a column twice; pass each name once")
+    if not names:
+        raise ArgumentError(f"columns={columns!r} names none; there are {list(known)}")
+    return names

@@ -1,0 +1,120 @@
+"""How Arrow stores the rows of a column: shapes, dtypes, and the memory of numbers as NumPy's."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from loadax.errors import SourceError
+from loadax.protocols import ArraySpec
+
+
+def count_nulls(array: Any) -> int:
+    """The nulls of an array of numbers or lists of them, at any depth; of any other array those at the top."""
+    nulls = int(array.null_count)
+    values = storage(array)
+    if is_list(values.type) and layout(values.type)[1] is not None:
+        nulls += count_nulls(values.flatten())
+    return nulls
+
+
+def check_shape(array: Any, spec: ArraySpec) -> None:
+    """Refuses arrays of another shape than their type says, which Arrow does not check."""
+    wrong = wrong_size(array, spec)
+    if wrong is not None:
+        dimension, size = wrong
+        raise SourceError(
+            f"an array of {spec.dtype}{list(spec.shape)} has {size} entries in dimension {dimension}, "
+            f"not {spec.shape[dimension]}; write the dataset with the shape that its rows have"
+        )
+
+
+def wrong_size(array: Any, spec: ArraySpec) -> tuple[int, int] | None:
+    """The first dimension in which an entry has another size than its type says, and that size; None: no entry has."""
+    for dimension, expected in enumerate(spec.shape):
+        array = storage(array)
+        if not pa.types.is_fixed_size_list(array.type):
+            sizes = np.diff(array.offsets.to_numpy())
+            if len(wrong := sizes[sizes != expected]):
+                return dimension, int(wrong[0])
+        array = entries_of(array)
+    return None
+
+
+def storage(array: Any) -> Any:
+    """An array of an extension type as what it is stored as."""
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def is_list(kind: Any) -> bool:
+    """Whether a type is one of lists, of a fixed length or not."""
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def view(values: Any, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """The memory of an array of numbers as NumPy's; None where they are stored in another form."""
+    if not plain_bytes(values.type, dtype):
+        return None
+    buffer = values.buffers()[1]
+    if buffer is None or not len(values):
+        return np.empty(0, dtype)
+    return np.frombuffer(buffer, dtype, len(values), values.offset * dtype.itemsize)
+
+
+def plain_bytes(kind: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether Arrow stores numbers as NumPy does: booleans are bits, and days of a date are few."""
+    return kind.bit_width == 8 * dtype.itemsize
+
+
+def layout(kind: Any) -> tuple[tuple[int | None, ...], np.dtype[Any] | None]:
+    """The shape of one row, None where lengths differ, and the dtype of its numbers, None where it has none."""
+    if isinstance(kind, pa.BaseExtensionType):
+        shape, dtype = layout(kind.storage_type)
+        return tuple(getattr(kind, "shape", shape)), dtype
+    if is_list(kind):
+        shape, dtype = layout(kind.value_type)
+        return (getattr(kind, "list_size", None), *shape), dtype
+    return (), number_dtype(kind)
+
+
+def value_type(kind: Any) -> Any:
+    """The type of the innermost entries of lists."""
+    while isinstance(kind, pa.BaseExtensionType) or is_list(kind):
+        kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind.value_type
+    return kind
+
+
+def number_dtype(kind: Any) -> np.dtype[Any] | None:
+    """The dtype of a type of numbers or times; None for another one."""
+    types = pa.types
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        return np.dtype(kind.to_pandas_dtype())
+    if types.is_timestamp(kind) or types.is_duration(kind):
+        return np.dtype(f"{'datetime64' if types.is_timestamp(kind) else 'timedelta64'}[{kind.unit}]")
+    if types.is_date(kind):
+        return np.dtype("datetime64[D]" if types.is_date32(kind) else "datetime64[ms]")
+    return None
+
+
+def innermost(array: Any) -> Any:
+    """The entries of an array of lists, of its own rows alone."""
+    array = storage(array)
+    while is_list(array.type):
+        array = storage(entries_of(array))
+    return array
+
+
+def entries_of(array: Any) -> Any:
+    """The entries of an array of lists, one level down."""
+    if pa.types.is_fixed_size_list(array.type):  # whose rows of null take room
+        size = array.type.list_size
+        return array.values.slice(array.offset * size, len(array) * size)
+    return array.flatten()
+
+
+def without_views(array: Any) -> Any:
+    """Texts and bytes in a form that Arrow can take rows of: it can't of views of them."""
+    if array.type == pa.string_view():
+        return array.cast(pa.large_string())
+    return array.cast(pa.large_binary()) if array.type == pa.binary_view() else array

@@ -1,0 +1,72 @@
+"""Opens tables in memory: anything with Arrow's C stream or array interface."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from loadax.errors import ArgumentError, SourceError
+from loadax.sources.adapters.libraries import comes_from
+from loadax.sources.adapters.unsupported import refuse_known
+from loadax.sources.arrow.call import Call, column_names
+from loadax.sources.arrow.table import ArrowSource
+
+
+def open_arrow(data: Any, columns: Sequence[str] | str | None = None, nulls: Any = None) -> ArrowSource:
+    """The source of a table in memory; see `loadax.from_arrow`.
+
+    Raises:
+        ArgumentError: When it is no table, or an argument can't be used.
+        SourceError: When a column has nulls; names the first row.
+        LeafTypeError: When a column has a type that no array has.
+    """
+    table = as_table(data)
+    if not table.num_columns:
+        raise SourceError(f"the {type(data).__name__} has no columns; pass one with at least one column")
+    names = column_names(columns, table.column_names)
+    if len(set(table.column_names)) == table.num_columns:
+        table = table.select(names)
+    return ArrowSource(table, nulls, Call("from_arrow", "data", "pyarrow.table(data)", tuple(names)))
+
+
+def as_table(data: Any) -> Any:
+    """A `pyarrow.Table` of anything with Arrow's C stream or array interface, mostly without a copy.
+
+    Raises:
+        ArgumentError: When it has none, or is a single column.
+    """
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatchReader):
+        return data.read_all()
+    if isinstance(data, pa.StructArray | pa.ChunkedArray) and pa.types.is_struct(data.type):
+        # Not by the interface, which has no place for rows of null.
+        return pa.table(data.flatten(), [field.name for field in data.type])
+    name = type(data).__name__
+    if comes_from(data, "duckdb", "DuckDBPyConnection"):
+        raise ArgumentError("the data is a connection of DuckDB; pass a query: connection.sql('SELECT …')")
+    if not hasattr(data, "__arrow_c_stream__") and not hasattr(data, "__arrow_c_array__"):
+        refuse_known(data)
+        raise ArgumentError(
+            f"the data is a {name}, without Arrow's C stream interface (__arrow_c_stream__); pass a table of pyarrow, "
+            "polars, pandas or DuckDB, or use loadax.as_dataset(data)"
+        )
+    try:
+        return _of_pandas(data) if comes_from(data, "pandas", "DataFrame") else pa.table(data)
+    except pa.ArrowException as error:
+        if "non-struct" in str(error):
+            raise ArgumentError(
+                f"the data is a {name}, a single column; name it: loadax.from_arrow(pyarrow.table({{'x': data}}))"
+            ) from error
+        raise ArgumentError(f"the {name} can't be exported to Arrow: {error}; cast or drop that column") from error
+
+
+def _of_pandas(frame: Any) -> Any:
+    """The columns of a frame, without its index. NaN in a column of NumPy's floats stays NaN."""
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    for index, name in enumerate(frame.columns):
+        if isinstance(frame.dtypes.iloc[index], np.dtype) and frame.dtypes.iloc[index].kind == "f":
+            column = table.column(index)
+            table = table.set_column(index, str(name), column.fill_null(np.nan)) if column.null_count else table
+    return table

@@ -1,0 +1,176 @@
+"""ArrowSource: rows of an Arrow table in memory."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from loadax.core.tree import flatten
+from loadax.protocols import Columns, Integers, Tree, Visits
+from loadax.sources.arrow.call import Call
+from loadax.sources.arrow.column_tree import ColumnTree, sample_rows
+from loadax.sources.arrow.leaves import Leaf, columns_of, is_category, leaves_of
+from loadax.sources.arrow.nulls import Nulls
+from loadax.sources.base import BaseSource
+from loadax.sources.checks import check_rows
+
+_FEW_ROWS = 1 << 16  # rows of a batch; in smaller ones, rows of a batch cost more to find than to copy
+_COMBINED_BYTES = 4 << 30  # largest table that is copied for that
+
+
+@final
+class ArrowSource(BaseSource):
+    """Rows of an Arrow table: dicts of its columns.
+
+    Args:
+        table: `pyarrow.Table` of the columns to read.
+        nulls: What nulls become; see `Nulls`.
+        call: The call that opens the table, for messages.
+        addresses: Files that the table was read from.
+        where: The name of a row for messages; None: its number.
+    """
+
+    owns_memory = True
+    addresses: Sequence[str] = ()
+
+    def __init__(
+        self,
+        table: Any,
+        nulls: Any,
+        call: Call,
+        addresses: Sequence[str] = (),
+        where: Callable[[int], str] | None = None,
+    ):
+        self._state = table, nulls, call, addresses
+        self.addresses = list(addresses)
+        table = table if table.nbytes > _COMBINED_BYTES else _with_large_batches(table)
+        batches = [batch for batch in table.to_batches() if len(batch)]
+        tree = leaves_of(table.schema, call, categories([table]))
+        self.leaves: list[Leaf]
+        """The leaves of the examples, in leaf order."""
+        self.leaves, structure = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))
+        filler = Nulls(nulls, [leaf.path for leaf in self.leaves], call)
+        columns = columns_of(self.leaves, batches, filler, where)
+        starts = np.cumsum([0, *map(len, batches)])[:-1]
+        self._tree = ColumnTree(structure.build(columns), starts, table.num_rows)
+
+    def __len__(self) -> int:
+        return len(self._tree)
+
+    def __repr__(self) -> str:
+        return f"Arrow columns ({leaves_text(self.leaves)})"
+
+    @property
+    def classes(self) -> dict[str, list[str]]:
+        """Names of the categories of each leaf of categories, by number."""
+        return classes_of(self.leaves)
+
+    @property
+    def units(self) -> dict[str, str]:
+        """Arrow type of each leaf of times, whose ints count its unit."""
+        return units_of(self.leaves)
+
+    @property
+    def spec(self) -> Tree | None:
+        return self._tree.spec
+
+    @property
+    def reads_columns(self) -> bool:
+        return self._tree.is_numeric
+
+    @property
+    def reads_examples(self) -> bool:
+        return self._tree.is_ragged
+
+    @property
+    def runs_python(self) -> bool:
+        return self._tree.runs_python
+
+    def read(self, rows: Integers) -> Tree:
+        return self._tree.read(check_rows(rows, len(self)))
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        if self.reads_columns:
+            self._tree.fill(check_rows(rows, len(self)), boxes, out)
+        else:
+            super().read_into(rows, boxes, out)
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        return self._tree.examples(check_rows(visits.rows, len(self)))
+
+    def lengths(self, rows: Integers) -> Integers | None:
+        return self._tree.lengths(check_rows(rows, len(self)))
+
+    @property
+    def reads_parts(self) -> bool:
+        return self._tree.reads_parts
+
+    def read_parts(
+        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
+    ) -> list[NDArray[Any] | None]:
+        return self._tree.parts(check_rows(rows, len(self)), starts, lengths, wanted)
+
+    def held(self, most: int) -> Iterator[NDArray[Any]]:
+        if len(self):
+            yield from self._tree.sample(sample_rows(len(self), self._state[0].nbytes, most))
+
+    def __reduce__(self) -> Any:
+        return ArrowSource, self._state
+
+
+def leaves_text(leaves: Sequence[Leaf]) -> str:
+    """Leaves with their types: `label: class label of cat, dog, time: timestamp[us] as int64`."""
+    return ", ".join(f"{leaf.path}: {_leaf_text(leaf)}" for leaf in leaves)
+
+
+def classes_of(leaves: Sequence[Leaf]) -> dict[str, list[str]]:
+    """Names of the categories of each leaf of categories, by its path."""
+    return {leaf.path: list(leaf.classes) for leaf in leaves if leaf.classes is not None}
+
+
+def units_of(leaves: Sequence[Leaf]) -> dict[str, str]:
+    """Arrow type of each leaf of times, by its path."""
+    return {leaf.path: str(leaf.stored) for leaf in leaves if leaf.is_temporal}
+
+
+def _leaf_text(leaf: Leaf) -> str:
+    if leaf.classes is not None:
+        return f"class label of {', '.join(leaf.classes[:5])}{', …' if len(leaf.classes) > 5 else ''}"
+    return f"{leaf.stored} as {leaf.type}" if leaf.is_temporal else str(leaf.stored)
+
+
+def leaves_in(tree: Tree) -> list[Leaf]:
+    """The leaves of a tree of them, in leaf order."""
+    leaves: list[Leaf] = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))[0]
+    return leaves
+
+
+def categories(tables: Iterable[Any]) -> dict[str, list[str]]:
+    """Names of the categories of each leaf of dictionary type, in the order in which record batches have them."""
+    found: dict[str, dict[str, None]] = {}
+    for table in tables:
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            for path, chunk in _dictionaries(column.chunks, column.type, name):
+                names = chunk.dictionary.to_pylist() if chunk is not None else []
+                found.setdefault(path, {}).update(dict.fromkeys(each for each in names if each is not None))
+    return {path: list(names) for path, names in found.items()}
+
+
+def _dictionaries(chunks: Sequence[Any], kind: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Each chunk of a leaf of categories, with its path; None in place of chunks where there are none."""
+    if pa.types.is_struct(kind):
+        for index, field in enumerate(kind):
+            below = [chunk.flatten()[index] for chunk in chunks]
+            yield from _dictionaries(below, field.type, f"{path}.{field.name}")
+    elif is_category(kind):
+        yield path, None
+        for chunk in chunks:
+            yield path, chunk
+
+
+def _with_large_batches(table: Any) -> Any:
+    """A table of many small record batches as one of few."""
+    batches = max(1, max((column.num_chunks for column in table.columns), default=1))
+    return table.combine_chunks() if batches > 1 and table.num_rows < batches * _FEW_ROWS else table

@@ -1,0 +1,186 @@
+"""Decodes row groups, and keeps the decoded ones: arrays of numbers in arenas, other columns as they are in Arrow."""
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.tree import flatten
+from loadax.protocols import Columns, Integers, Tree
+from loadax.sources.arrow.column_tree import ColumnTree
+from loadax.sources.arrow.columns import Numbers, runs_of
+from loadax.sources.arrow.leaves import Leaf, columns_of
+from loadax.sources.arrow.nulls import Nulls
+from loadax.sources.base import BaseSource
+from loadax.sources.checks import check_rows
+from loadax.sources.parquet.files import ParquetFiles, RowGroup
+
+_TOGETHER = 16  # row groups that are requested of a server at a time
+
+
+@final
+class RowGroups(BaseSource):
+    """Rows of Parquet files: decodes the row groups of the rows on every read; `ChunkCache` keeps numbers.
+
+    Args:
+        files: The files.
+        tree: Tree of the leaves to read.
+        nulls: What nulls become.
+    """
+
+    owns_memory = True
+    reads_columns = True
+
+    def __init__(self, files: ParquetFiles, tree: Tree, nulls: Nulls):
+        self.files, self.nulls = files, nulls
+        self.leaves: list[Leaf]
+        self.leaves, self._structure = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))
+        rows = np.array([group.rows for group in files.groups], np.int64)
+        self.starts = np.cumsum(rows) - rows
+        self._length = int(rows.sum())
+        self.empty = self._tree(self.files.schema.empty_table(), self.leaves)
+        """The columns without rows, which tell the spec."""
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def spec(self) -> Tree | None:
+        return self.empty.spec
+
+    @property
+    def chunks(self) -> Integers | range:
+        """First rows of the row groups, as a range where all but the last have the same number of rows."""
+        step = int(self.starts[1]) if len(self.starts) > 1 else max(1, self._length)
+        even = range(0, self._length, step)
+        return even if np.array_equal(self.starts, even) else self.starts
+
+    def read(self, rows: Integers) -> Tree:
+        specs = [column.spec for column in self.empty.columns]
+        out: list[Any] = [np.empty((len(rows), *spec.shape), spec.dtype) for spec in specs if spec is not None]
+        boxes = [tuple((0, extent) for extent in spec.shape) for spec in specs if spec is not None]
+        self.read_into(rows, boxes, out)
+        return self._structure.build(out)
+
+    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Sequence[NDArray[Any] | None]) -> None:
+        """Decodes the wanted columns of each row group once; of numbers alone."""
+        rows = check_rows(rows, self._length)
+        wanted = [index for index, box in enumerate(boxes) if box is not None and out[index] is not None]
+        if not wanted:
+            return
+        runs = runs_of(self.starts, rows)
+        decoded = self.decode([run.batch for run in runs], [self.leaves[index] for index in wanted])
+        for run, tree in zip(runs, decoded, strict=True):
+            for index, column in zip(wanted, tree.columns, strict=True):
+                box, destination = boxes[index], out[index]
+                assert isinstance(column, Numbers)
+                assert destination is not None
+                whole = box == tuple((0, extent) for extent in column.spec.shape)
+                straight = whole and destination.dtype == column.spec.dtype
+                column.fill([run._replace(batch=0)], None if straight else box, destination)
+
+    def decode(self, indices: Sequence[int], leaves: Sequence[Leaf] | None = None) -> Iterator[ColumnTree]:
+        """Decodes leaves (None: all) of row groups, one after the other.
+
+        Raises:
+            SourceError: When a file is damaged, or there are nulls without a value; names the file and the row.
+        """
+        leaves = self.leaves if leaves is None else leaves
+        for first in range(0, len(indices), _TOGETHER):
+            groups = [self.files.groups[index] for index in indices[first : first + _TOGETHER]]
+            tables = self.files.read(groups, [leaf.path for leaf in leaves])
+            for group, table in zip(groups, tables, strict=True):
+                yield self._tree(table, leaves, partial(self._row_text, group))
+
+    def _row_text(self, group: RowGroup, row: int) -> str:
+        return f"row {group.first_row + row} of {self.files.location(group)}"
+
+    def _tree(self, table: Any, leaves: Sequence[Leaf], where: Callable[[int], str] | None = None) -> ColumnTree:
+        # Only texts of more than 2 GiB are decoded to several chunks.
+        batches = [batch for batch in table.combine_chunks().to_batches() if len(batch)]
+        columns = columns_of(leaves, batches, self.nulls, where)
+        starts = np.cumsum([0, *map(len, batches)])[:-1]
+        structure = self._structure if len(leaves) == len(self.leaves) else None
+        tree = columns if structure is None else structure.build(columns)
+        return ColumnTree(tree, starts, sum(map(len, batches)))
+
+    def size(self, index: int) -> int:
+        """Bytes of a decoded row group."""
+        return self.files.groups[index].size
+
+    def group_of(self, row: int) -> tuple[RowGroup, int]:
+        """The row group of a row, and the row of its file."""
+        index = int(np.searchsorted(self.starts, row, side="right")) - 1
+        group = self.files.groups[index]
+        return group, group.first_row + row - int(self.starts[index])
+
+
+@final
+class RecentGroups:
+    """Keeps the row groups that were decoded last. Thread-safe: each is decoded by one thread.
+
+    Args:
+        decode: Decodes a row group.
+        size: Bytes of a decoded row group, by its index.
+        most: Bytes to keep.
+        least: Number of row groups to keep in any case.
+    """
+
+    def __init__(self, decode: Callable[[int], ColumnTree], size: Callable[[int], int], most: int, least: int):
+        self._decode, self._size, self._most, self._least = decode, size, most, least
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, Future[ColumnTree]] = OrderedDict()  # by index, last used last
+        self._bytes = 0
+
+    def get(self, index: int) -> ColumnTree:
+        """The decoded row group."""
+        with self._lock:
+            future = self._kept.get(index)
+            mine = future is None
+            if future is None:
+                future = self._kept[index] = Future()
+                self._bytes += self._size(index)
+                self._evict()
+            else:
+                self._kept.move_to_end(index)
+        if mine:
+            try:
+                tree = self._decode(index)
+                tree.open()
+                future.set_result(tree)
+            except BaseException as error:
+                with self._lock:
+                    if self._kept.get(index) is future:
+                        del self._kept[index]
+                        self._bytes -= self._size(index)
+                future.set_exception(error)
+                raise
+        return future.result()
+
+    def _evict(self) -> None:
+        while self._bytes > self._most and len(self._kept) > max(1, self._least):
+            index, _ = self._kept.popitem(last=False)
+            self._bytes -= self._size(index)
+
+
+def waves(indices: Sequence[int], size: Callable[[int], int], most: int) -> Iterator[slice]:
+    """Cuts row groups into runs of at most `most` bytes, of at least one row group each."""
+    first, total = 0, 0.0
+    for position, index in enumerate(indices):
+        total += size(index)
+        if total > most and position > first:
+            yield slice(first, position)
+            first, total = position, size(index)
+    if len(indices) > first:
+        yield slice(first, len(indices))
+
+
+def row_bytes(tree: ColumnTree) -> int:
+    """Bytes of a row of numbers."""
+    return sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in tree.specs if spec is not None)

@@ -1,0 +1,1 @@
+"""Text files of rows: JSON lines and CSV."""

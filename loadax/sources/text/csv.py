@@ -1,0 +1,119 @@
+"""Opens CSV files as tables in memory."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv as arrow_csv
+
+from loadax.core.arguments import shown
+from loadax.errors import ArgumentError, SourceError
+from loadax.sources.arrow.call import Call, column_names
+from loadax.sources.arrow.table import ArrowSource
+from loadax.sources.io.byte_ranges import ByteRange
+from loadax.sources.io.expand import FileKind, expand
+from loadax.sources.io.files import Files
+from loadax.sources.table_files import CSV
+from loadax.sources.text.dtypes import arrow_types
+
+_FILES = FileKind(
+    "paths",
+    "a CSV file",
+    lambda name: name.lower().endswith(CSV),
+    (".csv file", "the files, or a pattern such as *.txt"),
+)
+
+
+def open_csv(
+    paths: Any,
+    columns: Sequence[str] | str | None = None,
+    *,
+    dtypes: Any = None,
+    nulls: Any = None,
+    delimiter: str | None = None,
+) -> ArrowSource:
+    """Opens CSV files; see `loadax.from_csv`.
+
+    Raises:
+        ArgumentError: When an argument is invalid.
+        SourceError: When a file is missing, a line is damaged, columns differ, or one has nulls; names file and row.
+    """
+    types = arrow_types(dtypes, text=True)
+    if delimiter is not None and (not isinstance(delimiter, str) or len(delimiter) != 1):
+        raise ArgumentError(f"delimiter={shown(delimiter)}: pass a single character", argument="delimiter")
+    files = Files()
+    locations = expand(paths, _FILES, files)
+    tables = [_read(files, location, types, delimiter) for location in locations]
+    names = column_names(columns, tables[0].column_names)
+    for name in types:
+        if name not in tables[0].column_names:
+            raise ArgumentError(
+                f"dtypes: there is no column {name!r}; there are {tables[0].column_names}", argument="dtypes"
+            )
+    tables = [_with_types(table, tables) for table in tables]
+    _check_schemas(locations, tables, names)
+    starts = np.cumsum([0, *map(len, tables)])
+
+    def where(row: int) -> str:
+        file = int(np.searchsorted(starts, row, side="right")) - 1
+        return f"row {row - int(starts[file])} of {locations[file]}"
+
+    call = Call("from_csv", "paths", "pyarrow.csv.read_csv(paths)", tuple(names))
+    table = pa.concat_tables([each.select(names) for each in tables])
+    return ArrowSource(table, nulls, call, locations, where)
+
+
+def _read(files: Files, location: str, types: dict[str, Any], delimiter: str | None) -> Any:
+    """The table of a file. A file that can't be parsed is parsed again by one thread, which knows the row."""
+    content = files.read([ByteRange(location, 0, files.sizes([location])[0])])[0]
+    if not content.strip():
+        raise SourceError(f"{location}: the file is empty; its first line must name the columns")
+    between = delimiter or ("\t" if ".tsv" in location.lower() else ",")
+    for threads in (True, False):
+        stream = pa.input_stream(pa.BufferReader(content), _compression(location))
+        try:
+            return arrow_csv.read_csv(
+                stream,
+                arrow_csv.ReadOptions(use_threads=threads),
+                arrow_csv.ParseOptions(delimiter=between),
+                arrow_csv.ConvertOptions(column_types=types),
+            )
+        except (pa.ArrowException, OSError) as error:
+            if not threads:
+                raise SourceError(
+                    f"{location}: {error}; correct that row, or state the type of the column with dtypes=, such as "
+                    "dtypes={'x': str}"
+                ) from error
+    raise AssertionError(location)
+
+
+def _with_types(table: Any, tables: Sequence[Any]) -> Any:
+    """A table whose columns of nulls alone have the type that they have in other files."""
+    for index, field in enumerate(table.schema):
+        if pa.types.is_null(field.type):
+            known = [other.schema.field(field.name).type for other in tables if field.name in other.column_names]
+            kind = next((each for each in known if not pa.types.is_null(each)), field.type)
+            table = table.set_column(index, field.name, table.column(index).cast(kind))
+    return table
+
+
+def _compression(location: str) -> str | None:
+    return "gzip" if location.endswith(".gz") else "zstd" if location.endswith(".zst") else None
+
+
+def _check_schemas(locations: Sequence[str], tables: Sequence[Any], names: Sequence[str]) -> None:
+    for location, table in zip(locations, tables, strict=True):
+        if table.column_names != tables[0].column_names:
+            raise SourceError(
+                f"{location}: the columns are {table.column_names}, and {tables[0].column_names} in {locations[0]}; "
+                "pass files of the same columns"
+            )
+        for name in names:
+            kind, first = table.schema.field(name).type, tables[0].schema.field(name).type
+            if kind != first:
+                dtype = "'float64'" if pa.types.is_floating(kind) or pa.types.is_floating(first) else "str"
+                raise SourceError(
+                    f"{location}: column {name!r} contains {kind}, and {first} in {locations[0]}; state its type: "
+                    f"dtypes={{{name!r}: {dtype}}}"
+                )

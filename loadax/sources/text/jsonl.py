@@ -1,0 +1,288 @@
+"""JsonlSource: rows of JSON lines, found by an index of the lines and parsed many at a time."""
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import json as arrow_json
+
+from loadax.core.tree import flatten
+from loadax.errors import SourceError
+from loadax.protocols import Integers, Location, Tree, Visits
+from loadax.sources.arrow.call import Call, column_names
+from loadax.sources.arrow.column_tree import ColumnTree
+from loadax.sources.arrow.leaves import Leaf, columns_of, leaves_of
+from loadax.sources.arrow.nulls import Nulls
+from loadax.sources.arrow.table import leaves_in, leaves_text
+from loadax.sources.base import BaseSource
+from loadax.sources.checks import check_rows
+from loadax.sources.io.disk_cache import open_cache
+from loadax.sources.io.expand import FileKind, expand
+from loadax.sources.io.file_index import Scan, index_files
+from loadax.sources.io.files import Files
+from loadax.sources.io.index_folder import Entry
+from loadax.sources.shards.records import Records
+from loadax.sources.table_files import JSONL
+from loadax.sources.text.decompress import decompressed
+from loadax.sources.text.dtypes import arrow_types, with_types
+
+_FILES = FileKind(
+    "paths",
+    "a file of JSON lines",
+    lambda name: name.lower().endswith(JSONL),
+    (".jsonl file", "the files, or a pattern such as *.json"),
+)
+_WINDOW = 8 << 20  # bytes that are searched for ends of lines at a time
+_SAMPLED = 1024  # rows from which types are inferred: the first ones, and as many evenly spaced ones
+_NEWLINE = 10
+
+
+class _Lines(NamedTuple):
+    begins: Integers
+    sizes: Integers
+
+
+@final
+class JsonlSource(BaseSource):
+    """Row i: line i of the files that is not blank. Examples are dicts of the columns.
+
+    Args:
+        records: Reader of the files.
+        begins: First byte of each line, in the concatenation of all files: int64[n].
+        sizes: Bytes of each line, int64[n].
+        schema: Arrow schema of the columns to read.
+        tree: Tree of the leaves to read.
+        nulls: What nulls become.
+    """
+
+    owns_memory = True
+
+    def __init__(self, records: Records, begins: Integers, sizes: Integers, schema: Any, tree: Tree, nulls: Nulls):
+        self._records, self._begins, self._sizes = records, begins, sizes
+        self._schema, self._nulls = schema, nulls
+        self._leaves, self._structure = flatten(tree, is_leaf=lambda node: isinstance(node, Leaf))
+        self._empty = self._tree_of(schema.empty_table(), None)
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+    def __repr__(self) -> str:
+        return f"JSON lines ({leaves_text(self._leaves)}) of {self._records.addresses[0]}"
+
+    @property
+    def spec(self) -> Tree | None:
+        return self._empty.spec
+
+    @property
+    def reads_examples(self) -> bool:
+        return self._empty.is_ragged
+
+    @property
+    def runs_python(self) -> bool:
+        return self._empty.runs_python
+
+    @property
+    def concurrent_reads(self) -> int:
+        return self._records.concurrent_reads
+
+    @property
+    def addresses(self) -> list[str]:
+        return self._records.addresses
+
+    def locate(self, row: int) -> list[Location]:
+        """File of a row, with the bytes of its line."""
+        row = int(check_rows([row], len(self))[0])
+        return self._records.locate(int(self._begins[row]), int(self._sizes[row]))
+
+    def read(self, rows: Integers) -> Tree:
+        rows = check_rows(rows, len(self))
+        if not len(rows) and len(self) and self._empty.is_ragged:
+            return self._tree(np.zeros(1, np.int64)).read(rows)
+        return self._tree(rows).read(np.arange(len(rows)), rows)
+
+    def read_examples(self, visits: Visits) -> list[Tree]:
+        rows = check_rows(visits.rows, len(self))
+        return self._tree(rows).examples(np.arange(len(rows)))
+
+    @property
+    def reads_parts(self) -> bool:
+        return self._empty.reads_parts
+
+    def read_parts(
+        self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]
+    ) -> list[NDArray[Any] | None]:
+        rows = check_rows(rows, len(self))
+        return self._tree(rows).parts(np.arange(len(rows)), starts, lengths, wanted)
+
+    def _tree(self, rows: Integers) -> ColumnTree:
+        if not len(rows):
+            return self._empty
+        lines = self._records.read(self._begins[rows], self._sizes[rows])
+        try:
+            table = parse(lines, self._schema)
+        except (pa.ArrowException, UnicodeDecodeError):
+            self._refuse(rows, lines)
+            raise
+        return self._tree_of(table, lambda index: self._line_text(int(rows[index])))
+
+    def _tree_of(self, table: Any, where: Callable[[int], str] | None) -> ColumnTree:
+        batches = [batch for batch in table.to_batches() if len(batch)]
+        columns = columns_of(self._leaves, batches, self._nulls, where)
+        starts = np.cumsum([0, *map(len, batches)])[:-1]
+        return ColumnTree(self._structure.build(columns), starts, table.num_rows)
+
+    def _refuse(self, rows: Integers, lines: Sequence[memoryview]) -> None:
+        """Raises the error of the first line that can't be parsed."""
+        for row, line in zip(rows.tolist(), lines, strict=True):
+            refuse_line(line, self._schema, lambda row=row: self._line_text(row))  # type: ignore[misc]
+
+    def _line_text(self, row: int) -> str:
+        return line_text(self._records, int(self._begins[row]))
+
+
+def open_jsonl(
+    paths: Any,
+    columns: Sequence[str] | str | None = None,
+    *,
+    dtypes: Any = None,
+    nulls: Any = None,
+    index: Any = None,
+    cache: Any = None,
+    cache_bytes: int = 16 << 30,
+    progress: bool | None = None,
+) -> JsonlSource:
+    """Opens files of JSON lines; see `loadax.from_jsonl`.
+
+    Raises:
+        ArgumentError: When an argument is invalid.
+        SourceError: When a file is missing or damaged, or a line is not JSON; names the file and the line.
+        LeafTypeError: When a column has a type without an array.
+    """
+    types = arrow_types(dtypes, text=False)
+    blocks = open_cache(cache, cache_bytes)
+    files = Files()
+    locations = decompressed(files, expand(paths, _FILES, files), cache, progress)
+    entry = index_files("jsonl 1", files, locations, _scan, _merge, index, progress)
+    counts, begins, sizes = (entry.arrays[name] for name in ("lines", "begins", "sizes"))
+    if not len(begins):
+        raise SourceError(f"{locations[0]}: there are no lines; a row is a line with a JSON object")
+    records = Records(files, locations, blocks)
+    begins = begins + np.repeat(records.file_begins, counts)
+    schema = _infer(records, begins, sizes)
+    names = column_names(columns, schema.names)
+    chosen = with_types(schema, types, names)
+    call = Call("from_jsonl", "paths", "pyarrow.json.read_json(paths)", tuple(names))
+    tree = leaves_of(chosen, call, {})
+    filler = Nulls(nulls, [leaf.path for leaf in leaves_in(tree)], call)
+    return JsonlSource(records, begins, sizes, chosen, tree, filler)
+
+
+def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
+    """Parses lines to a table of the columns of a schema; None: of all columns, of the types that are inferred.
+
+    Raises:
+        pyarrow.ArrowException, UnicodeDecodeError: When a line is not an object, or has a value of another type.
+    """
+    content = b"\n".join(lines)
+    table = arrow_json.read_json(
+        io.BytesIO(content),
+        arrow_json.ReadOptions(use_threads=False, block_size=len(content) + 1),
+        arrow_json.ParseOptions(
+            explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "ignore"
+        ),
+    )
+    if table.num_rows != len(lines):
+        raise pa.ArrowInvalid("a line has several values, or none")
+    return table if schema is None else table.select(schema.names)
+
+
+def refuse_line(line: memoryview, schema: Any, where: Callable[[], str]) -> None:
+    """Raises an error that names a line if it can't be parsed."""
+    try:
+        parse([line], schema)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        try:
+            value = json.loads(bytes(line))
+            problem = f"it is a {type(value).__name__}, not an object" if not isinstance(value, dict) else ""
+        except ValueError as fault:
+            problem = f"it is not JSON: {fault}"
+        if problem:
+            raise SourceError(f"{where()}: {problem}; correct the line, or leave it out") from error
+        types = ", ".join(f"{field.name}: {field.type}" for field in schema) if schema is not None else "one type"
+        raise SourceError(
+            f"{where()}: {error}; all rows must have the types of the first ones ({types}): correct the line, or state "
+            "the types of columns with dtypes=, such as dtypes={'x': 'float64'}"
+        ) from error
+
+
+def line_text(records: Records, begin: int) -> str:
+    """File and number of a line, from 1, by its first byte in the concatenation of all files."""
+    (location,) = records.locate(begin, 1)
+    assert location.first is not None
+    start, before = begin - location.first, 0
+    for low in range(start, begin, _WINDOW):
+        (window,) = records.read(np.array([low]), np.array([min(_WINDOW, begin - low)]))
+        before += int(np.count_nonzero(np.frombuffer(window, np.uint8) == _NEWLINE))
+    return f"{location.file}, line {before + 1}"
+
+
+def _infer(records: Records, begins: Integers, sizes: Integers) -> Any:
+    """The schema of the first rows and of evenly spaced ones; texts that look like times stay texts."""
+    rows = np.unique(np.concatenate([np.arange(min(_SAMPLED, len(begins))), _spread(len(begins))]))
+    lines = records.read(begins[rows], sizes[rows])
+    try:
+        schema = parse(lines).schema
+    except (pa.ArrowException, UnicodeDecodeError):
+        for row, line in zip(rows.tolist(), lines, strict=True):
+            refuse_line(line, None, lambda row=row: line_text(records, int(begins[row])))  # type: ignore[misc]
+        raise
+    return pa.schema([pa.field(field.name, _without_times(field.type)) for field in schema])
+
+
+def _spread(length: int) -> Integers:
+    return np.linspace(0, length - 1, min(_SAMPLED, length)).astype(np.int64)
+
+
+def _without_times(kind: Any) -> Any:
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_without_times(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _without_times(field.type)) for field in kind])
+    return kind
+
+
+def _scan(location: str, size: int) -> Scan[_Lines]:  # noqa: ARG001 - the signature of scans
+    """Finds the lines of a file that are not blank."""
+    begins, sizes = [], []
+    open_line, open_byte = 0, 0  # offset of the line that a window leaves open, and the first byte of it
+    for low in range(0, size, _WINDOW):
+        content = np.frombuffer((yield low, min(low + _WINDOW, size)), np.uint8)
+        ends = np.flatnonzero(content == _NEWLINE) + low
+        if low + len(content) == size and (not len(ends) or ends[-1] < size - 1):
+            ends = np.append(ends, size)
+        starts = np.concatenate([[open_line], ends[:-1] + 1])[: len(ends)]
+        lengths = ends - starts
+        first = np.where(starts < low, open_byte, content[np.clip(starts - low, 0, len(content) - 1)])
+        open_line = int(ends[-1]) + 1 if len(ends) else open_line
+        if low <= open_line < low + len(content):
+            open_byte = int(content[open_line - low])
+        # "\r" is the whole of a blank line of Windows. Longer ones of spaces are refused when they are read.
+        filled = (lengths > 1) | ((lengths == 1) & (first != ord("\r")))
+        begins.append(starts[filled].astype(np.int64))
+        sizes.append(lengths[filled].astype(np.int64))
+    return _Lines(*(np.concatenate(parts) if parts else np.empty(0, np.int64) for parts in (begins, sizes)))
+
+
+def _merge(found: Sequence[_Lines]) -> Entry:
+    arrays = {
+        "begins": np.concatenate([lines.begins for lines in found]),
+        "sizes": np.concatenate([lines.sizes for lines in found]),
+        "lines": np.array([len(lines.begins) for lines in found], np.int64),
+    }
+    return Entry(arrays, {})

@@ -1,0 +1,92 @@
+"""CSV files against Python's own reader, and lines that are no rows."""
+
+import csv
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import loadax
+from loadax.errors import ArgumentError, SourceError
+from loadax.testing import check_source
+from tests.sources.advice import follow
+from tests.sources.arrow.test_table import plain
+
+ROWS: list[dict[str, Any]] = [{"x": row, "y": row / 2, "name": f"a, {row}", "flag": row % 2 == 0} for row in range(50)]
+
+
+def write(path: Path, rows: list[dict[str, Any]], delimiter: str = ",") -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def test_rows_are_the_lines(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", ROWS[:30])
+    write(tmp_path / "b.csv", ROWS[30:])
+    data = loadax.from_csv(tmp_path)
+    assert [plain(row) for row in data] == ROWS
+    assert sorted(data.source.addresses) == [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]
+    check_source(loadax.from_csv(tmp_path, columns=["x", "y"]).source)
+    assert plain(loadax.from_csv(tmp_path, dtypes={"x": str})[3])["x"] == "3"
+
+
+def test_delimiters_and_compression(tmp_path: Path) -> None:
+    tabs = write(tmp_path / "a.tsv", ROWS, "\t")
+    semicolons = write(tmp_path / "a.txt", ROWS, ";")
+    content = write(tmp_path / "a.csv", ROWS).read_bytes()
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(content))
+    (tmp_path / "c.csv.zst").write_bytes(pa.compress(content, codec="zstd", asbytes=True))
+    for data in (
+        loadax.from_csv(tabs),
+        loadax.from_csv(semicolons, delimiter=";"),
+        loadax.from_csv(tmp_path / "b.csv.gz"),
+        loadax.from_csv(tmp_path / "c.csv.zst"),
+    ):
+        assert plain(data[49]) == ROWS[49]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x,y\n1,2\n3\n", r"bad.csv: .*Row #3: Expected 2 columns, got 1: 3; correct that row, or state the type"),
+        ("", r"bad.csv: the file is empty; its first line must name the columns"),
+        ("x,z\n1,2\n", r"bad.csv: the columns are \['x', 'z'\], and \['x', 'y'\] in .*a.csv; pass files of the same"),
+        (
+            "x,y\n1.5,2\n",
+            r"bad.csv: column 'x' contains double, and int64 in .*a.csv; state its type: dtypes=\{'x'",
+        ),
+        ("x,y\n1,\n", r"column 'y' has a null in row 0 of .*bad.csv, which an array can't hold"),
+    ],
+)
+def test_a_bad_line_is_named_by_file_and_row(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "bad.csv").write_text(text)
+    with pytest.raises(SourceError, match=message) as caught:
+        loadax.from_csv(tmp_path)
+    if "dtypes={'x': 'float64'}" in str(caught.value):
+        assert loadax.from_csv(tmp_path, dtypes={"x": "float64"}).read([0, 1])["x"].tolist() == [1.0, 1.5]
+    if "null" in str(caught.value):
+        filled, left_out = follow(caught.value, paths=tmp_path)
+        assert filled.read([0, 1])["y"].tolist() == [2, 0]
+        assert left_out.read([0, 1])["x"].tolist() == [1, 1]
+
+
+def test_an_entry_of_another_type(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("x\n1\nabc\n")
+    with pytest.raises(SourceError, match=r"x.csv: .*'abc'.*; correct that row, or state the type of the column"):
+        loadax.from_csv(path, dtypes={"x": "int32"})
+    assert plain(loadax.from_csv(path, dtypes={"x": str})[1]) == {"x": "abc"}
+
+
+def test_arguments_that_can_not_be_used(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.csv", ROWS)
+    with pytest.raises(ArgumentError, match="dtypes: there is no column 'none'"):
+        loadax.from_csv(path, dtypes={"none": "int32"})
+    with pytest.raises(ArgumentError, match="delimiter='::': pass a single character"):
+        loadax.from_csv(path, delimiter="::")

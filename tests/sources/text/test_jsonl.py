@@ -1,0 +1,166 @@
+"""JSON lines against Python's own reader; compressed files, the index, and lines that are no rows."""
+
+import gzip
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import loadax
+from loadax.errors import ArgumentError, SourceError
+from loadax.sources.text import jsonl
+from loadax.testing import check_source
+from tests.sources.advice import follow
+from tests.sources.arrow.test_table import plain
+
+ROWS: list[dict[str, Any]] = [
+    {
+        "x": row,
+        "score": row / 2,
+        "tokens": list(range(row % 5)),
+        "text": f"ü{row}",
+        "when": "2020-01-01",
+        "in": {"a": row},
+    }
+    for row in range(300)
+]
+NUMBERS = ["x", "score", "in"]
+
+
+def write(path: Path, rows: list[Any], end: str = "\n") -> Path:
+    path.write_text("\n".join(map(json.dumps, rows)) + end)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two files: one with blank lines at its end, one without a newline there."""
+    write(tmp_path / "a.jsonl", ROWS[:170], "\n\n\r\n")
+    write(tmp_path / "b.ndjson", ROWS[170:], "")
+    return tmp_path
+
+
+@pytest.mark.parametrize("window", [8 << 20, 7])
+def test_rows_are_the_lines(folder: Path, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "_WINDOW", window)
+    data = loadax.from_jsonl(folder)
+    assert [plain(row) for row in data] == ROWS
+    rows = np.random.default_rng(0).integers(0, 300, 40)
+    assert data.map(lambda row: row["x"]).read(rows).tolist() == rows.tolist()
+
+
+def test_the_law_of_sources(folder: Path) -> None:
+    check_source(loadax.from_jsonl(folder, columns=NUMBERS).source)
+
+
+def test_dtypes_are_stated_or_inferred(folder: Path) -> None:
+    data = loadax.from_jsonl(folder, dtypes={"x": "float32", "tokens": "uint16"})
+    row = data[3]
+    assert (row["x"].dtype, row["tokens"].dtype, row["score"]) == (np.float32, np.uint16, 1.5)
+    packed = data.map(lambda row: row["tokens"]).pack(7)
+    plainly = loadax.from_source([np.array(row["tokens"], np.uint16) for row in ROWS]).pack(7)
+    assert [plain(one) for one in packed] == [plain(one) for one in plainly]
+    tokens = loadax.from_jsonl(folder, columns="tokens", dtypes={"tokens": "uint16"}).pack(7)
+    assert plain(tokens[5])["tokens"] == plain(plainly[5])["tokens"]
+
+
+def test_another_process_reads_the_same(folder: Path) -> None:
+    source: Any = pickle.loads(pickle.dumps(loadax.from_jsonl(folder).source))
+    assert plain(loadax.from_source(source)[299]) == ROWS[299]
+
+
+def test_the_index_is_kept_and_made_again_for_other_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(loadax.from_jsonl(folder, index=folder / "index")) == 300
+    scan = jsonl._scan
+    monkeypatch.delattr(jsonl, "_scan")
+    monkeypatch.setattr(jsonl, "_scan", None, raising=False)
+    assert plain(loadax.from_jsonl(folder, index=folder / "index")[299]) == ROWS[299]
+    monkeypatch.setattr(jsonl, "_scan", scan)
+    write(folder / "a.jsonl", ROWS[:100])
+    assert len(loadax.from_jsonl(folder, index=folder / "index")) == 230
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_compressed_files_are_decompressed_once(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = write(tmp_path / "x", ROWS).read_bytes()
+    path = tmp_path / f"x.jsonl{ending}"
+    half = len(content) // 2
+    pack = gzip.compress if ending == ".gz" else (lambda part: pa.compress(part, codec="zstd", asbytes=True))
+    path.write_bytes(pack(content[:half]) + pack(content[half:]))  # two members, or frames
+    with pytest.raises(ArgumentError, match=r"x.jsonl.* is compressed, so that no row .*; pass cache=FOLDER"):
+        loadax.from_jsonl(path)
+    assert [plain(row) for row in loadax.from_jsonl(path, cache=tmp_path / "cache")] == ROWS
+    monkeypatch.setattr("loadax.sources.text.decompress._decompress", None)
+    assert plain(loadax.from_jsonl(path, cache=tmp_path / "cache")[299]) == ROWS[299]
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_a_compressed_file_that_was_cut_short(tmp_path: Path, ending: str) -> None:
+    content = write(tmp_path / "x", ROWS).read_bytes()
+    packed = gzip.compress(content) if ending == ".gz" else pa.compress(content, codec="zstd", asbytes=True)
+    path = tmp_path / f"x.jsonl{ending}"
+    path.write_bytes(packed[:-300])
+    with pytest.raises(SourceError, match=rf"{path}: the file can't be decompressed: .*; copy it again, or free space"):
+        loadax.from_jsonl(path, cache=tmp_path / "cache")
+    assert list((tmp_path / "cache" / "loadax-decompressed").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"x": ', "it is not JSON: .*; correct the line, or leave it out"),
+        ("[1, 2]", "it is a list, not an object; correct the line"),
+        ('{"x": 1}{"x": 2}', "it is not JSON: Extra data"),
+        ('{"x": "a"}', r"all rows must have the types of the first ones \(x: int64\): correct the line, or state the"),
+        ('{"x": 1.5}', r"all rows must have the types of the first ones .*, such as dtypes=\{'x': 'float64'\}"),
+    ],
+)
+@pytest.mark.parametrize("early", [True, False])
+def test_a_line_that_is_no_row_is_named(tmp_path: Path, line: str, message: str, early: bool) -> None:
+    """Where types are inferred from it, and where they are not."""
+    lines = ['{"x": 1}'] * 5000
+    bad = 8 if early else 3333
+    lines[bad] = line
+    path = tmp_path / "x.jsonl"
+    path.write_text("\n\n".join(lines))
+    if early and line in ('{"x": "a"}', '{"x": 1.5}'):
+        if line == '{"x": 1.5}':
+            assert loadax.from_jsonl(path)[8]["x"] == 1.5
+        return
+    with pytest.raises(SourceError, match=rf"{path}, line {2 * bad + 1}: .*{message}"):
+        loadax.from_jsonl(path).read(range(bad - 5, bad + 5))
+    if line == '{"x": 1.5}':
+        assert loadax.from_jsonl(path, dtypes={"x": "float64"})[bad]["x"] == 1.5
+
+
+def test_a_missing_entry_is_a_null(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [{"x": 1, "y": 2}, {"y": 3}, {"x": None, "y": 4}])
+    data = loadax.from_jsonl(path)
+    with pytest.raises(SourceError, match=rf"column 'x' has 2 nulls, the first in {path}, line 2, which") as caught:
+        data.read([0, 1, 2])
+    filled, left_out = follow(caught.value, paths=path)
+    assert filled.read([0, 1, 2])["x"].tolist() == [1, 0, 0]
+    assert plain(left_out[1]) == {"y": 3}
+
+
+def test_lists_of_changing_length_are_named_by_row(folder: Path) -> None:
+    with pytest.raises(Exception, match=r"row \d+: leaf \['tokens'\] .* rows are ragged: pad or crop them in a map"):
+        loadax.from_jsonl(folder, columns="tokens").read([3, 4])
+
+
+def test_files_and_arguments_that_can_not_be_used(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text("\n\n")
+    with pytest.raises(SourceError, match=r"x.jsonl: there are no lines; a row is a line with a JSON object"):
+        loadax.from_jsonl(tmp_path)
+    write(tmp_path / "x.jsonl", ROWS)
+    for dtypes, message in [
+        ({"none": "int32"}, "dtypes: there is no column 'none'"),
+        (["x"], r"dtypes=\['x'\]: pass a dict such as \{'x': 'float32'\}"),
+        ({"x": str}, r"dtypes\['x'\]=<class 'str'>: pass a dtype of numbers or bools, such as 'float32'$"),
+    ]:
+        with pytest.raises(ArgumentError, match=message):
+            loadax.from_jsonl(tmp_path, dtypes=dtypes)  # type: ignore[arg-type]
