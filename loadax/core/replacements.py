@@ -3,7 +3,7 @@
 _DATALOADER = {
     "shuffle": "shuffle the dataset: Dataloader(data.shuffle(seed=0), …); each epoch gets another order",
     "drop_last": "remainder='drop' is the default, and remainder='pad' keeps the last rows",
-    "collate_fn": "rows are stacked leaf by leaf: make all of one shape in data.map(fn), "
+    "collate_fn": "rows are stacked leaf by leaf: make all of one shape in data.map(fn) or data.pad(lengths), "
     "or change many at once in data.map_batch(fn)",
     "sampler": "the order belongs to the dataset: data.shuffle(seed=0), data.select(rows), "
     "data.sample(weights), or loadax.mix(datasets, weights)",
@@ -33,7 +33,7 @@ _DATASET = {
     "prefetch": "the Dataloader reads ahead: loadax.Dataloader(data, batch_size=8, prefetch=2)",
     "concatenate": "loadax.concat([data, other])",
     "shard": "the Dataloader gives each process its part of each batch: see mesh=, and shard_index= with shard_count=",
-    "train_test_split": "train, test = data.split(0.9)",
+    "train_test_split": "train, test = data.split(0.9), or exact counts: data.split([900, 100])",
     "random_split": "train, test = data.split(0.9), or exact counts: data.split([900, 100])",
     "features": "the shapes and dtypes of an example are data.spec",
     "element_spec": "the shapes and dtypes of an example are data.spec",

@@ -238,12 +238,19 @@ class Choices:
         lead = self.random.choice([None, None, 2 - length, 0 if length > 1 else 1, 1, 2])
         if chain.stride != 1 or chain.mapped or len(chain) < verbs.window_span(length, lead, targets):
             return self._without_meaning(chain, "windows", lambda: chain.dataset.windows(length, stride, lead, targets))
-        return verbs.windows(chain, length, stride, lead, targets) if chain.alike(*EPOCHS) else chain
+        # Windows of a zip with random parts differ in each epoch, which is not in the oracle.
+        known = chain.alike(*EPOCHS) and not chain.random
+        return verbs.windows(chain, length, stride, lead, targets) if known else chain
 
     def pack(self, chain: Chain) -> Chain:
         if not self._documents(chain) and len(chain) and self.random.random() < 0.6:
             chain = verbs.map_rows(chain, to_document, "to_document")
             self.tally.verbs["map"] += 1
+        if any(
+            isinstance(leaf, dict | tuple | list)
+            for leaf in (chain.like.values() if isinstance(chain.like, dict) else ())
+        ):
+            return chain  # nested documents are not in the oracle
         method: Any = self.random.choice(["split", "best_fit", "first_fit"])
         long: Any = "error" if method == "split" else self.random.choice(["cut", "drop", "error"])
         window = None if method == "split" else self.random.choice([None, 1, 3, 8])
@@ -331,23 +338,24 @@ class Choices:
 
     def pad(self, chain: Chain) -> Chain:
         most, value, truncate = self.random.randint(1, 12), self.random.randint(0, 1), self.random.random() < 0.7
+        named = isinstance(chain.like, dict)
+        lengths: Any = most
+        if named:
+            lengths = {name: most for name, leaf in chain.like.items() if isinstance(leaf, np.ndarray) and leaf.ndim}
         rows = [chain.like, *(row for epoch in EPOCHS for row in chain.values(epoch))]
-        names = [name for name in chain.like if isinstance(name, str)] if isinstance(chain.like, dict) else []
-        lengths: Any = {name: most for name in names if np.ndim(chain.like[name])} if names else most
-        leaves = [[row[name] for row in rows] for name in lengths] if names else [rows]
-        forms = [
-            {(str(leaf.dtype), leaf.shape[1:]) for leaf in each if isinstance(leaf, np.ndarray)} for each in leaves
-        ]
-        arrays = all(isinstance(leaf, np.ndarray) and leaf.ndim and numeric(leaf) for each in leaves for leaf in each)
-        if not lengths or any(f"{name}_length" in names for name in names):
+        if not self._answers(chain) or not lengths or len({_leaves_of(row) for row in rows}) > 1:
             return chain
-        if not arrays or not all(len(each) == 1 for each in forms) or not self._answers(chain):
+        if named and any(f"{name}_length" in chain.like for name in lengths):
+            return chain
+        columns = [[row[name] for row in rows] for name in lengths] if named else [rows]
+        if not all(_alike_but_for_lengths(column) for column in columns):
             return chain
         if len({form(verbs.padded_row(row, lengths, value)) for row in rows}) > 1:
             return chain
-        if not truncate and max(len(leaf) for each in leaves for leaf in each[1:] or each) > most:
+        if not truncate and max(len(leaf) for column in columns for leaf in column[1:]) > most:
+            dataset = chain.dataset.pad(lengths, value)
             return self._without_meaning(
-                chain, "pad", lambda: chain.dataset.pad(lengths, value).read(range(len(chain)), epoch=0)
+                chain, "pad", lambda: [dataset.read(range(len(chain)), epoch) for epoch in EPOCHS]
             )
         return verbs.pad(chain, lengths, value, truncate)
 
@@ -439,3 +447,13 @@ class Choices:
         if not size:
             return chain
         return verbs.zipped([part if len(part) == size else verbs.cut(part, 0, size, None) for part in parts], make)
+
+
+def _leaves_of(row: Any) -> str:
+    return str(each_leaf(lambda _: 0, row))
+
+
+def _alike_but_for_lengths(column: list[Any]) -> bool:
+    """Whether arrays of numbers differ in their first dimension at most."""
+    arrays = all(isinstance(leaf, np.ndarray) and leaf.ndim and numeric(leaf) for leaf in column)
+    return arrays and len({(str(leaf.dtype), leaf.shape[1:]) for leaf in column}) == 1
