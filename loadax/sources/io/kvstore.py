@@ -1,4 +1,4 @@
-"""Access to local paths and URLs through TensorStore's key-value stores, with timeouts and retries.
+"""Access to zarr stores at local paths and URLs through TensorStore, with timeouts and retries.
 
 All backends share `key_value_spec` (from a path or URL to a store), `new_context` (cache, retries, concurrency) and
 `wait` (timeouts and error messages).
@@ -114,11 +114,6 @@ def at_endpoint(spec: Any) -> Any:
         # The default looks in files first, and warns about each that does not exist.
         filled["aws_credentials"] = {"type": "environment"}
     return filled
-
-
-def open_key_value_store(location: str | os.PathLike[str], context: ts.Context) -> ts.KvStore:
-    """Opens the key-value store at a path or URL; opening sends no request."""
-    return wait(ts.KvStore.open(key_value_spec(location), context=context), str(location))
 
 
 _OF_CONTENTS = ("DATA_LOSS", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "OUT_OF_RANGE")
