@@ -76,8 +76,8 @@ class Pipeline(pipelines.Pipeline):  # type: ignore[misc] # Kauldron ships no ty
         return len(self.loader)
 
     def __iter__(self) -> "Iterator":
-        # In several processes, Kauldron slices each host's arrays, once per device. JAX slices placed arrays by collective
-        # computations, which can deadlock with those of the model.
+        # In several processes, Kauldron slices each host's arrays, once per device. JAX slices placed arrays by
+        # collective computations, which can deadlock with those of the model.
         several = jax.process_count() > 1
         return Iterator(source=self, batches=self.loader.host_batches() if several else self.loader.iterate())
 
