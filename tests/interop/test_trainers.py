@@ -3,6 +3,7 @@
 `python -m tests.interop.trainers` trains with the real ones. MaxText can't be installed from the package index.
 """
 
+import dataclasses
 import importlib
 import sys
 import warnings
@@ -16,7 +17,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, Dataset, from_arrays
-from loadax.errors import UnsupportedError
+from loadax.errors import ArgumentError, UnsupportedError
 from loadax.sharding import data_parallel
 
 
@@ -141,6 +142,50 @@ def test_tunix_places_no_arrays_that_span_processes(tunix: Any) -> None:
             warnings.simplefilter("always", UserWarning)
             hooks.load_next_train_batch(stand_in_for_tunix_trainer())
         assert len(caught) == count
+
+
+@pytest.fixture
+def kauldron(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The adapter over stand-ins of Kauldron's two base classes."""
+    modules = {name: ModuleType(name) for name in ("kauldron", "kauldron.data", "etils")}
+    pipeline = dataclasses.make_dataclass("Pipeline", [("batch_size", Any, None)], frozen=True, kw_only=True)
+    iterator = dataclasses.make_dataclass("Iterator", [("source", Any)], frozen=True, kw_only=True)
+    modules["kauldron.data"].pipelines = SimpleNamespace(Pipeline=pipeline)  # type: ignore[attr-defined]
+    modules["kauldron.data"].iterators = SimpleNamespace(Iterator=iterator)  # type: ignore[attr-defined]
+    modules["etils"].enp = SimpleNamespace(ArraySpec=jax.ShapeDtypeStruct)  # type: ignore[attr-defined]
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    adapter = importlib.import_module("loadax.interop.kauldron")
+    del sys.modules["loadax.interop.kauldron"]
+    return adapter
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_kauldron_gets_numpy_arrays_in_several_processes(
+    kauldron: Any, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax, "process_count", lambda: processes)
+    pipeline = kauldron.Pipeline(dataset=data(), batch_size=16)
+    batches = iter(pipeline)
+    with batches.batches:
+        first, second = next(batches), next(batches)
+    for step, batch in enumerate((first, second)):
+        assert isinstance(batch["inputs"], jax.Array if processes == 1 else np.ndarray)
+        assert values(batch) == loader().rows(step)[: 16 // processes].tolist(), "the rows of process 0"
+    assert pipeline.element_spec["inputs"].shape == (16 // processes,)
+
+
+@pytest.mark.parametrize("name", ["mesh", "shard_count", "device_map", "host_leaves"])
+def test_kauldron_places_by_itself(kauldron: Any, name: str) -> None:
+    message = (
+        rf"^options has {name}, but Kauldron places batches itself: leave this out; dataset.map\(fn\) changes rows"
+    )
+    with pytest.raises(ArgumentError, match=message):
+        iter(kauldron.Pipeline(dataset=data(), batch_size=16, options={name: None, "num_workers": 2}))
+    with iter(kauldron.Pipeline(dataset=data(), batch_size=16, options={"num_workers": 2})).batches as batches:
+        next(batches)
+    with pytest.raises(ArgumentError, match=r"^batch_size=None: pass the rows of the global batch"):
+        iter(kauldron.Pipeline(dataset=data()))
 
 
 @pytest.mark.parametrize(

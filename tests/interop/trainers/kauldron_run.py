@@ -112,7 +112,8 @@ def refuse_other_states(of_own: str, of_loadax: str) -> None:
 def as_one_of_two(at: str, stop_after: int | None = None) -> None:
     """What each process runs."""
     assert jax.process_count() == 2
-    assert len(loadax_pipeline().loader.local_rows(0)) == BATCH // 2
+    batch = next(iter(loadax_pipeline()))
+    assert all(isinstance(leaf, np.ndarray) and len(leaf) == BATCH // 2 for leaf in jax.tree.leaves(batch))
     weights = train(loadax_pipeline(), at, stop_after)
     if jax.process_index() == 0:
         np.savez(Path(at, "weights.npz"), *jax.tree.leaves(weights))
